@@ -1,0 +1,84 @@
+// The binding: takes addresses and sizes from Python, releases the GIL, forwards to the chosen table.
+//
+// Arrays arrive as integer addresses, because importing a Torch tensor costs 4 us and an address 0.1 us.
+// Shapes, dtypes and contiguity are checked where the addresses are taken: elman/kernels/native.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "kernels.h"
+
+namespace nb = nanobind;
+using namespace elman;
+
+namespace {
+
+using Address = std::uintptr_t;
+
+template <class T>
+T* at(Address a) {
+  return reinterpret_cast<T*>(a);
+}
+
+template <class T>
+Rows<T> rows(Address a, int64_t row, int64_t time) {
+  return {at<const T>(a), row, time};
+}
+
+// A length past the end would be read and written past the end.
+const int64_t* checked(Address lengths, int64_t B, int64_t N) {
+  const int64_t* p = at<const int64_t>(lengths);
+  for (int64_t i = 0; i < B; ++i)
+    if (p[i] < 0 || p[i] > N)
+      throw nb::value_error(("native kernel: lengths[" + std::to_string(i) + "] is " + std::to_string(p[i]) +
+                             ", but must be in [0, " + std::to_string(N) + "], the number of time steps.").c_str());
+  return p;
+}
+
+// linear_scan_f32, linear_scan_f64 and so on: the same names and argument order as in kernels.h.
+template <class T>
+void bind(nb::module_& m, const std::string& suffix) {
+  const auto def = [&](const char* name, auto f) {
+    m.def((name + suffix).c_str(), f, nb::call_guard<nb::gil_scoped_release>());
+  };
+
+  def("linear_scan", [](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address b,
+                        int64_t b_row, int64_t b_time, Address h0, Address lengths, Address reset, Address h,
+                        Address last, int threads) {
+    kernels().of<T>().linear_scan({B, N, C}, rows<T>(a, a_row, a_time), rows<T>(b, b_row, b_time), at<T>(h0),
+                                  checked(lengths, B, N), at<bool>(reset), at<T>(h), at<T>(last), threads);
+  });
+
+  def("linear_scan_back",
+      [](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address h0, Address lengths,
+         Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast, bool constant,
+         Address ga, Address gb, Address gh0, int threads) {
+        kernels().of<T>().linear_scan_back({B, N, C}, rows<T>(a, a_row, a_time), at<T>(h0), checked(lengths, B, N),
+                                           at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast),
+                                           constant, at<T>(ga), at<T>(gb), at<T>(gh0), threads);
+      });
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  const char* wanted = std::getenv("ELMAN_ISA");
+  choose(wanted ? wanted : "");
+  m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
+  m.def("isas", [] {
+    nb::list names;
+    for (const char* const* n = isas(); *n; ++n) names.append(*n);
+    return names;
+  }, "Every instruction set that this machine can run, slowest first.");
+  m.def("threaded", [] {
+#ifdef _OPENMP
+    return true;
+#else
+    return false;
+#endif
+  }, "Whether the module was built with OpenMP.");
+  bind<float>(m, "_f32");
+  bind<double>(m, "_f64");
+}

@@ -1,0 +1,80 @@
+// Which instruction set: detected once, at import; ELMAN_ISA forces one.
+#include <pthread.h>
+
+#include <stdexcept>
+#include <string>
+
+#include "kernels.h"
+
+namespace elman {
+
+bool forked = false;
+
+namespace baseline {
+extern const Kernels kernels;
+}
+#ifdef ELMAN_X86
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+#endif
+
+namespace {
+
+struct Variant {
+  const char* name;
+  const Kernels* table;
+};
+
+Variant found[3];
+const char* names[4] = {};
+int count = 0;
+const Variant* chosen = nullptr;
+
+void add(const char* name, const Kernels& table) {
+  found[count] = {name, &table};
+  names[count++] = name;
+}
+
+void detect() {
+  if (count > 0) return;
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  add("baseline", baseline::kernels);
+#ifdef ELMAN_X86
+  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (has_avx2) add("avx2", avx2::kernels);
+  if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    add("avx512", avx512::kernels);
+#endif
+}
+
+}  // namespace
+
+void choose(const char* name) {
+  detect();
+  const std::string wanted = name;
+  if (wanted.empty()) {
+    chosen = &found[count - 1];
+    return;
+  }
+  std::string accepted;
+  for (int i = 0; i < count; ++i) {
+    if (wanted == found[i].name) {
+      chosen = &found[i];
+      return;
+    }
+    accepted += (i ? ", " : "") + std::string(found[i].name);
+  }
+  throw std::invalid_argument("ELMAN_ISA is '" + wanted + "', but this machine runs only: " + accepted +
+                              ". Set it to one of these, or unset it to have the fastest.");
+}
+
+const Kernels& kernels() { return *chosen->table; }
+const char* isa() { return chosen->name; }
+const char* const* isas() { return names; }
+
+}  // namespace elman

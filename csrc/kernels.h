@@ -1,0 +1,55 @@
+// The table of kernels. Every instruction set fills one (table.cpp); isa.cpp chooses which one is used.
+//
+// Letters as in core.py: B batch, T time, C channels. Kernels are pure functions on arrays: they read what is const,
+// write the rest completely, and the bits of a row do not depend on the other rows, on threads, or on how time is cut.
+#pragma once
+
+#include <cstdint>
+
+namespace elman {
+
+// A (B, T, C) input: element (b, t, c) is data[b * row + t * time + c]. Zero strides express a broadcast.
+template <class T>
+struct Rows {
+  const T* data;
+  int64_t row, time;
+};
+
+struct Dims {
+  int64_t B, T, C;
+};
+
+// h[t] = a[t] * h[t-1] + b[t]; a reset starts from zero; h is zero past the length, last is h at the last valid step.
+template <class T>
+using LinearScan = void(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset,  //
+                        T* h, T* last, int threads);
+
+// Gradients of the above. ga is (B, T, C), or (B, C), summed over time, when `a` is constant (constant = true).
+template <class T>
+using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
+                            Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads);
+
+template <class T>
+struct Table {
+  LinearScan<T>* linear_scan;
+  LinearScanBack<T>* linear_scan_back;
+};
+
+struct Kernels {
+  Table<float> f32;
+  Table<double> f64;
+
+  template <class T>
+  const Table<T>& of() const {
+    if constexpr (sizeof(T) == 4) return f32;
+    else return f64;
+  }
+};
+
+// isa.cpp
+const Kernels& kernels();      // the chosen table
+const char* isa();             // its name
+const char* const* isas();     // every name this machine can run, slowest first, null-terminated
+void choose(const char* name); // "" chooses the fastest; throws std::invalid_argument
+
+}  // namespace elman

@@ -1,0 +1,87 @@
+// One vector type per instruction set, and the few operations kernels are written in.
+//
+// Vec<T> holds lanes<T> elements. All arithmetic is elementwise (+ - * / and comparisons are the compiler's vector
+// extensions), so a lane's bits depend on that lane alone, and a scalar tail gives the same bits as a full vector.
+// Only fma may fuse: it is one rounding where the instruction set has it, two elsewhere, in vectors and scalars alike.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define ELMAN_INLINE inline __attribute__((always_inline))
+
+namespace elman::ELMAN_NS {
+
+#if defined(__AVX512F__)
+constexpr int vector_bytes = 64;
+#elif defined(__AVX2__)
+constexpr int vector_bytes = 32;
+#else
+constexpr int vector_bytes = 16;
+#endif
+
+template <class T>
+struct VecOf;
+template <>
+struct VecOf<float> {
+  typedef float type __attribute__((vector_size(vector_bytes)));
+};
+template <>
+struct VecOf<double> {
+  typedef double type __attribute__((vector_size(vector_bytes)));
+};
+
+template <class T>
+using Vec = typename VecOf<T>::type;
+template <class T>
+constexpr int lanes = vector_bytes / sizeof(T);
+
+// load<V>(p): V is Vec<T> or T itself, so that one template serves full vectors and the scalar tail.
+template <class V, class T>
+ELMAN_INLINE V load(const T* p) {
+  V v;
+  std::memcpy(&v, p, sizeof(V));
+  return v;
+}
+
+template <class V, class T>
+ELMAN_INLINE void store(T* p, V v) {
+  std::memcpy(p, &v, sizeof(V));
+}
+
+template <class T>
+ELMAN_INLINE Vec<T> splat(T x) {
+  return x - Vec<T>{};
+}
+
+// a * b + c
+#if defined(__AVX512F__)
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+#elif defined(__FMA__)
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+#elif defined(__aarch64__)
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+#else
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }
+#endif
+
+#if defined(__FMA__) || defined(__aarch64__)
+ELMAN_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+ELMAN_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+ELMAN_INLINE float fma(float a, float b, float c) { return a * b + c; }
+ELMAN_INLINE double fma(double a, double b, double c) { return a * b + c; }
+#endif
+
+}  // namespace elman::ELMAN_NS

@@ -1,0 +1,73 @@
+"""How a native function becomes a Torch operation: defined, implemented for the CPU, and faked for compile and export.
+
+`define` and `impl` rather than the `custom_op` decorator, which costs 10 us and more a call.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman.errors import ElmanError
+
+library = torch.library.Library("elman", "DEF")
+calls: Counter[str] = Counter()  # how often each native op ran: what a test asserts to know that it did
+
+SUFFIX = {
+    torch.float32: "_f32",
+    torch.float64: "_f64",
+    torch.complex64: "_c64",
+    torch.complex128: "_c128",
+}
+
+
+def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """Register `schema` with its CPU implementation and its fake (shapes only); return the op to call."""
+    name = schema.split("(")[0]
+
+    def counted(*args: Any) -> Any:
+        calls[name] += 1
+        return run(*args)
+
+    library.define(schema)
+    library.impl(name, counted, "CPU")
+    torch.library.register_fake(f"elman::{name}", fake, lib=library)
+    op: Callable[..., Any] = getattr(torch.ops.elman, name).default
+    return op
+
+
+def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """The kernels take bare addresses: a wrong shape or dtype must stop here."""
+    if x.shape != tuple(shape) or x.dtype != dtype:
+        raise ElmanError(
+            f"native kernel: `{name}` is {x.dtype} {tuple(x.shape)}, but must be {dtype} {tuple(shape)}. "
+            "Call the function of the same name in elman.kernels, which promotes and checks its arguments."
+        )
+
+
+def rows(x: Tensor) -> tuple[Tensor, int, int]:
+    """`x` (B, T, C), copied only if its channels do not lie side by side, with its strides over rows and over time."""
+    if x.stride(2) != 1 and x.shape[2] > 1:
+        x = x.contiguous()
+    return x, x.stride(0), x.stride(1)
+
+
+class _Once(torch.autograd.Function):
+    """A backward pass that says what to do when it is differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Callable[..., Any], *args: Any) -> Any:
+        return run(*args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise ElmanError('native kernels have no second derivative; use `with elman.kernels.use("reference")`')
+
+
+def once(run: Callable[..., Any], *args: Any) -> Any:
+    """Run a backward op; when a graph of the backward pass is being recorded, leave a node in it that raises."""
+    if torch.is_grad_enabled():
+        return _Once.apply(run, *args)
+    return run(*args)
