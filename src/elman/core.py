@@ -1,0 +1,142 @@
+"""The protocol. Everything recurrent in Elman, from one cell to a bidirectional stack, is a Core.
+
+Letters, here and everywhere: B batch, T time, D input width, H output width, N state width, V vocabulary.
+Batch first, time second, features last.
+
+For every row and every t < lengths: if reset[t], the state becomes init_state; then y[t], state = step(x[t], state).
+Past lengths the state holds and y is zero. So there is no sorting, no packing and no left padding, ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman import state as states
+from elman.errors import InputError
+from elman.state import State
+
+
+class Core(nn.Module):
+    """A recurrence: subclass it, give it `init_state` and `step`, and it scans. `elman.laws.check` tells whether it is right.
+
+    >>> class Sum(Core):
+    ...     def init_state(self, batch_size):
+    ...         return torch.zeros(batch_size, self.output_size)
+    ...     def step(self, x, state):
+    ...         return x + state, x + state
+    >>> y, state = Sum(1, 1).scan(torch.ones(1, 3, 1))
+    >>> y.flatten().tolist(), state.tolist()
+    ([1.0, 2.0, 3.0], [[3.0]])
+    """
+
+    causal: bool = True  # False for what reads the future (Reverse): it has no step
+    emits_state: bool = False  # True where y is the first leaf of the state
+
+    def __init__(self, input_size: int, output_size: int) -> None:
+        super().__init__()
+        for name, value in (("input_size", input_size), ("size", output_size)):
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"{name} is {value!r}; it must be a positive whole number")
+        self.input_size = input_size
+        self.output_size = output_size
+
+    def init_state(self, batch_size: int) -> Any:
+        """The state before the first input, `batch_size` rows of it."""
+        raise NotImplementedError(f"{type(self).__name__} must define init_state(batch_size)")
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One input x (B, D) and the state before it: the output (B, H) and the state after it. The definition."""
+        raise NotImplementedError(f"{type(self).__name__} must define step(x, state)")
+
+    def scan(
+        self,
+        x: Tensor,
+        state: Any = None,
+        *,
+        lengths: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> tuple[Tensor, Any]:
+        """A batch of sequences x (B, T, D): the outputs y (B, T, H) and the state after each row's last valid input.
+
+        `state` None means init_state(B). `lengths` (B,) whole numbers in [0, T]: y is zero past them. `reset` (B, T) bool:
+        x[:, t] is the first input of a new episode.
+        """
+        self._check_input(x)
+        B, T = x.shape[:2]
+        if state is None:
+            state = self.init_state(B)
+        else:
+            self._check_state(x, state)
+        lengths = torch.full((B,), T, device=x.device) if lengths is None else _checked_lengths(lengths, x)
+        reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
+        return self._scan(x, state, lengths, reset)
+
+    forward = scan
+
+    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+        """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
+        init = self.init_state(len(x))
+        return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
+
+    def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A state leaf (batch_size, *shape) of zeros, on the parameters' device, as wide as they are and at least `dtype`."""
+        if not isinstance(batch_size, int | torch.SymInt) or batch_size < 0:
+            raise InputError(f"batch_size is {batch_size!r}; it must be a whole number of at least 0")
+        like = next(self.parameters(), None)
+        if like is None:
+            return torch.zeros(batch_size, *shape, dtype=dtype)
+        return torch.zeros(batch_size, *shape, dtype=torch.promote_types(like.dtype, dtype), device=like.device)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.output_size}"
+
+    def _check_input(self, x: Tensor) -> None:
+        if not isinstance(x, Tensor):
+            raise InputError(f"x is a {type(x).__name__}; scan takes a tensor (B, T, {self.input_size}): torch.as_tensor(x)")
+        if x.dim() != 3 or x.shape[-1] != self.input_size:
+            hint = "add the missing axis with x[None] or x[:, None]" if x.dim() == 2 else "batch first, time second, features last"
+            raise InputError(f"x has shape {list(x.shape)}; scan takes (B, T, {self.input_size}): {hint}")
+        if not x.is_floating_point():
+            raise InputError(f"x is {x.dtype}; scan takes floating-point features: embed symbols first, or call x.float()")
+        like = next(self.parameters(), None)
+        if like is None:
+            return
+        if x.device != like.device:
+            raise InputError(f"x is on {x.device}, the core on {like.device}; move one with .to(device)")
+        if x.dtype not in (like.dtype, torch.bfloat16):
+            raise InputError(
+                f"x is {x.dtype}, the parameters {like.dtype}; activations may be as wide as the parameters, or bfloat16. "
+                f"Convert with x.to({like.dtype}) or core.to({x.dtype})."
+            )
+
+    def _check_state(self, x: Tensor, state: State) -> None:
+        like = self.init_state(0)
+        if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
+            like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
+        states.check(state, like, len(x))
+
+
+def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
+    B, T = x.shape[:2]
+    lengths = torch.as_tensor(lengths, device=None if isinstance(lengths, Tensor) else x.device)
+    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise InputError(f"lengths is {states.describe(lengths)}; expected {B} whole numbers, one per row of x")
+    if lengths.device != x.device:
+        raise InputError(f"lengths is on {lengths.device}, x on {x.device}; move one with .to(device)")
+    # A compiled graph cannot branch on values: there the caller vouches for them.
+    if not torch.compiler.is_compiling() and B and (int(lengths.min()) < 0 or int(lengths.max()) > T):
+        raise InputError(f"lengths are {lengths.tolist()}; each must be in [0, {T}], for x has {T} time steps")
+    return lengths.long()
+
+
+def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:
+    B, T = x.shape[:2]
+    if not isinstance(reset, Tensor) or reset.shape != (B, T) or reset.dtype != torch.bool:
+        raise InputError(f"reset is {states.describe(reset)}; expected bool[{B}, {T}]: True where x[:, t] begins an episode")
+    if reset.device != x.device:
+        raise InputError(f"reset is on {reset.device}, x on {x.device}; move one with .to(device)")
+    return reset

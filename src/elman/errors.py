@@ -1,0 +1,52 @@
+"""What Elman raises when it cannot do what was asked.
+
+ElmanError
+├── InputError        a tensor, length, state or option that does not fit      (also a ValueError)
+├── UnknownNameError  a name that is in no registry: says which names there are (also a KeyError)
+├── FileError         a file that is missing, truncated, foreign or of a newer version
+├── KernelError       a kernel that is not there or cannot do this
+└── MissingExtraError an optional dependency that is not installed              (also an ImportError)
+
+Every message says what was given, what is accepted, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ElmanError(Exception):
+    """The root of everything that Elman raises on purpose."""
+
+
+class InputError(ElmanError, ValueError):
+    """An argument that does not fit the boundary it was given to."""
+
+
+class UnknownNameError(ElmanError, KeyError):
+    """A name that a registry does not hold."""
+
+    def __init__(self, kind: str, given: object, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(str(given), names, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        super().__init__(f"unknown {kind} {given!r}; there are {', '.join(names)}.{hint}")
+
+    def __str__(self) -> str:  # KeyError would print the repr of the message
+        return str(self.args[0])
+
+
+class FileError(ElmanError):
+    """A file that cannot be used for what it was given for."""
+
+
+class KernelError(ElmanError, RuntimeError):
+    """A kernel that is not available, or that cannot do what was asked of it."""
+
+
+class MissingExtraError(ElmanError, ImportError):
+    """An optional dependency that is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs {package}, which is not installed: pip install 'elman[{extra}]'")

@@ -1,0 +1,139 @@
+"""The operations that cells are made of: native where that is built, plain Torch where it is not.
+
+Callers name the operation and never ask which one runs. This is the only place that knows whether the native module is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from elman.errors import KernelError, UnknownNameError
+from elman.kernels import reference
+from elman.kernels.reference import Step, loop
+from elman.state import State
+
+__all__ = [
+    "Step", "active", "available", "gated", "linear", "linear_scan", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "why_not_native",
+]  # fmt: skip
+
+_native: ModuleType | None = None
+_why: str = ""
+if os.environ.get("ELMAN_NATIVE") == "0":
+    _why = "ELMAN_NATIVE=0 is set"
+else:
+    try:
+        from elman.kernels import native as _native
+    except ImportError as error:
+        _why = f"the native module is not built ({error})"
+
+_table: ModuleType = reference if _native is None else _native
+_NATIVE_TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+def available() -> tuple[str, ...]:
+    """The kernels that this installation has: 'reference', and 'native' if it was compiled.
+
+    >>> "reference" in available()
+    True
+    """
+    return ("reference",) if _native is None else ("reference", "native")
+
+
+def active() -> str:
+    """Which of them is in use."""
+    return "reference" if _table is reference else "native"
+
+
+def why_not_native() -> str:
+    """Why the native kernels are not available; empty if they are."""
+    return _why
+
+
+@contextmanager
+def use(name: str) -> Iterator[None]:
+    """Run on the kernels called `name` inside the block: for debugging, and for second derivatives. For the whole process.
+
+    >>> with use("reference"):
+    ...     print(active())
+    reference
+    """
+    global _table
+    if name not in ("reference", "native"):
+        raise UnknownNameError("kernels", name, ("reference", "native"))
+    if name not in available():
+        raise KernelError(f"native kernels were asked for, but {_why}. `elman doctor` says what to do.")
+    before, _table = _table, (reference if name == "reference" or _native is None else _native)
+    try:
+        yield
+    finally:
+        _table = before
+
+
+def _table_for(*tensors: Tensor) -> ModuleType:
+    fits = all(t.device.type == "cpu" and t.dtype in _NATIVE_TYPES for t in tensors)
+    return _table if fits else reference
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x (..., D), weight (N, D), bias (N,) -> (..., N), in the wider dtype of x and weight.
+
+    >>> linear(torch.ones(2, 3), torch.ones(4, 3)).tolist()[0]
+    [3.0, 3.0, 3.0, 3.0]
+    """
+    dtype = torch.promote_types(x.dtype, weight.dtype)
+    x, weight = x.to(dtype), weight.to(dtype)
+    return _table_for(x).linear(x, weight, None if bias is None else bias.to(dtype))  # type: ignore[no-any-return]
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), elementwise."""
+    return _table_for(x).sigmoid(x)  # type: ignore[no-any-return]
+
+
+def tanh(x: Tensor) -> Tensor:
+    """tanh(x), elementwise."""
+    return _table_for(x).tanh(x)  # type: ignore[no-any-return]
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), elementwise."""
+    return _table_for(x).softplus(x)  # type: ignore[no-any-return]
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), elementwise."""
+    return _table_for(x).silu(x)  # type: ignore[no-any-return]
+
+
+def reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the valid prefix of each row of x (B, T, ...); the padding stays where it is.
+
+    >>> reverse(torch.tensor([[1., 2., 3.]]), torch.tensor([2])).tolist()
+    [[2.0, 1.0, 3.0]]
+    """
+    return _table_for(x).reverse(x, lengths)  # type: ignore[no-any-return]
+
+
+def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """h[t] = a[t] * h[t-1] + b[t]: h (B, T, C), zero past lengths, and the last h (B, C).
+
+    a (B, T, C), or (C,) when it does not change with time; b (B, T, C); h0 (B, C); real or complex, one dtype.
+    """
+    return _table_for(a, b, h0).linear_scan(a, b, h0, lengths, reset)  # type: ignore[no-any-return]
+
+
+def gated(
+    kind: str | None, u: Tensor, weights: tuple[Tensor, ...], state: State, lengths: Tensor, reset: Tensor, recur: Step
+) -> tuple[Tensor, State]:
+    """The gated loop over projected inputs u (B, T, G * H), from and to a state of (B, H) leaves: y (B, T, H), state.
+
+    `recur(u_t, state)` defines it; `kind` names the native loop that does the same, or is None where there is none.
+    """
+    table = reference if kind is None else _table_for(u, *weights)
+    return table.gated(kind, u, weights, state, lengths, reset, recur)  # type: ignore[no-any-return]

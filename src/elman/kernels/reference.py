@@ -1,0 +1,132 @@
+"""Every kernel in plain Torch: the meaning of the native ones, and what runs where there are none.
+
+`lengths` (B,) and `reset` (B, T) are always tensors here. They act through `where`, on values and on gradients, and never
+through a product: an infinity before a reset or in the padding would come through a product with zero as NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elman import state as states
+from elman.state import State
+
+Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+
+linear = F.linear
+sigmoid = torch.sigmoid
+tanh = torch.tanh
+softplus = F.softplus
+silu = F.silu
+
+
+def loop(step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor, size: int) -> tuple[Tensor, State]:
+    """Step through x (B, T, D): the definition of a scan. `init` is what a reset goes back to; y is (B, T, size)."""
+    B, T = x.shape[:2]
+    ys = []
+    for t in range(T):
+        valid = t < lengths
+        # Padding is not shown to the step: a NaN there would come back as 0 * NaN in the gradient of a weight.
+        xt = states.where(valid, x[:, t], torch.zeros_like(x[:, t]))
+        y, new = step(xt, states.where(reset[:, t] & valid, init, state))
+        state = states.where(valid, new, state)
+        ys.append(states.where(valid, y, torch.zeros_like(y)))
+    return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state
+
+
+def gated(
+    kind: str | None, u: Tensor, weights: tuple[Tensor, ...], state: State, lengths: Tensor, reset: Tensor, recur: Step
+) -> tuple[Tensor, State]:
+    """The gated loop over projected inputs u (B, T, G * H): y (B, T, H) and the last state."""
+    init = states.map(torch.zeros_like, state)
+    return loop(recur, u, state, init, lengths, reset, states.leaves(state)[0].shape[-1])
+
+
+def reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse the valid prefix of each row of x (B, T, ...); the padding stays where it is."""
+    B, T = x.shape[:2]
+    t = torch.arange(T, device=x.device)
+    source = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    rows = torch.arange(B, device=x.device)[:, None]
+    return x[rows, source]
+
+
+def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """h[t] = a[t] * h[t-1] + b[t]: h (B, T, C) and the last h (B, C), in log2(T) elementwise passes.
+
+    a (B, T, C), or (C,) when it does not change with time; b (B, T, C); h0 (B, C); real or complex.
+    """
+    return _LinearScan.apply(a.expand_as(b), b, h0, lengths, reset)
+
+
+class _LinearScan(torch.autograd.Function):
+    """Its gradient is the same recurrence run backwards, so it can be differentiated again."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        B, T, _ = b.shape
+        t = torch.arange(T, device=b.device)
+        valid = (t < lengths[:, None])[..., None]
+        cut = (reset[..., None]) | ~valid
+        h = _segmented_doubling(a, b, h0, cut)
+        h = torch.where(valid, h, torch.zeros_like(h))
+        last = _at_end(h, h0, lengths)
+        ctx.save_for_backward(a, h, h0, lengths, reset)
+        return h, last
+
+    @staticmethod
+    def backward(ctx: Any, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+        a, h, h0, lengths, reset = ctx.saved_tensors
+        T = h.shape[1]
+        t = torch.arange(T, device=h.device)
+        valid = (t < lengths[:, None])[..., None]
+        keeps = valid & ~reset[..., None]  # h[t] depends on h[t-1]
+        gh = torch.where(valid, gh, torch.zeros_like(gh))
+        ends = (t == lengths[:, None] - 1)[..., None]
+        gh = gh + torch.where(ends, glast[:, None], torch.zeros_like(gh))
+        # g[t] = gh[t] + conj(a[t+1]) g[t+1] where h[t+1] depends on h[t]: a scan from the right.
+        onward = torch.cat([a.conj()[:, 1:], torch.zeros_like(a[:, :1])], 1)
+        follows = torch.cat([keeps[:, 1:, 0], torch.zeros_like(keeps[:, :1, 0])], 1)
+        whole = torch.full_like(lengths, T)
+        g, _ = linear_scan(onward.flip(1), gh.flip(1), torch.zeros_like(h0), whole, ~follows.flip(1))
+        g = g.flip(1)
+        before = torch.cat([h0[:, None], h[:, :-1]], 1)[:, :T]
+        ga = torch.where(keeps, g * before.conj(), torch.zeros_like(g))
+        gh0 = torch.where(lengths[:, None] == 0, glast, torch.zeros_like(glast))
+        if T > 0:
+            gh0 = gh0 + torch.where(keeps[:, 0], g[:, 0] * a[:, 0].conj(), torch.zeros_like(gh0))
+        return ga, g, gh0, None, None
+
+
+def _segmented_doubling(a: Tensor, b: Tensor, h0: Tensor, cut: Tensor) -> Tensor:
+    """All prefixes of the composition of h -> a h + b, forgetting what stands before each cut (Hillis and Steele, 1986)."""
+    T = b.shape[1]
+    if T == 0:
+        return b
+    first = torch.where(cut[:, :1], b[:, :1], a[:, :1] * h0[:, None] + b[:, :1])
+    h = torch.cat([first, b[:, 1:]], 1)
+    # Nothing stands before the first element any more: it is closed like a cut.
+    closed = torch.cat([torch.ones_like(cut[:, :1]), cut[:, 1:]], 1)
+    distance = 1
+    while distance < T:
+        joined = a[:, distance:] * h[:, :-distance] + h[:, distance:]
+        products = a[:, distance:] * a[:, :-distance]
+        open_ = ~closed[:, distance:]
+        h = torch.cat([h[:, :distance], torch.where(open_, joined, h[:, distance:])], 1)
+        a = torch.cat([a[:, :distance], torch.where(open_, products, a[:, distance:])], 1)
+        closed = torch.cat([closed[:, :distance], closed[:, distance:] | closed[:, :-distance]], 1)
+        distance *= 2
+    return h
+
+
+def _at_end(h: Tensor, h0: Tensor, lengths: Tensor) -> Tensor:
+    """h after each row's last valid input; h0 where there was none."""
+    if h.shape[1] == 0:
+        return h0.clone()
+    rows = torch.arange(len(h), device=h.device)
+    return torch.where((lengths > 0)[:, None], h[rows, (lengths - 1).clamp(min=0)], h0)

@@ -1,0 +1,224 @@
+"""The state of a recurrence is a value: a tensor, or a (named) tuple of states. Batch is axis 0 of every leaf.
+
+This is the only module that knows how a state is built. Everything else carries it, and asks here to cut, join, choose, save.
+The empty tuple is the state of a core that remembers nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from elman.errors import FileError, InputError
+
+State = Tensor | tuple["State", ...]
+
+FORMAT = "elman-state-1"
+
+
+def leaves(state: State) -> list[Tensor]:
+    """The tensors of a state, in order.
+
+    >>> len(leaves((torch.zeros(2, 3), (torch.zeros(2, 4), ()))))
+    2
+    """
+    return [leaf for _, leaf in _walk(state, "")]
+
+
+def map(fn: Callable[..., Tensor], state: State, *others: State) -> State:
+    """Apply `fn` leaf by leaf to one or more states of the same structure.
+
+    >>> map(lambda a, b: a + b, (torch.ones(1, 2),), (torch.ones(1, 2),))
+    (tensor([[2., 2.]]),)
+    """
+    if isinstance(state, Tensor):
+        return fn(state, *others)
+    for other in others:
+        if isinstance(other, Tensor) or len(other) != len(state):
+            raise InputError(f"the states have different structures: {describe(state)} and {describe(other)}")
+    return _rebuild(state, [map(fn, *parts) for parts in zip(state, *others, strict=True)])
+
+
+def take(state: State, rows: Tensor | Sequence[int]) -> State:
+    """The rows of a batched state that `rows` names, in that order; a row may be named twice (beam search forks so).
+
+    >>> take((torch.arange(3.)[:, None],), [2, 0])
+    (tensor([[2.],
+            [0.]]),)
+    """
+
+    def pick(leaf: Tensor) -> Tensor:
+        return leaf.index_select(0, torch.as_tensor(rows, dtype=torch.long, device=leaf.device))
+
+    return map(pick, state)
+
+
+def put(slab: State, rows: Tensor | Sequence[int], state: State) -> State:
+    """A copy of `slab` whose rows `rows` are those of `state`; the inverse of `take`.
+
+    >>> put(torch.zeros(3, 1), [1], torch.ones(1, 1)).flatten().tolist()
+    [0.0, 1.0, 0.0]
+    """
+
+    def write(leaf: Tensor, new: Tensor) -> Tensor:
+        return leaf.index_copy(0, torch.as_tensor(rows, dtype=torch.long, device=leaf.device), new)
+
+    return map(write, slab, state)
+
+
+def repeat(state: State, times: int) -> State:
+    """Each row `times` times in a row: (B, ...) -> (B * times, ...).
+
+    >>> repeat(torch.tensor([[1.], [2.]]), 2).flatten().tolist()
+    [1.0, 1.0, 2.0, 2.0]
+    """
+    return map(lambda leaf: leaf.repeat_interleave(times, 0), state)
+
+
+def where(rows: Tensor, chosen: State, other: State) -> State:
+    """Row by row: `chosen` where `rows` (B,) is true, `other` where it is not.
+
+    >>> where(torch.tensor([True, False]), torch.ones(2, 1), torch.zeros(2, 1)).flatten().tolist()
+    [1.0, 0.0]
+    """
+
+    def choose(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(rows.reshape(-1, *(1,) * (b.dim() - 1)), a, b)
+
+    return map(choose, chosen, other)
+
+
+def detach(state: State) -> State:
+    """The same values, cut off from the graph: what truncated BPTT carries from window to window."""
+    return map(lambda leaf: leaf.detach(), state)
+
+
+def concat(states: Sequence[State]) -> State:
+    """Join states along the batch.
+
+    >>> concat([torch.zeros(1, 2), torch.ones(2, 2)]).shape
+    torch.Size([3, 2])
+    """
+    if not states:
+        raise InputError("concat was given no state; it needs at least one, since an empty list has no structure")
+    return map(lambda *parts: torch.cat(parts, 0), *states)
+
+
+def describe(state: State) -> str:
+    """The structure of a state in words, for messages.
+
+    >>> describe((torch.zeros(2, 3), ()))
+    '(float32[2, 3], ())'
+    """
+    if isinstance(state, Tensor):
+        return f"{str(state.dtype).removeprefix('torch.')}{list(state.shape)}"
+    if isinstance(state, tuple):
+        return f"({', '.join(describe(part) for part in state)})"
+    return f"a {type(state).__name__}"
+
+
+def check(state: State, like: State, batch_size: int) -> None:
+    """Raise an InputError unless `state` has the structure, row shapes and device of `like`, and `batch_size` rows.
+
+    Leaves may be wider than those of `like` (float32 for activations in bfloat16), never narrower.
+    """
+    given, wanted = _names(state), _names(like)
+    if given != wanted:
+        raise InputError(
+            f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
+            "Pass what init_state or an earlier scan of the same core returned."
+        )
+    for (name, leaf), (_, model) in zip(_walk(state, ""), _walk(like, ""), strict=True):
+        where_ = f"leaf {name or 'of the state'}"
+        if leaf.dim() == 0 or leaf.shape[0] != batch_size or leaf.shape[1:] != model.shape[1:]:
+            raise InputError(
+                f"{where_} has shape {list(leaf.shape)}; expected {[batch_size, *model.shape[1:]]}, batch first. "
+                "Use state.take or state.repeat to change the rows of a state."
+            )
+        if leaf.device != model.device:
+            raise InputError(f"{where_} is on {leaf.device}, the core on {model.device}; move one with .to(device)")
+        if leaf.dtype != model.dtype:
+            raise InputError(f"{where_} is {leaf.dtype}, this core's state is {model.dtype}; convert it with .to")
+
+
+def save(path: str | os.PathLike[str], state: State) -> None:
+    """Write a state to one safetensors file, complex leaves as pairs of reals. An existing file is replaced whole.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "here.safetensors"
+    >>> save(path, (torch.ones(1, 2), torch.ones(1, 2, dtype=torch.complex64)))
+    >>> load(path, like=(torch.zeros(0, 2), torch.zeros(0, 2, dtype=torch.complex64)))[1].dtype
+    torch.complex64
+    """
+    path = Path(path)
+    tensors = {f"state{name}": _as_real(leaf.detach()).contiguous() for name, leaf in _walk(state, "")}
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        save_file(tensors, temporary, metadata={"format": FORMAT, "names": json.dumps(_names(state))})
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileError(f"cannot write the state to {path}: {error}") from error
+
+
+def load(path: str | os.PathLike[str], like: State) -> State:
+    """Read a state that `save` wrote. `like` is a state of the core that will go on with it: `core.init_state(0)`."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no dict)
+    except FileNotFoundError as error:
+        raise FileError(f"there is no state file {path}") from error
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} is no readable state file ({error}); it may be truncated") from error
+    if metadata.get("format") != FORMAT:
+        raise FileError(f"{path} has the format {metadata.get('format')!r}, not {FORMAT!r}: no state that this version wrote")
+    names = json.loads(metadata["names"])
+    if names != _names(like):
+        raise FileError(f"{path} holds a state with the leaves {names}; this core's has {_names(like)}")
+    loaded = iter([_as_leaf(tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
+    state = map(lambda _: next(loaded), like)
+    batch_size = len(leaves(state)[0]) if names else 0
+    try:
+        check(state, like, batch_size)
+    except InputError as error:
+        raise FileError(f"{path} holds the state of another core: {error}") from error
+    return state
+
+
+def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Each leaf with its name: '.0.h' is field h of the first part."""
+    if isinstance(state, Tensor):
+        yield name, state
+        return
+    if not isinstance(state, tuple):
+        raise InputError(f"a state is a tensor or a tuple of states, not {describe(state)}")
+    fields: Sequence[Any] = getattr(state, "_fields", range(len(state)))
+    for field, part in zip(fields, state, strict=True):
+        yield from _walk(part, f"{name}.{field}")
+
+
+def _names(state: State) -> list[str]:
+    return [name for name, _ in _walk(state, "")]
+
+
+def _rebuild(model: tuple[State, ...], parts: list[State]) -> State:
+    return type(model)(*parts) if hasattr(model, "_fields") else builtins.tuple(parts)
+
+
+def _as_real(leaf: Tensor) -> Tensor:
+    return torch.view_as_real(leaf) if leaf.is_complex() else leaf
+
+
+def _as_leaf(stored: Tensor, model: Tensor) -> Tensor:
+    stored = stored.to(model.device)
+    return torch.view_as_complex(stored) if model.is_complex() and stored.shape[-1:] == (2,) else stored
