@@ -1,0 +1,31 @@
+"""One cell, one file, the equation on top. Adding one: its file, a line in CELLS, a page in docs/cells."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from elman.cells.elman import Elman
+from elman.core import Core
+from elman.errors import InputError, UnknownNameError
+
+__all__ = ["CELLS", "cell"]
+
+CELLS: dict[str, type[Core]] = {
+    "elman": Elman,
+}
+
+
+def cell(name: str, input_size: int, size: int, **options: Any) -> Core:
+    """The cell called `name`, from `input_size` features to `size`.
+
+    >>> cell("elman", 3, 4, phi="relu")
+    Elman(3, 4)
+    """
+    if name not in CELLS:
+        raise UnknownNameError("cell", name, CELLS)
+    known = [option for option in inspect.signature(CELLS[name]).parameters if option not in ("input_size", "size")]
+    for option in options:
+        if option not in known:
+            raise InputError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    return CELLS[name](input_size, size, **options)
