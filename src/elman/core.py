@@ -9,7 +9,7 @@ Past lengths the state holds and y is zero. So there is no sorting, no packing a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ class Core(nn.Module):
 
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     emits_state: bool = False  # True where y is the first leaf of the state
+    variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # the option sets that the conformance table covers
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -71,7 +72,11 @@ class Core(nn.Module):
             state = self.init_state(B)
         else:
             self._check_state(x, state)
-        lengths = torch.full((B,), T, device=x.device) if lengths is None else _checked_lengths(lengths, x)
+        if lengths is None:
+            lengths = torch.full((B,), T, device=x.device)
+        else:
+            lengths = _checked_lengths(lengths, x)
+            x = _without_padding(x, lengths)
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
         return self._scan(x, state, lengths, reset)
 
@@ -118,6 +123,12 @@ class Core(nn.Module):
         if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
+
+
+def _without_padding(x: Tensor, lengths: Tensor) -> Tensor:
+    """x with zeros past lengths: a NaN there would come back as 0 * NaN in the gradient of an input weight."""
+    valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return torch.where(valid[..., None], x, torch.zeros_like(x[:1, :1]))
 
 
 def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:

@@ -31,9 +31,7 @@ def loop(step: Step, x: Tensor, state: State, init: State, lengths: Tensor, rese
     ys = []
     for t in range(T):
         valid = t < lengths
-        # Padding is not shown to the step: a NaN there would come back as 0 * NaN in the gradient of a weight.
-        xt = states.where(valid, x[:, t], torch.zeros_like(x[:, t]))
-        y, new = step(xt, states.where(reset[:, t] & valid, init, state))
+        y, new = step(x[:, t], states.where(reset[:, t] & valid, init, state))
         state = states.where(valid, new, state)
         ys.append(states.where(valid, y, torch.zeros_like(y)))
     return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state

@@ -1,0 +1,313 @@
+"""The laws every recurrence keeps, and a checker that anyone can run on their own: `print(laws.check(core))`.
+
+1. Step by step is the whole scan. (What reads the future has no step: there, the first output must depend on the last input.)
+2. Cut anywhere, empty chunks included, and carry the state: the whole scan.
+3. A ragged row is that row alone, outputs and last state.
+4. A reset is a separate episode.
+5. What stands in the padding is irrelevant, to values and to gradients.
+6. Rows commute with `take` and `repeat`.
+7. The kernel is the inherited loop over `step`: values, and gradients with respect to inputs, parameters and the initial state,
+   with gradient arriving at the outputs and at the last state.
+
+Every law is checked from states that are not zero, with lengths that include 0 and T, and resets at 0, in the middle and at the end.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import types
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import kernels
+from elman import state as states
+from elman.cells import CELLS
+from elman.core import Core
+from elman.errors import InputError, UnknownNameError
+from elman.state import State
+
+# One tolerance per dtype and none per cell: the largest error that is still rounding, relative to 1 + the largest value.
+TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-10}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one law said."""
+
+    law: int
+    ok: bool
+    worst_error: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What all laws said of one core. Prints as a table; true if every law holds."""
+
+    core: str
+    kernels: str
+    dtype: torch.dtype
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(verdict.ok for verdict in self.verdicts)
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        lines = [f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels", "law  holds  worst error"]
+        for v in self.verdicts:
+            lines.append(f"{v.law:>3}  {'yes' if v.ok else 'NO':<5}  {v.worst_error:<11.1e}  {TITLES[v.law]}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the conformance table."""
+
+    cell: str
+    options: dict[str, Any]
+    kernels: str
+    law: int
+    ok: bool
+    worst_error: float
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a core is tried on: x (B, T, D), a state that is not the initial one, lengths (B,) and reset (B, T)."""
+
+    x: Tensor
+    state: State
+    lengths: Tensor
+    reset: Tensor
+
+
+def check(core: Core, *, seed: int = 0, batch_size: int = 5, time: int = 8) -> Report:
+    """Try every law on a core, on the kernels in use, in the dtype of its parameters: the way to test a cell of your own.
+
+    >>> from elman.cells import cell
+    >>> bool(check(cell("elman", 3, 4)))
+    True
+    """
+    core = copy.deepcopy(core).eval()
+    dtype = next((p.dtype for p in core.parameters() if p.is_floating_point()), torch.get_default_dtype())
+    if dtype not in TOLERANCES:
+        raise InputError(f"the parameters are {dtype}; laws are checked in float32 or float64: core.float() or core.double()")
+    sample = draw(core, dtype, seed=seed, batch_size=batch_size, time=time)
+    verdicts = []
+    for law, error_of in LAWS.items():
+        error = error_of(core, sample)
+        verdicts.append(Verdict(law, error <= TOLERANCES[dtype], error))
+    return Report(type(core).__name__, kernels.active(), dtype, tuple(verdicts))
+
+
+def rows(names: Iterable[str] = (), kernel_names: Iterable[str] = ()) -> Iterator[Row]:
+    """The conformance table, row by row as it is computed: every cell (or those named), option set, kind of kernel and law."""
+    for name in tuple(names) or CELLS:
+        if name not in CELLS:
+            raise UnknownNameError("cell", name, CELLS)
+        for options in CELLS[name].variants:
+            for kernel in tuple(kernel_names) or kernels.available():
+                with kernels.use(kernel), torch.random.fork_rng(devices=()):
+                    torch.manual_seed(0)
+                    report = check(CELLS[name](4, 4, **options))
+                for v in report.verdicts:
+                    yield Row(name, options, kernel, v.law, v.ok, v.worst_error)
+
+
+def draw(core: Core, dtype: torch.dtype, *, seed: int, batch_size: int, time: int) -> Sample:
+    """A sample with every difficulty in it: row 0 has no valid input, row 1 has all; resets stand at 0, inside and at the end."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch_size, time, core.input_size, generator=generator, dtype=dtype)
+    lengths = torch.randint(0, time + 1, (batch_size,), generator=generator)
+    lengths[:2] = torch.tensor([0, time])[:batch_size]
+    reset = torch.rand(batch_size, time, generator=generator) < 0.3
+    if batch_size > 1 and time > 0:
+        reset[1, [0, time // 2, time - 1]] = True
+        reset[-1, 0] = False
+    warm = torch.randn(batch_size, 3, core.input_size, generator=generator, dtype=dtype)
+    with torch.no_grad():
+        _, state = _by_definition(core).scan(warm)
+    return Sample(x, state, lengths, reset)
+
+
+def step_is_scan(core: Core, sample: Sample) -> float:
+    if not core.causal:
+        return _reads_the_future(core, sample)
+    with torch.no_grad():
+        whole = core.scan(sample.x, sample.state)
+        ys, state = [], sample.state
+        for t in range(sample.x.shape[1]):
+            y, state = core.step(sample.x[:, t], state)
+            ys.append(y)
+        y = torch.stack(ys, 1) if ys else whole[0]
+    return _distance(whole, (y, state))
+
+
+def chunks_are_whole(core: Core, sample: Sample) -> float:
+    if not core.causal:
+        return 0.0
+    T = sample.x.shape[1]
+    cuts = [[t] for t in range(T + 1)] + [list(range(T + 1)), [T // 2, T // 2]]
+    whole = _scan(core, sample)
+    return max(_distance(_in_chunks(core, sample, [0, *cut, T]), whole) for cut in cuts)
+
+
+def ragged_is_alone(core: Core, sample: Sample) -> float:
+    y, state = _scan(core, sample)
+    worst = 0.0
+    for b, length in enumerate(sample.lengths.tolist()):
+        row = states.take(sample.state, [b])
+        alone = _scan(core, Sample(sample.x[b : b + 1, :length], row, torch.tensor([length]), sample.reset[b : b + 1, :length]))
+        worst = max(worst, _distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
+        worst = max(worst, _error(y[b, length:], torch.zeros_like(y[b, length:])))
+    return worst
+
+
+def reset_is_episode(core: Core, sample: Sample) -> float:
+    T = sample.x.shape[1]
+    first = sample.state if core.causal else core.init_state(len(sample.x))
+    with torch.no_grad():
+        y, last = core.scan(sample.x, first, reset=sample.reset)
+    worst = 0.0
+    for b in range(len(sample.x)):
+        starts = sorted({0, T, *sample.reset[b].nonzero().flatten().tolist()})
+        state = states.take(first, [b])
+        for start, end in zip(starts, starts[1:], strict=False):
+            with torch.no_grad():
+                fresh = bool(sample.reset[b, start])
+                episode, state = core.scan(sample.x[b : b + 1, start:end], core.init_state(1) if fresh else state)
+            worst = max(worst, _error(episode, y[b : b + 1, start:end]))
+        if core.causal:  # the last state of what reads backwards is that of the first episode
+            worst = max(worst, _distance(state, states.take(last, [b])))
+    return worst
+
+
+def padding_is_irrelevant(core: Core, sample: Sample) -> float:
+    padding = torch.arange(sample.x.shape[1]) >= sample.lengths[:, None]
+    clean = _gradients(core, sample)
+    worst = 0.0
+    for rubbish in (math.nan, math.inf, 1e30):
+        x = torch.where(padding[..., None], torch.full_like(sample.x, rubbish), sample.x)
+        dirty = _gradients(core, Sample(x, sample.state, sample.lengths, sample.reset ^ padding))
+        worst = max(worst, _distance(tuple(dirty), tuple(clean)))
+    return worst
+
+
+def rows_commute(core: Core, sample: Sample) -> float:
+    whole = _scan(core, sample)
+    B = len(sample.x)
+    parts = (sample.x, sample.state, sample.lengths, sample.reset)
+    shuffled = [*range(B - 1, -1, -1), *range(0, B, 2)]
+    taken = Sample(*(states.take(part, shuffled) for part in parts))  # type: ignore[arg-type]
+    repeated = Sample(*(states.repeat(part, 3) for part in parts))  # type: ignore[arg-type]
+    return max(
+        _distance(_scan(core, taken), states.take(whole, shuffled)), _distance(_scan(core, repeated), states.repeat(whole, 3))
+    )
+
+
+def kernel_is_loop(core: Core, sample: Sample) -> float:
+    return _distance(tuple(_gradients(core, sample)), tuple(_gradients(_by_definition(core), sample)))
+
+
+LAWS: dict[int, Callable[[Core, Sample], float]] = {
+    1: step_is_scan,
+    2: chunks_are_whole,
+    3: ragged_is_alone,
+    4: reset_is_episode,
+    5: padding_is_irrelevant,
+    6: rows_commute,
+    7: kernel_is_loop,
+}
+
+TITLES = {
+    1: "step by step is the whole scan",
+    2: "any chunking is the whole scan",
+    3: "a ragged row is that row alone",
+    4: "a reset is a separate episode",
+    5: "padding is irrelevant",
+    6: "rows commute with take and repeat",
+    7: "the kernel is the loop, with gradients",
+}
+
+
+def _scan(core: Core, sample: Sample) -> tuple[Tensor, State]:
+    with torch.no_grad():
+        y, state = core.scan(sample.x, sample.state, lengths=sample.lengths, reset=sample.reset)
+    return y, state
+
+
+def _in_chunks(core: Core, sample: Sample, cuts: list[int]) -> tuple[Tensor, State]:
+    ys, state = [], sample.state
+    for start, end in zip(cuts, cuts[1:], strict=False):
+        lengths = (sample.lengths - start).clamp(0, end - start)
+        y, state = _scan(core, Sample(sample.x[:, start:end], state, lengths, sample.reset[:, start:end]))
+        ys.append(y)
+    return torch.cat(ys, 1), state
+
+
+def _reads_the_future(core: Core, sample: Sample) -> float:
+    """0 if the first output changes with the last input, as it must where causal is False; infinity if not."""
+    T = sample.x.shape[1]
+    if T < 2:
+        return 0.0
+    other = torch.cat([sample.x[:, :-1], -sample.x[:, -1:]], 1)
+    with torch.no_grad():
+        y, changed = core.scan(sample.x)[0], core.scan(other)[0]
+    return 0.0 if not torch.equal(y[:, 0], changed[:, 0]) else math.inf
+
+
+def _gradients(core: Core, sample: Sample) -> list[Tensor]:
+    """Outputs, last state, and the gradients of a fixed random function of both, in one list."""
+    x = sample.x.detach().clone().requires_grad_()
+    state = states.map(lambda leaf: leaf.detach().clone().requires_grad_(_differentiable(leaf)), sample.state)
+    y, last = core.scan(x, state, lengths=sample.lengths, reset=sample.reset)
+    results = [y, *states.leaves(last)]
+    generator = torch.Generator().manual_seed(0)
+    total = torch.zeros((), dtype=sample.x.dtype)
+    for result in results:
+        if _differentiable(result):
+            weight = torch.randn(result.shape, generator=generator, dtype=result.dtype)
+            total = total + (weight * result).real.sum() if result.is_complex() else total + (weight * result).sum()
+    wanted = [t for t in (x, *states.leaves(state), *core.parameters()) if t.requires_grad]
+    gradients = torch.autograd.grad(total, wanted, allow_unused=True) if total.requires_grad else ()
+    present = [torch.zeros_like(w) if g is None else g for w, g in zip(wanted, gradients, strict=False)]
+    return [*(result.detach() for result in results), *present]
+
+
+def _by_definition(core: Core) -> Core:
+    """A copy in which everything that has a step scans by the inherited loop over it."""
+    core = copy.deepcopy(core)
+    for part in core.modules():
+        if isinstance(part, Core) and part.causal:
+            part._scan = types.MethodType(Core._scan, part)  # type: ignore[method-assign]
+    return core
+
+
+def _distance(given: Any, wanted: Any) -> float:
+    """The largest error over all leaves of two states (or tuples of results)."""
+    pairs = zip(states.leaves(given), states.leaves(wanted), strict=True)
+    return max((_error(a, b) for a, b in pairs), default=0.0)
+
+
+def _error(given: Tensor, wanted: Tensor) -> float:
+    """The largest difference, relative to 1 + the largest value wanted; equal infinities are equal, a NaN is infinitely wrong."""
+    if given.shape != wanted.shape:
+        return math.inf
+    if given.numel() == 0 or torch.equal(given, wanted):
+        return 0.0
+    finite = wanted[wanted.isfinite()]
+    scale = 1 + float(finite.abs().max()) if finite.numel() else 1.0
+    difference = torch.where(given == wanted, torch.zeros_like(given), given - wanted).abs()
+    return float(difference.nan_to_num(nan=math.inf).max()) / scale
+
+
+def _differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
