@@ -59,6 +59,20 @@ void bind(nb::module_& m, const std::string& suffix) {
                                            at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast),
                                            constant, at<T>(ga), at<T>(gb), at<T>(gh0), threads);
       });
+
+  def("linear", [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
+    kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
+  });
+
+  const auto elementwise = [&](const char* name, auto kernel) {
+    def(name, [kernel](int64_t n, Address x, Address y, int threads) {
+      (kernels().of<T>().*kernel)(n, at<T>(x), at<T>(y), threads);
+    });
+  };
+  elementwise("sigmoid", &Table<T>::sigmoid);
+  elementwise("tanh", &Table<T>::tanh);
+  elementwise("softplus", &Table<T>::softplus);
+  elementwise("silu", &Table<T>::silu);
 }
 
 }  // namespace

@@ -29,10 +29,20 @@ template <class T>
 using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
                             Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads);
 
+// y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
+template <class T>
+using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
+
+// y = f(x), n elements.
+template <class T>
+using Elementwise = void(int64_t n, const T* x, T* y, int threads);
+
 template <class T>
 struct Table {
   LinearScan<T>* linear_scan;
   LinearScanBack<T>* linear_scan_back;
+  Linear<T>* linear;
+  Elementwise<T>*sigmoid, *tanh, *softplus, *silu;
 };
 
 struct Kernels {

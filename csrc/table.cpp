@@ -5,11 +5,21 @@ namespace elman::ELMAN_NS {
 
 template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScanBack<T> linear_scan_back;
+template <class T> Linear<T> linear;
+template <class T> Elementwise<T> sigmoid;
+template <class T> Elementwise<T> tanh;
+template <class T> Elementwise<T> softplus;
+template <class T> Elementwise<T> silu;
 
 template <class T>
 constexpr Table<T> table{
     linear_scan<T>,
     linear_scan_back<T>,
+    linear<T>,
+    sigmoid<T>,
+    tanh<T>,
+    softplus<T>,
+    silu<T>,
 };
 
 extern const Kernels kernels;

@@ -1,7 +1,12 @@
 """The kernels of csrc/ as Torch operations. Importing this fails where the native module is not built."""
 
 from elman._native import isa, isas
+from elman.kernels.native.elementwise import sigmoid, silu, softplus, tanh
 from elman.kernels.native.op import calls
+from elman.kernels.native.product import linear
 from elman.kernels.native.scan import linear_scan
+from elman.kernels.reference import gated, reverse
 
-__all__ = ["calls", "isa", "isas", "linear_scan"]
+__all__ = [
+    "calls", "gated", "isa", "isas", "linear", "linear_scan", "reverse", "sigmoid", "silu", "softplus", "tanh",
+]  # fmt: skip

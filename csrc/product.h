@@ -1,0 +1,89 @@
+// The register tile of every matrix product, and the packing it reads.
+//
+//   acc[m][n] = fma(x[m][k], w[k][n], acc[m][n])   for k = 0, 1, 2, ...
+//
+// One lane is one output element, and its sum runs over ascending k, one multiply-add after another, from whatever
+// the accumulator holds at the start. So tiles of any shape, and a sum that is stored and continued, give the same bits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+#include "simd.h"
+
+namespace elman::ELMAN_NS {
+
+// R rows of x by C blocks of G vectors; w is [block][k][G][lanes], `block` elements apart.
+template <int R, int C, int G, class T>
+ELMAN_INLINE void tile(Vec<T> (&acc)[R][C * G], const T* __restrict w, int64_t block, const T* __restrict x, int64_t ldx,
+                       int64_t K) {
+  constexpr int L = lanes<T>;
+  for (int64_t k = 0; k < K; ++k) {
+    Vec<T> v[C * G];
+#pragma GCC unroll 16
+    for (int n = 0; n < C * G; ++n) v[n] = load<Vec<T>>(w + (n / G) * block + (n % G) * L);
+#pragma GCC unroll 16
+    for (int m = 0; m < R; ++m) {
+      const Vec<T> a = splat(x[m * ldx + k]);
+#pragma GCC unroll 16
+      for (int n = 0; n < C * G; ++n) acc[m][n] = fma(a, v[n], acc[m][n]);
+    }
+    w += G * L;
+  }
+}
+
+// Rows [r, r + count) of a block from `rows`, in pieces of at most R: f(std::integral_constant<int, rows>, first).
+template <int R, class F>
+ELMAN_INLINE void row_tiles(int64_t first, int64_t end, const F& f) {
+  while (end - first >= R) {
+    f(std::integral_constant<int, R>{}, first);
+    first += R;
+  }
+  if constexpr (R > 1) row_tiles<R - 1>(first, end, f);
+}
+
+template <class T>
+struct Free {
+  void operator()(T* p) const { std::free(p); }
+};
+template <class T>
+using Buffer = std::unique_ptr<T[], Free<T>>;
+
+// Uninitialised, aligned to a cache line.
+template <class T>
+Buffer<T> allocate(int64_t n) {
+  const size_t bytes = (size_t(n) * sizeof(T) + 63) / 64 * 64 + 64;
+  T* p = static_cast<T*>(std::aligned_alloc(64, bytes));
+  if (!p) throw std::bad_alloc();
+  return Buffer<T>(p);
+}
+
+// Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.
+template <class T>
+void pack_lanes(const T* w, int64_t ldw, int64_t count, int64_t K, T* to, int64_t step) {
+  constexpr int64_t L = lanes<T>, line = 16;
+  for (int64_t k0 = 0; k0 < K; k0 += line) {
+    const int64_t k1 = std::min(K, k0 + line);
+    for (int64_t l = 0; l < L; ++l)
+      for (int64_t k = k0; k < k1; ++k) to[k * step + l] = l < count ? w[l * ldw + k] : T(0);
+  }
+}
+
+template <class T>
+ELMAN_INLINE Vec<T> load_some(const T* p, int64_t count) {
+  if (count >= lanes<T>) return load<Vec<T>>(p);
+  Vec<T> v{};
+  std::memcpy(&v, p, size_t(count) * sizeof(T));
+  return v;
+}
+
+template <class T>
+ELMAN_INLINE void store_some(T* p, Vec<T> v, int64_t count) {
+  if (count >= lanes<T>) store(p, v);
+  else std::memcpy(p, &v, size_t(count) * sizeof(T));
+}
+
+}  // namespace elman::ELMAN_NS

@@ -1,0 +1,106 @@
+"""sigmoid, tanh, softplus and silu, on csrc/elementwise.cpp: an element has the same bits wherever it stands in a tensor.
+
+Torch's own are not so: their vector and scalar code differ in the last bits.
+The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import _native
+from elman.kernels.native.op import SUFFIX, define
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), elementwise."""
+    return _apply(_Sigmoid, _ops["sigmoid"], torch.sigmoid, x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """tanh(x), elementwise."""
+    return _apply(_Tanh, _ops["tanh"], torch.tanh, x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), elementwise."""
+    return _apply(_Softplus, _ops["softplus"], torch.nn.functional.softplus, x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), elementwise."""
+    return _apply(_Silu, _ops["silu"], torch.nn.functional.silu, x)
+
+
+class _Sigmoid(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = _ops["sigmoid"](x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.sigmoid_backward(gy, y)  # type: ignore[no-any-return]
+
+
+class _Tanh(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = _ops["tanh"](x)
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+        (y,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(gy, y)  # type: ignore[no-any-return]
+
+
+class _Softplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _ops["softplus"](x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        return gy * torch.sigmoid(x)
+
+
+class _Silu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return _ops["silu"](x)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return gy * (s + x * s * (1 - s))
+
+
+def _apply(function: type[torch.autograd.Function], op: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor) -> Tensor:
+    if x.is_complex():  # no recurrence needs these, so they have no kernel
+        return plain(x)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return function.apply(x)  # type: ignore[no-untyped-call,no-any-return]
+    return op(x)
+
+
+def _define(name: str) -> Callable[..., Any]:
+    def run(x: Tensor) -> Tensor:
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        getattr(_native, name + SUFFIX[x.dtype])(x.numel(), x.data_ptr(), y.data_ptr(), torch.get_num_threads())
+        return y
+
+    return define(f"{name}(Tensor x) -> Tensor", run, lambda x: x.new_empty(x.shape))
+
+
+_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu")}
