@@ -1,4 +1,4 @@
-"""Each law must hold for a right cell and fail for a cell with that law broken, and for the bugs known from the field."""
+"""Each law must hold for a right cell and fail for a cell with that law broken and for the known bugs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LeakyState(NamedTuple):
 
 
 class Leaky(Core):
-    """A right cell with a memory, a window and a hand-written scan: h = tanh(w h' + U x + V x'), the host of every mutant."""
+    """A right cell with a memory, a window and a hand-written scan: h = tanh(w h' + U x + V x')."""
 
     def __init__(self) -> None:
         super().__init__(3, 4)
@@ -92,7 +92,7 @@ class WindowCrossesReset(Leaky):
 
 
 class MeanOverPadding(Leaky):
-    """Normalises by a statistic of the whole row; sees the padding because it is handed x before the padding is zeroed."""
+    """Normalises by a statistic of the whole row, padding included."""
 
     def scan(self, x, state=None, *, lengths=None, reset=None):
         y, new = super().scan(x, state, lengths=lengths, reset=reset)

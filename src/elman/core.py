@@ -21,7 +21,7 @@ from elman.state import State
 
 
 class Core(nn.Module):
-    """A recurrence: subclass it, give it `init_state` and `step`, and it scans. `elman.laws.check` tells whether it is right.
+    """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `elman.laws.check` tells if it is right.
 
     >>> class Sum(Core):
     ...     def init_state(self, batch_size):
@@ -63,8 +63,8 @@ class Core(nn.Module):
     ) -> tuple[Tensor, Any]:
         """A batch of sequences x (B, T, D): the outputs y (B, T, H) and the state after each row's last valid input.
 
-        `state` None means init_state(B). `lengths` (B,) whole numbers in [0, T]: y is zero past them. `reset` (B, T) bool:
-        x[:, t] is the first input of a new episode.
+        `state` None means init_state(B). `lengths` (B,) whole numbers in [0, T]: y is zero past them.
+        `reset` (B, T) bool: x[:, t] is the first input of a new episode.
         """
         self._check_input(x)
         B, T = x.shape[:2]
@@ -88,7 +88,7 @@ class Core(nn.Module):
         return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
 
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A state leaf (batch_size, *shape) of zeros, on the parameters' device, as wide as they are and at least `dtype`."""
+        """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""
         if not isinstance(batch_size, int | torch.SymInt) or batch_size < 0:
             raise InputError(f"batch_size is {batch_size!r}; it must be a whole number of at least 0")
         like = next(self.parameters(), None)
@@ -101,12 +101,20 @@ class Core(nn.Module):
 
     def _check_input(self, x: Tensor) -> None:
         if not isinstance(x, Tensor):
-            raise InputError(f"x is a {type(x).__name__}; scan takes a tensor (B, T, {self.input_size}): torch.as_tensor(x)")
+            raise InputError(
+                f"x is a {type(x).__name__}; scan takes a tensor (B, T, {self.input_size}): torch.as_tensor(x)"
+            )
         if x.dim() != 3 or x.shape[-1] != self.input_size:
-            hint = "add the missing axis with x[None] or x[:, None]" if x.dim() == 2 else "batch first, time second, features last"
+            hint = (
+                "add the missing axis with x[None] or x[:, None]"
+                if x.dim() == 2
+                else "batch first, time second, features last"
+            )
             raise InputError(f"x has shape {list(x.shape)}; scan takes (B, T, {self.input_size}): {hint}")
         if not x.is_floating_point():
-            raise InputError(f"x is {x.dtype}; scan takes floating-point features: embed symbols first, or call x.float()")
+            raise InputError(
+                f"x is {x.dtype}; scan takes floating-point features: embed symbols first, or call x.float()"
+            )
         like = next(self.parameters(), None)
         if like is None:
             return
@@ -114,7 +122,7 @@ class Core(nn.Module):
             raise InputError(f"x is on {x.device}, the core on {like.device}; move one with .to(device)")
         if x.dtype not in (like.dtype, torch.bfloat16):
             raise InputError(
-                f"x is {x.dtype}, the parameters {like.dtype}; activations may be as wide as the parameters, or bfloat16. "
+                f"x is {x.dtype}, the parameters {like.dtype}; x may be as wide as they are, or bfloat16. "
                 f"Convert with x.to({like.dtype}) or core.to({x.dtype})."
             )
 
@@ -147,7 +155,9 @@ def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
 def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:
     B, T = x.shape[:2]
     if not isinstance(reset, Tensor) or reset.shape != (B, T) or reset.dtype != torch.bool:
-        raise InputError(f"reset is {states.describe(reset)}; expected bool[{B}, {T}]: True where x[:, t] begins an episode")
+        raise InputError(
+            f"reset is {states.describe(reset)}; expected bool[{B}, {T}]: True where x[:, t] begins an episode"
+        )
     if reset.device != x.device:
         raise InputError(f"reset is on {reset.device}, x on {x.device}; move one with .to(device)")
     return reset

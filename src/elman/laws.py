@@ -1,20 +1,21 @@
 """The laws every recurrence keeps, and a checker that anyone can run on their own: `print(laws.check(core))`.
 
-1. Step by step is the whole scan. (What reads the future has no step: there, the first output must depend on the last input.)
+1. Step by step is the whole scan. (What reads the future has no step: its first output must depend on the last input.)
 2. Cut anywhere, empty chunks included, and carry the state: the whole scan.
 3. A ragged row is that row alone, outputs and last state.
 4. A reset is a separate episode.
 5. What stands in the padding is irrelevant, to values and to gradients.
 6. Rows commute with `take` and `repeat`.
-7. The kernel is the inherited loop over `step`: values, and gradients with respect to inputs, parameters and the initial state,
-   with gradient arriving at the outputs and at the last state.
+7. The kernel is the inherited loop over `step`: values, and gradients with respect to inputs, parameters and the
+   initial state, with gradient arriving at the outputs and at the last state.
 
-Every law is checked from states that are not zero, with lengths that include 0 and T, and resets at 0, in the middle and at the end.
+States are not zero, lengths include 0 and T, and resets stand at 0, in the middle and at the end.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import types
 from collections.abc import Callable, Iterable, Iterator
@@ -31,7 +32,7 @@ from elman.core import Core
 from elman.errors import InputError, UnknownNameError
 from elman.state import State
 
-# One tolerance per dtype and none per cell: the largest error that is still rounding, relative to 1 + the largest value.
+# One tolerance per dtype, none per cell: the largest error that is still rounding, relative to 1 + the largest value.
 TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-10}
 
 
@@ -61,7 +62,10 @@ class Report:
         return self.ok
 
     def __str__(self) -> str:
-        lines = [f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels", "law  holds  worst error"]
+        lines = [
+            f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels",
+            "law  holds  worst error",
+        ]
         for v in self.verdicts:
             lines.append(f"{v.law:>3}  {'yes' if v.ok else 'NO':<5}  {v.worst_error:<11.1e}  {TITLES[v.law]}")
         return "\n".join(lines)
@@ -90,7 +94,7 @@ class Sample:
 
 
 def check(core: Core, *, seed: int = 0, batch_size: int = 5, time: int = 8) -> Report:
-    """Try every law on a core, on the kernels in use, in the dtype of its parameters: the way to test a cell of your own.
+    """Try every law on a core, on the kernels in use, in the dtype of its parameters: the way to test your own cell.
 
     >>> from elman.cells import cell
     >>> bool(check(cell("elman", 3, 4)))
@@ -99,7 +103,9 @@ def check(core: Core, *, seed: int = 0, batch_size: int = 5, time: int = 8) -> R
     core = copy.deepcopy(core).eval()
     dtype = next((p.dtype for p in core.parameters() if p.is_floating_point()), torch.get_default_dtype())
     if dtype not in TOLERANCES:
-        raise InputError(f"the parameters are {dtype}; laws are checked in float32 or float64: core.float() or core.double()")
+        raise InputError(
+            f"the parameters are {dtype}; laws are checked in float32 or float64: core.float() or core.double()"
+        )
     sample = draw(core, dtype, seed=seed, batch_size=batch_size, time=time)
     verdicts = []
     for law, error_of in LAWS.items():
@@ -109,7 +115,7 @@ def check(core: Core, *, seed: int = 0, batch_size: int = 5, time: int = 8) -> R
 
 
 def rows(names: Iterable[str] = (), kernel_names: Iterable[str] = ()) -> Iterator[Row]:
-    """The conformance table, row by row as it is computed: every cell (or those named), option set, kind of kernel and law."""
+    """The conformance table, row by row as it is computed: every cell (or those named), option set, kernel and law."""
     for name in tuple(names) or CELLS:
         if name not in CELLS:
             raise UnknownNameError("cell", name, CELLS)
@@ -123,7 +129,7 @@ def rows(names: Iterable[str] = (), kernel_names: Iterable[str] = ()) -> Iterato
 
 
 def draw(core: Core, dtype: torch.dtype, *, seed: int, batch_size: int, time: int) -> Sample:
-    """A sample with every difficulty in it: row 0 has no valid input, row 1 has all; resets stand at 0, inside and at the end."""
+    """A sample with every difficulty: row 0 has no valid input, row 1 has all; resets at 0, inside and at the end."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch_size, time, core.input_size, generator=generator, dtype=dtype)
     lengths = torch.randint(0, time + 1, (batch_size,), generator=generator)
@@ -165,7 +171,9 @@ def ragged_is_alone(core: Core, sample: Sample) -> float:
     worst = 0.0
     for b, length in enumerate(sample.lengths.tolist()):
         row = states.take(sample.state, [b])
-        alone = _scan(core, Sample(sample.x[b : b + 1, :length], row, torch.tensor([length]), sample.reset[b : b + 1, :length]))
+        alone = _scan(
+            core, Sample(sample.x[b : b + 1, :length], row, torch.tensor([length]), sample.reset[b : b + 1, :length])
+        )
         worst = max(worst, _distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
         worst = max(worst, _error(y[b, length:], torch.zeros_like(y[b, length:])))
     return worst
@@ -180,7 +188,7 @@ def reset_is_episode(core: Core, sample: Sample) -> float:
     for b in range(len(sample.x)):
         starts = sorted({0, T, *sample.reset[b].nonzero().flatten().tolist()})
         state = states.take(first, [b])
-        for start, end in zip(starts, starts[1:], strict=False):
+        for start, end in itertools.pairwise(starts):
             with torch.no_grad():
                 fresh = bool(sample.reset[b, start])
                 episode, state = core.scan(sample.x[b : b + 1, start:end], core.init_state(1) if fresh else state)
@@ -209,7 +217,8 @@ def rows_commute(core: Core, sample: Sample) -> float:
     taken = Sample(*(states.take(part, shuffled) for part in parts))  # type: ignore[arg-type]
     repeated = Sample(*(states.repeat(part, 3) for part in parts))  # type: ignore[arg-type]
     return max(
-        _distance(_scan(core, taken), states.take(whole, shuffled)), _distance(_scan(core, repeated), states.repeat(whole, 3))
+        _distance(_scan(core, taken), states.take(whole, shuffled)),
+        _distance(_scan(core, repeated), states.repeat(whole, 3)),
     )
 
 
@@ -246,7 +255,7 @@ def _scan(core: Core, sample: Sample) -> tuple[Tensor, State]:
 
 def _in_chunks(core: Core, sample: Sample, cuts: list[int]) -> tuple[Tensor, State]:
     ys, state = [], sample.state
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in itertools.pairwise(cuts):
         lengths = (sample.lengths - start).clamp(0, end - start)
         y, state = _scan(core, Sample(sample.x[:, start:end], state, lengths, sample.reset[:, start:end]))
         ys.append(y)
@@ -298,7 +307,7 @@ def _distance(given: Any, wanted: Any) -> float:
 
 
 def _error(given: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to 1 + the largest value wanted; equal infinities are equal, a NaN is infinitely wrong."""
+    """The largest difference, relative to 1 + the largest value wanted; infinities may be equal, a NaN never is."""
     if given.shape != wanted.shape:
         return math.inf
     if given.numel() == 0 or torch.equal(given, wanted):

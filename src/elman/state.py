@@ -1,6 +1,6 @@
 """The state of a recurrence is a value: a tensor, or a (named) tuple of states. Batch is axis 0 of every leaf.
 
-This is the only module that knows how a state is built. Everything else carries it, and asks here to cut, join, choose, save.
+Only this module knows how a state is built. Everything else carries it, and asks here to cut, join, choose or save it.
 The empty tuple is the state of a core that remembers nothing.
 """
 
@@ -165,7 +165,7 @@ def save(path: str | os.PathLike[str], state: State) -> None:
     try:
         save_file(tensors, temporary, metadata={"format": FORMAT, "names": json.dumps(_names(state))})
         os.replace(temporary, path)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         raise FileError(f"cannot write the state to {path}: {error}") from error
 
@@ -181,7 +181,9 @@ def load(path: str | os.PathLike[str], like: State) -> State:
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} is no readable state file ({error}); it may be truncated") from error
     if metadata.get("format") != FORMAT:
-        raise FileError(f"{path} has the format {metadata.get('format')!r}, not {FORMAT!r}: no state that this version wrote")
+        raise FileError(
+            f"{path} has the format {metadata.get('format')!r}, not {FORMAT!r}: no state that this version wrote"
+        )
     names = json.loads(metadata["names"])
     if names != _names(like):
         raise FileError(f"{path} holds a state with the leaves {names}; this core's has {_names(like)}")

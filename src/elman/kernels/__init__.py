@@ -1,6 +1,6 @@
 """The operations that cells are made of: native where that is built, plain Torch where it is not.
 
-Callers name the operation and never ask which one runs. This is the only place that knows whether the native module is there.
+Callers name the operation and never ask which one runs. Only this file knows whether the native module is there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from elman.kernels.reference import Step, loop
 from elman.state import State
 
 __all__ = [
-    "Step", "active", "available", "gated", "linear", "linear_scan", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "why_not_native",
+    "Step", "active", "available", "gated", "linear", "linear_scan", "loop", "reverse",
+    "sigmoid", "silu", "softplus", "tanh", "use", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -57,7 +58,7 @@ def why_not_native() -> str:
 
 @contextmanager
 def use(name: str) -> Iterator[None]:
-    """Run on the kernels called `name` inside the block: for debugging, and for second derivatives. For the whole process.
+    """Run the block on the kernels called `name`: for debugging and second derivatives. For the whole process.
 
     >>> with use("reference"):
     ...     print(active())
@@ -88,27 +89,27 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     dtype = torch.promote_types(x.dtype, weight.dtype)
     x, weight = x.to(dtype), weight.to(dtype)
-    return _table_for(x).linear(x, weight, None if bias is None else bias.to(dtype))  # type: ignore[no-any-return]
+    return _table_for(x).linear(x, weight, None if bias is None else bias.to(dtype))
 
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), elementwise."""
-    return _table_for(x).sigmoid(x)  # type: ignore[no-any-return]
+    return _table_for(x).sigmoid(x)
 
 
 def tanh(x: Tensor) -> Tensor:
     """tanh(x), elementwise."""
-    return _table_for(x).tanh(x)  # type: ignore[no-any-return]
+    return _table_for(x).tanh(x)
 
 
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), elementwise."""
-    return _table_for(x).softplus(x)  # type: ignore[no-any-return]
+    return _table_for(x).softplus(x)
 
 
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), elementwise."""
-    return _table_for(x).silu(x)  # type: ignore[no-any-return]
+    return _table_for(x).silu(x)
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
@@ -117,7 +118,7 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     >>> reverse(torch.tensor([[1., 2., 3.]]), torch.tensor([2])).tolist()
     [[2.0, 1.0, 3.0]]
     """
-    return _table_for(x).reverse(x, lengths)  # type: ignore[no-any-return]
+    return _table_for(x).reverse(x, lengths)
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +126,7 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
 
     a (B, T, C), or (C,) when it does not change with time; b (B, T, C); h0 (B, C); real or complex, one dtype.
     """
-    return _table_for(a, b, h0).linear_scan(a, b, h0, lengths, reset)  # type: ignore[no-any-return]
+    return _table_for(a, b, h0).linear_scan(a, b, h0, lengths, reset)
 
 
 def gated(
@@ -136,4 +137,4 @@ def gated(
     `recur(u_t, state)` defines it; `kind` names the native loop that does the same, or is None where there is none.
     """
     table = reference if kind is None else _table_for(u, *weights)
-    return table.gated(kind, u, weights, state, lengths, reset, recur)  # type: ignore[no-any-return]
+    return table.gated(kind, u, weights, state, lengths, reset, recur)

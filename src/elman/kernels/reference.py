@@ -1,6 +1,6 @@
 """Every kernel in plain Torch: the meaning of the native ones, and what runs where there are none.
 
-`lengths` (B,) and `reset` (B, T) are always tensors here. They act through `where`, on values and on gradients, and never
+`lengths` (B,) and `reset` (B, T) are always tensors here. They act through `where`, on values and on gradients, never
 through a product: an infinity before a reset or in the padding would come through a product with zero as NaN.
 """
 
@@ -25,15 +25,17 @@ softplus = F.softplus
 silu = F.silu
 
 
-def loop(step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor, size: int) -> tuple[Tensor, State]:
+def loop(
+    step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor, size: int
+) -> tuple[Tensor, State]:
     """Step through x (B, T, D): the definition of a scan. `init` is what a reset goes back to; y is (B, T, size)."""
     B, T = x.shape[:2]
-    ys = []
+    ys: list[Tensor] = []
     for t in range(T):
         valid = t < lengths
         y, new = step(x[:, t], states.where(reset[:, t] & valid, init, state))
         state = states.where(valid, new, state)
-        ys.append(states.where(valid, y, torch.zeros_like(y)))
+        ys.append(torch.where(valid[:, None], y, torch.zeros_like(y)))
     return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state
 
 
@@ -67,8 +69,7 @@ class _LinearScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        B, T, _ = b.shape
-        t = torch.arange(T, device=b.device)
+        t = torch.arange(b.shape[1], device=b.device)
         valid = (t < lengths[:, None])[..., None]
         cut = (reset[..., None]) | ~valid
         h = _segmented_doubling(a, b, h0, cut)
@@ -78,7 +79,7 @@ class _LinearScan(torch.autograd.Function):
         return h, last
 
     @staticmethod
-    def backward(ctx: Any, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         a, h, h0, lengths, reset = ctx.saved_tensors
         T = h.shape[1]
         t = torch.arange(T, device=h.device)
@@ -102,7 +103,7 @@ class _LinearScan(torch.autograd.Function):
 
 
 def _segmented_doubling(a: Tensor, b: Tensor, h0: Tensor, cut: Tensor) -> Tensor:
-    """All prefixes of the composition of h -> a h + b, forgetting what stands before each cut (Hillis and Steele, 1986)."""
+    """All prefixes of the compositions of h -> a h + b, cut where `cut` says (the scan of Hillis and Steele, 1986)."""
     T = b.shape[1]
     if T == 0:
         return b

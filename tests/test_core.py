@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from elman.core import Core
+from elman.errors import ElmanError, InputError
+
+
+class Leak(Core):
+    """h = w h' + U x: the smallest core with a parameter of each kind."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 3)
+        self.w = nn.Parameter(torch.full((3,), 0.5))
+        self.U = nn.Parameter(torch.ones(3, 2))
+
+    def init_state(self, batch_size):
+        return (self.zeros(batch_size, 3),)
+
+    def step(self, x, state):
+        h = self.w * state[0] + torch.nn.functional.linear(x, self.U)
+        return h.to(x.dtype), (h,)
+
+
+def test_scan_by_hand():
+    y, (h,) = Leak().scan(torch.ones(1, 3, 2))
+    assert y[0, :, 0].tolist() == [2.0, 3.0, 3.5] and h.tolist() == [[3.5] * 3]
+
+
+def test_lengths_and_resets_by_hand():
+    x = torch.ones(3, 3, 2)
+    reset = torch.tensor([[False, True, False]] * 3)
+    y, (h,) = Leak().scan(x, (torch.full((3, 3), 8.0),), lengths=torch.tensor([3, 1, 0]), reset=reset)
+    assert y[:, :, 0].tolist() == [[6.0, 2.0, 3.0], [6.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+    assert h[:, 0].tolist() == [3.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize(("B", "T"), [(0, 0), (0, 4), (2, 0)])
+def test_nothing_to_do_is_done(B, T):
+    state = (torch.ones(B, 3),)
+    y, last = Leak().scan(torch.ones(B, T, 2), state, lengths=torch.zeros(B, dtype=torch.long))
+    assert y.shape == (B, T, 3) and torch.equal(last[0], state[0])
+
+
+def test_forward_is_scan():
+    x = torch.randn(2, 3, 2)
+    assert torch.equal(Leak()(x)[0], Leak().scan(x)[0])
+
+
+def test_lengths_may_be_a_list_and_any_integer_type():
+    x = torch.ones(2, 3, 2)
+    wanted = Leak().scan(x, lengths=torch.tensor([1, 2]))[0]
+    assert torch.equal(Leak().scan(x, lengths=[1, 2])[0], wanted)
+    assert torch.equal(Leak().scan(x, lengths=torch.tensor([1, 2], dtype=torch.int32))[0], wanted)
+
+
+def test_bfloat16_activations_beside_wider_states():
+    core = Leak().bfloat16()
+    x = torch.ones(1, 2, 2, dtype=torch.bfloat16)
+    for dtype in (torch.float32, torch.float64):
+        y, (h,) = core.scan(x, (torch.ones(1, 3, dtype=dtype),))
+        assert y.dtype == torch.bfloat16 and h.dtype == dtype
+    assert core.scan(x)[1][0].dtype == torch.float32
+
+
+X = torch.ones(2, 4, 2)
+BAD = {
+    "not a tensor": (dict(x=[[1.0]]), "torch.as_tensor"),
+    "rank 2": (dict(x=torch.ones(4, 2)), r"x\[None\]"),
+    "rank 4": (dict(x=torch.ones(1, 2, 4, 2)), r"\(B, T, 2\)"),
+    "width": (dict(x=torch.ones(2, 4, 5)), r"shape \[2, 4, 5\].*\(B, T, 2\)"),
+    "integers": (dict(x=torch.ones(2, 4, 2, dtype=torch.long)), "embed"),
+    "double x": (dict(x=X.double()), r"x\.to\(torch\.float32\)"),
+    "device": (dict(x=X.to("meta")), "meta"),
+    "length past T": (dict(lengths=torch.tensor([1, 5])), r"\[1, 5\].*\[0, 4\]"),
+    "negative length": (dict(lengths=torch.tensor([-1, 4])), r"\[0, 4\]"),
+    "too many lengths": (dict(lengths=torch.tensor([1, 2, 3])), "2 whole numbers"),
+    "float lengths": (dict(lengths=torch.tensor([1.0, 2.0])), "whole numbers"),
+    "bool lengths": (dict(lengths=torch.tensor([True, True])), "whole numbers"),
+    "lengths elsewhere": (dict(lengths=torch.zeros(2, dtype=torch.long, device="meta")), "meta"),
+    "reset shape": (dict(reset=torch.zeros(2, 3, dtype=torch.bool)), r"bool\[2, 4\]"),
+    "reset dtype": (dict(reset=torch.zeros(2, 4)), r"float32\[2, 4\].*bool"),
+    "reset list": (dict(reset=[[False] * 4] * 2), "a list"),
+    "reset elsewhere": (dict(reset=torch.zeros(2, 4, dtype=torch.bool, device="meta")), "meta"),
+    "state batch": (dict(state=(torch.zeros(3, 3),)), r"expected \[2, 3\]"),
+    "state structure": (dict(state=torch.zeros(2, 3)), "structure"),
+    "state dtype": (dict(state=(torch.zeros(2, 3).double(),)), "float64"),
+    "state list": (dict(state=[torch.zeros(2, 3)]), "tuple"),
+    "state device": (dict(state=(torch.zeros(2, 3, device="meta"),)), "meta"),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_at_the_boundary(given, message):
+    with pytest.raises(InputError, match=message) as caught:
+        Leak().scan(**{"x": X, **given})
+    assert isinstance(caught.value, ElmanError) and isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, None])
+def test_sizes_must_be_positive(size):
+    with pytest.raises(InputError, match="positive whole number"):
+        Core(size, 3)
+
+
+@pytest.mark.parametrize("batch_size", [-1, 1.5])
+def test_batch_size_must_be_a_count(batch_size):
+    with pytest.raises(InputError, match="batch_size"):
+        Leak().init_state(batch_size)
+
+
+def test_an_unfinished_core_says_what_is_missing():
+    with pytest.raises(NotImplementedError, match="init_state"):
+        Core(1, 1).scan(torch.zeros(1, 1, 1))
+
+
+def test_padding_gets_no_gradient_and_gives_none():
+    core = Leak()
+    x = torch.full((1, 3, 2), float("nan"))
+    x[:, 0] = 1
+    x.requires_grad_()
+    core.scan(x, lengths=torch.tensor([1]))[0].sum().backward()
+    assert x.grad[0, 1:].abs().max() == 0 and core.U.grad.isfinite().all()

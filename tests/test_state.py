@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from elman import state as states
+from elman.errors import FileError, InputError
+
+
+class Pair(NamedTuple):
+    h: Tensor
+    z: Tensor
+
+
+def tree(rows: int = 3) -> tuple:
+    h = torch.arange(rows * 2.0).reshape(rows, 2)
+    return (Pair(h, torch.complex(h, -h)), (), (h.double()[:, None],))
+
+
+def equal(a, b) -> bool:
+    same = all(torch.equal(x, y) for x, y in zip(states.leaves(a), states.leaves(b), strict=True))
+    return same and states.describe(a) == states.describe(b)
+
+
+def test_map_keeps_the_named_tuples():
+    doubled = states.map(lambda leaf: leaf * 2, tree())
+    assert isinstance(doubled[0], Pair) and doubled[1] == ()
+    assert torch.equal(doubled[0].h, tree()[0].h * 2)
+
+
+def test_map_refuses_another_structure():
+    with pytest.raises(InputError, match="different structures"):
+        states.map(lambda a, b: a, (torch.zeros(1, 1),), (torch.zeros(1, 1), torch.zeros(1, 1)))
+
+
+def test_put_undoes_take():
+    rows = [2, 0]
+    taken = states.take(tree(), rows)
+    restored = states.put(states.map(lambda leaf: leaf + 1, tree()), rows, taken)
+    assert equal(states.take(restored, rows), taken)
+    assert equal(states.take(restored, [1]), states.map(lambda leaf: leaf + 1, states.take(tree(), [1])))
+
+
+def test_put_leaves_the_slab_alone():
+    slab = tree()
+    states.put(slab, [0], states.map(torch.zeros_like, states.take(slab, [0])))
+    assert equal(slab, tree())
+
+
+def test_repeat_is_take_of_each_row():
+    assert equal(states.repeat(tree(), 2), states.take(tree(), [0, 0, 1, 1, 2, 2]))
+
+
+def test_where_chooses_rows():
+    zeros = states.map(torch.zeros_like, tree())
+    chosen = states.where(torch.tensor([True, False, True]), tree(), zeros)
+    assert equal(states.take(chosen, [0, 2]), states.take(tree(), [0, 2]))
+    assert equal(states.take(chosen, [1]), states.take(zeros, [1]))
+
+
+def test_where_does_not_let_an_infinity_through():
+    broken = torch.full((2, 1), float("inf"))
+    assert torch.equal(states.where(torch.tensor([True, True]), torch.zeros(2, 1), broken), torch.zeros(2, 1))
+
+
+def test_concat_joins_rows():
+    assert equal(states.concat([states.take(tree(), [0]), states.take(tree(), [1, 2])]), tree())
+    with pytest.raises(InputError, match="no state"):
+        states.concat([])
+
+
+def test_detach_cuts_the_graph():
+    leaf = torch.ones(1, 1, requires_grad=True)
+    assert not states.leaves(states.detach((leaf * 2,)))[0].requires_grad
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_save_and_load_are_inverse(tmp_path, rows):
+    path = tmp_path / "state.safetensors"
+    states.save(path, tree(rows))
+    loaded = states.load(path, like=states.take(tree(), []))
+    assert isinstance(loaded[0], Pair) and equal(loaded, tree(rows))
+    assert os.listdir(tmp_path) == ["state.safetensors"]
+
+
+def test_load_keeps_nan_and_infinity(tmp_path):
+    odd = (torch.tensor([[float("nan"), float("inf"), -0.0]]),)
+    states.save(tmp_path / "s", odd)
+    assert torch.equal(states.load(tmp_path / "s", like=odd)[0].view(torch.int32), odd[0].view(torch.int32))
+
+
+def test_an_empty_state_is_saved_too(tmp_path):
+    states.save(tmp_path / "s", ())
+    assert states.load(tmp_path / "s", like=()) == ()
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "foreign", "format", "structure", "width"])
+def test_load_refuses_what_it_cannot_use(tmp_path, damage):
+    path = tmp_path / "state.safetensors"
+    like = states.take(tree(), [])
+    states.save(path, tree())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif damage == "foreign":
+        path.write_text("not a state")
+    elif damage == "format":
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.zeros(1)}, path)
+    elif damage == "structure":
+        like = like[:1]
+    else:
+        states.save(path, states.map(lambda leaf: torch.cat([leaf, leaf], -1), tree()))
+    with pytest.raises(FileError, match=r"state\.safetensors"):
+        states.load(path, like=like)
+
+
+def test_save_to_nowhere_says_so(tmp_path):
+    with pytest.raises(FileError, match="cannot write"):
+        states.save(tmp_path / "no" / "such" / "folder", tree())
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ((torch.zeros(2, 3),), "structure"),
+        (torch.zeros(2, 3, dtype=torch.float64), "convert"),
+        (torch.zeros(1, 3), r"expected \[2, 3\]"),
+        (torch.zeros(2, 4), r"expected \[2, 3\]"),
+        (torch.zeros(()), r"expected \[2, 3\]"),
+        ([torch.zeros(2, 3)], "a tensor or a tuple"),
+        (torch.zeros(2, 3, device="meta"), "is on meta"),
+    ],
+)
+def test_check_says_what_is_wrong(state, message):
+    with pytest.raises(InputError, match=message):
+        states.check(state, torch.zeros(0, 3), 2)
