@@ -5,9 +5,6 @@ namespace elman::ELMAN_NS {
 
 template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScanBack<T> linear_scan_back;
-template <class T> LinearScan<T> complex_scan;
-template <class T> LinearScanBack<T> complex_scan_back;
-Reverse reverse;
 template <class T> Linear<T> linear;
 template <class T> Elementwise<T> sigmoid;
 template <class T> Elementwise<T> tanh;
@@ -18,8 +15,6 @@ template <class T>
 constexpr Table<T> table{
     linear_scan<T>,
     linear_scan_back<T>,
-    complex_scan<T>,
-    complex_scan_back<T>,
     linear<T>,
     sigmoid<T>,
     tanh<T>,
@@ -28,6 +23,6 @@ constexpr Table<T> table{
 };
 
 extern const Kernels kernels;
-const Kernels kernels{table<float>, table<double>, reverse};
+const Kernels kernels{table<float>, table<double>};
 
 }  // namespace elman::ELMAN_NS

@@ -5,7 +5,15 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
+from elman.cells.gru import GRU
+from elman.cells.indrnn import IndRNN
+from elman.cells.jordan import Jordan
+from elman.cells.lstm import LSTM
+from elman.cells.mgu import MGU
+from elman.cells.rate import Rate
+from elman.cells.window import Window
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
 
@@ -13,6 +21,14 @@ __all__ = ["CELLS", "cell"]
 
 CELLS: dict[str, type[Core]] = {
     "elman": Elman,
+    "indrnn": IndRNN,
+    "jordan": Jordan,
+    "deep_transition": DeepTransition,
+    "window": Window,
+    "rate": Rate,
+    "lstm": LSTM,
+    "gru": GRU,
+    "mgu": MGU,
 }
 
 
