@@ -37,28 +37,34 @@ const int64_t* checked(Address lengths, int64_t B, int64_t N) {
   return p;
 }
 
-// linear_scan_f32, linear_scan_f64 and so on: the same names and argument order as in kernels.h.
+// The same names and argument order as in kernels.h, with the dtype as a suffix.
+template <class F>
+void def(nb::module_& m, const std::string& name, F f) {
+  m.def(name.c_str(), f, nb::call_guard<nb::gil_scoped_release>());
+}
+
+template <class T>
+void bind_scan(nb::module_& m, const std::string& suffix, LinearScan<T>* Table<T>::*scan,
+               LinearScanBack<T>* Table<T>::*back) {
+  def(m, "linear_scan" + suffix,
+      [scan](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address b, int64_t b_row,
+             int64_t b_time, Address h0, Address lengths, Address reset, Address h, Address last, int threads) {
+        (kernels().of<T>().*scan)({B, N, C}, rows<T>(a, a_row, a_time), rows<T>(b, b_row, b_time), at<T>(h0),
+                                  checked(lengths, B, N), at<bool>(reset), at<T>(h), at<T>(last), threads);
+      });
+  def(m, "linear_scan_back" + suffix,
+      [back](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address h0, Address lengths,
+             Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast, bool constant,
+             Address ga, Address gb, Address gh0, int threads) {
+        (kernels().of<T>().*back)({B, N, C}, rows<T>(a, a_row, a_time), at<T>(h0), checked(lengths, B, N),
+                                  at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast), constant,
+                                  at<T>(ga), at<T>(gb), at<T>(gh0), threads);
+      });
+}
+
 template <class T>
 void bind(nb::module_& m, const std::string& suffix) {
-  const auto def = [&](const char* name, auto f) {
-    m.def((name + suffix).c_str(), f, nb::call_guard<nb::gil_scoped_release>());
-  };
-
-  def("linear_scan", [](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address b,
-                        int64_t b_row, int64_t b_time, Address h0, Address lengths, Address reset, Address h,
-                        Address last, int threads) {
-    kernels().of<T>().linear_scan({B, N, C}, rows<T>(a, a_row, a_time), rows<T>(b, b_row, b_time), at<T>(h0),
-                                  checked(lengths, B, N), at<bool>(reset), at<T>(h), at<T>(last), threads);
-  });
-
-  def("linear_scan_back",
-      [](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address h0, Address lengths,
-         Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast, bool constant,
-         Address ga, Address gb, Address gh0, int threads) {
-        kernels().of<T>().linear_scan_back({B, N, C}, rows<T>(a, a_row, a_time), at<T>(h0), checked(lengths, B, N),
-                                           at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast),
-                                           constant, at<T>(ga), at<T>(gb), at<T>(gh0), threads);
-      });
+  const auto def = [&](const char* name, auto f) { ::def(m, name + suffix, f); };
 
   def("linear", [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
     kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
@@ -93,6 +99,13 @@ NB_MODULE(_native, m) {
     return false;
 #endif
   }, "Whether the module was built with OpenMP.");
+  bind_scan<float>(m, "_f32", &Table<float>::linear_scan, &Table<float>::linear_scan_back);
+  bind_scan<double>(m, "_f64", &Table<double>::linear_scan, &Table<double>::linear_scan_back);
+  bind_scan<float>(m, "_c64", &Table<float>::complex_scan, &Table<float>::complex_scan_back);
+  bind_scan<double>(m, "_c128", &Table<double>::complex_scan, &Table<double>::complex_scan_back);
   bind<float>(m, "_f32");
   bind<double>(m, "_f64");
+  def(m, "reverse", [](int64_t B, int64_t N, int64_t bytes, Address x, Address lengths, Address y, int threads) {
+    kernels().reverse(B, N, bytes, at<const char>(x), checked(lengths, B, N), at<char>(y), threads);
+  });
 }

@@ -19,12 +19,14 @@ struct Dims {
   int64_t B, T, C;
 };
 
+// Linear scan (scan.cpp), real and complex; complex elements are pairs (real, imaginary), and C and strides count pairs.
 // h[t] = a[t] * h[t-1] + b[t]; a reset starts from zero; h is zero past the length, last is h at the last valid step.
 template <class T>
 using LinearScan = void(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset,  //
                         T* h, T* last, int threads);
 
-// Gradients of the above. ga is (B, T, C), or (B, C), summed over time, when `a` is constant (constant = true).
+// Gradients of the above, as Torch defines them for complex numbers: through y = a x comes ga = gy conj(x).
+// ga is (B, T, C), or (B, C), summed over time, when `a` does not change in time (constant).
 template <class T>
 using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
                             Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads);
@@ -41,13 +43,19 @@ template <class T>
 struct Table {
   LinearScan<T>* linear_scan;
   LinearScanBack<T>* linear_scan_back;
+  LinearScan<T>* complex_scan;
+  LinearScanBack<T>* complex_scan_back;
   Linear<T>* linear;
   Elementwise<T>*sigmoid, *tanh, *softplus, *silu;
 };
 
+// y (B, N, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.
+using Reverse = void(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads);
+
 struct Kernels {
   Table<float> f32;
   Table<double> f64;
+  Reverse* reverse;
 
   template <class T>
   const Table<T>& of() const {

@@ -1,9 +1,11 @@
-// The linear scan h[t] = a[t] * h[t-1] + b[t], forward and backward.
+// The linear scan h[t] = a[t] * h[t-1] + b[t], real and complex, forward and backward; and the reversal of rows.
 //
 // Time is the outer loop and channels the inner one, so memory is walked in the order in which it lies; the previous
 // state is read back from the output row just written (it is still in the first-level cache).
 // A reset or the end of a row is a branch, never a coefficient of zero: zero times infinity would be NaN.
+// Complex numbers lie interleaved, as Torch stores them: to all but the products they are twice as many reals.
 #include <algorithm>
+#include <utility>
 
 #include "kernels.h"
 #include "parallel.h"
@@ -12,12 +14,57 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-// f(V{}, c) for every c in [0, C): full vectors first, then the scalar tail.
-template <class T, class F>
+// The products of a number field, on V: a vector of elements, or a single Element in the tail.
+template <class T>
+struct RealField {
+  using Element = T;
+
+  template <class V>  // a * x + b
+  static ELMAN_INLINE V product(V a, V x, V b) {
+    return fma(a, x, b);
+  }
+  template <class V>  // conj(a) * x + b
+  static ELMAN_INLINE V conj_product(V a, V x, V b) {
+    return fma(a, x, b);
+  }
+};
+
+// (ar + i ai)(xr + i xi) + b = [ar xr + (br - ai xi), ar xi + (bi + ai xr)]: two multiply-adds on a vector of pairs.
+template <class T>
+struct ComplexField {
+  typedef T Element __attribute__((vector_size(2 * sizeof(T))));
+
+  template <class V>
+  static ELMAN_INLINE V product(V a, V x, V b) {
+    return apply(a, x, b, T(-1), Lanes<V>{});
+  }
+  template <class V>
+  static ELMAN_INLINE V conj_product(V a, V x, V b) {
+    return apply(a, x, b, T(1), Lanes<V>{});
+  }
+
+ private:
+  template <class V>
+  using Lanes = std::make_integer_sequence<int, sizeof(V) / sizeof(T)>;
+
+  template <class V, int... I>
+  static ELMAN_INLINE V apply(V a, V x, V b, T sign, std::integer_sequence<int, I...>) {
+    const V real = shuffle<(I & ~1)...>(a), imaginary = shuffle<(I | 1)...>(a), swapped = shuffle<(I ^ 1)...>(x);
+    return fuse(real, x, fuse(imaginary * V{(I % 2 ? -sign : sign)...}, swapped, b));
+  }
+  static ELMAN_INLINE Vec<T> fuse(Vec<T> a, Vec<T> b, Vec<T> c) { return fma(a, b, c); }
+  template <class V>
+  static ELMAN_INLINE V fuse(V a, V b, V c) {
+    return V{fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1])};
+  }
+};
+
+// f(V{}, c) for every c in [0, C): full vectors first, then element by element.
+template <class T, class Element, class F>
 ELMAN_INLINE void each(int64_t C, const F& f) {
   int64_t c = 0;
   for (; c + lanes<T> <= C; c += lanes<T>) f(Vec<T>{}, c);
-  for (; c < C; ++c) f(T{}, c);
+  for (; c < C; c += sizeof(Element) / sizeof(T)) f(Element{}, c);
 }
 
 template <class T>
@@ -30,121 +77,213 @@ void clear(T* to, int64_t C) {
   std::memset(to, 0, C * sizeof(T));
 }
 
-// h = a * previous + b
-template <class T>
-void step(const T* a, const T* b, const T* previous, T* h, int64_t C) {
-  each<T>(C, [=](auto v, int64_t c) {
-    using V = decltype(v);
-    store(h + c, fma(load<V>(a + c), load<V>(previous + c), load<V>(b + c)));
-  });
-}
-
-// d = g + a * next
-template <class T>
-void step_back(const T* a, const T* g, const T* next, T* d, int64_t C) {
-  step(a, g, next, d, C);
-}
-
-template <class T>
-void multiply(const T* x, const T* y, T* to, int64_t C) {
-  each<T>(C, [=](auto v, int64_t c) {
-    using V = decltype(v);
-    store(to + c, V(load<V>(x + c) * load<V>(y + c)));
-  });
-}
-
-template <class T>
-void add(const T* x, const T* y, T* to, int64_t C) {
-  each<T>(C, [=](auto v, int64_t c) {
-    using V = decltype(v);
-    store(to + c, V(load<V>(x + c) + load<V>(y + c)));
-  });
-}
-
-// sum += x * y
-template <class T>
-void accumulate(const T* x, const T* y, T* sum, int64_t C) {
-  step(x, sum, y, sum, C);
-}
-
 // Tasks are (row, block of channels). Blocks are whole cache lines, as few as keep the threads busy:
 // the longer the piece of a row, the better the memory runs.
 struct Blocks {
   int64_t C, size, count;
-  Blocks(Dims n, int threads) : C(n.C) {
-    const int64_t line = 16;
-    const int64_t wanted = n.B >= threads ? 1 : (threads + n.B - 1) / std::max<int64_t>(n.B, 1);
-    size = std::max(line, (n.C + wanted - 1) / wanted + line - 1) / line * line;
+  int threads;
+
+  Blocks(Dims n, int wanted) : C(n.C), threads(n.B * n.T * n.C < 32768 ? 1 : wanted) {
+    const int64_t line = 16, pieces = n.B >= threads ? 1 : threads;
+    size = std::max<int64_t>((n.C + pieces - 1) / pieces + line - 1, line) / line * line;
     count = (n.C + size - 1) / size;
   }
-  int64_t first(int64_t i) const { return i * size; }
-  int64_t width(int64_t i) const { return std::min(size, C - i * size); }
+
+  template <class F>  // f(row, first channel, channels)
+  void run(int64_t B, const F& f) const {
+    parallel(threads, B * count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = i % count * size;
+        f(i / count, first, std::min(size, C - first));
+      }
+    });
+  }
 };
+
+// n.C and all strides count reals.
+template <class T, class Field>
+void forward(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
+             int threads) {
+  Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+    const T* at = a.data + row * a.row + first;
+    const T* bt = b.data + row * b.row + first;
+    const T* previous = h0 + row * n.C + first;
+    T* out = h + row * n.T * n.C + first;
+    const bool* resets = reset + row * n.T;
+    const int64_t length = lengths[row];
+    for (int64_t t = 0; t < length; ++t, at += a.time, bt += b.time, previous = out, out += n.C) {
+      if (resets[t]) {
+        copy(bt, out, C);
+        continue;
+      }
+      each<T, typename Field::Element>(C, [=](auto v, int64_t c) {
+        using V = decltype(v);
+        store(out + c, Field::product(load<V>(at + c), load<V>(previous + c), load<V>(bt + c)));
+      });
+    }
+    copy(previous, last + row * n.C + first, C);
+    for (int64_t t = length; t < n.T; ++t, out += n.C) clear(out, C);
+  });
+}
+
+// One row, one block of channels, going back in time. With d[t] the whole gradient at h[t]:
+//   d[t] = gh[t] + conj(a[t+1]) d[t+1],   gb[t] = d[t],   ga[t] = d[t] conj(h[t-1]),   gh0 = conj(a[0]) d[0].
+template <class T, class Field>
+struct Backward {
+  Dims n;
+  int64_t C, length;  // channels in the block, valid steps
+  const bool* reset;
+  const T *a, *h0, *h, *gh, *glast;
+  int64_t a_time, gh_time;
+  T *ga, *gb, *gh0;
+
+  template <class F>
+  static ELMAN_INLINE void each_channel(int64_t C, const F& f) {
+    each<T, typename Field::Element>(C, f);
+  }
+
+  const T* before(int64_t t) const { return t > 0 ? h + (t - 1) * n.C : h0; }
+
+  // to = conj(x) y
+  void product(const T* x, const T* y, T* to) const {
+    each_channel(C, [=](auto v, int64_t c) {
+      using V = decltype(v);
+      store(to + c, Field::conj_product(load<V>(x + c), load<V>(y + c), V{}));
+    });
+  }
+
+  // gb[t], given gb[t+1]
+  void state(int64_t t) const {
+    const T* g = gh + t * gh_time;
+    T* d = gb + t * n.C;
+    if (t == length - 1)
+      each_channel(C, [=, next = glast](auto v, int64_t c) {
+        using V = decltype(v);
+        store(d + c, V(load<V>(g + c) + load<V>(next + c)));
+      });
+    else if (reset[t + 1])
+      copy(g, d, C);
+    else
+      each_channel(C, [=, at = a + (t + 1) * a_time, next = d + n.C](auto v, int64_t c) {
+        using V = decltype(v);
+        store(d + c, Field::conj_product(load<V>(at + c), load<V>(next + c), load<V>(g + c)));
+      });
+  }
+
+  // ga (T, C)
+  void coefficients() const {
+    for (int64_t t = length - 1; t >= 0; --t) {
+      T* to = ga + t * n.C;
+      T* d = gb + t * n.C;
+      if (t == length - 1 || reset[t + 1] || reset[t]) {
+        state(t);
+        if (reset[t]) clear(to, C);
+        else product(before(t), d, to);
+        continue;
+      }
+      each_channel(C, [=, at = a + (t + 1) * a_time, g = gh + t * gh_time, next = d + n.C, x = before(t)](auto v, int64_t c) {
+        using V = decltype(v);
+        const V dt = Field::conj_product(load<V>(at + c), load<V>(next + c), load<V>(g + c));
+        store(d + c, dt);
+        store(to + c, Field::conj_product(load<V>(x + c), dt, V{}));
+      });
+    }
+    for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
+  }
+
+  // ga (C,), the coefficients being constant: summed in blocks of time, each in registers, so that the sum over a long
+  // row does not lose what a single running float would.
+  void constant_coefficients() const {
+    constexpr int64_t block = 32;
+    clear(ga, C);
+    for (int64_t end = length; end > 0; end -= block) {
+      const int64_t begin = std::max<int64_t>(end - block, 0);
+      for (int64_t t = end - 1; t >= begin; --t) state(t);
+      each_channel(C, [=](auto v, int64_t c) {
+        using V = decltype(v);
+        V sum{};
+        for (int64_t t = end - 1; t >= begin; --t)
+          if (!reset[t]) sum = Field::conj_product(load<V>(before(t) + c), load<V>(gb + t * n.C + c), sum);
+        store(ga + c, V(load<V>(ga + c) + sum));
+      });
+    }
+  }
+
+  void run(bool constant) const {
+    constant ? constant_coefficients() : coefficients();
+    for (int64_t t = length; t < n.T; ++t) clear(gb + t * n.C, C);
+    if (length == 0) copy(glast, gh0, C);
+    else if (reset[0]) clear(gh0, C);
+    else product(a, gb, gh0);
+  }
+};
+
+template <class T, class Field>
+void backward(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h, Rows<T> gh,
+              const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
+  Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+    const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
+    Backward<T, Field>{
+        n, C, lengths[row], reset + row * n.T,
+        a.data + row * a.row + first, h0 + state, h + sequence, gh.data + row * gh.row + first, glast + state,
+        a.time, gh.time,
+        ga + (constant ? state : sequence), gb + sequence, gh0 + state,
+    }.run(constant);
+  });
+}
+
+Dims reals(Dims n) { return {n.B, n.T, 2 * n.C}; }
+
+template <class T>
+Rows<T> reals(Rows<T> x) {
+  return {x.data, 2 * x.row, 2 * x.time};
+}
 
 }  // namespace
 
 template <class T>
-void linear_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset,  //
-                 T* h, T* last, int threads) {
-  const Blocks blocks(n, threads);
-  parallel(threads, n.B * blocks.count, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / blocks.count, c = blocks.first(task % blocks.count), C = blocks.width(task % blocks.count);
-      const T* previous = h0 + row * n.C + c;
-      T* out = h + row * n.T * n.C + c;
-      for (int64_t t = 0; t < lengths[row]; ++t, previous = out, out += n.C) {
-        const T* bt = b.data + row * b.row + t * b.time + c;
-        if (reset[row * n.T + t]) copy(bt, out, C);
-        else step(a.data + row * a.row + t * a.time + c, bt, previous, out, C);
-      }
-      copy(previous, last + row * n.C + c, C);
-      for (int64_t t = lengths[row]; t < n.T; ++t, out += n.C) clear(out, C);
-    }
-  });
+void linear_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
+                 int threads) {
+  forward<T, RealField<T>>(n, a, b, h0, lengths, reset, h, last, threads);
 }
 
-// d[t] = dL/dh[t] in full = gh[t] + a[t+1] * d[t+1];  gb = d,  ga[t] = d[t] * h[t-1],  gh0 = a[0] * d[0].
 template <class T>
-void linear_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
+void linear_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
                       Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
-  const Blocks blocks(n, threads);
-  parallel(threads, n.B * blocks.count, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t row = task / blocks.count, c = blocks.first(task % blocks.count), C = blocks.width(task % blocks.count);
-      const int64_t length = lengths[row], at = row * n.T * n.C + c;
-      const bool* resets = reset + row * n.T;
-      const auto a_at = [&](int64_t t) { return a.data + row * a.row + t * a.time + c; };
-      T* sum = ga + row * n.C + c;
-      if (constant) clear(sum, C);
-      for (int64_t t = n.T - 1; t >= length; --t) {
-        clear(gb + at + t * n.C, C);
-        if (!constant) clear(ga + at + t * n.C, C);
-      }
-      const T* next = glast + row * n.C + c;
-      for (int64_t t = length - 1; t >= 0; --t) {
-        const T* g = gh.data + row * gh.row + t * gh.time + c;
-        T* d = gb + at + t * n.C;
-        if (t == length - 1) add(g, next, d, C);
-        else if (resets[t + 1]) copy(g, d, C);
-        else step_back(a_at(t + 1), g, next, d, C);
-        const T* before = t > 0 ? h + at + (t - 1) * n.C : h0 + row * n.C + c;
-        if (constant) {
-          if (!resets[t]) accumulate(d, before, sum, C);
-        } else if (resets[t]) clear(ga + at + t * n.C, C);
-        else multiply(d, before, ga + at + t * n.C, C);
-        next = d;
-      }
-      T* g0 = gh0 + row * n.C + c;
-      if (length == 0) copy(next, g0, C);
-      else if (resets[0]) clear(g0, C);
-      else multiply(a_at(0), next, g0, C);
+  backward<T, RealField<T>>(n, a, h0, lengths, reset, h, gh, glast, constant, ga, gb, gh0, threads);
+}
+
+template <class T>
+void complex_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
+                  int threads) {
+  forward<T, ComplexField<T>>(reals(n), reals(a), reals(b), h0, lengths, reset, h, last, threads);
+}
+
+template <class T>
+void complex_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
+                       Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
+  backward<T, ComplexField<T>>(reals(n), reals(a), h0, lengths, reset, h, reals(gh), glast, constant, ga, gb, gh0,
+                               threads);
+}
+
+void reverse(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
+  const bool small = B * N * bytes < 1 << 17;
+  parallel(small ? 1 : threads, B, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const char* from = x + row * N * bytes;
+      char* to = y + row * N * bytes;
+      const int64_t length = lengths[row];
+      for (int64_t t = 0; t < length; ++t) std::memcpy(to + t * bytes, from + (length - 1 - t) * bytes, bytes);
+      std::memcpy(to + length * bytes, from + length * bytes, (N - length) * bytes);
     }
   });
 }
 
-#define ELMAN_INSTANCE(T)                                                                                            \
-  template LinearScan<T> linear_scan<T>;                                                                             \
-  template LinearScanBack<T> linear_scan_back<T>;
+#define ELMAN_INSTANCE(T)                         \
+  template LinearScan<T> linear_scan<T>;          \
+  template LinearScanBack<T> linear_scan_back<T>; \
+  template LinearScan<T> complex_scan<T>;         \
+  template LinearScanBack<T> complex_scan_back<T>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

@@ -61,6 +61,16 @@ ELMAN_INLINE Vec<T> splat(T x) {
   return x - Vec<T>{};
 }
 
+// [v[I]...]
+template <int... I, class V>
+ELMAN_INLINE V shuffle(V v) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(v, v, I...);
+#else
+  return V{v[I]...};
+#endif
+}
+
 // a * b + c
 #if defined(__AVX512F__)
 ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }

@@ -5,6 +5,9 @@ namespace elman::ELMAN_NS {
 
 template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScanBack<T> linear_scan_back;
+template <class T> LinearScan<T> complex_scan;
+template <class T> LinearScanBack<T> complex_scan_back;
+Reverse reverse;
 template <class T> Linear<T> linear;
 template <class T> Elementwise<T> sigmoid;
 template <class T> Elementwise<T> tanh;
@@ -15,6 +18,8 @@ template <class T>
 constexpr Table<T> table{
     linear_scan<T>,
     linear_scan_back<T>,
+    complex_scan<T>,
+    complex_scan_back<T>,
     linear<T>,
     sigmoid<T>,
     tanh<T>,
@@ -23,6 +28,6 @@ constexpr Table<T> table{
 };
 
 extern const Kernels kernels;
-const Kernels kernels{table<float>, table<double>};
+const Kernels kernels{table<float>, table<double>, reverse};
 
 }  // namespace elman::ELMAN_NS

@@ -21,7 +21,7 @@ from elman.state import State
 
 
 class Core(nn.Module):
-    """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `elman.laws.check` tells if it is right.
+    """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `laws.check` tells if it is right.
 
     >>> class Sum(Core):
     ...     def init_state(self, batch_size):

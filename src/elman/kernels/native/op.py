@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.errors import ElmanError
+from elman.errors import KernelError
 
 library = torch.library.Library("elman", "DEF")
 calls: Counter[str] = Counter()  # how often each native op ran: what a test asserts to know that it did
@@ -41,7 +41,7 @@ def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Ca
 def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
     """The kernels take bare addresses: a wrong shape or dtype must stop here."""
     if x.shape != tuple(shape) or x.dtype != dtype:
-        raise ElmanError(
+        raise KernelError(
             f"native kernel: `{name}` is {x.dtype} {tuple(x.shape)}, but must be {dtype} {tuple(shape)}. "
             "Call the function of the same name in elman.kernels, which promotes and checks its arguments."
         )
@@ -63,7 +63,7 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise ElmanError('native kernels have no second derivative; use `with elman.kernels.use("reference")`')
+        raise KernelError('native kernels have no second derivative; use `with elman.kernels.use("reference")`')
 
 
 def once(run: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The linear scan h[t] = a[t]*h[t-1] + b[t], on csrc/scan.cpp."""
+"""The linear scan h[t] = a[t]*h[t-1] + b[t], and the reversal of rows, on csrc/scan.cpp."""
 
 from typing import Any
 
@@ -16,6 +16,30 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
     else:
         h, last = _forward(a, b, h0, lengths, reset)
     return h, last
+
+
+def reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    """`x` (B, T, ...), `lengths` (B,): the valid prefix of each row in reverse order, the padding where it is."""
+    if torch.is_grad_enabled() and x.requires_grad:
+        y: Tensor = _Reverse.apply(x, lengths)
+        return y
+    y = _reverse(x, lengths)
+    return y
+
+
+class _Reverse(torch.autograd.Function):
+    """Its own inverse, and its own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, lengths: Tensor) -> Tensor:
+        ctx.save_for_backward(lengths)
+        y: Tensor = _reverse(x, lengths)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, None]:
+        (lengths,) = ctx.saved_tensors
+        return reverse(gy, lengths), None
 
 
 class _LinearScan(torch.autograd.Function):
@@ -37,7 +61,7 @@ class _LinearScan(torch.autograd.Function):
         return ga, gb, gh0, None, None
 
 
-def _time_varying(a: Tensor, like: Tensor) -> tuple[Tensor, int, int]:
+def _coefficients(a: Tensor, like: Tensor) -> tuple[Tensor, int, int]:
     if a.ndim == 1:
         expect("a", a, like.shape[2:], like.dtype)
         return a.contiguous(), 0, 0
@@ -50,9 +74,9 @@ def _run(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tu
     expect("h0", h0, (B, C), b.dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
-    a, a_row, a_time = _time_varying(a, b)
-    b, b_row, b_time = rows(b)
-    h0, lengths, reset = h0.contiguous(), lengths.contiguous(), reset.contiguous()
+    a, a_row, a_time = _coefficients(a.resolve_conj(), b)
+    b, b_row, b_time = rows(b.resolve_conj())
+    h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
     h, last = b.new_empty((B, T, C)), b.new_empty((B, C))
     getattr(_native, "linear_scan" + SUFFIX[b.dtype])(
         B, T, C, a.data_ptr(), a_row, a_time, b.data_ptr(), b_row, b_time, h0.data_ptr(),
@@ -71,10 +95,10 @@ def _run_backward(
     expect("gh", gh, h.shape, h.dtype)
     expect("glast", glast, h0.shape, h.dtype)
     constant = a.ndim == 1
-    a, a_row, a_time = _time_varying(a, h)
-    gh, gh_row, gh_time = rows(gh)
-    h0, lengths, reset = h0.contiguous(), lengths.contiguous(), reset.contiguous()
-    h, glast = h.contiguous(), glast.contiguous()
+    a, a_row, a_time = _coefficients(a.resolve_conj(), h)
+    gh, gh_row, gh_time = rows(gh.resolve_conj())
+    h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
+    h, glast = h.contiguous(), glast.resolve_conj().contiguous()
     ga = h.new_empty((B, C) if constant else (B, T, C))
     gb, gh0 = torch.empty_like(h), torch.empty_like(h0)
     getattr(_native, "linear_scan_back" + SUFFIX[h.dtype])(
@@ -96,6 +120,17 @@ def _fake_backward(
     return a.new_empty(a.shape), h.new_empty(h.shape), h.new_empty(h0.shape)
 
 
+def _run_reverse(x: Tensor, lengths: Tensor) -> Tensor:
+    B, T = x.shape[:2]
+    expect("lengths", lengths, (B,), torch.int64)
+    x, lengths = x.resolve_conj().contiguous(), lengths.contiguous()
+    y = torch.empty_like(x)
+    size = x[0, 0].nbytes if B and T else 0
+    _native.reverse(B, T, size, x.data_ptr(), lengths.data_ptr(), y.data_ptr(), torch.get_num_threads())
+    return y
+
+
+_reverse = define("reverse(Tensor x, Tensor lengths) -> Tensor", _run_reverse, lambda x, lengths: x.new_empty(x.shape))
 _forward = define(
     "linear_scan(Tensor a, Tensor b, Tensor h0, Tensor lengths, Tensor reset) -> (Tensor h, Tensor last)",
     _run,
