@@ -44,7 +44,7 @@ class Sum(Core):
         return torch.ones(batch_size, self.output_size)
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return x + state, x + state
+        return (x + state).to(x.dtype), x + state
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +155,7 @@ def test_stack_says_which_layer_does_not_fit() -> None:
 def test_words_want_cores(word: Any) -> None:
     with pytest.raises(InputError, match="given no core"):
         word()
-    with pytest.raises(InputError, match="argument 1 .* is a Linear"):
+    with pytest.raises(InputError, match=r"argument 1 .* is a Linear"):
         word(Dense(3, 3), torch.nn.Linear(3, 3))
 
 
@@ -266,7 +266,7 @@ def test_a_norm_does_not_see_its_neighbours(kind: str, size: int) -> None:
 
 
 def test_names_that_do_not_exist() -> None:
-    with pytest.raises(ElmanError, match="unknown activation 'Tanh'.* Did you mean 'tanh'"):
+    with pytest.raises(ElmanError, match=r"unknown activation 'Tanh'.* Did you mean 'tanh'"):
         Dense(D, H, activation="Tanh")
     with pytest.raises(ElmanError, match="unknown norm 'batch'; there are layer, rms"):
         Norm(D, kind="batch")

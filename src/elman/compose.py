@@ -1,4 +1,4 @@
-"""The words that larger recurrences are made of. Each is a Core, so each goes wherever a cell goes, another word included.
+"""The words that larger recurrences are made of. Each is a Core, so each goes wherever a cell goes.
 
     Stack(a, b)         b(a(x))                        Dense, Norm       pointwise: they remember nothing
     Residual(a)         x + a(x)                       Dropout(a)        zeroes outputs of a
@@ -7,7 +7,7 @@
     Bidirectional(a, b) Parallel(a, Reverse(b))        stack("lstm", …)  the usual network, in one line
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
-pointwise words have the empty tuple. `scan` has validated everything when `_scan` is called, so words call `_scan` inside.
+pointwise words have the empty tuple. Everything is validated when `_scan` is called, so words call `_scan` inside.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Stack(Core):
             width = cores[i - 1].output_size + skipped
             if cores[i].input_size != width:
                 raise InputError(
-                    f"layer {i} of the Stack, {_name(cores[i])}, reads {cores[i].input_size} features, but what reaches it has "
-                    f"{width}: build it with input_size={width}"
+                    f"layer {i} of the Stack, {_name(cores[i])}, reads {cores[i].input_size} features, "
+                    f"but what reaches it has {width}: build it with input_size={width}"
                 )
         self.cores = nn.ModuleList(cores)
         self.inputs = inputs
@@ -140,8 +140,8 @@ class Residual(_Around):
         super().__init__(core)
         if core.input_size != core.output_size:
             raise InputError(
-                f"Residual was given {_name(core)}, which reads {core.input_size} features and puts out {core.output_size}; "
-                "x + core(x) needs the two equal: choose equal sizes, or end the core with a Dense"
+                f"Residual was given {_name(core)}, which reads {core.input_size} features and puts out "
+                f"{core.output_size}; x + core(x) needs the two equal: choose equal sizes, or end the core with a Dense"
             )
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -230,8 +230,7 @@ class Dense(_Pointwise):
 
     def reset_parameters(self) -> None:
         # Outputs as large as inputs: relu and silu let half through (He et al., 2015), the others about all, near zero.
-        gain = "relu" if self.activation in ("relu", "silu") else "linear"
-        nn.init.kaiming_uniform_(self.U, nonlinearity=gain)
+        nn.init.kaiming_uniform_(self.U, nonlinearity="relu" if self.activation in ("relu", "silu") else "linear")
         nn.init.zeros_(self.b)
 
     def pointwise(self, x: Tensor) -> Tensor:
@@ -317,7 +316,8 @@ class Zoneout(_Around):
         super().__init__(core)
         if not core.causal:
             raise InputError(
-                f"Zoneout was given {_name(core)}, which reads the future and has no step: put it inside, Reverse(Zoneout(core))"
+                f"Zoneout was given {_name(core)}, which reads the future and has no step: "
+                "put it inside, Reverse(Zoneout(core))"
             )
         self.p = _checked_probability("Zoneout", p)
         self.emits_state = core.emits_state
@@ -340,8 +340,8 @@ class WeightDrop(_Around):
     """In training, each scan runs with entries of the parameters called `names` zeroed, each with probability p.
 
     The others are scaled by 1 / (1 - p); the mask is the same at all time steps of a scan (Merity et al., 2018). The
-    parameters themselves stay as they are, and get the gradient. Names may be dotted: "cores.0.W". A step in training is
-    a scan of one input.
+    parameters themselves stay as they are, and get the gradient. Names may be dotted: "cores.0.W". A step in training
+    is a scan of one input, so Zoneout, which steps, goes inside: WeightDrop(Zoneout(core), p, names=("core.W",)).
 
     >>> from elman.cells import cell
     >>> y, state = WeightDrop(cell("lstm", 3, 4), 0.5).scan(torch.ones(1, 5, 3))
@@ -353,7 +353,9 @@ class WeightDrop(_Around):
         known = [name for name, _ in core.named_parameters()]
         unknown = [name for name in names if name not in known]
         if unknown or isinstance(names, str) or not names:
-            raise InputError(f"names is {names!r}; WeightDrop takes a tuple of parameters of the core: {', '.join(known)}")
+            raise InputError(
+                f"names is {names!r}; WeightDrop takes a tuple of parameters of the core: {', '.join(known)}"
+            )
         self.names = tuple(names)
         self.emits_state = core.emits_state
 
@@ -449,7 +451,8 @@ def _check_cores(word: str, cores: Sequence[Core]) -> None:
     for i, core in enumerate(cores):
         if not isinstance(core, Core):
             raise InputError(
-                f"argument {i} of {word} is a {type(core).__name__}; it takes Cores: a cell, another word, or your own subclass"
+                f"argument {i} of {word} is a {type(core).__name__}; it takes Cores: "
+                "a cell, another word, or your own subclass"
             )
 
 
