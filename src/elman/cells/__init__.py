@@ -8,11 +8,18 @@ from typing import Any
 from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
 from elman.cells.gru import GRU
+from elman.cells.hmm import HMM
 from elman.cells.indrnn import IndRNN
 from elman.cells.jordan import Jordan
+from elman.cells.lru import LRU
 from elman.cells.lstm import LSTM
+from elman.cells.mamba import Mamba
 from elman.cells.mgu import MGU
+from elman.cells.mingru import MinGRU
+from elman.cells.minlstm import MinLSTM
 from elman.cells.rate import Rate
+from elman.cells.s4d import S4D
+from elman.cells.s5 import S5
 from elman.cells.window import Window
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
@@ -29,6 +36,13 @@ CELLS: dict[str, type[Core]] = {
     "lstm": LSTM,
     "gru": GRU,
     "mgu": MGU,
+    "mingru": MinGRU,
+    "minlstm": MinLSTM,
+    "lru": LRU,
+    "s4d": S4D,
+    "s5": S5,
+    "mamba": Mamba,
+    "hmm": HMM,
 }
 
 

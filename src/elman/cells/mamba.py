@@ -1,0 +1,167 @@
+"""Mamba, the selective state space (Gu and Dao, 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces").
+
+    u, z = U x                                        each I = expand * size wide
+    v = silu(c + sum_k w_k u(t - K + 1 + k))          causal convolution, channel by channel
+    r, B, C = S v                                     R, N and N wide: what is written and read depends on the input
+    dt = softplus(W r + b)
+    h = exp(dt A) * h' + dt B v                       for each of I channels, N states; A = -exp(A_log)
+    y = V ((sum_n C_n h_n + D v) * silu(z))
+
+The last K - 1 values of u are part of the state, so that a step sees what the scan sees. As in the authors' implementation,
+the step takes A exactly (zero-order hold) and B to first order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.cells.options import whole
+from elman.core import Core
+from elman.errors import InputError
+
+DT_MIN, DT_MAX = 0.001, 0.1  # section 3.6: the first steps are drawn between these
+
+
+class MambaState(NamedTuple):
+    window: Tensor  # (B, K - 1, I), the latest last
+    h: Tensor  # (B, I, N)
+
+
+class Mamba(Core):
+    """h = exp(dt A) * h' + dt B v, with dt, B and C functions of the input; see the top of the file.
+
+    >>> y, state = Mamba(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
+    >>> y.shape, state.window.shape, state.h.shape
+    (torch.Size([2, 5, 4]), torch.Size([2, 3, 8]), torch.Size([2, 8, 8]))
+    """
+
+    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
+
+    def __init__(
+        self,
+        input_size: int,
+        size: int,
+        *,
+        state_size: int = 16,  # N
+        expand: int = 2,
+        conv: int = 4,  # K, the taps of the convolution
+        dt_rank: int | str = "auto",  # R; "auto" means size / 16, rounded up
+    ) -> None:
+        super().__init__(input_size, size)
+        self.state_size = N = whole("state_size", state_size)
+        self.inner = inner = whole("expand", expand) * size
+        self.conv = whole("conv", conv)
+        self.dt_rank = R = _rank(dt_rank, size)
+        self.U = nn.Parameter(torch.empty(2 * inner, input_size))  # rows u, z
+        self.w = nn.Parameter(torch.empty(conv, inner))  # the tap of the newest input last
+        self.c = nn.Parameter(torch.empty(inner))
+        self.S = nn.Parameter(torch.empty(R + 2 * N, inner))  # rows r, B, C
+        self.W = nn.Parameter(torch.empty(inner, R))
+        self.b = nn.Parameter(torch.empty(inner))
+        self.A_log = nn.Parameter(torch.empty(inner, N))
+        self.D = nn.Parameter(torch.empty(inner))
+        self.V = nn.Parameter(torch.empty(size, inner))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        for weight in (self.U, self.S, self.V, self.W):
+            nn.init.uniform_(weight, -(weight.shape[1] ** -0.5), weight.shape[1] ** -0.5)
+        nn.init.uniform_(self.w, -(self.conv**-0.5), self.conv**-0.5)
+        nn.init.zeros_(self.c)
+        # S4D-Real (section 3.6): A_n = -n, so that each channel has time scales from dt to dt / N.
+        self.A_log.copy_(torch.log(torch.arange(1, self.state_size + 1)).expand_as(self.A_log))
+        # softplus(b) is the step where r = 0: log-uniform, so that the channels differ in time scale.
+        dt = torch.empty_like(self.b, dtype=torch.float64).uniform_(math.log(DT_MIN), math.log(DT_MAX)).exp_()
+        self.b.copy_(torch.log(torch.expm1(dt)))
+        nn.init.ones_(self.D)
+
+    def init_state(self, batch_size: int) -> MambaState:
+        window = self.zeros(batch_size, self.conv - 1, self.inner)
+        return MambaState(window, self.zeros(batch_size, self.inner, self.state_size))
+
+    def step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        u, z = self.project(x, state.window.dtype)
+        seen = torch.cat([state.window, u[:, None]], 1)  # (B, K, I)
+        v = kernels.silu(self.convolve(seen.unbind(1)))
+        a, b, C = self.select(v)
+        h = a * state.h + b
+        return self.read(h, C, v, z).to(x.dtype), MambaState(seen[:, 1:], h)
+
+    def _scan(self, x: Tensor, state: MambaState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MambaState]:
+        u, z = self.project(x, state.window.dtype)
+        age = _age(reset, self.conv)
+        v = kernels.silu(self.convolve(_lagged(state.window, u, age)))
+        a, b, C = self.select(v)
+        h, last = kernels.linear_scan(a.flatten(2), b.flatten(2), state.h.flatten(1), lengths, reset)
+        y = self.read(h.unflatten(2, self.A_log.shape), C, v, z).to(x.dtype)
+        return y, MambaState(_last_window(state.window, u, age, lengths), last.unflatten(1, self.A_log.shape))
+
+    def project(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """x (..., D) -> u and z, each (..., I)."""
+        u, z = kernels.linear(x, self.U).to(dtype).chunk(2, -1)
+        return u, z
+
+    def convolve(self, taps: tuple[Tensor, ...]) -> Tensor:
+        """c + sum_k w_k taps_k: K tensors (..., I), the newest last -> (..., I). Tap by tap: the order of a sum sets its bits."""
+        total = self.c.expand_as(taps[0])
+        for w, tap in zip(self.w, taps, strict=True):
+            total = total + w * tap
+        return total
+
+    def select(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """v (..., I) -> exp(dt A) and dt B v, each (..., I, N), and C (..., N)."""
+        r, B, C = kernels.linear(v, self.S).split([self.dt_rank, self.state_size, self.state_size], -1)
+        dt = kernels.softplus(kernels.linear(r, self.W, self.b))
+        A = -torch.exp(self.A_log.to(v.dtype))
+        return torch.exp(dt[..., None] * A), (dt * v)[..., None] * B[..., None, :], C
+
+    def read(self, h: Tensor, C: Tensor, v: Tensor, z: Tensor) -> Tensor:
+        """V ((sum_n C_n h_n + D v) * silu(z)): h (..., I, N), C (..., N), v and z (..., I) -> (..., H)."""
+        return kernels.linear(((h * C[..., None, :]).sum(-1) + self.D * v) * kernels.silu(z), self.V)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, state_size={self.state_size}, inner={self.inner}, conv={self.conv}"
+
+
+def _rank(dt_rank: int | str, size: int) -> int:
+    if dt_rank == "auto":
+        return math.ceil(size / 16)
+    if isinstance(dt_rank, str):
+        raise InputError(f"dt_rank is {dt_rank!r}; it must be a whole number of at least 1, or 'auto' for size / 16")
+    return whole("dt_rank", dt_rank)
+
+
+def _age(reset: Tensor, conv: int) -> Tensor:
+    """reset (B, T) -> how many inputs of its episode stand before each; `conv` and more if the episode began before t = 0."""
+    t = torch.arange(reset.shape[1], device=reset.device)
+    start = torch.where(reset, t, -conv)
+    return t - (start.cummax(1).values if reset.shape[1] else start)
+
+
+def _lagged(window: Tensor, u: Tensor, age: Tensor) -> tuple[Tensor, ...]:
+    """The K taps of every step, each (B, T, I), the newest last; zero where they would be of an earlier episode.
+
+    window (B, K - 1, I), u (B, T, I), age (B, T).
+    """
+    K, T = window.shape[1] + 1, u.shape[1]
+    seen = torch.cat([window, u], 1)
+    zero = u.new_zeros(())
+    return tuple(torch.where((age >= K - 1 - k)[..., None], seen[:, k : k + T], zero) for k in range(K))
+
+
+def _last_window(window: Tensor, u: Tensor, age: Tensor, lengths: Tensor) -> Tensor:
+    """The last K - 1 inputs before each row's end, zero where they are of an earlier episode."""
+    K = window.shape[1] + 1
+    seen = torch.cat([window, u], 1)
+    place = torch.arange(K - 1, device=u.device)  # seen[lengths + place]
+    rows = torch.arange(len(u), device=u.device)[:, None]
+    # Before the first input the window is `window`, as old as may be.
+    final = F.pad(age, (1, 0), value=K)[rows, lengths[:, None]]  # (B, 1)
+    return torch.where((final >= K - 2 - place)[..., None], seen[rows, lengths[:, None] + place], u.new_zeros(()))
