@@ -5,11 +5,11 @@
     l = log sum_i exp(y_i)                     log p(o(t) | o(1) ... o(t-1))
     h_j = log sum_i exp(y_i - l + log P_ij)    log p(z(t+1) = j | o(1) ... o(t)), at first log pi
 
-The log-likelihood of a sequence is the sum of l over its valid steps (past the lengths y is zero, as for every core: leave
-those out). y is normalised before the transition, h is not normalised after it, and log P and log pi are used as they are: so
-the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the expected counts of
-transitions and of first states (Baum et al., 1970). The rows of P and pi sum to one when the core is made; gradient steps
-straight on log P and log pi would not keep them so, normalised logits put in their place do.
+The log-likelihood of a sequence is the sum of l over its valid steps (past the lengths y is zero, as for every core:
+leave those out). y is normalised before the transition, h is not normalised after it, and log P and log pi are used as
+they are: so the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the
+expected counts of transitions and of first states (Baum et al., 1970). The rows of P and pi sum to one when the core is
+made; gradient steps straight on log P and log pi would not keep them so, normalised logits put in their place do.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     h = lambda * h' + gamma * (B x)             complex, N wide
     y = Re(C h) + D x
 
-|lambda| < 1 whatever nu is, so the recurrence is always stable. The complex B and C are kept as pairs of reals: a module's
-`.to(dtype)` would drop an imaginary part, and real products give a row the same bits in any batch.
+|lambda| < 1 whatever nu is, so the recurrence is always stable. The complex B and C are kept as pairs of reals: a
+module's `.to(dtype)` would drop an imaginary part, and real products give a row the same bits in any batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mamba, the selective state space (Gu and Dao, 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces").
+"""Mamba (Gu and Dao, 2023, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces").
 
     u, z = U x                                        each I = expand * size wide
     v = silu(c + sum_k w_k u(t - K + 1 + k))          causal convolution, channel by channel
@@ -7,8 +7,8 @@
     h = exp(dt A) * h' + dt B v                       for each of I channels, N states; A = -exp(A_log)
     y = V ((sum_n C_n h_n + D v) * silu(z))
 
-The last K - 1 values of u are part of the state, so that a step sees what the scan sees. As in the authors' implementation,
-the step takes A exactly (zero-order hold) and B to first order.
+The last K - 1 values of u are part of the state, so that a step sees what the scan sees. As in the authors'
+implementation, the step takes A exactly (zero-order hold) and B to first order.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ class Mamba(Core):
         return u, z
 
     def convolve(self, taps: tuple[Tensor, ...]) -> Tensor:
-        """c + sum_k w_k taps_k: K tensors (..., I), the newest last -> (..., I). Tap by tap: the order of a sum sets its bits."""
-        total = self.c.expand_as(taps[0])
+        """c + sum_k w_k taps_k: K tensors (..., I), the newest last -> (..., I)."""
+        total = self.c.expand_as(taps[0])  # one tap after another: the order of a sum is in its bits
         for w, tap in zip(self.w, taps, strict=True):
             total = total + w * tap
         return total
@@ -139,7 +139,7 @@ def _rank(dt_rank: int | str, size: int) -> int:
 
 
 def _age(reset: Tensor, conv: int) -> Tensor:
-    """reset (B, T) -> how many inputs of its episode stand before each; `conv` and more if the episode began before t = 0."""
+    """reset (B, T) -> how many inputs of the episode stand before each; at least `conv` if it began before t = 0."""
     t = torch.arange(reset.shape[1], device=reset.device)
     start = torch.where(reset, t, -conv)
     return t - (start.cummax(1).values if reset.shape[1] else start)

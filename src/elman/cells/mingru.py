@@ -5,8 +5,8 @@
     h = (1 - z) * h' + z * n
 
 Without the state in the gate this is a linear scan. form="plain" takes g(v) = v. form="log" takes the g of the paper's
-log-space form, g(v) = v + 1/2 for v >= 0 and s(v) below, which is positive. The paper needs that because it computes with
-logarithms of the state; the scan here does not, so that a carried state may have any sign in both forms.
+log-space form, g(v) = v + 1/2 for v >= 0 and s(v) below, which is positive. The paper needs that because it computes
+with logarithms of the state; the scan here does not, so that a carried state may have any sign in both forms.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""S5, one state space with many inputs and many outputs (Smith et al., 2023, "Simplified State Space Layers for Sequence
-Modeling").
+"""S5, one state space with many inputs and many outputs (Smith et al., 2023, "Simplified State Space Layers for
+Sequence Modeling").
 
     dh/dt = A h + B x          y = 2 Re(C h) + D x          A diagonal, N / 2 complex states
 
@@ -8,8 +8,8 @@ With x held constant over steps of length dt, one dt for each state (zero-order 
     h = exp(dt A) * h' + (exp(dt A) - 1) / A * (B x)
     y = 2 Re(C h) + D x
 
-The N / 2 states stand for N: the other half are their conjugates, hence the 2 Re. D is a matrix, since the widths of x and
-y may differ; the paper restricts it to a diagonal.
+The N / 2 states stand for N: the other half are their conjugates, hence the 2 Re. D is a matrix, since the widths of x
+and y may differ; the paper restricts it to a diagonal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from elman.core import Core
 
 
 def hippo_normal(N: int) -> tuple[Tensor, Tensor]:
-    """The normal part of HiPPO-LegS, diagonal: A V = V diag(poles). Half of it, of positive frequency: (N / 2,), (N, N / 2).
+    """The normal part of HiPPO-LegS as A V = V diag(poles): the poles (N / 2,) above the axis and V (N, N / 2).
 
     A_nk = -1/2 on the diagonal, -sqrt((n + 1/2)(k + 1/2)) below and + above it (section 4.1 and appendix B.1.1).
     """
@@ -39,7 +39,7 @@ def hippo_normal(N: int) -> tuple[Tensor, Tensor]:
 
 
 def linear_normal(N: int) -> tuple[Tensor, Tensor]:
-    """The poles of S4D-Lin, as of N / 2 damped rotations of the plane, and half of the vectors: (N / 2,), (N, N / 2)."""
+    """The same for N / 2 damped rotations of the plane, whose poles are those of S4D-Lin."""
     V = torch.kron(torch.eye(N // 2, dtype=torch.complex128), torch.tensor([[1.0], [-1j]], dtype=torch.complex128))
     return linear_poles(N), V / 2**0.5
 
