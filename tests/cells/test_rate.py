@@ -46,7 +46,7 @@ def test_alone_a_unit_relaxes_exponentially(randomised):
     torch.testing.assert_close(y[0], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("optimiser", "lr"), [(torch.optim.SGD, 2.0), (torch.optim.Adam, 0.3)])
+@pytest.mark.parametrize(("optimiser", "lr"), [(torch.optim.SGD, 0.03), (torch.optim.Adam, 0.3)])
 def test_dales_law_survives_training(optimiser, lr):
     torch.manual_seed(0)
     core = Rate(3, 10, dale=0.8)
@@ -55,7 +55,7 @@ def test_dales_law_survives_training(optimiser, lr):
     for _ in range(20):
         steps.zero_grad()
         y, _ = core.scan(torch.randn(4, 10, 3))
-        (y - torch.randn_like(y)).square().mean().backward()
+        (y + torch.rand_like(y)).square().sum().backward()
         steps.step()
     after = core.weights().detach()
     assert (core.W < 0).any(), "the steps were too small to try the law"
