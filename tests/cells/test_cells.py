@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -16,7 +12,6 @@ from elman.errors import InputError, UnknownNameError
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in options.items())]) for name, options in VARIANTS]
 each_variant = pytest.mark.parametrize(("name", "options"), VARIANTS, ids=IDS)
-DOCS = Path(__file__).parents[2] / "docs" / "cells"
 
 
 @each_variant
@@ -79,17 +74,6 @@ def test_parameters_can_be_reset_and_are_finite(name):
     core.reset_parameters()
     for n, p in core.named_parameters():
         torch.testing.assert_close(p.detach(), before[n], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", CELLS)
-def test_each_cell_has_a_page_whose_example_runs(name):
-    page = (DOCS / f"{name}.md").read_text()
-    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert examples, "no example"
-    for example in examples:
-        exec(compile(example, f"{name}.md", "exec"), {})
-    for option in inspect.signature(CELLS[name]).parameters:
-        assert option in ("input_size", "size") or f"| `{option}` |" in page, f"{option} is not in the table of options"
 
 
 def test_cell_builds_what_it_is_asked_for():
