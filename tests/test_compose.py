@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from elman import kernels
+from elman import kernels, laws
 from elman import state as states
 from elman.cells import cell
 from elman.compose import (
@@ -103,14 +103,26 @@ CAUSAL: dict[str, Callable[[], Core]] = {
     "weight drop": lambda: WeightDrop(cell("elman", D, H), 0.5).eval(),
     "layer norm": lambda: Norm(D),
     "rms norm": lambda: Norm(D, kind="rms"),
+    "linear": lambda: Residual(Stack(Norm(D), cell("lru", D, H), Dense(H, D, activation="silu"))),
     "convenience": lambda: stack("gru", D, H, layers=3, residual=True, norm="rms", dropout=0.5).eval(),
 }
 FROM_BOTH_SIDES: dict[str, Callable[[], Core]] = {
     "reverse": lambda: Reverse(cell("elman", D, H)),
+    "forth and back": lambda: Stack(Reverse(cell("mingru", D, H)), Residual(Zoneout(cell("gru", H, H), 0.2).eval())),
     "bidirectional": lambda: Bidirectional(Sum(D, D), cell("gru", D, H)),
     "deep": lambda: stack("lstm", D, H, layers=2, bidirectional=True, residual=True, norm="layer", dropout=0.5).eval(),
 }
 WORDS = CAUSAL | FROM_BOTH_SIDES
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("kernel", kernels.available())
+@pytest.mark.parametrize("name", WORDS)
+def test_words_keep_the_laws(name: str, kernel: str, dtype: torch.dtype) -> None:
+    torch.set_default_dtype(dtype)
+    with kernels.use(kernel):
+        report = laws.check(WORDS[name]())
+    assert report, str(report)
 
 
 @pytest.mark.parametrize("name", CAUSAL)
@@ -127,7 +139,7 @@ def test_nothing_in_the_padding_reaches_a_gradient(name: str) -> None:
     core = WORDS[name]()
     x, reset = data()
     y, state = core.scan(x.requires_grad_(), random_state(core), lengths=LENGTHS, reset=reset)
-    (y.sum() + sum(leaf.sum() for leaf in states.leaves(state))).backward()
+    (y.sum() + sum(leaf.abs().sum() for leaf in states.leaves(state))).backward()
     for grad in [x.grad, *(p.grad for p in core.parameters())]:
         assert grad is not None and grad.isfinite().all()
 
@@ -252,7 +264,7 @@ def test_narrow_activations_stay_narrow_and_states_wide(name: str) -> None:
     core = WORDS[name]()
     y, state = core.scan(torch.randn(B, T, D, dtype=torch.bfloat16))
     assert y.dtype == torch.bfloat16
-    assert all(leaf.dtype == torch.float32 for leaf in states.leaves(state))
+    assert all(leaf.dtype in (torch.float32, torch.complex64) for leaf in states.leaves(state))
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
