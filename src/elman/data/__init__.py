@@ -1,0 +1,12 @@
+"""From text to batches: sources, vocabularies, the encoded cache, windows."""
+
+from elman.data.cache import Encoded, encode
+from elman.data.config import DataConfig, Splits, open_splits
+from elman.data.text import Text, open_text
+from elman.data.vocabulary import VOCABULARIES, Vocabulary
+from elman.data.windows import Batch, Position, Streams, lanes
+
+__all__ = [
+    "VOCABULARIES", "Batch", "DataConfig", "Encoded", "Position", "Splits", "Streams", "Text", "Vocabulary", "encode",
+    "lanes", "open_splits", "open_text",
+]  # fmt: skip

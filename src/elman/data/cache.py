@@ -1,0 +1,142 @@
+"""A text is encoded once, to a memory-mapped file that is named by its content, its vocabulary and its units."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.data.text import Text
+from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoined
+from elman.errors import FileError, UnknownNameError
+
+UNITS = ("text", "lines", "documents")
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The symbols of a text, each unit between boundaries; the first symbol is a boundary, each other one is scored.
+
+    A whole text has a boundary in front only: nobody knows that it ends.
+    """
+
+    ids: NDArray[Any]  # (N + 1,)
+    characters: int
+    unknown: int
+    name: str = ""  # of the file in the cache: other text, other name
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids) - 1
+
+
+def cache_folder() -> Path:
+    """Where encoded texts are kept: ELMAN_CACHE, or `elman` in the user's cache folder."""
+    if "ELMAN_CACHE" in os.environ:
+        return Path(os.environ["ELMAN_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "elman"
+
+
+def encode(text: Text, vocabulary: Vocabulary, unit: str = "text", folder: Path | None = None) -> Encoded:
+    """The symbols of a text, from the cache if they are there."""
+    if unit not in UNITS:
+        raise UnknownNameError("unit of text", unit, UNITS)
+    folder = folder or cache_folder()
+    fingerprint, _ = text.measure()
+    key = [fingerprint, unit, json.dumps(vocabulary.to_json(), sort_keys=True)]
+    name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / f"{name}.json").exists():
+            _write(text, vocabulary, unit, folder, name)
+        return _read(folder, name)
+    except OSError as error:
+        raise FileError(
+            f"cannot keep the encoded text in {folder}: {error}. Set ELMAN_CACHE to a folder with room."
+        ) from error
+
+
+def encode_string(text: str, vocabulary: Vocabulary) -> Encoded:
+    """The symbols of a text that is at hand."""
+    ids = np.concatenate([[BOUNDARY], vocabulary.encode(text)]).astype(np.int64)
+    return Encoded(ids, len(text), _unknown(ids, vocabulary))
+
+
+def _write(text: Text, vocabulary: Vocabulary, unit: str, folder: Path, name: str) -> None:
+    dtype = np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
+    temporary = folder / f".{name}.{os.getpid()}.tmp"
+    tokens = characters = unknown = 0
+    try:
+        with temporary.open("wb") as file:
+            for ids, length in _encoded(text, vocabulary, unit):
+                file.write(ids.astype(dtype).tobytes())
+                tokens += len(ids)
+                characters += length
+                unknown += _unknown(ids, vocabulary)
+        os.replace(temporary, folder / f"{name}.bin")
+        # The description comes last: where it is, the symbols are complete.
+        temporary.write_text(
+            json.dumps({"dtype": dtype.name, "ids": tokens, "characters": characters, "unknown": unknown})
+        )
+        os.replace(temporary, folder / f"{name}.json")
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(folder: Path, name: str) -> Encoded:
+    about = json.loads((folder / f"{name}.json").read_text())
+    path = folder / f"{name}.bin"
+    if path.stat().st_size != about["ids"] * np.dtype(about["dtype"]).itemsize:
+        raise FileError(f"{path} is truncated; remove it and {name}.json beside it")
+    return Encoded(np.memmap(path, dtype=about["dtype"], mode="r"), about["characters"], about["unknown"], name)
+
+
+def _encoded(text: Text, vocabulary: Vocabulary, unit: str) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """Some symbols at a time, and the number of characters that they stand for."""
+    boundary = np.array([BOUNDARY])
+    yield boundary, 0
+    if unit == "text":
+        for piece in rejoined((piece for _, piece in text.pieces()), vocabulary.cut):
+            yield vocabulary.encode(piece), len(piece)
+        return
+    for document in _documents(text) if unit == "documents" else _lines(text):
+        yield np.concatenate([vocabulary.encode(document), boundary]), len(document) + 1
+
+
+def _documents(text: Text) -> Iterator[str]:
+    """Each source whole: one document must fit into memory, their sum need not."""
+    parts: list[str] = []
+    last = -1
+    for number, piece in text.pieces():
+        if number != last and parts:
+            yield "".join(parts)
+            parts.clear()
+        last = number
+        parts.append(piece)
+    if parts:
+        yield "".join(parts)
+
+
+def _lines(text: Text) -> Iterator[str]:
+    """Each line that is not empty, without its line break."""
+    rest, last = "", -1
+    for number, piece in text.pieces():
+        if number != last and rest:
+            yield rest
+            rest = ""
+        last = number
+        *whole, rest = (rest + piece).split("\n")
+        yield from (line for line in whole if line)
+    if rest:
+        yield rest
+
+
+def _unknown(ids: NDArray[Any], vocabulary: Vocabulary) -> int:
+    return 0 if vocabulary.unknown is None else int((ids == vocabulary.unknown).sum())

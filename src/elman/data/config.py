@@ -1,0 +1,104 @@
+"""What the data section of a config says, and the texts it names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from elman.data import vocabulary as vocabularies
+from elman.data.cache import Encoded, encode
+from elman.data.text import Text, open_text
+from elman.data.vocabulary import Vocabulary
+from elman.errors import InputError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Texts, their split, their vocabulary, and how batches are cut from them.
+
+    Args:
+        train: a file, a folder, a .gz, - (standard input), embedded or embedded:stdlib; or a list of these
+        valid: the same for validation; empty for a part of train
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, by position, that are trained on, validated on and tested on
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        vocabulary: char, byte, word or bpe
+        min_count: symbols that occur less often in the training text are unknown
+        vocabulary_size: of bpe
+        unit: text (one endless stream), or lines or documents (independent sequences)
+        batch_size: parallel streams, over all processes
+        window: tokens that the gradient goes back at most
+    """
+
+    train: list[str] | str = "embedded"
+    valid: list[str] | str = ""
+    test: list[str] | str = ""
+    split: tuple[float, float, float] = (0.9, 0.05, 0.05)
+    errors: str = "strict"
+    vocabulary: str = "char"
+    min_count: int = 1
+    vocabulary_size: int = 4096
+    unit: str = "text"
+    batch_size: int = 32
+    window: int = 128
+
+
+class Splits(NamedTuple):
+    """The encoded texts of a run, and the vocabulary that the training text has."""
+
+    vocabulary: Vocabulary
+    train: Encoded
+    valid: Encoded
+    test: Encoded
+
+
+def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Splits:
+    """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already."""
+    texts = split_texts(config)
+    if vocabulary is None:
+        kind = vocabularies.kind(config.vocabulary)
+        vocabulary = kind.fit((piece for _, piece in texts[0].pieces()), config.min_count, config.vocabulary_size)
+    train, valid, test = (encode(text, vocabulary, config.unit) for text in texts)
+    if train.tokens == 0:
+        raise InputError(f"the training text {config.train} is empty; give some text")
+    if not isinstance(vocabulary, vocabularies.Bytes) and vocabulary.size < 4:
+        raise InputError(
+            f"the training text has a single symbol, {vocabulary.decode([vocabulary.size - 1])!r}; "
+            "there is nothing to learn. Give a text with at least two different symbols."
+        )
+    return Splits(vocabulary, train, valid, test)
+
+
+def split_texts(config: DataConfig) -> list[Text]:
+    """The training, validation and test text."""
+    errors = text_errors(config.vocabulary, config.errors)
+    whole = open_text(_names(config.train), errors)
+    parts = _fractions(config)
+    _, characters = whole.measure()
+    cuts = [0, *(round(characters * sum(parts[: k + 1])) for k in range(2)), characters]
+    texts = [whole.cut(a, b) for a, b in pairwise(cuts)]
+    for number, names in ((1, config.valid), (2, config.test)):
+        if names:
+            texts[number] = open_text(_names(names), errors)
+    return texts
+
+
+def _names(given: list[str] | str) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def text_errors(vocabulary: str, errors: str) -> str:
+    """How to read for a vocabulary: to bytes, no byte is invalid."""
+    return "surrogateescape" if vocabulary == "byte" else errors
+
+
+def _fractions(config: DataConfig) -> tuple[float, float, float]:
+    """What part of the training text each split is; a split with its own files takes nothing from it."""
+    if len(config.split) != 3 or min(config.split) < 0 or abs(sum(config.split) - 1) > 1e-9 or config.split[0] == 0:
+        raise InputError(
+            f"data.split is {config.split}; it must be three fractions (train, valid, test) that add up to 1"
+        )
+    train, valid, test = config.split
+    valid, test = (0 if config.valid else valid), (0 if config.test else test)
+    return (1 - valid - test, valid, test)

@@ -1,0 +1,179 @@
+"""Where text comes from: files, folders, .gz, standard input, and what every Python carries.
+
+A text is never held whole: it is read piece by piece, as often as it is needed, so it may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import importlib
+import shutil
+import sys
+import sysconfig
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+
+from elman.errors import FileError, InputError, UnknownNameError
+
+CHUNK = 1 << 20
+ERRORS = ("strict", "replace", "surrogateescape")  # an error; U+FFFD; kept byte for byte, for byte vocabularies
+
+
+@dataclass(frozen=True)
+class Source:
+    """One document: a name for messages, and its bytes, readable again and again."""
+
+    name: str
+    chunks: Callable[[], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """The characters [start, stop) of some sources one after another."""
+
+    sources: tuple[Source, ...]
+    errors: str = "strict"
+    start: int = 0
+    stop: int | None = None
+
+    def pieces(self) -> Iterator[tuple[int, str]]:
+        """The number of the source and some of its characters, in order; a source without characters is left out."""
+        at = 0
+        for number, source in enumerate(self.sources):
+            for piece in _decoded(source, self.errors):
+                if self.stop is not None and at >= self.stop:
+                    return
+                part = piece[max(0, self.start - at) : None if self.stop is None else self.stop - at]
+                at += len(piece)
+                if part:
+                    yield number, part
+
+    def cut(self, start: int, stop: int | None) -> Text:
+        """Some of the characters of a whole text."""
+        return replace(self, start=start, stop=stop)
+
+    def measure(self) -> tuple[str, int]:
+        """A fingerprint of the characters and of where each source ends; the number of characters."""
+        digest, characters, last = hashlib.sha256(), 0, 0
+        for number, piece in self.pieces():
+            if number != last:
+                digest.update(b"\xff")  # no UTF-8 text holds this byte
+                last = number
+            digest.update(piece.encode("utf-8", "surrogateescape"))
+            characters += len(piece)
+        return digest.hexdigest(), characters
+
+
+def open_text(names: Sequence[str], errors: str = "strict") -> Text:
+    """The text of files, folders, `.gz` files, `-` (standard input), `embedded` or `embedded:stdlib`, in that order.
+
+    >>> characters = open_text(["embedded"]).measure()[1]
+    >>> characters > 300_000
+    True
+    """
+    if errors not in ERRORS:
+        raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
+    found = [source for name in names for source in _sources(str(name))]
+    if not found:
+        raise InputError(f"there is no text in {list(names)}: name a file, a folder with files, - or embedded")
+    return Text(tuple(found), errors)
+
+
+def _sources(name: str) -> list[Source]:
+    if name == "-":
+        return [Source("standard input", partial(_file_chunks, _standard_input()))]
+    if name == "embedded" or name.startswith("embedded:"):
+        return _embedded(name.partition(":")[2] or "topics")
+    path = Path(name).expanduser()
+    if path.is_dir():
+        files = (p for p in sorted(path.rglob("*")) if p.is_file())
+        return [_file(p) for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+    if not path.exists():
+        raise FileError(f"there is no file or folder {name}")
+    return [_file(path)]
+
+
+def _file(path: Path) -> Source:
+    return Source(str(path), partial(_file_chunks, path))
+
+
+def _file_chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+
+
+@cache
+def _standard_input() -> Path:
+    """Standard input can be read once only, a text is read several times: so it is copied to a temporary file."""
+    file = tempfile.NamedTemporaryFile(prefix="elman-", suffix=".txt")  # noqa: SIM115 (it lives as long as the process)
+    shutil.copyfileobj(sys.stdin.buffer, file)
+    file.flush()
+    _kept.append(file)
+    return Path(file.name)
+
+
+_kept: list[object] = []  # a temporary file goes away with its object
+
+
+def _embedded(name: str) -> list[Source]:
+    if name not in EMBEDDED:
+        raise UnknownNameError("embedded text", name, EMBEDDED)
+    return EMBEDDED[name]()
+
+
+def _topics() -> list[Source]:
+    """The language reference that `help()` shows: English about Python, topic by topic."""
+    topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
+
+    def chunks(topic: str) -> Iterator[bytes]:
+        yield topics[topic].encode()
+
+    return [Source(f"the topic {name}", partial(chunks, name)) for name in sorted(topics)]
+
+
+def _stdlib() -> list[Source]:
+    """The source code of the standard library, without its tests and what is installed beside it."""
+    root = Path(sysconfig.get_path("stdlib"))
+    skipped = {"site-packages", "dist-packages", "test", "tests", "lib2to3", "__pycache__"}
+    files = (p for p in sorted(root.rglob("*.py")) if not skipped & set(p.relative_to(root).parts))
+    return [_file(path) for path in files]
+
+
+EMBEDDED: dict[str, Callable[[], list[Source]]] = {"topics": _topics, "stdlib": _stdlib}
+
+
+def _decoded(source: Source, errors: str) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")(errors)
+    read, lines = 0, 1
+    for chunk in source.chunks():
+        pending = len(decoder.getstate()[0])
+        try:
+            piece = decoder.decode(chunk)
+        except UnicodeDecodeError as error:
+            raise _invalid(source, error, read - pending, lines) from error
+        read += len(chunk)
+        lines += piece.count("\n")
+        yield piece
+    try:
+        yield decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _invalid(source, error, read - len(error.object), lines) from error
+
+
+def _invalid(source: Source, error: UnicodeDecodeError, offset: int, lines: int) -> FileError:
+    line = lines + error.object[: error.start].count(b"\n")
+    return FileError(
+        f"{source.name} is not UTF-8: byte {offset + error.start} (line {line}) is 0x{error.object[error.start]:02x}, "
+        f"{error.reason}. "
+        "Pass --data.errors replace to read such bytes as U+FFFD, or --data.vocabulary byte to take bytes as they are."
+    )

@@ -1,0 +1,350 @@
+"""Vocabularies: text to symbols and back. A model carries its own, as JSON.
+
+Symbol 0 is the boundary: it stands before the first token, and after the last one where sequences are independent.
+Where there is an unknown symbol, it is 1.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.errors import FileError, InputError, MissingExtraError, UnknownNameError
+
+Ids = NDArray[np.int64]
+
+BOUNDARY = 0
+UNKNOWN = 1
+_CODE_POINTS = 0x110000
+
+
+class Vocabulary(ABC):
+    """Symbols 0..size-1 and the text they stand for."""
+
+    kind: ClassVar[str]
+    unknown: int | None = UNKNOWN
+    size: int
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Vocabulary:
+        """The vocabulary of a text: what occurs at least `min_count` times; BPE aims at `size` symbols."""
+
+    @abstractmethod
+    def encode(self, text: str) -> Ids:
+        """The symbols of a text that is whole, or cut where `cut` allows it."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some symbols."""
+
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """What `restore` needs, ready for JSON."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, content: dict[str, Any]) -> Vocabulary:
+        """The inverse of `content`."""
+
+    def cut(self, text: str) -> int:
+        """How many characters of `text` can be encoded before it is known what follows."""
+        return len(text)
+
+    def decoder(self) -> Decoder:
+        """Decodes one symbol at a time, each piece when it is complete."""
+        return Decoder(self)
+
+    def encode_known(self, text: str) -> Ids:
+        """The symbols of a prompt; an error that names what the vocabulary lacks."""
+        ids = self.encode(text)
+        if self.unknown is not None and (ids == self.unknown).any():
+            raise InputError(
+                f"the text has {self._unknown_in(text)}, which this model's vocabulary of {self.size} symbols "
+                f"({self.kind}) lacks; leave it out, or train with it (a byte vocabulary knows every text)"
+            )
+        return ids
+
+    def _unknown_in(self, text: str) -> str:
+        return "a symbol"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.content()}
+
+
+class Decoder:
+    """Symbols in, text out, piece by piece."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def push(self, symbol: int) -> str:
+        return self.vocabulary.decode([symbol])
+
+
+class Characters(Vocabulary):
+    """One symbol per character.
+
+    >>> v = Characters.fit(["abba"], min_count=1, size=0)
+    >>> v.encode("bac").tolist(), v.decode([2, 3])
+    ([3, 2, 1], 'ab')
+    """
+
+    kind = "char"
+
+    def __init__(self, characters: str) -> None:
+        self.characters = characters
+        self.size = 2 + len(characters)
+        self._ids = np.full(_CODE_POINTS, UNKNOWN, dtype=np.int64)
+        self._ids[_code_points(characters)] = np.arange(2, self.size)
+
+    @classmethod
+    def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Characters:
+        counts = np.zeros(_CODE_POINTS, dtype=np.int64)
+        for piece in pieces:
+            points, times = np.unique(_code_points(piece), return_counts=True)
+            counts[points] += times
+        return cls("".join(chr(point) for point in np.flatnonzero(counts >= max(1, min_count))))
+
+    def encode(self, text: str) -> Ids:
+        return self._ids[_code_points(text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join(self.characters[i - 2] if i >= 2 else ("" if i == BOUNDARY else "�") for i in ids)
+
+    def _unknown_in(self, text: str) -> str:
+        return repr(text[int(np.flatnonzero(self.encode(text) == UNKNOWN)[0])])
+
+    def content(self) -> dict[str, Any]:
+        return {"characters": self.characters}
+
+    @classmethod
+    def restore(cls, content: dict[str, Any]) -> Characters:
+        return cls(content["characters"])
+
+
+def _code_points(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+class Bytes(Vocabulary):
+    """One symbol per byte of UTF-8: it knows every text.
+
+    >>> v = Bytes()
+    >>> v.decode(v.encode("é").tolist())
+    'é'
+    """
+
+    kind = "byte"
+    unknown = None
+    size = 257
+
+    @classmethod
+    def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Bytes:
+        return cls()
+
+    def encode(self, text: str) -> Ids:
+        return np.frombuffer(text.encode("utf-8", "surrogateescape"), dtype=np.uint8).astype(np.int64) + 1
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(i - 1 for i in ids if i != BOUNDARY).decode(errors="replace")
+
+    def decoder(self) -> Decoder:
+        return _ByteDecoder(self)
+
+    def content(self) -> dict[str, Any]:
+        return {}
+
+    @classmethod
+    def restore(cls, content: dict[str, Any]) -> Bytes:
+        return cls()
+
+
+class _ByteDecoder(Decoder):
+    """A character comes out with its last byte."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, symbol: int) -> str:
+        return self._utf8.decode(b"" if symbol == BOUNDARY else bytes([symbol - 1]))
+
+
+_WORDS = re.compile(r"\n|\S+")
+_LAST_SPACES = re.compile(r"\s+\S*\Z")
+
+
+class Words(Vocabulary):
+    """One symbol per run of characters between spaces, and one per line break, as the word-level corpora have it.
+
+    >>> v = Words.fit(["to be\\nor not to be"], min_count=2, size=0)
+    >>> v.encode("to be or").tolist(), v.decode([2, 3, 1])
+    ([3, 2, 1], 'be to <unk>')
+    """
+
+    kind = "word"
+
+    def __init__(self, words: list[str]) -> None:
+        self.words = words
+        self.size = 2 + len(words)
+        self._ids = {word: i for i, word in enumerate(words, 2)}
+
+    @classmethod
+    def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Words:
+        counts: Counter[str] = Counter()
+        for piece in rejoined(pieces, _cut_at_spaces):
+            counts.update(_WORDS.findall(piece))
+        # Frequent words first, as an adaptive softmax needs them.
+        return cls(sorted((w for w, n in counts.items() if n >= max(1, min_count)), key=lambda w: (-counts[w], w)))
+
+    def encode(self, text: str) -> Ids:
+        return np.array([self._ids.get(w, UNKNOWN) for w in _WORDS.findall(text)], dtype=np.int64)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return re.sub(r" ?\n ?", "\n", " ".join(self._word(i) for i in ids if i != BOUNDARY))
+
+    def decoder(self) -> Decoder:
+        return _WordDecoder(self)
+
+    def cut(self, text: str) -> int:
+        return _cut_at_spaces(text)
+
+    def _word(self, i: int) -> str:
+        return self.words[i - 2] if i >= 2 else "<unk>"
+
+    def _unknown_in(self, text: str) -> str:
+        return repr(next(w for w in _WORDS.findall(text) if w not in self._ids))
+
+    def content(self) -> dict[str, Any]:
+        return {"words": self.words}
+
+    @classmethod
+    def restore(cls, content: dict[str, Any]) -> Words:
+        return cls(content["words"])
+
+
+class _WordDecoder(Decoder):
+    """A space comes before each word that follows another one."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._space = ""
+
+    def push(self, symbol: int) -> str:
+        word = self.vocabulary.decode([symbol])
+        before = "" if word == "\n" else self._space
+        if symbol != BOUNDARY:
+            self._space = "" if word == "\n" else " "
+        return before + word if word else ""
+
+
+def _cut_at_spaces(text: str) -> int:
+    """Before the last run of spaces: no word and no BPE token goes on from there to the left."""
+    match = _LAST_SPACES.search(text)
+    return match.start() if match else 0
+
+
+class Bpe(Vocabulary):
+    """Byte-pair encoding over bytes, by the `tokenizers` package: it knows every text."""
+
+    kind = "bpe"
+    unknown = None
+
+    def __init__(self, model: str) -> None:
+        try:
+            import tokenizers
+        except ImportError as error:
+            raise MissingExtraError("tokenizers", "bpe") from error
+        self._model = model
+        self._tokenizer = tokenizers.Tokenizer.from_str(model)
+        self.size = self._tokenizer.get_vocab_size()
+
+    @classmethod
+    def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Bpe:
+        try:
+            from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        except ImportError as error:
+            raise MissingExtraError("tokenizers", "bpe") from error
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=size, min_frequency=min_count, show_progress=False, special_tokens=["<|boundary|>"],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        )  # fmt: skip
+        tokenizer.train_from_iterator(rejoined(pieces, _cut_at_spaces), trainer)
+        return cls(tokenizer.to_str())
+
+    def encode(self, text: str) -> Ids:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode([i for i in ids if i != BOUNDARY], skip_special_tokens=False))
+
+    def decoder(self) -> Decoder:
+        return _BpeDecoder(self)
+
+    def cut(self, text: str) -> int:
+        return _cut_at_spaces(text)
+
+    def content(self) -> dict[str, Any]:
+        return {"model": self._model}
+
+    @classmethod
+    def restore(cls, content: dict[str, Any]) -> Bpe:
+        return cls(content["model"])
+
+
+class _BpeDecoder(Decoder):
+    """A token may end inside a character: it comes out with the token that completes it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        super().__init__(vocabulary)
+        self._pending: list[int] = []
+
+    def push(self, symbol: int) -> str:
+        self._pending.append(symbol)
+        text = self.vocabulary.decode(self._pending)
+        if text.endswith("�") and len(self._pending) < 4:
+            return ""
+        self._pending.clear()
+        return text
+
+
+VOCABULARIES: dict[str, type[Vocabulary]] = {"char": Characters, "byte": Bytes, "word": Words, "bpe": Bpe}
+
+
+def kind(name: str) -> type[Vocabulary]:
+    """The class called `name`."""
+    if name not in VOCABULARIES:
+        raise UnknownNameError("vocabulary", name, VOCABULARIES)
+    return VOCABULARIES[name]
+
+
+def from_json(content: dict[str, Any]) -> Vocabulary:
+    """What `to_json` wrote."""
+    try:
+        return kind(content["kind"]).restore(content)
+    except (KeyError, TypeError) as error:
+        raise FileError(f"this is no vocabulary that this version knows: {error}") from error
+
+
+def rejoined(pieces: Iterable[str], cut: Any) -> Iterator[str]:
+    """The same text in pieces that end where `cut` says that they may."""
+    rest = ""
+    for piece in pieces:
+        rest += piece
+        end = cut(rest)
+        if end:
+            yield rest[:end]
+            rest = rest[end:]
+    if rest:
+        yield rest

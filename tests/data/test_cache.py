@@ -1,0 +1,59 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from elman.data import encode, open_text
+from elman.data.vocabulary import Bytes, Characters, Words
+from elman.errors import FileError
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "a.txt").write_text("one two\n\nthree")
+    (tmp_path / "b.txt").write_text("four")
+    return open_text([str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
+
+
+def test_units(text, tmp_path):
+    vocabulary = Characters.fit((p for _, p in text.pieces()), 1, 0)
+
+    def sequences(unit):
+        encoded = encode(text, vocabulary, unit, tmp_path / unit)
+        ids = encoded.ids.tolist()
+        assert ids[0] == 0
+        cuts = [i for i, symbol in enumerate(ids) if symbol == 0] + [len(ids)]
+        return (
+            [vocabulary.decode(ids[a + 1 : b]) for a, b in pairwise(cuts)],
+            encoded.characters,
+            encoded.tokens,
+        )
+
+    assert sequences("text") == (["one two\n\nthreefour"], 18, 18)
+    assert sequences("lines") == (["one two", "three", "four", ""], 19, 19)
+    assert sequences("documents") == (["one two\n\nthree", "four", ""], 20, 20)
+
+
+def test_encoded_once(text, tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    first = encode(text, Bytes(), "text", folder)
+    monkeypatch.setattr(Bytes, "encode", lambda *_: pytest.fail("encoded again"))
+    again = encode(text, Bytes(), "text", folder)
+    np.testing.assert_array_equal(first.ids, again.ids)
+    assert isinstance(again.ids, np.memmap)
+
+
+def test_another_vocabulary_is_another_file(text, tmp_path):
+    folder = tmp_path / "cache"
+    encode(text, Bytes(), "text", folder)
+    words = encode(text, Words(["one"]), "text", folder)
+    assert (words.tokens, words.unknown) == (5, 4)  # one, two, two line breaks, threefour
+
+
+def test_a_truncated_cache_is_noticed(text, tmp_path):
+    folder = tmp_path / "cache"
+    encode(text, Bytes(), "text", folder)
+    (path,) = folder.glob("*.bin")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(FileError, match="truncated"):
+        encode(text, Bytes(), "text", folder)

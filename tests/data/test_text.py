@@ -1,0 +1,92 @@
+import gzip
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from elman.data import text as texts
+from elman.data.text import open_text
+from elman.errors import FileError, InputError
+
+
+def whole(text):
+    return "".join(piece for _, piece in text.pieces())
+
+
+def test_files_folders_and_gz_are_read_in_order(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "b.txt").write_text("bé\n")
+    (tmp_path / "folder" / "a.txt").write_text("a\n")
+    (tmp_path / "folder" / ".hidden").write_text("no")
+    with gzip.open(tmp_path / "c.gz", "wt", encoding="utf-8") as file:
+        file.write("ç\n")
+    assert whole(open_text([str(tmp_path / "c.gz"), str(tmp_path / "folder")])) == "ç\na\nbé\n"
+
+
+def test_standard_input_can_be_read_twice(monkeypatch):
+    texts._standard_input.cache_clear()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO("héllo".encode())))
+    text = open_text(["-"])
+    assert whole(text) == whole(text) == "héllo"
+    texts._standard_input.cache_clear()
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 1 << 20])
+def test_characters_across_chunks_and_cuts_by_position(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(texts, "CHUNK", chunk)
+    content = "añb€c𝄞d" * 3
+    (tmp_path / "t").write_text(content)
+    text = open_text([str(tmp_path / "t")])
+    assert whole(text) == content
+    assert text.measure()[1] == len(content)
+    for start in range(0, len(content), 4):
+        assert whole(text.cut(start, start + 5)) == content[start : start + 5]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 5, 1 << 20])
+def test_invalid_utf8_says_where(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(texts, "CHUNK", chunk)
+    path = tmp_path / "bad.txt"
+    path.write_bytes("é\nab\xe9".encode() + b"\nx\xff y")
+    where = path.read_bytes().index(b"\xff")
+    with pytest.raises(
+        FileError, match=rf"bad\.txt is not UTF-8: byte {where} \(line 3\) is 0xff.*--data\.errors replace.*byte"
+    ):
+        whole(open_text([str(path)]))
+    assert whole(open_text([str(path)], "replace")).endswith("x� y")
+
+
+def test_a_character_that_the_file_cuts_off_says_where(tmp_path):
+    (tmp_path / "t").write_bytes(b"ab\xe2\x82")
+    with pytest.raises(FileError, match="byte 2 "):
+        whole(open_text([str(tmp_path / "t")]))
+
+
+def test_the_fingerprint_sees_text_and_files_but_not_names(tmp_path):
+    for name, content in (("a", "xy"), ("b", "xy"), ("c", "x"), ("d", "y")):
+        (tmp_path / name).write_text(content)
+
+    def mark(*names):
+        return open_text([str(tmp_path / n) for n in names]).measure()[0]
+
+    assert mark("a") == mark("b") != mark("c")
+    assert mark("c", "d") != mark("a")
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(FileError, match="no file or folder"):
+        open_text([str(tmp_path / "none")])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no text"):
+        open_text([str(tmp_path / "empty")])
+    (tmp_path / "not.gz").write_text("plain")
+    with pytest.raises(FileError, match="cannot read"):
+        whole(open_text([str(tmp_path / "not.gz")]))
+
+
+def test_embedded_texts_are_there():
+    assert "statement" in whole(open_text(["embedded"]))
+    assert next(iter(open_text(["embedded:stdlib"]).pieces()))[1]
+    with pytest.raises(KeyError, match="stdlib, topics"):
+        open_text(["embedded:nothing"])
