@@ -1,0 +1,29 @@
+"""What stands before a core: symbols to vectors."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Embedding(nn.Module):
+    """x[t] = E[symbol], with dropout. Activations are in `dtype` where that is given (bfloat16), else as wide as E."""
+
+    def __init__(
+        self, vocabulary_size: int, size: int, *, dropout: float = 0.0, dtype: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.vocabulary_size, self.output_size = vocabulary_size, size
+        self.dropout, self.dtype = dropout, dtype
+        self.weight = nn.Parameter(torch.empty(vocabulary_size, size))  # (V, D)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        # Rows of length one: as a tied read-out, E starts with logits of order one.
+        nn.init.normal_(self.weight, std=self.output_size**-0.5)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        """symbols (B, T) or (B,) -> (..., D)."""
+        x = F.dropout(F.embedding(symbols, self.weight), self.dropout, self.training)
+        return x if self.dtype is None else x.to(self.dtype)

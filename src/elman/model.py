@@ -1,0 +1,50 @@
+"""A model is embed -> core -> read-out -> distribution. Tasks differ in which, and in their targets; in nothing else.
+
+For every row and every t < lengths: if reset[t], the state becomes init_state; then P[t], state = step(x[t], state).
+That is a Core with a distribution in place of y.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from elman.core import Core
+from elman.state import State
+
+
+class SequenceModel(nn.Module):
+    """Inputs in, a distribution for each time step out, and the state in between is the caller's.
+
+    >>> import torch
+    >>> from elman.cells import cell
+    >>> from elman.embed import Embedding
+    >>> from elman.readout import Softmax
+    >>> model = SequenceModel(Embedding(5, 3), cell("elman", 3, 4), Softmax(4, 5))
+    >>> predicted, state = model.scan(torch.tensor([[1, 2, 3]]))
+    >>> predicted.log_prob(torch.tensor([[2, 3, 4]])).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, embed: nn.Module, core: Core, readout: nn.Module) -> None:
+        super().__init__()
+        self.embed, self.core, self.readout = embed, core, readout
+
+    def init_state(self, batch_size: int) -> Any:
+        """The state before the first input, `batch_size` rows of it."""
+        return self.core.init_state(batch_size)
+
+    def step(self, x: Tensor, state: State) -> tuple[Any, Any]:
+        """One input for each row, x (B, ...): the distribution of what follows, and the state after it."""
+        y, state = self.core.step(self.embed(x), state)
+        return self.readout(y), state
+
+    def scan(
+        self, x: Tensor, state: Any = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
+    ) -> tuple[Any, Any]:
+        """Inputs x (B, T, ...): the distribution of what follows each; the state after each row's last valid input."""
+        y, state = self.core.scan(self.embed(x), state, lengths=lengths, reset=reset)
+        return self.readout(y), state
+
+    forward = scan
