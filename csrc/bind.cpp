@@ -54,11 +54,11 @@ void bind_scan(nb::module_& m, const std::string& suffix, LinearScan<T>* Table<T
       });
   def(m, "linear_scan_back" + suffix,
       [back](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address h0, Address lengths,
-             Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast, bool constant,
-             Address ga, Address gb, Address gh0, int threads) {
+             Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast,
+             Address ga, Address sum, Address gb, Address gh0, int threads) {
         (kernels().of<T>().*back)({B, N, C}, rows<T>(a, a_row, a_time), at<T>(h0), checked(lengths, B, N),
-                                  at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast), constant,
-                                  at<T>(ga), at<T>(gb), at<T>(gh0), threads);
+                                  at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast), at<T>(ga),
+                                  at<double>(sum), at<T>(gb), at<T>(gh0), threads);
       });
 }
 

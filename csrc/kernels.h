@@ -26,10 +26,10 @@ using LinearScan = void(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t
                         T* h, T* last, int threads);
 
 // Gradients of the above, as Torch defines them for complex numbers: through y = a x comes ga = gy conj(x).
-// ga is (B, T, C), or (B, C), summed over time, when `a` does not change in time (constant).
+// ga is (B, T, C); where `a` does not change in time its sum over time goes to sum (B, C) instead, else sum is null.
 template <class T>
 using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
-                            Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads);
+                            Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads);
 
 // y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
 template <class T>

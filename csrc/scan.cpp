@@ -135,7 +135,9 @@ struct Backward {
   const bool* reset;
   const T *a, *h0, *h, *gh, *glast;
   int64_t a_time, gh_time;
-  T *ga, *gb, *gh0;
+  T* ga;        // (T, C) where sum is null
+  double* sum;  // (C,), or null
+  T *gb, *gh0;
 
   template <class F>
   static ELMAN_INLINE void each_channel(int64_t C, const F& f) {
@@ -191,26 +193,28 @@ struct Backward {
     for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
   }
 
-  // ga (C,), the coefficients being constant: summed in blocks of time, each in registers, so that the sum over a long
-  // row does not lose what a single running float would.
+  // sum (C,), the coefficients being constant: products are added up in registers over a block of time, and blocks in
+  // double, so that a long row does not lose the digits that one running float would.
   void constant_coefficients() const {
     constexpr int64_t block = 32;
-    clear(ga, C);
+    clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
       const int64_t begin = std::max<int64_t>(end - block, 0);
       for (int64_t t = end - 1; t >= begin; --t) state(t);
       each_channel(C, [=](auto v, int64_t c) {
         using V = decltype(v);
-        V sum{};
+        V part{};
         for (int64_t t = end - 1; t >= begin; --t)
-          if (!reset[t]) sum = Field::conj_product(load<V>(before(t) + c), load<V>(gb + t * n.C + c), sum);
-        store(ga + c, V(load<V>(ga + c) + sum));
+          if (!reset[t]) part = Field::conj_product(load<V>(before(t) + c), load<V>(gb + t * n.C + c), part);
+        T lane[sizeof(V) / sizeof(T)];
+        store(lane, part);
+        for (int64_t i = 0; i < int64_t(sizeof(V) / sizeof(T)); ++i) sum[c + i] += double(lane[i]);
       });
     }
   }
 
-  void run(bool constant) const {
-    constant ? constant_coefficients() : coefficients();
+  void run() const {
+    sum ? constant_coefficients() : coefficients();
     for (int64_t t = length; t < n.T; ++t) clear(gb + t * n.C, C);
     if (length == 0) copy(glast, gh0, C);
     else if (reset[0]) clear(gh0, C);
@@ -220,15 +224,15 @@ struct Backward {
 
 template <class T, class Field>
 void backward(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h, Rows<T> gh,
-              const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
+              const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
   Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
     const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
     Backward<T, Field>{
         n, C, lengths[row], reset + row * n.T,
         a.data + row * a.row + first, h0 + state, h + sequence, gh.data + row * gh.row + first, glast + state,
         a.time, gh.time,
-        ga + (constant ? state : sequence), gb + sequence, gh0 + state,
-    }.run(constant);
+        ga ? ga + sequence : nullptr, sum ? sum + state : nullptr, gb + sequence, gh0 + state,
+    }.run();
   });
 }
 
@@ -249,8 +253,8 @@ void linear_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengt
 
 template <class T>
 void linear_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
-                      Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
-  backward<T, RealField<T>>(n, a, h0, lengths, reset, h, gh, glast, constant, ga, gb, gh0, threads);
+                      Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
+  backward<T, RealField<T>>(n, a, h0, lengths, reset, h, gh, glast, ga, sum, gb, gh0, threads);
 }
 
 template <class T>
@@ -261,8 +265,8 @@ void complex_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* leng
 
 template <class T>
 void complex_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
-                       Rows<T> gh, const T* glast, bool constant, T* ga, T* gb, T* gh0, int threads) {
-  backward<T, ComplexField<T>>(reals(n), reals(a), h0, lengths, reset, h, reals(gh), glast, constant, ga, gb, gh0,
+                       Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
+  backward<T, ComplexField<T>>(reals(n), reals(a), h0, lengths, reset, h, reals(gh), glast, ga, sum, gb, gh0,
                                threads);
 }
 

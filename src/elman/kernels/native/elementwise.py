@@ -85,7 +85,9 @@ class _Silu(torch.autograd.Function):
         return gy * (s + x * s * (1 - s))
 
 
-def _apply(function: type[torch.autograd.Function], op: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor) -> Tensor:
+def _apply(
+    function: type[torch.autograd.Function], op: Callable[..., Tensor], plain: Callable[..., Tensor], x: Tensor
+) -> Tensor:
     if x.is_complex():  # no recurrence needs these, so they have no kernel
         return plain(x)
     if torch.is_grad_enabled() and x.requires_grad:

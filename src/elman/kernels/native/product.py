@@ -57,7 +57,14 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     y = x.new_empty((*x.shape[:-1], N))
     M = y.numel() // N if N else 0
     getattr(_native, "linear" + SUFFIX[x.dtype])(
-        M, N, D, x.data_ptr(), weight.data_ptr(), 0 if bias is None else bias.data_ptr(), y.data_ptr(), torch.get_num_threads()
+        M,
+        N,
+        D,
+        x.data_ptr(),
+        weight.data_ptr(),
+        0 if bias is None else bias.data_ptr(),
+        y.data_ptr(),
+        torch.get_num_threads(),
     )
     return y
 

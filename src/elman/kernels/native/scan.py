@@ -99,14 +99,20 @@ def _run_backward(
     gh, gh_row, gh_time = rows(gh.resolve_conj())
     h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
     h, glast = h.contiguous(), glast.resolve_conj().contiguous()
-    ga = h.new_empty((B, C) if constant else (B, T, C))
+    ga = h.new_empty((0 if constant else B, T, C))
+    total = h.new_empty((B if constant else 0, C), dtype=torch.complex128 if h.is_complex() else torch.float64)
     gb, gh0 = torch.empty_like(h), torch.empty_like(h0)
     getattr(_native, "linear_scan_back" + SUFFIX[h.dtype])(
         B, T, C, a.data_ptr(), a_row, a_time, h0.data_ptr(), lengths.data_ptr(), reset.data_ptr(), h.data_ptr(),
-        gh.data_ptr(), gh_row, gh_time, glast.data_ptr(), constant,
-        ga.data_ptr(), gb.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
+        gh.data_ptr(), gh_row, gh_time, glast.data_ptr(),
+        ga.data_ptr(), total.data_ptr() if constant else 0, gb.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
-    return ga.sum(0) if constant else ga, gb, gh0
+    return _over_rows(total).to(h.dtype) if constant else ga, gb, gh0
+
+
+def _over_rows(x: Tensor) -> Tensor:
+    """x (B, C) -> (C,), in the order of the rows: Torch's own sum may depend on the threads."""
+    return x.cumsum(0)[-1] if len(x) else x.sum(0)
 
 
 def _fake(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
