@@ -38,7 +38,7 @@ def episodes(row):
 
 
 def enumerate_paths(pi, P, likelihoods):
-    """One chain, likelihoods (T, N): its probability, posteriors, expected transitions, distribution of the next state."""
+    """One chain, likelihoods (T, N): its probability, posteriors, transitions, distribution of the next state."""
     length = len(likelihoods)
     total, posterior = 0.0, torch.zeros(length, N, dtype=torch.float64)
     transitions, following = torch.zeros(N, N, dtype=torch.float64), torch.zeros(N, dtype=torch.float64)

@@ -79,3 +79,16 @@ def test_each_state_has_a_step_of_its_own():
 def test_options_outside_their_range_are_named(options, message):
     with pytest.raises(InputError, match=message):
         S5(3, 3, **options)
+
+
+@pytest.mark.parametrize("init", ["hippo", "lin"])
+def test_the_dense_system_starts_with_unit_gain(init):
+    """Entries of the dense B have variance 1 / D, those of C 1 / N (5 standard errors)."""
+    torch.manual_seed(0)
+    N, D, H = 64, 100, 50
+    core = S5(D, H, state_size=N, init=init)
+    _, V = INITIAL[init](N)
+    B = 2 * (V @ torch.view_as_complex(core.B.detach().double())).real
+    C = 2 * (torch.view_as_complex(core.C.detach().double()) @ V.mH).real
+    assert abs(float(B.var() * D) - 1) < 5 * (2 / (N * D)) ** 0.5
+    assert abs(float(C.var() * N) - 1) < 5 * (2 / (H * N)) ** 0.5
