@@ -36,20 +36,6 @@ def test_one_input_at_a_time_in_a_batch_of_one_gives_the_same_bits(name, options
 
 
 @each_variant
-def test_bfloat16_activations_beside_float32_parameters(name, options):
-    """The states are as wide as for float32 activations of the same values, and equal: only x and y are narrow."""
-    torch.manual_seed(0)
-    core = CELLS[name](4, 4, **options)
-    x = torch.randn(2, 30, 4).bfloat16()
-    y, state = core.scan(x)
-    wide, expected = core.scan(x.float())
-    assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y, wide.bfloat16())
-    for given, wanted in zip(states.leaves(state), states.leaves(expected), strict=True):
-        torch.testing.assert_close(given, wanted)  # dtypes included
-
-
-@each_variant
 def test_a_state_wider_than_the_parameters_stays_wide_beside_bfloat16(name, options):
     core = CELLS[name](4, 4, **options)
     wide = states.map(lambda leaf: leaf.to(torch.promote_types(leaf.dtype, torch.float64)), core.init_state(2))
