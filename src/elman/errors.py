@@ -4,6 +4,7 @@ ElmanError
 ├── InputError        a tensor, length, state or option that does not fit      (also a ValueError)
 ├── UnknownNameError  a name that is in no registry: says which names there are (also a KeyError)
 ├── FileError         a file that is missing, truncated, foreign or of a newer version
+├── TrainingError     a run that cannot go on, for its loss is no number
 ├── KernelError       a kernel that is not there or cannot do this
 └── MissingExtraError an optional dependency that is not installed              (also an ImportError)
 
@@ -39,6 +40,10 @@ class UnknownNameError(ElmanError, KeyError):
 
 class FileError(ElmanError):
     """A file that cannot be used for what it was given for."""
+
+
+class TrainingError(ElmanError, RuntimeError):
+    """A run that cannot go on."""
 
 
 class KernelError(ElmanError, RuntimeError):

@@ -1,0 +1,108 @@
+"""A model, a checkpoint: a folder of safetensors and JSON that is there whole or not at all.
+
+A folder is written under a temporary name, flushed and renamed; the one that was there before stays until then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from elman.errors import FileError
+
+
+def write(path: Path, fill: Callable[[Path], None]) -> None:
+    """Replace the folder `path` by one that `fill` has filled."""
+    new, old = _new(path), _old(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir()
+        fill(new)
+        _flush(new)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        new.rename(path)
+        _sync(path.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(new, ignore_errors=True)
+        kept = f"; what {path} held before is still there" if find(path) else ""
+        raise FileError(f"cannot write {path}: {error}{kept}. Free some space, or choose another folder.") from error
+
+
+def find(path: Path) -> Path | None:
+    """The folder `path`; or the one before it, if the process died between the two renames; or None."""
+    return next((folder for folder in (path, _old(path)) if folder.is_dir()), None)
+
+
+def write_json(path: Path, kind: str, version: int, content: dict[str, Any]) -> None:
+    """JSON with what it is and which version of that."""
+    path.write_text(
+        json.dumps({"format": kind, "version": version, **content}, indent=1, ensure_ascii=False), encoding="utf-8"
+    )
+
+
+def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
+    """What `write_json` wrote; a FileError if it is something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise FileError(f"{path.parent} holds no {kind}: there is no {path.name} in it") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} cannot be read ({error}); it may be truncated") from error
+    if not isinstance(content, dict) or content.get("format") != kind:
+        raise FileError(
+            f"{path} is no {kind}: its format is {content.get('format') if isinstance(content, dict) else None!r}"
+        )
+    if content.get("version", 0) > version:
+        raise FileError(
+            f"{path} was written by a newer version of Elman: it is version {content['version']} of {kind}, "
+            f"this one reads up to {version}. Upgrade Elman."
+        )
+    return content
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # how safetensors reports a full disk
+        raise OSError(str(error)) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise FileError(f"{path} cannot be read ({error}); it is missing or truncated") from error
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _flush(folder: Path) -> None:
+    for file in folder.iterdir():
+        _sync(file)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

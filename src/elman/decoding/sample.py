@@ -1,0 +1,118 @@
+"""Sampling, one symbol per row and step, in numpy: a dozen small Torch calls would cost more than the model.
+
+P'(v) is proportional to P(v)^(1/temperature) over the symbols that top_k and top_p leave; temperature 0 takes the most
+probable one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elman.errors import InputError
+from elman.state import State
+
+
+class Carried(NamedTuple):
+    """All that the next symbol depends on, as a value: it can be saved, forked and carried on."""
+
+    core: State
+    token: Tensor  # (B,) int64: the last symbol, which the core has not read yet
+    seen: Tensor  # (B, V) bool: the symbols so far, for the repetition penalty
+    draws: Tensor  # (B, 2) int64: the seed of each row, and how many numbers have been drawn from it
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to choose.
+
+    Args:
+        temperature: below 1 sharper, above 1 flatter, 0 the most probable symbol always
+        top_k: choose among so many of the most probable symbols; 0 among all
+        top_p: choose among the most probable symbols that together have this probability
+        repetition_penalty: what the log-probability of every symbol seen before is multiplied by
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise InputError(
+                f"temperature is {self.temperature}; it must be at least 0, and 0 takes the most probable symbol"
+            )
+        if self.top_k < 0:
+            raise InputError(f"top_k is {self.top_k}; it must be at least 0, and 0 leaves all symbols")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p is {self.top_p}; it must be above 0 and at most 1, and 1 leaves all symbols")
+        if not 0 < self.repetition_penalty < float("inf"):
+            raise InputError(
+                f"repetition_penalty is {self.repetition_penalty}; it must be positive, and 1 changes nothing"
+            )
+
+    def choose(self, log_probs: NDArray[Any], seen: NDArray[np.bool_], u: float) -> int:
+        """A symbol, from log-probabilities (V,) and a uniform number u."""
+        scores = log_probs.astype(np.float64)
+        if self.repetition_penalty != 1:
+            scores[seen] *= self.repetition_penalty
+        if self.temperature == 0:
+            return int(scores.argmax())
+        p = np.exp((scores - scores.max()) / self.temperature)
+        if 0 < self.top_k < len(p) or self.top_p < 1:
+            return self._among_the_top(p, u)
+        return _at(p.cumsum(), u)
+
+    def _among_the_top(self, p: NDArray[np.float64], u: float) -> int:
+        order = np.argsort(-p, kind="stable")[: self.top_k or None]
+        total = p[order].cumsum()
+        keep = int(np.searchsorted(total, self.top_p * total[-1])) + 1  # the one that reaches top_p is in
+        return int(order[_at(total[:keep], u)])
+
+
+def _at(total: NDArray[np.float64], u: float) -> int:
+    """The place at which a cumulated sum passes u times its end."""
+    return min(int(np.searchsorted(total, u * total[-1], side="right")), len(total) - 1)
+
+
+class Sampler:
+    """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it."""
+
+    def __init__(self, model: Any, start: Carried, settings: Sampling) -> None:
+        self.model, self.settings = model, settings
+        self.core = start.core
+        self.token = start.token.numpy().copy()
+        self.seen = start.seen.numpy().copy()
+        self.draws = start.draws.numpy().copy()
+        self.generators = [generator(int(seed), int(drawn)) for seed, drawn in self.draws]
+
+    def next(self) -> NDArray[np.int64]:
+        """The next symbol (B,) of each row."""
+        with torch.inference_mode():
+            predicted, self.core = self.model.scan(torch.from_numpy(self.token)[:, None], self.core)
+            log_probs = predicted.log_probs()[:, 0].float().cpu().numpy()
+        chosen = [
+            self.settings.choose(row, seen, g.random())
+            for row, seen, g in zip(log_probs, self.seen, self.generators, strict=True)
+        ]
+        self.token = np.array(chosen)
+        self.seen[np.arange(len(chosen)), self.token] = True
+        self.draws[:, 1] += 1
+        return self.token
+
+    @property
+    def state(self) -> Carried:
+        """What the rows go on from."""
+        return Carried(self.core, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, self.draws)))
+
+
+def generator(seed: int, drawn: int) -> np.random.Generator:
+    """The generator of a seed after `drawn` numbers; each uniform number is one step of it."""
+    bits = np.random.PCG64(seed)
+    return np.random.Generator(bits.advance(drawn))

@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+import torch
+
+from elman.decoding.sample import Carried, Sampler, Sampling, generator
+from elman.distributions import Categorical
+from elman.errors import InputError
+
+P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
+NONE = np.zeros(5, dtype=bool)
+
+
+def frequencies(settings, p=P, seen=NONE, n=4000):
+    """With u on a fine grid, the frequencies are the probabilities to 1 / n."""
+    chosen = [settings.choose(np.log(p), seen, (i + 0.5) / n) for i in range(n)]
+    return np.bincount(chosen, minlength=len(p)) / n
+
+
+def normal(p):
+    return p / p.sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Sampling(), P),
+        (Sampling(temperature=0.5), normal(P**2)),
+        (Sampling(temperature=2.0), normal(P**0.5)),
+        (Sampling(temperature=0), np.eye(5)[0]),
+        (Sampling(top_k=2), normal(P * [1, 1, 0, 0, 0])),
+        (Sampling(top_k=99), P),
+        (Sampling(top_p=0.6), normal(P * [1, 1, 0, 0, 0])),
+        (Sampling(top_p=0.01), np.eye(5)[0]),
+        (Sampling(top_k=3, top_p=0.999), normal(P * [1, 1, 1, 0, 0])),
+    ],
+)
+def test_the_probabilities_are_what_the_settings_say(settings, expected):
+    np.testing.assert_allclose(frequencies(settings), expected, atol=1e-3)
+    shuffled = [3, 0, 4, 1, 2]
+    np.testing.assert_allclose(frequencies(settings, P[shuffled]), expected[shuffled], atol=1e-3)
+
+
+def test_the_repetition_penalty_is_for_what_was_seen():
+    seen = np.array([True, False, False, False, False])
+    expected = normal(np.where(seen, P**1.5, P))
+    np.testing.assert_allclose(frequencies(Sampling(repetition_penalty=1.5), seen=seen), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"top_k": -1},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"repetition_penalty": 0.0},
+    ],
+)
+def test_bad_settings(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        Sampling(**bad)
+
+
+def test_a_generator_goes_on_where_it_was():
+    whole = [generator(7, 0)]
+    numbers = [whole[0].random() for _ in range(10)]
+    assert [generator(7, i).random() for i in range(10)] == numbers
+
+
+class Counter:
+    """The symbol after v is v + 1, nearly always; the state counts the steps."""
+
+    def scan(self, x, state):
+        logits = torch.nn.functional.one_hot((x + 1) % 5, 5).float() * 2
+        return Categorical(logits), state + 1
+
+
+def test_the_state_is_all_that_a_sampler_needs():
+    start = Carried(
+        torch.zeros(2, 1), torch.tensor([0, 3]), torch.zeros(2, 5, dtype=torch.bool), torch.tensor([[1, 0], [2, 0]])
+    )
+    sampler = Sampler(Counter(), start, Sampling(repetition_penalty=1.2))
+    whole = [sampler.next().tolist() for _ in range(8)]
+    first = Sampler(Counter(), start, Sampling(repetition_penalty=1.2))
+    some = [first.next().tolist() for _ in range(3)]
+    second = Sampler(Counter(), first.state, Sampling(repetition_penalty=1.2))
+    assert some + [second.next().tolist() for _ in range(5)] == whole
+    assert second.state.core.tolist() == [[8.0], [8.0]]

@@ -1,0 +1,66 @@
+import errno
+
+import pytest
+
+from elman import artifact
+from elman.errors import FileError
+
+
+def put(text):
+    return lambda folder: (folder / "file").write_text(text)
+
+
+def test_a_folder_is_replaced_whole(tmp_path):
+    path = tmp_path / "deep" / "folder"
+    artifact.write(path, put("one"))
+    artifact.write(path, put("two"))
+    assert (path / "file").read_text() == "two"
+    assert [p.name for p in path.parent.iterdir()] == ["folder"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    artifact.write(tmp_path / "folder", put("one"))
+
+    def fill(folder):
+        (folder / "file").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(FileError, match=r"No space left.*still there"):
+        artifact.write(tmp_path / "folder", fill)
+    assert (tmp_path / "folder" / "file").read_text() == "one"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+class Died(BaseException):
+    """What a killed process would be: nothing catches it."""
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_dying_anywhere_leaves_a_whole_folder(tmp_path, monkeypatch, renames):
+    path = tmp_path / "folder"
+    artifact.write(path, put("one"))
+    done = []
+    rename = type(path).rename
+
+    def dying(self, target):
+        if len(done) == renames:
+            raise Died
+        done.append(target)
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path), "rename", dying)
+        if renames == 2:
+            patch.setattr(artifact, "_sync", lambda p: (_ for _ in ()).throw(Died) if len(done) == 2 else None)
+        with pytest.raises(Died):
+            artifact.write(path, put("two"))
+    assert (artifact.find(path) / "file").read_text() == ("two" if renames == 2 else "one")
+    artifact.write(path, put("three"))
+    assert (path / "file").read_text() == "three"
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def test_nothing_there(tmp_path):
+    assert artifact.find(tmp_path / "none") is None
+    with pytest.raises(FileError, match=r"no kind: there is no x\.json"):
+        artifact.read_json(tmp_path / "x.json", "kind", 1)
