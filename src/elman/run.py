@@ -1,0 +1,250 @@
+"""A whole run: the configs of all parts in one, and what is built from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from elman import artifact
+from elman.data import DataConfig, Splits, Streams, open_splits
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.tasks import TASKS
+from elman.tasks.language_model import LanguageModel, ModelConfig, build
+from elman.tasks.markov import Markov
+from elman.training import checkpoint, optim
+from elman.training.checkpoint import Advance, Checkpoint
+from elman.training.distributed import Ranks, ranks
+from elman.training.interrupt import Interrupted
+from elman.training.loop import Run, TrainingConfig
+from elman.training.loop import train as turn
+from elman.training.optim import OptimConfig, Schedule
+from elman.training.record import Recorder, read_metrics
+from elman.training.unit import Unit
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run from text to model.
+
+    Args:
+        task: what is trained; lm is a language model
+        data: the texts, and how batches are cut from them
+        model: the network
+        optim: how its weights are changed
+        training: how long, and what is kept
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to go on with the run in `out` if there is one
+        seed: of everything that is random
+        device: auto, cpu or cuda
+    """
+
+    task: str = "lm"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    out: str = "runs/lm"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+
+
+def load(path: str | Path) -> LanguageModel:
+    """The model of a run (its best, or its last), or one that `save` wrote."""
+    root = Path(path)
+    if not root.is_dir() and artifact.find(root) is None:
+        raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
+    for name in ("best", "last"):
+        if folder := artifact.find(root / name):
+            return LanguageModel.load(folder)
+    return LanguageModel.load(artifact.find(root) or root)
+
+
+def train(config: RunConfig) -> tuple[LanguageModel, list[dict[str, Any]]]:
+    """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this."""
+    _check(config)
+    with ranks() as processes:
+        _train(config, processes)
+    return load(config.out), read_metrics(Path(config.out))
+
+
+def _check(config: RunConfig) -> None:
+    if config.task not in TASKS:
+        raise UnknownNameError("task", config.task, TASKS)
+    if config.resume not in ("never", "auto"):
+        raise UnknownNameError("way to resume", config.resume, ("never", "auto"))
+    for name in ("steps", "accumulate", "log_every", "evaluate_every"):
+        if getattr(config.training, name) < 1:
+            raise InputError(f"training.{name} is {getattr(config.training, name)}; it must be a positive whole number")
+    if config.seed < 0:
+        raise InputError(f"seed is {config.seed}; it must be a whole number of at least 0")
+
+
+def _train(config: RunConfig, processes: Ranks) -> None:
+    out = Path(config.out)
+    last = _last(out, config)
+    vocabulary = LanguageModel.load(last).vocabulary if last else None
+    splits = open_splits(config.data, vocabulary)
+    lm = _language_model(config, splits, last)
+    stored = checkpoint.load(last, lm.model.init_state(0)) if last else None
+    identity = _identity(config, splits)
+    if stored:
+        checkpoint.check_config(stored.config, identity, str(out))
+    if isinstance(lm.model, Markov):
+        _count(lm, splits, config)
+        return
+    run = _build(config, lm, splits, stored, identity, processes)
+    try:
+        turn(run, config.training, config.optim)
+    except Interrupted as stop:
+        stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
+        raise
+    finally:
+        run.recorder.close()
+
+
+def _last(out: Path, config: RunConfig) -> Path | None:
+    """The checkpoint to go on from, if there is one and that is wanted."""
+    last = checkpoint.latest(out) if config.resume == "auto" else None
+    ours = config.resume == "auto" and (out / "config.yaml").exists()
+    if last is None and not ours and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(
+            f"{out} exists; a run is never overwritten. Choose another --out, or continue it with --resume auto."
+        )
+    return last
+
+
+def _begin(out: Path, config: RunConfig) -> None:
+    """Make the run directory, once everything else is known to be in order."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name in ("metrics.jsonl", "samples.txt", "timings.jsonl"):
+            (out / name).write_bytes(b"")
+        (out / "config.yaml").write_text(render(config), encoding="utf-8")
+    except OSError as error:
+        raise FileError(f"cannot make the run directory {out}: {error}; choose another --out") from error
+
+
+def _language_model(config: RunConfig, splits: Splits, last: Path | None) -> LanguageModel:
+    torch.manual_seed(config.seed)
+    if last:
+        lm = LanguageModel.load(last)
+        lm.model.train()
+    else:
+        lm = LanguageModel(
+            build(config.model, splits.vocabulary.size), splits.vocabulary, config.model, config.data.unit
+        )
+    lm.model.to(_device(config.device))
+    return lm
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise UnknownNameError("device", name, ("auto", "cpu", "cuda"))
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is cuda, but there is none; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _identity(config: RunConfig, splits: Splits) -> dict[str, Any]:
+    """What must be the same for a run to be the same: everything but where it is, and the names of the texts."""
+    identity = asdict(config)
+    for name in ("out", "resume", "device"):
+        del identity[name]
+    for name in ("train", "valid", "test"):
+        identity["data"][name] = getattr(splits, name).name
+    return identity
+
+
+def _build(
+    config: RunConfig,
+    lm: LanguageModel,
+    splits: Splits,
+    stored: Checkpoint | None,
+    identity: dict[str, Any],
+    processes: Ranks,
+) -> Run:
+    if splits.valid.tokens == 0:
+        raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")
+    data = config.data
+    streams = Streams(splits.train, data.batch_size, data.window, config.seed, processes.rank, processes.world)
+    optimiser, schedule = optim.optimiser(config.optim, lm.model), Schedule(config.optim, config.training.steps)
+    unit = processes.wrap(Unit(lm.model))
+    torch.manual_seed(config.seed + 1 + processes.rank)
+    state, advance, lengths = lm.model.init_state(len(streams.rows)), Advance(), None
+    if stored:
+        state, advance, lengths = (
+            checkpoint.resume(stored, optimiser, schedule, processes),
+            stored.advance,
+            stored.lengths,
+        )
+    out = Path(config.out)
+    if processes.first and not stored:
+        _begin(out, config)
+    recorder = Recorder(out if processes.first else None, lengths, config.training.tensorboard)
+
+    def save(name: str, run: Run) -> None:
+        if name == "best":
+            if processes.first:
+                lm.save(out / name)
+            return
+        lengths = recorder.flush()
+        checkpoint.save(out / name, lm.fill, run.advance, schedule, optimiser, run.state, lengths, identity, processes)
+
+    def evaluate(step: int) -> dict[str, float]:
+        numbers = [0.0, 0.0]
+        if processes.first:
+            score = lm.evaluate(splits.valid)
+            numbers = [score.nats_per_token, score.bits_per_character]
+            _sample(lm, config, step, recorder)
+        valid, bits = processes.from_first(*numbers)
+        return {"valid": valid, "bits_per_character": bits}
+
+    return Run(unit, streams, optimiser, schedule, state, advance, recorder, processes, evaluate, save)
+
+
+def _sample(lm: LanguageModel, config: RunConfig, step: int, recorder: Recorder) -> None:
+    prompt, tokens = config.training.sample_prompt, config.training.sample_tokens
+    if tokens:
+        text = lm.generate(prompt, max_new_tokens=tokens, temperature=0.8, seed=config.seed + step)
+        lm.model.train()
+        recorder.sample(step, prompt + text)
+
+
+def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
+    """The Markov model is fitted in one go."""
+    lm.model.fit(splits.train.ids)
+    score = lm.evaluate(splits.valid)
+    out = Path(config.out)
+    _begin(out, config)
+    recorder = Recorder(out)
+    recorder.metrics(
+        1, tokens=splits.train.tokens, valid=score.nats_per_token, bits_per_character=score.bits_per_character
+    )
+    _sample(lm, config, 1, recorder)
+    recorder.close()
+    lm.save(out / "best")
+
+
+def render(config: RunConfig) -> str:
+    """The config as YAML, every line with what it means."""
+    return "\n".join(_lines(config, "")) + "\n"
+
+
+def _lines(config: Any, indent: str) -> Iterator[str]:
+    from docstring_parser import parse  # comes with jsonargparse[signatures]
+
+    meanings = {param.arg_name: param.description for param in parse(type(config).__doc__).params}
+    for name in (part.name for part in fields(config)):
+        value = getattr(config, name)
+        yield f"{indent}# {meanings[name]}"
+        if is_dataclass(value):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"

@@ -1,0 +1,1 @@
+"""One loop for every task: unit, optim, checkpoint, distributed, loop."""

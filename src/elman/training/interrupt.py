@@ -1,0 +1,48 @@
+"""Ctrl-C and SIGTERM let the step finish. A second one does not."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from elman.errors import ElmanError
+
+
+class Interrupted(ElmanError):
+    """A run that was asked to stop, and did, with its checkpoint written. Its exit code is 128 plus the signal."""
+
+    def __init__(self, number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + number
+
+
+class Request:
+    """The signal that came; 0 while there is none."""
+
+    number = 0
+
+
+@contextmanager
+def listening() -> Iterator[Request]:
+    """Note SIGINT and SIGTERM inside the block. Only the main thread may; elsewhere nothing is noted."""
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        request.number = number
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,115 @@
+"""What a run writes as it goes: metrics without a clock, timings with one, samples; and lines for who waits."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from elman.errors import FileError, MissingExtraError
+
+FILES = ("metrics.jsonl", "samples.txt")  # what a resumed run cuts back to its checkpoint
+
+
+class Recorder:
+    """The open files of a run directory. A process that is not the first has none."""
+
+    def __init__(self, folder: Path | None, lengths: dict[str, int] | None = None, tensorboard: bool = False) -> None:
+        self.files: dict[str, IO[bytes]] = {}
+        self.start, self.board = time.monotonic(), None
+        if folder is None:
+            return
+        for name in (*FILES, "timings.jsonl"):
+            self.files[name] = (folder / name).open("ab")
+            if lengths is not None and name in FILES:
+                self.files[name].truncate(lengths[name])
+        self.board = _board(folder) if tensorboard else None
+
+    def metrics(self, step: int, **values: float) -> None:
+        """A line of metrics; and of timings, which hold everything that no two runs share."""
+        self._line("metrics.jsonl", {"step": step, **values})
+        self._line("timings.jsonl", {"step": step, "seconds": round(time.monotonic() - self.start, 3)})
+        if self.board is not None:
+            for name, value in values.items():
+                self.board.add_scalar(name, value, step)
+
+    def sample(self, step: int, text: str) -> None:
+        self._write("samples.txt", f"== step {step}\n{text}\n\n")
+
+    def flush(self) -> dict[str, int]:
+        """Bring everything to the disk; the lengths of the files."""
+        try:
+            for file in self.files.values():
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise FileError(
+                f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was."
+            ) from error
+        return {name: file.tell() for name, file in self.files.items() if name in FILES}
+
+    def close(self) -> None:
+        for file in self.files.values():
+            file.close()
+        if self.board is not None:
+            self.board.close()
+
+    def _line(self, name: str, values: dict[str, Any]) -> None:
+        self._write(name, json.dumps(values) + "\n")
+
+    def _write(self, name: str, text: str) -> None:
+        if name in self.files:
+            self.files[name].write(text.encode())
+            self.files[name].flush()
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError("tensorboard", "tensorboard") from error
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, line by line."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+class Progress:
+    """Loss, tokens per second, time left, on standard error: one line that changes on a terminal, else plain lines."""
+
+    def __init__(self, steps: int, done: int, shown: bool) -> None:
+        self.steps, self.first, self.shown = steps, done, shown
+        self.start = self.last = time.monotonic()
+        self.tokens = 0
+
+    def step(self, step: int, loss: float, tokens: int) -> None:
+        self.tokens += tokens
+        now = time.monotonic()
+        terminal = sys.stderr.isatty()
+        if not self.shown or (now - self.last < (0.2 if terminal else 5.0) and step < self.steps):
+            return
+        self.last = now
+        seconds = max(1e-9, now - self.start)
+        left = seconds / max(1, step - self.first) * (self.steps - step)
+        text = f"step {step}/{self.steps}  loss {loss:.4f}  {self.tokens / seconds:,.0f} tokens/s  {clock(left)} left"
+        print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.shown:
+            print(f"\r\x1b[K{text}" if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
+
+
+def clock(seconds: float) -> str:
+    """A duration to read.
+
+    >>> clock(75)
+    '1:15'
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes}:{seconds:02d}"

@@ -1,0 +1,258 @@
+import json
+import os
+import random
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman import run as runs
+from elman.data import DataConfig
+from elman.errors import FileError, InputError, TrainingError
+from elman.run import RunConfig, load, train
+from elman.tasks.language_model import LanguageModel, ModelConfig
+from elman.training.interrupt import Interrupted
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+
+TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    return RunConfig(
+        data=DataConfig(train=str(tmp_path / "text.txt"), batch_size=4, window=8),
+        model=ModelConfig(size=8, layers=2, dropout=0.2, readout_dropout=0.1),
+        optim=OptimConfig(lr=0.02, warmup=2),
+        training=TrainingConfig(steps=12, log_every=2, evaluate_every=5, sample_tokens=5),
+        out=str(tmp_path / "run"),
+    )
+
+
+def changed(config, **parts):
+    return replace(config, **{name: replace(getattr(config, name), **values) for name, values in parts.items()})
+
+
+def same_files(a, b, names=("metrics.jsonl", "samples.txt", "last/model.safetensors", "best/model.safetensors")):
+    return all((Path(a) / name).read_bytes() == (Path(b) / name).read_bytes() for name in names)
+
+
+def test_a_run_learns_and_leaves_everything_that_was_promised(config):
+    config = changed(config, training={"steps": 60, "evaluate_every": 20}, model={"dropout": 0.0})
+    lm, history = train(config)
+    valid = [line["valid"] for line in history if "valid" in line]
+    assert len(valid) == 3 and valid[-1] < valid[0] < 3.5
+    names = {path.name for path in Path(config.out).iterdir()}
+    assert names == {"config.yaml", "metrics.jsonl", "timings.jsonl", "samples.txt", "best", "last"}
+    assert "seconds" not in (Path(config.out) / "metrics.jsonl").read_text()
+    assert lm.score("the cat")[0].tokens == 7
+    lm.save(Path(config.out) / "copy")
+    assert load(Path(config.out) / "copy").score("the cat")[0] == lm.score("the cat")[0]
+
+
+def test_the_same_config_gives_the_same_bytes(config, tmp_path):
+    train(config)
+    train(replace(config, out=str(tmp_path / "again")))
+    assert same_files(config.out, tmp_path / "again")
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd"])
+def test_a_run_that_is_interrupted_anywhere_gives_the_same_bytes(config, tmp_path, monkeypatch, optimiser):
+    config = changed(config, optim={"name": optimiser, "schedule": "plateau", "patience": 0})
+    train(config)
+    other = replace(config, out=str(tmp_path / "other"), resume="auto")
+    stop_at = iter([3, 4, 9])
+    original = runs.turn
+
+    def stopping(run, training, optim):
+        at = next(stop_at, None)
+        forward = run.unit.forward
+
+        def counted(batch, state):
+            if run.advance.step + 1 == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return forward(batch, state)
+
+        run.unit.forward = counted
+        original(run, training, optim)
+
+    monkeypatch.setattr(runs, "turn", stopping)
+    for _ in range(3):
+        with pytest.raises(Interrupted, match=r"stopped after step.*--resume auto") as stop:
+            train(other)
+        assert stop.value.exit_code == 128 + signal.SIGTERM
+    train(other)
+    assert same_files(config.out, other.out)
+
+
+def test_resuming_a_finished_run_changes_nothing(config):
+    train(config)
+    before = (Path(config.out) / "metrics.jsonl").read_bytes()
+    train(replace(config, resume="auto"))
+    assert (Path(config.out) / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_run_is_never_overwritten_or_changed_unasked(config):
+    train(config)
+    with pytest.raises(InputError, match="exists; a run is never overwritten"):
+        train(config)
+    with pytest.raises(InputError, match=r"optim\.lr = 0\.02, not 0\.5"):
+        train(replace(changed(config, optim={"lr": 0.5}), resume="auto"))
+    Path(config.data.train).write_text(TEXT + "more")
+    with pytest.raises(InputError, match=r"data\.t"):
+        train(replace(config, resume="auto"))
+
+
+def test_a_folder_that_is_no_run_is_left_alone(config):
+    Path(config.out).mkdir()
+    (Path(config.out) / "precious").write_text("x")
+    for resume in ("never", "auto"):
+        with pytest.raises(InputError, match="exists"):
+            train(replace(config, resume=resume))
+    assert [p.name for p in Path(config.out).iterdir()] == ["precious"]
+
+
+def test_accumulated_windows_are_one_longer_window(config, tmp_path):
+    """Lines as long as a window carry no state: two windows of 8 and one of 16 have the same gradient."""
+    letters = random.Random(0).choices("abcd", k=7 * 200)
+    Path(config.data.train).write_text("".join("".join(letters[i : i + 7]) + "\n" for i in range(0, len(letters), 7)))
+    base = changed(
+        config, model={"dropout": 0.0, "readout_dropout": 0.0, "dtype": "float64"}, training={"steps": 6},
+        data={"unit": "lines", "window": 16},
+    )  # fmt: skip
+    train(base)
+    two = changed(base, training={"accumulate": 2}, data={"window": 8})
+    train(replace(two, out=str(tmp_path / "two")))
+    a, b = (load(Path(path) / "last").model.state_dict() for path in (base.out, tmp_path / "two"))
+    torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-9)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(config):
+    config = changed(config, training={"checkpoint_every": 2})
+    original = runs.Unit.forward
+
+    def spoiled(self, batch, state):
+        spoiled.calls += 1
+        loss, count, state = original(self, batch, state)
+        return loss * (float("nan") if spoiled.calls == 7 else 1.0), count, state
+
+    spoiled.calls = 0
+    runs.Unit.forward = spoiled
+    try:
+        with pytest.raises(TrainingError, match=r"the loss of step 7 is nan.*gradient norms.*--optim\.lr"):
+            train(config)
+    finally:
+        runs.Unit.forward = original
+    assert json.loads((Path(config.out) / "last" / "training.json").read_text())["advance"]["step"] == 6
+    assert all(torch.isfinite(p).all() for p in load(config.out).model.parameters())
+
+
+def test_a_full_disk_keeps_the_checkpoint(config, monkeypatch):
+    from elman import artifact
+
+    config = changed(config, training={"checkpoint_every": 2})
+    written = artifact.write_tensors
+
+    def full(path, tensors):
+        full.calls += 1
+        if full.calls > 4:
+            raise OSError(28, "No space left on device")
+        written(path, tensors)
+
+    full.calls = 0
+    monkeypatch.setattr(artifact, "write_tensors", full)
+    with pytest.raises(FileError, match="No space left"):
+        train(config)
+    monkeypatch.setattr(artifact, "write_tensors", written)
+    lm, _ = train(replace(config, resume="auto"))
+    assert lm.score("the")[0].tokens == 3
+
+
+def test_early_stopping(config):
+    config = changed(config, training={"patience": 2, "evaluate_every": 1, "steps": 50}, optim={"lr": 1e-12})
+    _, history = train(config)
+    assert len([line for line in history if "valid" in line]) < 50
+
+
+def test_lines_and_words_train_too(config):
+    Path(config.data.train).write_text(TEXT.replace(". ", ".\n"))
+    config = changed(config, data={"vocabulary": "word", "min_count": 2, "unit": "lines", "window": 4, "batch_size": 2})
+    lm, _ = train(config)
+    assert lm.unit == "lines"
+    assert set(lm.generate(max_new_tokens=5).split()) <= {*TEXT.split(), "<unk>"}
+
+
+def test_the_markov_model_is_fitted_by_the_same_verb(config):
+    lm, history = train(changed(config, model={"cell": "markov", "order": 4}))
+    assert history[0]["valid"] < 0.3  # the text repeats itself
+    assert (
+        "the mat" in lm.generate("the m", max_new_tokens=60, seed=1) or lm.generate("the c", max_new_tokens=2) == "at"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts", "message"),
+    [
+        ("", {}, "empty"),
+        ("a", {}, "single symbol"),
+        ("a" * 500, {}, "single symbol"),
+        ("ab" * 15, {}, "27 tokens; 4 streams with windows of 8 need at least 32"),
+        (TEXT, {"data": {"split": (0.5, 0.2, 0.2)}}, "add up to 1"),
+        (TEXT, {"data": {"split": (1.0, 0.0, 0.0)}}, "validation text is empty"),
+        (TEXT, {"data": {"batch_size": 0}}, "batch_size is 0"),
+        (TEXT, {"training": {"steps": 0}}, "steps is 0"),
+        (TEXT, {"model": {"size": 0}}, "size"),
+    ],
+)
+def test_bad_input(config, text, parts, message):
+    Path(config.data.train).write_text(text)
+    with pytest.raises(InputError, match=message):
+        train(changed(config, **parts))
+
+
+def test_unknown_names(config):
+    for parts in ({"task": "lmm"}, {"resume": "maybe"}, {"device": "tpu"}):
+        with pytest.raises(KeyError, match="unknown"):
+            train(replace(config, **parts))
+    for parts in ({"data": {"unit": "line"}}, {"data": {"vocabulary": "chr"}}, {"model": {"cell": "gruu"}}):
+        with pytest.raises(KeyError, match="unknown"):
+            train(changed(config, **parts))
+    assert not Path(config.out).exists()  # a run that cannot begin leaves nothing behind
+
+
+def test_load_says_what_is_missing(tmp_path):
+    with pytest.raises(FileError, match="there is no folder"):
+        load(tmp_path / "none")
+    with pytest.raises(FileError, match="holds no elman-model"):
+        load(tmp_path)
+
+
+def test_a_broken_checkpoint_is_refused(config):
+    train(config)
+    path = Path(config.out) / "last" / "optimiser.safetensors"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(FileError, match="truncated"):
+        train(replace(config, resume="auto"))
+
+
+def test_training_in_a_thread_needs_no_signals(config):
+    results = []
+    thread = threading.Thread(target=lambda: results.append(train(config)))
+    thread.start()
+    thread.join(120)
+    assert isinstance(results[0][0], LanguageModel)
+
+
+def test_the_loop_fits_one_screen():
+    source = Path(runs.turn.__code__.co_filename).read_text()
+    start = source.index("def train(")
+    assert source[start : source.index("\ndef ", start + 1)].count("\n") < 50
