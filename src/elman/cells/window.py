@@ -58,7 +58,7 @@ class Window(Core):
         # Padding is not shown to the product: a NaN there would come back as 0 * NaN in the gradient of W.
         seen = torch.where(valid[..., None], x, torch.zeros_like(x)).to(state.past.dtype)
         inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
-        episode = (reset & valid).cumsum(1)  # an input counts where it is of the same episode as the output
+        episode = reset.cumsum(1)  # an input counts where it is of the same episode as the output
         episodes = torch.cat([episode.new_zeros(len(x), k - 1), episode], 1)
         windows = torch.stack([inputs[:, j : j + T] for j in range(k)], 2)  # (B, T, k, D)
         same = torch.stack([episodes[:, j : j + T] for j in range(k)], 2) == episode[..., None]
