@@ -89,7 +89,7 @@ class LRU(Core):
         h, last = kernels.linear_scan(self.eigenvalues(dtype), self.drive(x, dtype), state.h, lengths, reset)
         return self.read(h, x), LRUState(last)
 
-    def eigenvalues(self, dtype: torch.dtype = torch.complex64) -> Tensor:
+    def eigenvalues(self, dtype: torch.dtype) -> Tensor:
         """lambda = exp(-exp(nu) + i exp(theta)), (N,) complex."""
         nu, theta = self.nu.to(dtype.to_real()), self.theta.to(dtype.to_real())
         return torch.polar(torch.exp(-torch.exp(nu)), torch.exp(theta))

@@ -136,7 +136,7 @@ class S4D(Core):
         h, last = kernels.linear_scan(a.flatten(), self.drive(b, u).flatten(2), state.h.flatten(1), lengths, reset)
         return self.read(h.unflatten(2, a.shape), u).to(x.dtype), S4DState(last.unflatten(1, a.shape))
 
-    def discrete(self, dtype: torch.dtype = torch.complex64) -> tuple[Tensor, Tensor]:
+    def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """exp(dt A) and (exp(dt A) - 1) / A, each (H, N / 2) complex."""
         return zero_order_hold(self.A_log, self.A_im, self.log_dt[:, None], dtype)
 

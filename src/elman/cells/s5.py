@@ -114,7 +114,7 @@ class S5(Core):
         h, last = kernels.linear_scan(a, self.drive(b, x), state.h, lengths, reset)
         return self.read(h, x), S5State(last)
 
-    def discrete(self, dtype: torch.dtype = torch.complex64) -> tuple[Tensor, Tensor]:
+    def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """exp(dt A), (N / 2,) complex, and (exp(dt A) - 1) / A * B, (N / 2, D) complex."""
         a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt, dtype)
         return a, held[:, None] * torch.view_as_complex(self.B.to(dtype.to_real()))
