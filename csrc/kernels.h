@@ -35,6 +35,41 @@ using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengt
 template <class T>
 using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
 
+// One gated loop over projected inputs u (B, T, gates * H); gated.h has the cells. w is (gates * H, H), gates stacked, or
+// null; extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
+// saved, if not null, gets what the way back needs: B * T * (values per unit) * (H rounded up to 64 bytes).
+template <class Real>
+struct GatedLoop {
+  int64_t B, T, H;
+  Rows<Real> u;
+  const Real *w, *extra;
+  int64_t extra_size;
+  const Real *h0, *c0;
+  const int64_t* lengths;
+  const bool* reset;
+  Real *y, *h, *c, *saved;
+};
+template <class T>
+using Gated = void(int kind, const GatedLoop<T>& loop, int threads);
+
+// Its gradients, but for those of the weights: these are products of gu with `before`, the state before each step. Where a
+// weight's sums are not those of u alone, `side` has the other factor: the GRU's gradient of m, or q of a second product.
+template <class Real>
+struct GatedLoopBack {
+  int64_t B, T, H;
+  const Real *w, *extra;
+  int64_t extra_size;
+  const Real *h0, *c0;
+  const int64_t* lengths;
+  const bool* reset;
+  const Real *y, *saved;
+  Rows<Real> gy;
+  const Real *gh, *gc;
+  Real *gu, *gh0, *gc0, *before, *side;
+};
+template <class T>
+using GatedBack = void(int kind, const GatedLoopBack<T>& loop, int threads);
+
 // y = f(x), n elements.
 template <class T>
 using Elementwise = void(int64_t n, const T* x, T* y, int threads);
@@ -46,6 +81,8 @@ struct Table {
   LinearScan<T>* complex_scan;
   LinearScanBack<T>* complex_scan_back;
   Linear<T>* linear;
+  Gated<T>* gated;
+  GatedBack<T>* gated_back;
   Elementwise<T>*sigmoid, *tanh, *softplus, *silu;
 };
 

@@ -1,7 +1,18 @@
-// Threads: a range of independent tasks, cut into one contiguous piece per thread.
+// Threads: a range of independent tasks, cut into one contiguous piece per thread; or a team that meets at barriers.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace elman {
 
@@ -22,6 +33,49 @@ void parallel(int threads, int64_t tasks, const F& f) {
   }
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int i = 0; i < threads; ++i) f(tasks * i / threads, tasks * (i + 1) / threads);
+}
+
+// Where the threads of a team wait for each other: for some microseconds by spinning, then by giving up the core,
+// because a thread that only spins can keep the one it waits for from running.
+class Barrier {
+ public:
+  void wait(int threads) {
+    if (threads == 1) return;
+    const int turn = turn_.load(std::memory_order_relaxed);
+    if (waiting_.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
+      waiting_.store(0, std::memory_order_relaxed);
+      turn_.store(turn + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) pause(spins);
+  }
+
+ private:
+  static void pause(int spins) {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+#if defined(__linux__)
+    if (spins > 2000) sched_yield();
+#endif
+  }
+
+  alignas(64) std::atomic<int> waiting_{0};
+  alignas(64) std::atomic<int> turn_{0};
+};
+
+// f(thread, threads, barrier) on a team of at most `threads`.
+template <class F>
+void team(int threads, const F& f) {
+  Barrier barrier;
+#if defined(_OPENMP)
+  if (threads > 1 && !forked) {
+#pragma omp parallel num_threads(threads)
+    f(omp_get_thread_num(), omp_get_num_threads(), barrier);
+    return;
+  }
+#endif
+  f(0, 1, barrier);
 }
 
 }  // namespace elman::ELMAN_NS

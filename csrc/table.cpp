@@ -9,6 +9,8 @@ template <class T> LinearScan<T> complex_scan;
 template <class T> LinearScanBack<T> complex_scan_back;
 Reverse reverse;
 template <class T> Linear<T> linear;
+template <class T> Gated<T> gated;
+template <class T> GatedBack<T> gated_back;
 template <class T> Elementwise<T> sigmoid;
 template <class T> Elementwise<T> tanh;
 template <class T> Elementwise<T> softplus;
@@ -21,6 +23,8 @@ constexpr Table<T> table{
     complex_scan<T>,
     complex_scan_back<T>,
     linear<T>,
+    gated<T>,
+    gated_back<T>,
     sigmoid<T>,
     tanh<T>,
     softplus<T>,

@@ -43,7 +43,9 @@ def test_accurate_to_three_ulps(name: str, dtype: torch.dtype) -> None:
     edge = 85 if dtype == torch.float32 else 700
     spread = (torch.rand(100_000, generator=g, dtype=torch.float64) * 2 - 1) * edge
     near = torch.randn(100_000, generator=g, dtype=torch.float64)
-    tiny = torch.exp(torch.rand(50_000, generator=g, dtype=torch.float64) * -80) * torch.randn(50_000, generator=g).sign()
+    tiny = (
+        torch.exp(torch.rand(50_000, generator=g, dtype=torch.float64) * -80) * torch.randn(50_000, generator=g).sign()
+    )
     x = torch.cat([spread, near, tiny]).to(dtype)
     want = exact(name, x.numpy())
     ulp = np.spacing(np.abs(want.astype(x.numpy().dtype))).astype(np.longdouble)

@@ -2,10 +2,10 @@
 
 from elman._native import isa, isas
 from elman.kernels.native.elementwise import sigmoid, silu, softplus, tanh
+from elman.kernels.native.gated import gated
 from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.scan import linear_scan, reverse
-from elman.kernels.reference import gated
 
 __all__ = [
     "calls", "gated", "isa", "isas", "linear", "linear_scan", "reverse", "sigmoid", "silu", "softplus", "tanh",

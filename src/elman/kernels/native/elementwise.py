@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus and silu, on csrc/elementwise.cpp: an element has the same bits wherever it stands in a tensor.
+"""sigmoid, tanh, softplus and silu, on csrc/elementwise.cpp: the same bits wherever an element stands.
 
 Torch's own are not so: their vector and scalar code differ in the last bits.
 The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.
@@ -42,9 +42,9 @@ class _Sigmoid(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        return torch.ops.aten.sigmoid_backward(gy, y)  # type: ignore[no-any-return]
+        return torch.ops.aten.sigmoid_backward(gy, y)
 
 
 class _Tanh(torch.autograd.Function):
@@ -55,19 +55,19 @@ class _Tanh(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
-        return torch.ops.aten.tanh_backward(gy, y)  # type: ignore[no-any-return]
+        return torch.ops.aten.tanh_backward(gy, y)
 
 
 class _Softplus(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return _ops["softplus"](x)  # type: ignore[no-any-return]
+        return _ops["softplus"](x)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return gy * torch.sigmoid(x)
 
@@ -76,10 +76,10 @@ class _Silu(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return _ops["silu"](x)  # type: ignore[no-any-return]
+        return _ops["silu"](x)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         s = torch.sigmoid(x)
         return gy * (s + x * s * (1 - s))
@@ -91,7 +91,7 @@ def _apply(
     if x.is_complex():  # no recurrence needs these, so they have no kernel
         return plain(x)
     if torch.is_grad_enabled() and x.requires_grad:
-        return function.apply(x)  # type: ignore[no-untyped-call,no-any-return]
+        return function.apply(x)
     return op(x)
 
 

@@ -16,7 +16,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     wanted = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
     if torch.is_grad_enabled() and wanted:
         return _Linear.apply(x, weight, bias)
-    return _forward(x, weight, bias)  # type: ignore[no-any-return]
+    return _forward(x, weight, bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -25,10 +25,10 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _forward(x, weight, bias)  # type: ignore[no-any-return]
+        return _forward(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad
         g = gy.reshape(-1, weight.shape[0])

@@ -1,0 +1,238 @@
+// The cells of the gated loops: what happens to one block of units of one row at one step, forward and backward.
+//
+// Letters: s is the logistic function, a prime is the previous step, q is what a second product reads.
+// `first` gates are summed over h', then `second` gates over q; a cell of one product has second = 0.
+// D is the gradient of h; g the gradients of the sums that a product made, gu those of u; `direct` is what of D
+// reaches h' without a product. Gradients of the weights need h' (or q) and g, or `side` where g is not gu.
+#pragma once
+
+#include "math.h"
+#include "product.h"
+
+namespace elman::ELMAN_NS {
+
+template <class T>
+struct Forward {
+  const T* u;        // gate i of this block is at u + i * H
+  int64_t H, count;  // the block has `count` units
+  Vec<T> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
+  Vec<T> h, c;       // the state before; c becomes the state after
+  Vec<T> z;          // kept from the first product to the second
+  T* save;           // value i goes to save + i * stride; null in inference
+  int64_t stride;
+
+  ELMAN_INLINE Vec<T> input(int i) const { return load_some(u + i * H, count); }
+  ELMAN_INLINE void keep(int i, Vec<T> v) const {
+    if (save) store(save + i * stride, v);
+  }
+};
+
+template <class T>
+struct Backward {
+  const T* save;
+  int64_t stride;
+  Vec<T> extra;
+  Vec<T> h, y, c;  // the state before, the output, LSTM's cell before
+  Vec<T> D, dc;    // gradients of h and of LSTM's c; dc becomes that of c'
+  Vec<T> g[4], gu[4], direct, side;
+
+  ELMAN_INLINE Vec<T> kept(int i) const { return load<Vec<T>>(save + i * stride); }
+};
+
+template <class T>
+ELMAN_INLINE Vec<T> slope_of_logistic(Vec<T> s) {
+  return s * (T(1) - s);
+}
+
+struct Tanh {
+  template <class T>
+  static ELMAN_INLINE Vec<T> value(Vec<T> x) {
+    return hyperbolic_tangent<T>(x);
+  }
+  template <class T>
+  static ELMAN_INLINE Vec<T> pull(Vec<T> y, Vec<T> g) {
+    return g * (T(1) - y * y);
+  }
+};
+
+struct Relu {
+  template <class T>
+  static ELMAN_INLINE Vec<T> value(Vec<T> x) {
+    return x < T(0) ? Vec<T>{} : x;  // NaN stays
+  }
+  template <class T>
+  static ELMAN_INLINE Vec<T> pull(Vec<T> y, Vec<T> g) {
+    return y <= T(0) ? Vec<T>{} : g;
+  }
+};
+
+// h = phi(u + W h')
+template <class Phi>
+struct ElmanCell {
+  static constexpr int gates = 1, first = 1, second = 0, saves = 0;
+  static constexpr bool has_c = false, shared_last = false, side = false;
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>&) {
+    return Phi::template value<T>(a[0]);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    b.g[0] = b.gu[0] = Phi::template pull<T>(b.y, b.D);
+    b.direct = Vec<T>{};
+  }
+};
+
+// h = phi(u + w * h')
+template <class Phi>
+struct IndRnnCell {
+  static constexpr int gates = 1, first = 0, second = 0, saves = 0;
+  static constexpr bool has_c = false, shared_last = false, side = false;
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>*, Forward<T>& f) {
+    return Phi::template value<T>(fma(f.extra, f.h, f.input(0)));
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    b.gu[0] = Phi::template pull<T>(b.y, b.D);
+    b.direct = b.extra * b.gu[0];
+  }
+};
+
+// h = (1 - a) * h' + a * phi(u + W h')
+template <class Phi>
+struct RateCell {
+  static constexpr int gates = 1, first = 1, second = 0, saves = 1;
+  static constexpr bool has_c = false, shared_last = false, side = false;
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> phi = Phi::template value<T>(a[0]);
+    f.keep(0, phi);
+    return fma(f.extra, phi, (T(1) - f.extra) * f.h);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    b.g[0] = b.gu[0] = Phi::template pull<T>(b.kept(0), b.extra * b.D);
+    b.direct = (T(1) - b.extra) * b.D;
+  }
+};
+
+// r = s(u_r + W_r h'), z = s(u_z + W_z h'), m = W_n h' + c, n = tanh(u_n + r * m), h = (1 - z) * n + z * h'
+struct GruCell {
+  static constexpr int gates = 3, first = 3, second = 0, saves = 4;
+  static constexpr bool has_c = false, shared_last = true, side = true;  // the sum m starts from c
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> r = logistic<T>(a[0]), z = logistic<T>(a[1]);
+    const Vec<T> n = hyperbolic_tangent<T>(fma(r, a[2], f.input(2)));
+    f.keep(0, r);
+    f.keep(1, z);
+    f.keep(2, n);
+    f.keep(3, a[2]);
+    return fma(z, f.h, (T(1) - z) * n);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2), m = b.kept(3);
+    const Vec<T> dn = b.D * (T(1) - z) * (T(1) - n * n);
+    b.g[0] = b.gu[0] = dn * m * slope_of_logistic<T>(r);
+    b.g[1] = b.gu[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+    b.gu[2] = dn;
+    b.g[2] = b.side = dn * r;
+    b.direct = b.D * z;
+  }
+};
+
+// i, f, o = s(u + W h'), g = tanh(u_g + W_g h'), c = f * c' + i * g, h = o * tanh(c); order i, f, g, o
+struct LstmCell {
+  static constexpr int gates = 4, first = 4, second = 0, saves = 5;
+  static constexpr bool has_c = true, shared_last = false, side = false;
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> i = logistic<T>(a[0]), forget = logistic<T>(a[1]), g = hyperbolic_tangent<T>(a[2]), o = logistic<T>(a[3]);
+    f.c = fma(forget, f.c, i * g);
+    f.keep(0, i);
+    f.keep(1, forget);
+    f.keep(2, g);
+    f.keep(3, o);
+    f.keep(4, f.c);
+    return o * hyperbolic_tangent<T>(f.c);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    const Vec<T> i = b.kept(0), f = b.kept(1), g = b.kept(2), o = b.kept(3), tanh_c = hyperbolic_tangent<T>(b.kept(4));
+    const Vec<T> dc = fma(b.D * o, T(1) - tanh_c * tanh_c, b.dc);
+    b.g[0] = b.gu[0] = dc * g * slope_of_logistic<T>(i);
+    b.g[1] = b.gu[1] = dc * b.c * slope_of_logistic<T>(f);
+    b.g[2] = b.gu[2] = dc * i * (T(1) - g * g);
+    b.g[3] = b.gu[3] = b.D * tanh_c * slope_of_logistic<T>(o);
+    b.dc = dc * f;
+    b.direct = Vec<T>{};
+  }
+};
+
+// r, z as in GruCell, q = r * h', n = tanh(u_n + W_n q), h = (1 - z) * n + z * h'
+struct GruBeforeCell {
+  static constexpr int gates = 3, first = 2, second = 1, saves = 3;
+  static constexpr bool has_c = false, shared_last = false, side = true;
+  template <class T>
+  static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> r = logistic<T>(a[0]);
+    f.z = logistic<T>(a[1]);
+    f.keep(0, r);
+    f.keep(1, f.z);
+    return r * f.h;
+  }
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> n = hyperbolic_tangent<T>(a[0]);
+    f.keep(2, n);
+    return fma(f.z, f.h, (T(1) - f.z) * n);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2);
+    b.g[2] = b.gu[2] = b.D * (T(1) - z) * (T(1) - n * n);
+    b.g[1] = b.gu[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+    b.direct = b.D * z;
+    b.side = r * b.h;
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
+    const Vec<T> r = b.kept(0);
+    b.g[0] = b.gu[0] = dq * b.h * slope_of_logistic<T>(r);
+    b.direct = fma(dq, r, b.direct);
+  }
+};
+
+// f = s(u_f + W_f h'), q = f * h', n = tanh(u_n + W_n q), h = (1 - f) * h' + f * n
+struct MguCell {
+  static constexpr int gates = 2, first = 1, second = 1, saves = 2;
+  static constexpr bool has_c = false, shared_last = false, side = true;
+  template <class T>
+  static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
+    f.z = logistic<T>(a[0]);
+    f.keep(0, f.z);
+    return f.z * f.h;
+  }
+  template <class T>
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    const Vec<T> n = hyperbolic_tangent<T>(a[0]);
+    f.keep(1, n);
+    return fma(f.z, n, (T(1) - f.z) * f.h);
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b) {
+    const Vec<T> f = b.kept(0), n = b.kept(1);
+    b.g[1] = b.gu[1] = b.D * f * (T(1) - n * n);
+    b.direct = b.D * (T(1) - f);
+    b.side = f * b.h;
+  }
+  template <class T>
+  static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
+    const Vec<T> f = b.kept(0), n = b.kept(1);
+    b.g[0] = b.gu[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<T>(f);
+    b.direct = fma(dq, f, b.direct);
+  }
+};
+
+}  // namespace elman::ELMAN_NS
