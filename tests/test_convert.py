@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +36,14 @@ FORMS = [
     )
     if bias or layers == 2
 ]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on tensors this small a second thread only waits
+    yield
+    torch.set_num_threads(threads)
 
 
 def build(kind: str, **shape: Any) -> nn.RNNBase:
