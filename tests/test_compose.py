@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,8 @@ def test_words_keep_the_laws(name: str, kernel: str, dtype: torch.dtype) -> None
 @pytest.mark.parametrize("name", CAUSAL)
 def test_scan_is_the_protocol_by_hand(name: str) -> None:
     core = CAUSAL[name]()
+    for parameter in core.parameters():  # biases start at zero, and would hide in the padding
+        parameter.data += 0.1 * torch.randn_like(parameter)
     x, reset = data()
     state = random_state(core)
     assert core.causal
@@ -185,6 +188,14 @@ def test_stack_says_which_layer_does_not_fit() -> None:
         Stack(Dense(3, 4), Dense(7, 2), Dense(2, 2), inputs="all")
     with pytest.raises(InputError, match="'previous' or 'all'"):
         Stack(Dense(3, 4), inputs="some")
+
+
+def test_stack_of_all_inputs_puts_the_input_behind_the_output_below() -> None:
+    first, second, third = cell("elman", D, H), cell("gru", H + D, 2), Dense(2 + D, 1)
+    x = torch.randn(B, T, D)
+    y = second.scan(torch.cat([first.scan(x)[0], x], -1))[0]
+    wanted = third.scan(torch.cat([y, x], -1))[0]
+    torch.testing.assert_close(Stack(first, second, third, inputs="all").scan(x)[0], wanted, **CLOSE)
 
 
 @pytest.mark.parametrize("word", [Stack, Parallel])
@@ -516,3 +527,10 @@ def test_gradients_are_the_finite_differences(name: str) -> None:
         return y, *states.leaves(last)
 
     assert torch.autograd.gradcheck(outputs, (x.nan_to_num().requires_grad_(), *leaves), fast_mode=True)
+
+
+def test_the_page_on_composition_runs() -> None:
+    torch.set_default_dtype(torch.float32)
+    page = Path(__file__).parent.parent / "docs" / "composition.md"
+    result = doctest.testfile(str(page), module_relative=False)
+    assert result.attempted > 10 and result.failed == 0

@@ -7,7 +7,8 @@
     Bidirectional(a, b) Parallel(a, Reverse(b))        stack("lstm", …)  the usual network, in one line
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
-pointwise words have the empty tuple. Everything is validated when `_scan` is called, so words call `_scan` inside.
+pointwise words have the empty tuple. `scan` has validated everything, and zeroed the padding, when `_scan` is called;
+outputs are zero past lengths too. So words call `_scan` inside.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ class Residual(_Around):
 
     def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         y, state = self.core._scan(x, state, lengths, reset)
-        return _valid(x, lengths) + y, state
+        return x + y, state
 
 
 class Reverse(_Around):
@@ -204,8 +205,9 @@ class _Pointwise(Core):
         return self.pointwise(x).to(x.dtype), ()
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
-        # Padding is zeroed before and after: before, or a NaN in it would reach the gradients of the parameters.
-        return _valid(self.pointwise(_valid(x, lengths)).to(x.dtype), lengths), ()
+        y = self.pointwise(x).to(x.dtype)
+        valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return torch.where(valid[..., None], y, torch.zeros_like(y)), ()  # a bias acts in the padding too
 
     def pointwise(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., H)."""
@@ -433,12 +435,6 @@ def _parts(core: Stack | Parallel) -> Sequence[Core]:
 
 def _side_by_side(results: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, tuple[Any, ...]]:
     return torch.cat([y for y, _ in results], -1), tuple(state for _, state in results)
-
-
-def _valid(x: Tensor, lengths: Tensor) -> Tensor:
-    """x (B, T, D), zero past lengths."""
-    t = torch.arange(x.shape[1], device=x.device)
-    return torch.where((t < lengths[:, None])[..., None], x, torch.zeros_like(x))
 
 
 def _name(core: Core) -> str:
