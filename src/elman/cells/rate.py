@@ -91,9 +91,8 @@ class Rate(Core):
 
     def _signs(self) -> Tensor:
         excitatory = round((self.dale or 0.0) * self.output_size)
-        return torch.where(torch.arange(self.output_size, device=self.W.device) < excitatory, 1.0, -1.0).to(
-            self.W.dtype
-        )
+        unit = torch.arange(self.output_size, device=self.W.device)
+        return torch.where(unit < excitatory, 1.0, -1.0).to(self.W.dtype)
 
     def init_state(self, batch_size: int) -> RateState:
         return RateState(self.zeros(batch_size, self.output_size))
