@@ -18,7 +18,14 @@ from collections.abc import Iterable
 
 
 class ElmanError(Exception):
-    """The root of everything that Elman raises on purpose."""
+    """The root of everything that Elman raises on purpose.
+
+    >>> try:
+    ...     elman.cell("lstn", 3, 4)
+    ... except ElmanError as error:
+    ...     print(str(error).partition(";")[0])
+    unknown cell 'lstn'
+    """
 
 
 class InputError(ElmanError, ValueError):

@@ -19,7 +19,7 @@ from elman.kernels.reference import Step, loop
 from elman.state import State
 
 __all__ = [
-    "Step", "active", "available", "gated", "linear", "linear_scan", "loop", "reverse",
+    "Step", "active", "available", "calls", "gated", "isa", "isas", "linear", "linear_scan", "loop", "reverse",
     "sigmoid", "silu", "softplus", "tanh", "use", "why_not_native",
 ]  # fmt: skip
 
@@ -54,6 +54,21 @@ def active() -> str:
 def why_not_native() -> str:
     """Why the native kernels are not available; empty if they are."""
     return _why
+
+
+def isa() -> str:
+    """The instruction set that the native kernels use ('avx2', say); empty without them."""
+    return "" if _native is None else str(_native.isa())
+
+
+def isas() -> tuple[str, ...]:
+    """Every instruction set that they can use on this machine, slowest first. ELMAN_ISA forces one."""
+    return () if _native is None else tuple(_native.isas())
+
+
+def calls() -> dict[str, int]:
+    """How often each native operation has run in this process: how one knows that it was not the reference."""
+    return {} if _native is None else dict(_native.calls)
 
 
 @contextmanager

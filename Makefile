@@ -1,0 +1,80 @@
+# What a machine needs: Python 3.11 or newer with venv, make, a C++ compiler. Everything else is installed in .venv.
+#   make demo      look at it: what is installed, and the conformance table
+#   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
+#   make bench     the kernels against other libraries
+#   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
+#   make docs      write the tables in README.md and docs/conformance.md again
+#   make clean     remove what the others made
+
+# The first Python that is new enough. `make PYTHON=...` chooses another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Without build isolation, so that the compiled objects stay valid and a change in csrc/ compiles only what it touches.
+INSTALL := $(PIP) install --no-build-isolation -c constraints.txt
+
+NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
+SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
+LAW_SUITE := tests/test_laws.py tests/test_conformance.py
+SANITIZED := build/sanitize
+
+.PHONY: demo test bench sanitize docs clean
+
+demo: $(VENV)/installed
+	$(BIN)/elman doctor
+	$(BIN)/elman laws
+
+# With ELMAN_NATIVE=1 a test asserts that the native kernels are in use.
+test: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	ELMAN_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(LAW_SUITE)
+
+bench: $(VENV)/installed-bench
+	$(BIN)/python -m bench.kernels
+
+docs: $(VENV)/installed
+	$(BIN)/elman laws --json | $(BIN)/python docs/tables.py
+
+# In an environment of its own that sees the packages of the other one, but not its Elman: the module with the
+# sanitizers in it loads only where they were loaded first. Python and Torch keep memory until the end, so leaks are not
+# looked for.
+sanitize: $(VENV)/installed-dev
+	test -d $(SANITIZED)/venv || $(BIN)/python -m venv --without-pip $(SANITIZED)/venv
+	cd $(SANITIZED)/venv/lib/python3*/site-packages && echo "$(CURDIR)"/$(VENV)/lib/python3*/site-packages > parent.pth
+	ELMAN_NATIVE=1 $(PIP) --python $(SANITIZED)/venv/bin/python install --no-build-isolation --no-deps --force-reinstall \
+		-C cmake.define.ELMAN_SANITIZE=ON -C build-dir=$(SANITIZED)/build .
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ELMAN_NATIVE=1 \
+		ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/venv/bin/python -m pytest tests/kernels
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# The environment, and what pyproject.toml needs to build.
+$(VENV)/created:
+	@test -n "$(PYTHON)" || { echo "There is no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "Creating $(VENV) and installing what the build needs."
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.20' ninja
+	@touch $@
+
+# Without a working compiler this still installs, and `elman doctor` says what is missing.
+$(VENV)/installed: $(VENV)/created $(SOURCES)
+	@echo "Installing Elman in $(VENV) (a few minutes the first time)."
+	$(INSTALL) -e .
+	@touch $@
+
+# Here a build error fails the installation. The environment is also what demo needs.
+$(VENV)/installed-dev: $(VENV)/created $(SOURCES)
+	@echo "Installing Elman and what tests it in $(VENV) (a few minutes the first time)."
+	ELMAN_NATIVE=1 $(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-bench: $(VENV)/created $(SOURCES)
+	@echo "Installing Elman and its peers in $(VENV)."
+	ELMAN_NATIVE=1 $(INSTALL) -e '.[bench]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,90 @@
+"""elman laws: check the laws for every cell, with every option, on native and reference kernels; print the table."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from elman.cli.output import brief, print_json, print_table, track
+from elman.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from elman.laws import Row
+
+KERNELS: dict[str, tuple[str, ...]] = {
+    "native": ("native",),
+    "reference": ("reference",),
+    "both": ("reference", "native"),
+}
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the conformance table; 1 if a law does not hold."""
+    given = _parser().parse_args(arguments)
+    rows = check(given.cells, KERNELS.get(given.kernels, ()))
+    if given.json:
+        print_json([_plain(row) for row in rows])
+    else:
+        _print(rows)
+    return 0 if all(row.ok for row in rows) else 1
+
+
+def check(cells: Sequence[str], kernels: Sequence[str]) -> list[Row]:
+    """The rows of the table for the cells and kernels named; for all there are where none is named."""
+    from elman import laws
+    from elman.cells import CELLS
+    from elman.kernels import available
+
+    for cell in cells:
+        if cell not in CELLS:
+            raise UnknownNameError("cell", cell, CELLS)
+    jobs = [(cell, kernel) for cell in cells or CELLS for kernel in kernels or available()]
+    return [row for cell, kernel in track(jobs, "checking laws") for row in laws.rows([cell], [kernel])]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="elman laws",
+        description="Check the laws for every cell, with every option, and print the conformance table: "
+        "the worst error of each law, and FAIL where it is more than rounding.",
+    )
+    parser.add_argument("cells", nargs="*", metavar="CELL", help="check these cells only")
+    parser.add_argument("--kernels", choices=KERNELS, help="check on these kernels; by default on all there are")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="a list of rows with cell, options, kernels, law, ok and worst_error (null where it is infinite)",
+    )
+    return parser
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    error = row.worst_error if math.isfinite(row.worst_error) else None  # JSON has no infinity
+    return {**asdict(row), "worst_error": error}
+
+
+def _print(rows: Sequence[Row]) -> None:
+    """One line per cell, options and kernels; one column per law."""
+    from elman.laws import TITLES
+
+    lines: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in rows:
+        line = lines.setdefault((row.cell, _options(row.options), row.kernels), {})
+        line[row.law] = f"{'' if row.ok else 'FAIL '}{brief(row.worst_error)}"
+    header = ("cell", "options", "kernels", *map(str, TITLES))
+    print_table(
+        "The worst error of each law",
+        header,
+        [(*key, *(line.get(law, "-") for law in TITLES)) for key, line in lines.items()],
+    )
+    for law, title in TITLES.items():
+        print(f"{law}. {title}")
+    failed = sum(not row.ok for row in rows)
+    print(f"{len(rows)} checks, " + (f"{failed} FAILED" if failed else "all hold"))
+
+
+def _options(options: dict[str, Any]) -> str:
+    return ", ".join(name if value is True else f"{name}={value}" for name, value in options.items())

@@ -1,0 +1,83 @@
+"""elman doctor: it reports what is there, and finds a kernel that computes something else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import elman
+from elman import kernels
+from elman.cli import doctor, main
+
+native = pytest.mark.skipif("native" not in kernels.available(), reason="the native kernels are not built")
+
+
+def test_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["versions"]["elman"] == elman.__version__ and report["versions"]["torch"] == torch.__version__
+    assert report["machine"]["threads"] == torch.get_num_threads()
+    assert report["kernels"]["in_use"] == kernels.active()
+    assert report["kernels"]["instruction_set"] == kernels.isa()
+    assert all(check["ok"] and check["worst_error"] < 1e-5 for check in report["checks"])
+
+
+@native
+def test_every_native_operation_is_checked() -> None:
+    ours = {
+        name.removeprefix("elman::") for name in torch._C._dispatch_get_all_op_names() if name.startswith("elman::")
+    }
+    before = kernels.calls()
+    rows = list(doctor.self_check())
+    called = {op for op, count in kernels.calls().items() if count > before.get(op, 0)}
+    assert called == ours, "an operation that elman doctor does not try"
+    assert {row["runs_on"] for row in rows if not row["kernel"].startswith("gated")} == {"native"}
+
+
+def test_without_native_kernels_it_says_why_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("ELMAN_NATIVE", raising=False)
+    monkeypatch.delenv("ELMAN_ISA", raising=False)
+    monkeypatch.setattr(kernels, "_native", None)
+    monkeypatch.setattr(kernels, "_table", kernels.reference)
+    monkeypatch.setattr(kernels, "_why", "the native module is not built")
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "the native module is not built. Install a C++ compiler" in out and "ELMAN_NATIVE=1" in out
+
+
+@pytest.mark.parametrize("broken", ["linear", "linear_scan", "tanh", "reverse"])
+def test_a_wrong_kernel_is_found(
+    broken: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = getattr(kernels, broken)
+
+    def wrong(*arguments: torch.Tensor) -> object:
+        result = right(*arguments)
+        if kernels.active() == "reference" and arguments[0].dtype in (torch.float64, torch.complex128):
+            return result  # the oracle stays right
+        return (result[0] * 1.001, result[1]) if isinstance(result, tuple) else result * 1.001
+
+    monkeypatch.setattr(kernels, broken, wrong)
+    assert main(["doctor"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_a_kernel_that_raises_does_not_stop_the_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = kernels.silu
+
+    def raises(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype == torch.float32:
+            raise RuntimeError("illegal instruction")
+        return right(x)
+
+    monkeypatch.setattr(kernels, "silu", raises)
+    assert main(["doctor", "--json"]) == 1
+    (failed,) = [check for check in json.loads(capsys.readouterr().out)["checks"] if not check["ok"]]
+    assert failed["error"] == "RuntimeError: illegal instruction" and failed["worst_error"] is None

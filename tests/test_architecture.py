@@ -1,0 +1,164 @@
+"""The layout is the path the data takes: a module imports only from what the layout lists above it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+import elman
+from elman import kernels, laws
+from elman.cells import CELLS
+from elman.core import Core
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "elman"
+
+# From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
+LAYOUT = [
+    "_native", "errors", "state", "artifact", "data", "kernels", "core", "cells", "compose", "convert", "attention",
+    "distributions", "embed", "readout", "model", "decoding", "hmm", "tasks", "training", "run", "laws", "lens",
+    "serve", "cli", "__main__",
+]  # fmt: skip
+
+PUBLIC = [
+    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "Norm", "Parallel", "Residual", "Reverse",
+    "Stack", "WeightDrop", "Zoneout", "cell", "cells", "errors", "from_torch", "kernels", "laws", "stack", "state",
+    "to_torch",
+]  # fmt: skip
+
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """elman/cells/lstm.py is elman.cells.lstm; elman/cells/__init__.py is elman.cells."""
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def exists(module: str) -> bool:
+    path = SOURCE.parent.joinpath(*module.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists() or module == "elman._native"
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module of ours that is imported anywhere in a file: inside functions and for types too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "elman")
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "elman":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if exists(inner) else str(node.module)
+
+
+def place(module: str) -> int:
+    """Where the layout lists a module; elman itself holds only the version, and the names that it finds when asked."""
+    parts = module.split(".")
+    return -1 if len(parts) == 1 else LAYOUT.index(parts[1])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_follow_the_layout(path: Path) -> None:
+    importer = name_of(path)
+    if importer == "elman":
+        pytest.skip("the public face names everything, and imports it when it is used")
+    tree = ast.parse(path.read_text())
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level], "imports are absolute"
+    for imported in imports(tree):
+        same_package = importer.split(".")[1] == imported.split(".")[1:2][0] if "." in imported else False
+        assert same_package or place(imported) < place(importer), (
+            f"{importer} imports {imported}, which stands below it"
+        )
+
+
+def test_the_layout_check_sees_imports_of_every_form() -> None:
+    top = "import elman.laws\nfrom elman import cells\nfrom elman.core import Core\n"
+    text = f"{top}def f():\n    from elman.state import map"
+    assert list(imports(ast.parse(text))) == ["elman.laws", "elman.cells", "elman.core", "elman.state"]
+
+
+def test_only_the_guard_imports_the_native_kernels() -> None:
+    for path in MODULES:
+        importer = name_of(path)
+        for imported in imports(ast.parse(path.read_text())):
+            if imported == "elman._native":
+                assert importer.startswith("elman.kernels."), importer
+            if imported.startswith("elman.kernels.native") and not importer.startswith("elman.kernels.native"):
+                assert importer in ("elman.kernels", "elman.kernels.stream"), importer
+
+
+def test_no_rooms_for_what_has_no_home() -> None:
+    names = {part for path in MODULES for part in path.relative_to(SOURCE).with_suffix("").parts}
+    assert not names & {"utils", "util", "helpers", "common", "base", "misc"}
+
+
+def test_public_names_are_pinned() -> None:
+    assert sorted(elman.__all__) == sorted(PUBLIC)
+    assert all(getattr(elman, name) is not None for name in PUBLIC)
+    with pytest.raises(AttributeError, match="no attribute 'LSTMM'"):
+        elman.LSTMM  # noqa: B018
+
+
+def test_nothing_can_run_code_from_a_file() -> None:
+    forbidden = re.compile(r"\bpickle\b|torch\.load\b|torch\.save\b|\bmarshal\b|\bshelve\b|\bdill\b|\bjoblib\b")
+    for path in MODULES:
+        assert not forbidden.search(path.read_text()), f"{path} names a format that can run code"
+
+
+def test_every_cell_has_its_file_and_its_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "cells").glob("*.md")}
+    assert pages == set(CELLS), "one page in docs/cells for each cell in CELLS"
+    for name, cell in CELLS.items():
+        assert cell.__module__ == f"elman.cells.{name}", f"{name} belongs in cells/{name}.py"
+
+
+class TallyState(NamedTuple):
+    count: Tensor  # (B, H)
+
+
+class Tally(Core):
+    """A toy: it adds up what it reads."""
+
+    variants = ({},)
+
+    def __init__(self, input_size: int, size: int) -> None:
+        super().__init__(input_size, size)
+        self.U = torch.nn.Parameter(torch.randn(size, input_size))
+
+    def init_state(self, batch_size: int) -> TallyState:
+        return TallyState(self.zeros(batch_size, self.output_size))
+
+    def step(self, x: Tensor, state: TallyState) -> tuple[Tensor, TallyState]:
+        count = state.count + kernels.linear(x, self.U)
+        return count, TallyState(count)
+
+
+def test_a_cell_is_in_the_table_the_moment_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adding a cell: its file (here the class above), CELLS, its page. Nothing else needs to know."""
+    monkeypatch.setitem(CELLS, "tally", Tally)
+    rows = list(laws.rows(["tally"]))
+    assert {row.kernels for row in rows} == set(kernels.available())
+    assert {row.law for row in rows if row.kernels == "reference"} >= set(range(1, 8))
+    assert all(row.ok for row in rows)
+    assert elman.stack("tally", 3, 4, layers=2)(torch.zeros(1, 2, 3))[0].shape == (1, 2, 4)
+
+
+@pytest.mark.skipif(
+    os.environ.get("ELMAN_NATIVE") != "1", reason="asserted where ELMAN_NATIVE=1 asks for native kernels"
+)
+def test_native_kernels_are_in_use() -> None:
+    assert kernels.active() == "native", kernels.why_not_native()
+    assert kernels.isa() in kernels.isas()
+    before = kernels.calls().get("linear_scan", 0)
+    kernels.linear_scan(
+        *torch.ones(3, 1, 2, 3).unbind()[:2], torch.ones(1, 3), torch.tensor([2]), torch.zeros(1, 2, dtype=torch.bool)
+    )
+    assert kernels.calls()["linear_scan"] == before + 1
