@@ -34,7 +34,7 @@ def test_every_native_operation_is_checked() -> None:
     rows = list(doctor.self_check())
     called = {op for op, count in kernels.calls().items() if count > before.get(op, 0)}
     assert called == ours, "an operation that elman doctor does not try"
-    assert {row["runs_on"] for row in rows if not row["kernel"].startswith("gated")} == {"native"}
+    assert {row["runs_on"] for row in rows} == {"native"}
 
 
 def test_without_native_kernels_it_says_why_and_what_to_do(
