@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import importlib.util
 import re
 from pathlib import Path
@@ -22,12 +23,18 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-EXAMPLES = [(path, n, code) for path in PAGES for n, code in enumerate(blocks(path.read_text(), "python"))]
+SCRIPTS = [(path, code) for path in PAGES for code in blocks(path.read_text(), "python") if not code.startswith(">>>")]
 
 
-@pytest.mark.parametrize(("path", "n", "code"), EXAMPLES, ids=[f"{p.relative_to(ROOT)}-{n}" for p, n, _ in EXAMPLES])
-def test_code_runs(path: Path, n: int, code: str) -> None:
+@pytest.mark.parametrize(("path", "code"), SCRIPTS, ids=[path.stem for path, _ in SCRIPTS])
+def test_code_runs(path: Path, code: str) -> None:
     exec(compile(code, str(path), "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_sessions_run(path: Path) -> None:
+    """Examples that begin with >>> show what they print; those of a page go on from each other."""
+    assert doctest.testfile(str(path), module_relative=False).failed == 0
 
 
 def test_the_readme_has_an_example_of_about_fifteen_lines() -> None:

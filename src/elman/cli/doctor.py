@@ -235,14 +235,18 @@ def _cpuinfo() -> dict[str, str]:
 
 
 def _print(report: dict[str, Any]) -> None:
-    facts = [*report["versions"].items(), *report["machine"].items(), *report["kernels"].items()]
-    shown = [(name.replace("_", " "), ", ".join(v) if isinstance(v, list) else str(v)) for name, v in facts]
-    print_table("Installation", ("what", "value"), [(name, value) for name, value in shown if value])
+    for title in ("versions", "machine", "kernels"):
+        facts = [(name.replace("_", " "), _text(value)) for name, value in report[title].items()]
+        print_table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value])
     if report["kernels"]["why_not_native"]:
         print(f"The native kernels do not run: {report['kernels']['why_not_native']}. {_remedy()}")
     rows = [(c["kernel"], c["dtype"], c["runs_on"], brief(c["worst_error"]), _result(c)) for c in report["checks"]]
     header = ("kernel", "dtype", "runs on", "worst error", "result")
     print_table("Kernels in use against the reference in double precision, gradients included", header, rows)
+
+
+def _text(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _remedy() -> str:
