@@ -70,6 +70,9 @@ def test_bfloat16_activations_keep_wide_states(name, options):
     y, state = core.bfloat16().scan(x.bfloat16())
     assert y.dtype == torch.bfloat16 and y.isfinite().all()
     assert all(leaf.dtype in (torch.float32, torch.complex64) for leaf in states.leaves(state))
+    wider = states.map(lambda leaf: leaf.to(torch.promote_types(leaf.dtype, torch.float64)), state)
+    _, state = core.scan(x.bfloat16(), wider)
+    assert all(leaf.dtype in (torch.float64, torch.complex128) for leaf in states.leaves(state))
 
 
 @each_variant

@@ -16,7 +16,7 @@ from torch import Tensor
 from elman.errors import KernelError, UnknownNameError
 from elman.kernels import reference
 from elman.kernels.reference import Step, loop
-from elman.state import State
+from elman.state import State, leaves
 
 __all__ = [
     "Step", "active", "available", "calls", "gated", "isa", "isas", "linear", "linear_scan", "loop", "reverse",
@@ -92,7 +92,8 @@ def use(name: str) -> Iterator[None]:
 
 
 def _table_for(*tensors: Tensor) -> ModuleType:
-    fits = all(t.device.type == "cpu" and t.dtype in _NATIVE_TYPES for t in tensors)
+    dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
+    fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return _table if fits else reference
 
 
@@ -151,5 +152,5 @@ def gated(
 
     `recur(u_t, state)` defines it; `kind` names the native loop that does the same, or is None where there is none.
     """
-    table = reference if kind is None else _table_for(u, *weights)
+    table = reference if kind is None else _table_for(u, *weights, *leaves(state))
     return table.gated(kind, u, weights, state, lengths, reset, recur)
