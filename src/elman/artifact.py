@@ -42,6 +42,7 @@ def write(path: Path, fill: Callable[[Path], None]) -> None:
 
 def find(path: Path) -> Path | None:
     """The folder `path`; or the one before it, if the process died between the two renames; or None."""
+    path = path.absolute()  # `.` has no name
     return next((folder for folder in (path, _old(path)) if folder.is_dir()), None)
 
 

@@ -1,0 +1,22 @@
+"""elman init: a complete config to begin with, every line with what it means."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from elman.errors import UnknownNameError
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print the config of a task."""
+    from elman.run import RunConfig, render
+    from elman.tasks import TASKS
+
+    parser = argparse.ArgumentParser(prog="elman init", description="Print a complete config: elman init lm > run.yaml")
+    parser.add_argument("task", metavar="TASK", help="lm: a language model")
+    task = parser.parse_args(arguments).task
+    if task not in TASKS:
+        raise UnknownNameError("task", task, TASKS)
+    print(render(RunConfig(task=task)), end="")
+    return 0

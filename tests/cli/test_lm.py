@@ -1,0 +1,173 @@
+"""The language-model verbs as a person types them, in processes of their own."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elman.cli import main
+
+TEXT = "the cat sat on the mat; the dog sat on the log. " * 60
+
+CONFIG = """
+data: {batch_size: 4, window: 8}
+model: {size: 12, layers: 2, dropout: 0.2}
+optim: {lr: 0.02, warmup: 3}
+training: {steps: 150, log_every: 3, evaluate_every: 50, checkpoint_every: 7, sample_tokens: 10}
+"""
+
+# Kills the process in the middle of its n-th checkpoint: before the first rename, or between the two.
+DYING = """
+import os, signal, sys
+from elman import artifact
+from elman.cli import main
+count, where = int(sys.argv[1]), sys.argv[2]
+flush, sync = artifact._flush, artifact._sync
+def dying_flush(folder):
+    global count
+    flush(folder)
+    count -= folder.name == ".last.new"
+    if count == 0 and where == "before":
+        os.kill(os.getpid(), signal.SIGKILL)
+rename = artifact.Path.rename
+def dying_rename(self, target):
+    rename(self, target)
+    if count == 0 and where == "between" and self.name == "last":
+        os.kill(os.getpid(), signal.SIGKILL)
+artifact._flush = dying_flush
+artifact.Path.rename = dying_rename
+sys.exit(main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text(TEXT)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def start(*arguments, program=("-m", "elman")):
+    return subprocess.Popen([sys.executable, *program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def elman(*arguments, program=("-m", "elman")):
+    process = start(*arguments, program=program)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+TRAIN = ("train", "--config", "run.yaml", "--data.train", "text.txt", "--resume", "auto")
+
+
+def wait_for_lines(path, lines, process):
+    until = time.monotonic() + 90
+    while process.poll() is None and time.monotonic() < until:
+        if path.exists() and path.read_bytes().count(b"\n") >= lines:
+            return
+        time.sleep(0.002)
+
+
+def test_a_killed_run_reaches_the_same_bytes(here):
+    assert elman(*TRAIN, "--out", "whole")[0] == 0
+    out = ("--out", "killed")
+    for count, where in ((3, "before"), (2, "between")):
+        assert elman(str(count), where, *TRAIN, *out, program=("-c", DYING))[0] == -signal.SIGKILL
+    generator = random.Random(os.urandom(4))
+    instants = sorted(generator.sample(range(12, 50), 2))
+    for lines in instants:
+        process = start(*TRAIN, *out)
+        wait_for_lines(here / "killed" / "metrics.jsonl", lines, process)
+        time.sleep(generator.random() * 0.02)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, instants
+    assert elman(*TRAIN, *out)[0] == 0
+    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/model.safetensors", "last/optimiser.safetensors"):
+        assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), (name, instants)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
+    process = start(*TRAIN, "--out", "run", "--training.steps", "100000")
+    wait_for_lines(here / "run" / "metrics.jsonl", 5, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert "elman train --out run --resume auto" in err and "Traceback" not in err
+    assert json.loads((here / "run" / "last" / "training.json").read_text())["advance"]["step"] >= 15
+
+
+def test_two_processes_give_what_one_gives(here):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "elman")
+    changes = ("--model.dropout", "0", "--model.dtype", "float64", "--training.steps", "20", "--training.accumulate", "2")
+    code, _, err = elman(*TRAIN, *changes, "--out", "two", program=torchrun)
+    assert code == 0, err
+    assert main([*TRAIN, *changes, "--out", "one"]) == 0
+    one, two = (load_file(here / name / "last" / "model.safetensors") for name in ("one", "two"))
+    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
+    lines = [[json.loads(line) for line in (here / name / "metrics.jsonl").open()] for name in ("one", "two")]
+    assert [list(line) for line in lines[0]] == [list(line) for line in lines[1]]
+    more = ("--training.steps", "20", "--out", "two")
+    assert main([*TRAIN, *changes, *more]) == 2  # written by two, resumed by one: refused
+
+
+def test_the_verbs_together(here, capfd):
+    assert main(["init", "lm"]) == 0
+    Path("full.yaml").write_text(capfd.readouterr().out)
+    small = ("--model.size", "8", "--training.steps", "80", "--data.batch_size", "2", "--data.window", "8")
+    assert main(["train", "--config", "full.yaml", "--data.train", "text.txt", "--out", "run", *small]) == 0
+    capfd.readouterr()
+    assert main(["evaluate", "run", "text.txt", "--json"]) == 0
+    score = json.loads(capfd.readouterr().out)
+    assert score["tokens"] == len(TEXT) and score["nats_per_token"] == pytest.approx(score["nats"] / len(TEXT))
+    assert main(["evaluate", "run", "text.txt", "text.txt", "--chunk", "5"]) == 0
+    assert "perplexity" in capfd.readouterr().out
+    common = ["generate", "run", "--prompt", "the ", "--seed", "7", "--temperature", "0.3"]
+    assert main([*common, "--max_new_tokens", "20"]) == 0
+    whole = capfd.readouterr().out
+    assert main([*common, "--max_new_tokens", "8", "--save_state", "here.safetensors"]) == 0
+    first = capfd.readouterr().out
+    go_on = ["generate", "run", "--temperature", "0.3", "--state", "here.safetensors", "--max_new_tokens", "12"]
+    assert main(go_on) == 0
+    assert first.removesuffix("\n") + capfd.readouterr().out == whole
+    assert main(["generate", "run", "--num_beams", "3", "--prompt", "the", "--json", "--max_new_tokens", "3"]) == 0
+    assert json.loads(capfd.readouterr().out)["prompt"] == "the"
+    assert main(["train", "--out", "run", "--resume", "auto"]) == 0  # it has its own config
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--model.siz", "3", "--training.steps", "1"], "model.size"),
+        (["train", "--config", "bad.yaml"], "model.size"),
+        (["train", "--config", "none.yaml"], "none.yaml"),
+        (["train", "--model.size", "large"], "large"),
+        (["train", "--data.train", "none.txt"], "no file or folder none.txt"),
+        (["train", "--data.train", "latin.txt"], "byte 3 (line 1) is 0xe9"),
+        (["train", "--data.train", "empty.txt"], "empty"),
+        (["train", "--data.train", "text.txt", "--out", "."], "exists"),
+        (["evaluate", "nothing", "text.txt"], "no folder nothing"),
+        (["evaluate", ".", "text.txt"], "no elman-model"),
+        (["generate", "nothing"], "no folder nothing"),
+        (["init", "lmm"], "Did you mean 'lm'"),
+    ],
+)
+def test_bad_input_is_one_clear_line(here, capfd, arguments, message):
+    (here / "latin.txt").write_bytes("café au lait".encode("latin-1"))
+    (here / "empty.txt").write_bytes(b"")
+    (here / "bad.yaml").write_text("model: {siz: 3}\n")
+    assert main(arguments) == 2
+    captured = capfd.readouterr()
+    assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
