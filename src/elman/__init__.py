@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from elman.convert import from_torch, to_torch
     from elman.core import Core
     from elman.errors import ElmanError
+    from elman.model import SequenceModel
+    from elman.run import RunConfig, load, train
+    from elman.tasks.language_model import LanguageModel
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "Norm", "Parallel", "Residual", "Reverse",
-    "Stack", "WeightDrop", "Zoneout", "cell", "cells", "errors", "from_torch", "kernels", "laws", "stack", "state",
-    "to_torch",
+    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Residual",
+    "Reverse", "RunConfig", "SequenceModel", "Stack", "WeightDrop", "Zoneout", "cell", "cells", "errors", "from_torch",
+    "kernels", "laws", "load", "stack", "state", "to_torch", "train",
 ]  # fmt: skip
 
 _MODULES = ("cells", "errors", "kernels", "laws", "state")
@@ -46,6 +49,9 @@ _NAMES = {
     "convert": ("from_torch", "to_torch"),
     "core": ("Core",),
     "errors": ("ElmanError",),
+    "model": ("SequenceModel",),
+    "run": ("RunConfig", "load", "train"),
+    "tasks.language_model": ("LanguageModel",),
 }  # fmt: skip
 _HOME = {name: f"elman.{module}" for module, names in _NAMES.items() for name in names}
 

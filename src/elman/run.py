@@ -31,6 +31,9 @@ from elman.training.unit import Unit
 class RunConfig:
     """A run from text to model.
 
+    >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell
+    'lstm'
+
     Args:
         task: what is trained; lm is a language model
         data: the texts, and how batches are cut from them
@@ -55,7 +58,16 @@ class RunConfig:
 
 
 def load(path: str | Path) -> LanguageModel:
-    """The model of a run (its best, or its last), or one that `save` wrote."""
+    """The model of a run (its best, or its last), or one that `save` wrote.
+
+    >>> import tempfile
+    >>> from elman.data import VOCABULARIES
+    >>> lm = LanguageModel(build(ModelConfig(size=8), 257), VOCABULARIES["byte"](), ModelConfig(size=8))
+    >>> folder = tempfile.mkdtemp() + "/model"
+    >>> lm.save(folder)
+    >>> load(folder).score("any text")[0] == lm.score("any text")[0]
+    True
+    """
     root = Path(path)
     if not root.is_dir() and artifact.find(root) is None:
         raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
@@ -66,7 +78,14 @@ def load(path: str | Path) -> LanguageModel:
 
 
 def train(config: RunConfig) -> tuple[LanguageModel, list[dict[str, Any]]]:
-    """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this."""
+    """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this.
+
+    >>> import tempfile
+    >>> config = RunConfig(model=ModelConfig(cell="markov", order=3), out=tempfile.mkdtemp() + "/run")
+    >>> lm, history = train(config)
+    >>> history[-1]["valid"] < 2  # nats per character of English about Python
+    True
+    """
     _check(config)
     with ranks() as processes:
         _train(config, processes)

@@ -59,7 +59,9 @@ def here(tmp_path, monkeypatch):
 
 
 def start(*arguments, program=("-m", "elman")):
-    return subprocess.Popen([sys.executable, *program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def elman(*arguments, program=("-m", "elman")):
@@ -94,7 +96,13 @@ def test_a_killed_run_reaches_the_same_bytes(here):
         process.communicate()
         assert process.returncode == -signal.SIGKILL, instants
     assert elman(*TRAIN, *out)[0] == 0
-    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/model.safetensors", "last/optimiser.safetensors"):
+    for name in (
+        "metrics.jsonl",
+        "samples.txt",
+        "best/model.safetensors",
+        "last/model.safetensors",
+        "last/optimiser.safetensors",
+    ):
         assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), (name, instants)
 
 
@@ -111,7 +119,16 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
 
 def test_two_processes_give_what_one_gives(here):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "elman")
-    changes = ("--model.dropout", "0", "--model.dtype", "float64", "--training.steps", "20", "--training.accumulate", "2")
+    changes = (
+        "--model.dropout",
+        "0",
+        "--model.dtype",
+        "float64",
+        "--training.steps",
+        "20",
+        "--training.accumulate",
+        "2",
+    )
     code, _, err = elman(*TRAIN, *changes, "--out", "two", program=torchrun)
     assert code == 0, err
     assert main([*TRAIN, *changes, "--out", "one"]) == 0

@@ -18,6 +18,10 @@ from elman import __version__
 from elman.errors import ElmanError, UnknownNameError
 
 VERBS = {
+    "init": "print a complete config, every line with what it means",
+    "train": "train a model on text, or go on where a run was killed",
+    "evaluate": "how well a model predicts a text: nats, bits, perplexity",
+    "generate": "text from a model",
     "doctor": "what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",
 }

@@ -141,7 +141,16 @@ class Score:
 
 
 class LanguageModel:
-    """A model, its vocabulary, and what can be done with the two. Nothing here changes the weights."""
+    """A model, its vocabulary, and what can be done with the two. Nothing here changes the weights.
+
+    >>> from elman.data import VOCABULARIES
+    >>> config = ModelConfig(cell="gru", size=8, layers=1)
+    >>> lm = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config)
+    >>> score, state = lm.score("Once upon")
+    >>> more, state = lm.score(" a time", state)
+    >>> score.tokens + more.tokens
+    16
+    """
 
     def __init__(self, model: Any, vocabulary: Vocabulary, config: ModelConfig, unit: str = "text") -> None:
         self.model, self.vocabulary, self.config, self.unit = model, vocabulary, config, unit
