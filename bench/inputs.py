@@ -1,0 +1,46 @@
+"""The arrays that every library is given: from a seed, in numpy, so that no library has to be there to make them."""
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+GATES = {"tanh": 1, "gru": 3, "lstm": 4}
+
+
+def gated(cell: str, B: int, T: int, D: int, K: int, directions: int = 1) -> dict[str, Array]:
+    """x (T, B, D), the weights of one layer in PyTorch's order and scale, and the gradient g (T, B, K) that arrives."""
+    rng, G = np.random.default_rng(0), GATES[cell]
+
+    def uniform(*shape: int) -> Array:
+        return rng.uniform(-(K**-0.5), K**-0.5, shape).astype(np.float32)
+
+    arrays = {"x": rng.standard_normal((T, B, D), np.float32), "g": rng.standard_normal((T, B, directions * K), np.float32)}
+    for suffix in ("", "_reverse")[:directions]:
+        arrays |= {f"U{suffix}": uniform(G * K, D), f"W{suffix}": uniform(G * K, K)}
+        arrays |= {f"b{suffix}": uniform(G * K), f"c{suffix}": uniform(G * K)}
+    return arrays
+
+
+def lengths(B: int, T: int) -> Array:
+    """Uniform in [T/4, T]: about 62 % of the steps are valid. One row is whole."""
+    n = np.random.default_rng(1).integers(T // 4, T + 1, B)
+    n[0] = T
+    return n
+
+
+def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
+    """a, b and the arriving gradient, (B, T, C). Real: positive, as the log-space form needs; complex: `a` (C,) on a ring."""
+    rng = np.random.default_rng(0)
+    if number == "real":
+        a = rng.uniform(0.5, 0.999, (B, T, C)).astype(np.float32)
+        b = rng.uniform(0.1, 1.0, (B, T, C)).astype(np.float32)
+        return {"a": a, "b": b, "g": rng.standard_normal((B, T, C), np.float32)}
+    radius, angle = rng.uniform(0.9, 0.999, C), rng.uniform(0, 6.28, C)
+    b, g = (rng.standard_normal((B, T, C)) + 1j * rng.standard_normal((B, T, C)) for _ in range(2))
+    return {"a": (radius * np.exp(1j * angle)).astype(np.complex64), "b": b.astype(np.complex64), "g": g.astype(np.complex64)}
+
+
+def product(M: int, K: int, N: int) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {"x": rng.standard_normal((M, K), np.float32), "w": rng.standard_normal((N, K), np.float32)}

@@ -1,0 +1,212 @@
+"""The kernels against their peers: `python -m bench.kernels [--json] [--only TEXT ...] [--rounds N]`.
+
+A library has a process of its own, and the processes take turns, round by round, so that a change in the machine's speed
+meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same round;
+what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes had more
+than a tenth of the processor are discarded; a row that could not get enough quiet rounds says so (`quiet: false`).
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.rows import ROWS, Case, Row
+
+# Every allocation comes from memory that stays mapped: glibc would otherwise map and unmap arrays of 32 MB on each call.
+MAPPED = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_TOP_PAD_": "268435456"}
+SECONDS = 12.0  # what a row may take, about; slow rows get fewer rounds, and say how many
+
+
+class Worker:
+    """The other end of bench.worker."""
+
+    def __init__(self, library: str, threads: int, mapped: bool) -> None:
+        self.library = library
+        env = {**os.environ, **(MAPPED if mapped else {}), "OMP_NUM_THREADS": str(threads)}
+        command = [sys.executable, "-m", "bench.worker", library, str(threads)]
+        self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def ask(self, **order: Any) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise SystemExit(f"the worker for {self.library} ended; what it said stands above")
+        return json.loads(answer)
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@dataclass
+class Timed:
+    """A case in its worker, and how often it is called to be timed once."""
+
+    worker: Worker
+    case: Case
+    repeats: int = 1
+
+    def seconds(self) -> tuple[float, float]:
+        """Seconds per call, and the share of the processor that others had meanwhile."""
+        before, begin = _busy(), time.perf_counter()
+        mine = _cpu(self.worker.process.pid)
+        result = self.worker.ask(do="time", case=self.case, repeats=self.repeats)
+        wall = time.perf_counter() - begin
+        others = (_busy() - before) - (_cpu(self.worker.process.pid) - mine)
+        return result, max(0.0, others - 0.02) / (wall * (os.cpu_count() or 1))
+
+    def settle(self) -> float:
+        """Repeats such that one timing takes at least 30 ms; the first timing warms up."""
+        self.seconds()
+        once = self.seconds()[0]
+        self.repeats = max(1, int(0.03 / once))
+        return once * self.repeats
+
+
+def _busy() -> float:
+    """Seconds that all processors together were busy, since the start of the machine."""
+    fields = [int(n) for n in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    idle = fields[3] + fields[4]
+    return float(sum(fields[:8]) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _compare(row: Row, ours: Path, theirs: Path, peer: str) -> None:
+    """The same numbers, to what float32 sums in another order may differ by."""
+    a, b = np.load(ours), np.load(theirs)
+    for name in sorted(set(a) & set(b)):
+        scale = float(np.abs(b[name]).max()) or 1.0
+        worst = float(np.abs(a[name] - b[name]).max()) / scale
+        if not worst < 2e-3:
+            raise SystemExit(f"{row.name}: `{name}` of elman and {peer} differ by {worst:.1e} of the largest value; nothing was timed")
+
+
+def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed, list[Timed]]:
+    ours = Timed(workers["elman"], row.ours)
+    ours.worker.ask(do="prepare", case=row.ours, path=str(folder / "ours.npz"))
+    peers = []
+    for i, (library, case) in enumerate(row.peers):
+        path = folder / f"peer{i}.npz"
+        workers[library].ask(do="prepare", case=case, path=str(path))
+        if not row.upper:
+            _compare(row, folder / "ours.npz", path, library)
+        peers.append(Timed(workers[library], case))
+    return ours, peers
+
+
+def measure(row: Row, workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        ours, peers = _prepare(row, workers, Path(folder))
+    spent = {id(t): t.settle() for t in (ours, *peers)}
+    peer = min(peers, key=lambda t: spent[id(t)] / t.repeats)
+    wanted = max(5, min(rounds, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
+    taken: list[tuple[float, float, float]] = []  # others' share, ours, peer's
+    while sum(load < 0.1 for load, _, _ in taken) < wanted and len(taken) < 2 * wanted:
+        mine, load = ours.seconds()
+        time.sleep(0.005)  # lets the idle threads of one library go to sleep before the other one runs
+        theirs, other_load = peer.seconds()
+        time.sleep(0.005)
+        taken.append((max(load, other_load), mine, theirs))
+    for t in (ours, *peers):
+        t.worker.ask(do="drop", case=t.case)
+    quiet = [t for t in taken if t[0] < 0.1]
+    used = quiet if len(quiet) >= max(5, wanted // 2) else taken
+    return _result(row, peer, used, used is quiet)
+
+
+def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet: bool) -> dict[str, Any]:
+    tokens = peer.case["T"] / row.ours["T"] if row.upper else 1.0
+    ratios = [theirs / tokens / mine for _, mine, theirs in used]
+    low, ratio, high = statistics.quantiles(ratios, n=4)
+    reached = None if row.must is None else (ratio <= row.must if row.upper else ratio >= row.must)
+    return {
+        "name": row.name,
+        "peer": " ".join([peer.worker.library, peer.case.get("how", "")]).strip() if not row.upper else "elman, T = 16384",
+        "ratio": round(ratio, 3),
+        "spread": [round(low, 3), round(high, 3)],
+        "must": row.must,
+        "aim": row.aim,
+        "bound": "upper" if row.upper else "lower",
+        "reached": reached,
+        "ours_ms": round(1e3 * statistics.median(t[1] for t in used), 4),
+        "peer_ms": round(1e3 * statistics.median(t[2] for t in used), 4),
+        "rounds": len(used),
+        "quiet": quiet,
+    }
+
+
+def machine() -> dict[str, Any]:
+    model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
+    from importlib.metadata import PackageNotFoundError, version
+
+    versions = {}
+    for name in ("torch", "jax", "onnxruntime", "numpy"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return {"processor": model or platform.processor(), "cores": os.cpu_count(), "system": platform.platform(), **versions}
+
+
+def _line(r: dict[str, Any]) -> str:
+    goal = "" if r["must"] is None else f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']:<5} {r['aim']:<5}"
+    verdict = {None: "", True: "ok", False: "MISSED"}[r["reached"]]
+    noise = "" if r["quiet"] else "  (the machine was busy)"
+    spread = f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}"
+    times = f"{r['ours_ms']:9.3f} {r['peer_ms']:10.3f}"
+    return f"{r['name']:62} {r['peer']:18} {r['ratio']:7.2f}  {spread:16} {goal:14} {verdict:7} {times} {r['rounds']:4}{noise}"
+
+
+def run(rows: list[Row], rounds: int, report: Any) -> list[dict[str, Any]]:
+    """Rows that can share processes do; never more libraries alive than a row needs."""
+    results = []
+    for row in rows:
+        names = {"elman", *(library for library, _ in row.peers)}
+        workers = {name: Worker(name, row.threads, row.mapped) for name in sorted(names)}
+        try:
+            results.append(measure(row, workers, rounds))
+        finally:
+            for worker in workers.values():
+                worker.close()
+        report(results[-1])
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="rows of JSON alone on standard output")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
+    parser.add_argument("--rounds", type=int, default=24, help="timings of each library in a row, if they are not too slow")
+    options = parser.parse_args()
+    rows = [r for r in ROWS if any(text in r.name for text in options.only)]
+    if not rows:
+        raise SystemExit(f"no row contains {options.only}; the names are:\n" + "\n".join(r.name for r in ROWS))
+    messages = sys.stderr if options.json else sys.stdout
+    print(f"{json.dumps(machine())}\n{'row':62} {'peer':18} {'ratio':>7}  {'quartiles':16} {'must':8} {'aim':13} {'ours ms':>9} {'peer ms':>10} rounds", file=messages)
+    results = run(rows, options.rounds, lambda r: print(_line(r), file=messages, flush=True))
+    if options.json:
+        print(json.dumps(results, indent=1))
+    missed = [r["name"] for r in results if r["reached"] is False]
+    print(f"{len(missed)} of {len(results)} rows missed their must" + "".join(f"\n  {name}" for name in missed), file=messages)
+
+
+if __name__ == "__main__":
+    main()

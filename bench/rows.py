@@ -1,0 +1,117 @@
+"""What is measured, and what it must reach: the table of the goals, one row a line."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Case = dict[str, Any]  # what a worker is asked to prepare: family, mode, sizes
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    ours: Case
+    peers: tuple[tuple[str, Case], ...]  # (library, case); of several, the fastest counts
+    must: float | None  # None: for information
+    aim: float | None
+    mapped: bool = False  # outputs go to memory that is mapped already
+    upper: bool = False  # the ratio is ours over ours, and `must` an upper bound
+    threads: int = 2
+
+
+def shape(B: int, T: int, D: int, K: int) -> str:
+    return f"{B},{T},{D},{K}"
+
+
+def gated(cell: str, mode: str, B: int, T: int, D: int, K: int) -> Case:
+    return {"family": "gated", "cell": cell, "mode": mode, "B": B, "T": T, "D": D, "K": K}
+
+
+def _gated_row(cell: str, mode: str, sizes: tuple[int, int, int, int], peer: str, must: float, aim: float) -> Row:
+    case = gated(cell, mode, *sizes)
+    return Row(f"{mode} {cell} ({shape(*sizes)})", case, ((peer, case),), must, aim)
+
+
+def _products() -> list[Row]:
+    rows = []
+    for M, K, N in ((8192, 256, 768), (64, 512, 2048)):
+        case = {"family": "product", "mode": "forward", "M": M, "K": K, "N": N}
+        rows.append(Row(f"product ({M}x{K}) by ({K}x{N})", case, (("torch", case),), 0.85, 1.0))
+    return rows
+
+
+SMALL, MIDDLE = ((16, 200, 128, 128), (32, 1024, 64, 64)), ((32, 256, 256, 256), (64, 128, 512, 512))
+ONE = (1, 1000, 128, 128)
+
+
+def _training() -> list[Row]:
+    rows = [_gated_row(c, "train", s, "torch", 4, 6) for s in SMALL for c in ("tanh", "gru")]
+    rows += [_gated_row(c, "train", s, "jax", 2, 3) for s in SMALL for c in ("tanh", "gru")]
+    rows += [_gated_row("lstm", "train", s, "torch", 1.3, 2.2) for s in SMALL]
+    rows += [_gated_row(c, "train", ONE, "torch", 15, 28) for c in ("tanh", "gru")]
+    rows += [_gated_row("lstm", "train", ONE, "torch", 1.6, 2.2)]
+    rows += [_gated_row("gru", "train", MIDDLE[0], "torch", 1.8, 2.4), _gated_row("lstm", "train", MIDDLE[0], "torch", 1.3, 1.6)]
+    rows += [_gated_row("gru", "train", MIDDLE[1], "torch", 1.15, 1.5), _gated_row("lstm", "train", MIDDLE[1], "torch", 1.05, 1.2)]
+    return rows
+
+
+def _inference() -> list[Row]:
+    goals = {"gru": (1.3, 1.7), "lstm": (0.95, 1.2)}
+    return [_gated_row(c, "forward", s, "onnxruntime", *goals[c]) for s in (ONE, *SMALL, *MIDDLE) for c in goals]
+
+
+def _ragged() -> list[Row]:
+    rows = []
+    for T, must, aim in ((50, 3, 5), (400, 12, 18), (800, 20, 30)):
+        case = {"family": "ragged", "mode": "train", "B": 32, "T": T, "D": 128, "K": 128}
+        rows.append(Row(f"train ragged bidirectional lstm (32,{T},128,128)", case, (("torch", case),), must, aim))
+    return rows
+
+
+REAL_PEERS = (("torch", "loop"), ("torch", "doubling"), ("torch", "log-space"), ("jax", "scan"), ("jax", "associative"))
+COMPLEX_PEERS = (("torch", "loop"), ("torch", "doubling"), ("jax", "scan"), ("jax", "associative"))
+
+
+def _scan_rows(number: str, sizes: tuple[int, int, int], goals: tuple[tuple[float, float], ...] | None, mapped: bool) -> list[Row]:
+    rows = []
+    B, T, C = sizes
+    for i, mode in enumerate(("forward", "train")):
+        case = {"family": "scan", "number": number, "mode": mode, "B": B, "T": T, "C": C}
+        peers = tuple((lib, {**case, "how": how}) for lib, how in (REAL_PEERS if number == "real" else COMPLEX_PEERS))
+        must, aim = goals[i] if goals else (None, None)
+        memory = {True: ", mapped memory", False: ", fresh memory"}[mapped] if sizes == (32, 512, 512) else ""
+        rows.append(Row(f"{mode} {number} scan ({B},{T},{C}){memory}", case, peers, must, aim, mapped=mapped))
+    return rows
+
+
+def _scans() -> list[Row]:
+    rows = _scan_rows("real", (8, 1024, 256), ((8, 12), (6, 9)), False)
+    rows += _scan_rows("real", (1, 16384, 256), ((4, 6), (7, 10)), False)
+    rows += _scan_rows("real", (32, 512, 512), ((3, 5), (2.5, 4)), True)
+    rows += _scan_rows("real", (32, 512, 512), None, False)
+    for sizes in ((8, 1024, 256), (1, 16384, 256)):
+        rows += _scan_rows("complex", sizes, ((2.5, 5), (6, 9)), False)
+    return rows
+
+
+def _streams() -> list[Row]:
+    goals = {"gru": ((8, 12), (4.5, 6), (1.6, 2)), "lstm": ((8, 12), (3.5, 5), (1.5, 2))}
+    rows = []
+    for cell in goals:
+        for K, (must, aim) in zip((64, 128, 256), goals[cell], strict=True):
+            case = {"family": "stream", "cell": cell, "mode": "step", "B": 1, "T": 1, "D": K, "K": K}
+            rows.append(Row(f"stream step {cell} (1,1,{K},{K})", case, (("onnxruntime", case),), must, aim, threads=1))
+    return rows
+
+
+def _growth() -> list[Row]:
+    """Ours over ours: the "peer" is the long sequence, the time is per token."""
+    rows = []
+    for mode in ("forward", "train"):
+        for cell in ("tanh", "gru", "lstm"):
+            long, short = gated(cell, mode, 8, 16384, 128, 128), gated(cell, mode, 8, 256, 128, 128)
+            name = f"growth {mode} {cell}: per token, T = 16384 over T = 256 (8,T,128,128)"
+            rows.append(Row(name, short, (("elman", long),), 1.15, 1.05, upper=True))
+    return rows
+
+
+ROWS = [*_products(), *_training(), *_inference(), *_ragged(), *_scans(), *_streams(), *_growth()]

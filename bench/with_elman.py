@@ -1,0 +1,71 @@
+"""Elman as a user calls it: cores from torch.nn's weights, kernels.linear_scan, kernels.linear, Stream."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench import inputs
+from bench.with_torch import inferred, module, named, trained
+from bench.worker import Outputs, Run
+from elman import kernels
+from elman.convert import from_torch
+
+if kernels.active() != "native":
+    raise SystemExit(f"the native kernels are what is measured, but {kernels.why_not_native()}")
+
+
+def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
+    torch.set_num_threads(threads)
+    families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
+    return families[case["family"]](case)
+
+
+def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
+    core = from_torch(module(case, arrays)).layers[0]
+    x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
+    if case["mode"] == "forward":
+        return inferred(lambda x: core.scan(x)[0], x), named(["y"])
+    leaves = [core.U, core.W, core.b, *([core.c] if case["cell"] == "gru" else [])]
+    return trained(lambda x: core.scan(x)[0], x, leaves, g), named(["y", "gx", "gU", "gW", "gb"])
+
+
+def _ragged(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    B, T = case["B"], case["T"]
+    arrays, lengths = inputs.gated("lstm", B, T, case["D"], case["K"], 2), torch.from_numpy(inputs.lengths(B, T))
+    core = from_torch(module(case, arrays, True))
+    x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
+    leaves = dict(core.named_parameters())
+    order = [next(n for n in leaves if n.endswith(f".{k}")) for k in ("U", "W", "b")]
+    parameters = [leaves[n] for n in (*order, *(n for n in leaves if n not in order))]
+    return trained(lambda x: core.scan(x, lengths=lengths)[0], x, parameters, g), named(["y", "gx", "gU", "gW", "gb"])
+
+
+def _product(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    arrays = inputs.product(case["M"], case["K"], case["N"])
+    x, w = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["w"])
+    return inferred(lambda x: kernels.linear(x, w), x), named(["y"])
+
+
+def _scan(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    B, T, C = case["B"], case["T"], case["C"]
+    arrays = inputs.scan(B, T, C, case["number"])
+    a, b, g = (torch.from_numpy(arrays[k]) for k in ("a", "b", "g"))
+    h0, lengths, reset = b.new_zeros(B, C), torch.full((B,), T), torch.zeros(B, T, dtype=torch.bool)
+
+    def forward(b: Tensor) -> Tensor:
+        return kernels.linear_scan(a, b, h0, lengths, reset)[0]
+
+    if case["mode"] == "forward":
+        return inferred(forward, b), named(["y"])
+    a.requires_grad_()
+    return trained(forward, b, [a], g), named(["y", "gb", "ga"])
+
+
+def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    from elman.kernels.stream import Stream
+
+    arrays = inputs.gated(case["cell"], case["B"], 1, case["D"], case["K"])
+    stream, x = Stream(from_torch(module(case, arrays)), 1), arrays["x"][0]
+    return lambda: stream.step(x), lambda y: {}
