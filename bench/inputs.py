@@ -15,7 +15,10 @@ def gated(cell: str, B: int, T: int, D: int, K: int, directions: int = 1) -> dic
     def uniform(*shape: int) -> Array:
         return rng.uniform(-(K**-0.5), K**-0.5, shape).astype(np.float32)
 
-    arrays = {"x": rng.standard_normal((T, B, D), np.float32), "g": rng.standard_normal((T, B, directions * K), np.float32)}
+    arrays = {
+        "x": rng.standard_normal((T, B, D), np.float32),
+        "g": rng.standard_normal((T, B, directions * K), np.float32),
+    }
     for suffix in ("", "_reverse")[:directions]:
         arrays |= {f"U{suffix}": uniform(G * K, D), f"W{suffix}": uniform(G * K, K)}
         arrays |= {f"b{suffix}": uniform(G * K), f"c{suffix}": uniform(G * K)}
@@ -30,7 +33,7 @@ def lengths(B: int, T: int) -> Array:
 
 
 def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
-    """a, b and the arriving gradient, (B, T, C). Real: positive, as the log-space form needs; complex: `a` (C,) on a ring."""
+    """a, b and the arriving gradient, (B, T, C). Real: positive, for the log-space form. Complex: `a` (C,), on a ring."""
     rng = np.random.default_rng(0)
     if number == "real":
         a = rng.uniform(0.5, 0.999, (B, T, C)).astype(np.float32)
@@ -38,7 +41,11 @@ def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
         return {"a": a, "b": b, "g": rng.standard_normal((B, T, C), np.float32)}
     radius, angle = rng.uniform(0.9, 0.999, C), rng.uniform(0, 6.28, C)
     b, g = (rng.standard_normal((B, T, C)) + 1j * rng.standard_normal((B, T, C)) for _ in range(2))
-    return {"a": (radius * np.exp(1j * angle)).astype(np.complex64), "b": b.astype(np.complex64), "g": g.astype(np.complex64)}
+    return {
+        "a": (radius * np.exp(1j * angle)).astype(np.complex64),
+        "b": b.astype(np.complex64),
+        "g": g.astype(np.complex64),
+    }
 
 
 def product(M: int, K: int, N: int) -> dict[str, Array]:

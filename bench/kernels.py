@@ -1,7 +1,7 @@
 """The kernels against their peers: `python -m bench.kernels [--json] [--only TEXT ...] [--rounds N]`.
 
-A library has a process of its own, and the processes take turns, round by round, so that a change in the machine's speed
-meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same round;
+A library has a process of its own, and the processes take turns, round by round, so that a change in the machine's
+speed meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same round;
 what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes had more
 than a tenth of the processor are discarded; a row that could not get enough quiet rounds says so (`quiet: false`).
 """
@@ -23,8 +23,12 @@ import numpy as np
 
 from bench.rows import ROWS, Case, Row
 
-# Every allocation comes from memory that stays mapped: glibc would otherwise map and unmap arrays of 32 MB on each call.
-MAPPED = {"MALLOC_MMAP_THRESHOLD_": "1073741824", "MALLOC_TRIM_THRESHOLD_": "2147483647", "MALLOC_TOP_PAD_": "268435456"}
+# Memory once mapped stays mapped: glibc would otherwise map and unmap arrays of 32 MB on each call.
+MAPPED = {
+    "MALLOC_MMAP_THRESHOLD_": "1073741824",
+    "MALLOC_TRIM_THRESHOLD_": "2147483647",
+    "MALLOC_TOP_PAD_": "268435456",
+}
 SECONDS = 12.0  # what a row may take, about; slow rows get fewer rounds, and say how many
 
 
@@ -96,7 +100,9 @@ def _compare(row: Row, ours: Path, theirs: Path, peer: str) -> None:
         scale = float(np.abs(b[name]).max()) or 1.0
         worst = float(np.abs(a[name] - b[name]).max()) / scale
         if not worst < 2e-3:
-            raise SystemExit(f"{row.name}: `{name}` of elman and {peer} differ by {worst:.1e} of the largest value; nothing was timed")
+            raise SystemExit(
+                f"{row.name}: `{name}` of elman and {peer} differ by {worst:.1e} of the largest value; not timed"
+            )
 
 
 def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed, list[Timed]]:
@@ -139,7 +145,9 @@ def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet
     reached = None if row.must is None else (ratio <= row.must if row.upper else ratio >= row.must)
     return {
         "name": row.name,
-        "peer": " ".join([peer.worker.library, peer.case.get("how", "")]).strip() if not row.upper else "elman, T = 16384",
+        "peer": " ".join([peer.worker.library, peer.case.get("how", "")]).strip()
+        if not row.upper
+        else "elman, T = 16384",
         "ratio": round(ratio, 3),
         "spread": [round(low, 3), round(high, 3)],
         "must": row.must,
@@ -154,7 +162,10 @@ def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet
 
 
 def machine() -> dict[str, Any]:
-    model = next((x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
+    model = next(
+        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")),
+        "",
+    )
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
@@ -163,16 +174,35 @@ def machine() -> dict[str, Any]:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "not installed"
-    return {"processor": model or platform.processor(), "cores": os.cpu_count(), "system": platform.platform(), **versions}
+    return {
+        "processor": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "system": platform.platform(),
+        **versions,
+    }
+
+
+HEADER = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours ms", "peer ms", "rounds")
+FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:>6}"
 
 
 def _line(r: dict[str, Any]) -> str:
-    goal = "" if r["must"] is None else f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']:<5} {r['aim']:<5}"
+    must, aim = ("", "") if r["must"] is None else (f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']}", r["aim"])
     verdict = {None: "", True: "ok", False: "MISSED"}[r["reached"]]
-    noise = "" if r["quiet"] else "  (the machine was busy)"
     spread = f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}"
-    times = f"{r['ours_ms']:9.3f} {r['peer_ms']:10.3f}"
-    return f"{r['name']:62} {r['peer']:18} {r['ratio']:7.2f}  {spread:16} {goal:14} {verdict:7} {times} {r['rounds']:4}{noise}"
+    cells = (
+        r["name"],
+        r["peer"],
+        f"{r['ratio']:.2f}",
+        spread,
+        must,
+        aim,
+        verdict,
+        r["ours_ms"],
+        r["peer_ms"],
+        r["rounds"],
+    )
+    return FORMAT.format(*cells) + ("" if r["quiet"] else "  (the machine was busy)")
 
 
 def run(rows: list[Row], rounds: int, report: Any) -> list[dict[str, Any]]:
@@ -191,21 +221,28 @@ def run(rows: list[Row], rounds: int, report: Any) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", action="store_true", help="rows of JSON alone on standard output")
     parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
-    parser.add_argument("--rounds", type=int, default=24, help="timings of each library in a row, if they are not too slow")
+    parser.add_argument(
+        "--rounds", type=int, default=24, help="timings of each library in a row, if they are not too slow"
+    )
     options = parser.parse_args()
     rows = [r for r in ROWS if any(text in r.name for text in options.only)]
     if not rows:
         raise SystemExit(f"no row contains {options.only}; the names are:\n" + "\n".join(r.name for r in ROWS))
     messages = sys.stderr if options.json else sys.stdout
-    print(f"{json.dumps(machine())}\n{'row':62} {'peer':18} {'ratio':>7}  {'quartiles':16} {'must':8} {'aim':13} {'ours ms':>9} {'peer ms':>10} rounds", file=messages)
+    print(json.dumps(machine()), FORMAT.format(*HEADER), sep="\n", file=messages)
     results = run(rows, options.rounds, lambda r: print(_line(r), file=messages, flush=True))
     if options.json:
         print(json.dumps(results, indent=1))
     missed = [r["name"] for r in results if r["reached"] is False]
-    print(f"{len(missed)} of {len(results)} rows missed their must" + "".join(f"\n  {name}" for name in missed), file=messages)
+    print(
+        f"{len(missed)} of {len(results)} rows missed their must" + "".join(f"\n  {name}" for name in missed),
+        file=messages,
+    )
 
 
 if __name__ == "__main__":

@@ -49,8 +49,14 @@ def _training() -> list[Row]:
     rows += [_gated_row("lstm", "train", s, "torch", 1.3, 2.2) for s in SMALL]
     rows += [_gated_row(c, "train", ONE, "torch", 15, 28) for c in ("tanh", "gru")]
     rows += [_gated_row("lstm", "train", ONE, "torch", 1.6, 2.2)]
-    rows += [_gated_row("gru", "train", MIDDLE[0], "torch", 1.8, 2.4), _gated_row("lstm", "train", MIDDLE[0], "torch", 1.3, 1.6)]
-    rows += [_gated_row("gru", "train", MIDDLE[1], "torch", 1.15, 1.5), _gated_row("lstm", "train", MIDDLE[1], "torch", 1.05, 1.2)]
+    rows += [
+        _gated_row("gru", "train", MIDDLE[0], "torch", 1.8, 2.4),
+        _gated_row("lstm", "train", MIDDLE[0], "torch", 1.3, 1.6),
+    ]
+    rows += [
+        _gated_row("gru", "train", MIDDLE[1], "torch", 1.15, 1.5),
+        _gated_row("lstm", "train", MIDDLE[1], "torch", 1.05, 1.2),
+    ]
     return rows
 
 
@@ -71,7 +77,9 @@ REAL_PEERS = (("torch", "loop"), ("torch", "doubling"), ("torch", "log-space"), 
 COMPLEX_PEERS = (("torch", "loop"), ("torch", "doubling"), ("jax", "scan"), ("jax", "associative"))
 
 
-def _scan_rows(number: str, sizes: tuple[int, int, int], goals: tuple[tuple[float, float], ...] | None, mapped: bool) -> list[Row]:
+def _scan_rows(
+    number: str, sizes: tuple[int, int, int], goals: tuple[tuple[float, float], ...] | None, mapped: bool
+) -> list[Row]:
     rows = []
     B, T, C = sizes
     for i, mode in enumerate(("forward", "train")):

@@ -1,6 +1,7 @@
-"""One library in one process: `python -m bench.worker LIBRARY THREADS`, told what to do by lines of JSON on standard input.
+"""One library in one process, told what to do by lines of JSON: `python -m bench.worker LIBRARY THREADS`.
 
-prepare {case, path}: build the case, run it, write its outputs to `path` for comparison.   time {repeats}: seconds per call.
+prepare {case, path}: build the case, run it once, write its outputs to `path` for comparison.
+time {case, repeats}: seconds per call.   drop {case}.
 """
 
 import importlib
@@ -19,7 +20,9 @@ Outputs = Callable[[Any], dict[str, Any]]  # what `Run` returned, as numpy array
 
 def main() -> None:
     library, threads = sys.argv[1], int(sys.argv[2])
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])  # the only limit on threads that all of them obey
+    os.sched_setaffinity(
+        0, sorted(os.sched_getaffinity(0))[:threads]
+    )  # the only limit on threads that all of them obey
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     module = importlib.import_module(f"bench.with_{library}")
