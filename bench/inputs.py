@@ -33,7 +33,7 @@ def lengths(B: int, T: int) -> Array:
 
 
 def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
-    """a, b and the arriving gradient, (B, T, C). Real: positive, for the log-space form. Complex: `a` (C,), on a ring."""
+    """a, b and the arriving gradient, (B, T, C). Real: positive, for the log-space form. Complex: `a` (C,)."""
     rng = np.random.default_rng(0)
     if number == "real":
         a = rng.uniform(0.5, 0.999, (B, T, C)).astype(np.float32)
