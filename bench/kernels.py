@@ -2,8 +2,8 @@
 
 A library has a process of its own, and the processes take turns, round by round, so that a change in the machine's
 speed meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same
-round; what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes had more
-than a tenth of the processor are discarded; a row that could not get enough quiet rounds says so (`quiet: false`).
+round; what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes
+had more than a tenth of the processor are discarded; a row without enough quiet rounds says so (`quiet: false`).
 """
 
 import argparse

@@ -23,7 +23,7 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
-    core = from_torch(module(case, arrays)).layers[0]
+    core = from_torch(module(case, arrays)).cores[0]
     x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
     if case["mode"] == "forward":
         return inferred(lambda x: core.scan(x)[0], x), named(["y"])
