@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells.options import number, whole
-from elman.core import Core
+from elman.core import REAL, Core
 from elman.errors import InputError
 
 
@@ -91,13 +91,13 @@ class LRU(Core):
 
     def eigenvalues(self, dtype: torch.dtype) -> Tensor:
         """lambda = exp(-exp(nu) + i exp(theta)), (N,) complex."""
-        nu, theta = self.nu.to(dtype.to_real()), self.theta.to(dtype.to_real())
+        nu, theta = self.nu.to(REAL[dtype]), self.theta.to(REAL[dtype])
         return torch.polar(torch.exp(-torch.exp(nu)), torch.exp(theta))
 
     def drive(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """gamma * (B x): x (..., D) -> (..., N) complex."""
         gamma = torch.exp(self.gamma_log)[:, None, None]
-        Bx = kernels.linear(x, (gamma * self.B).flatten(0, 1)).to(dtype.to_real())
+        Bx = kernels.linear(x, (gamma * self.B).flatten(0, 1)).to(REAL[dtype])
         return torch.view_as_complex(Bx.unflatten(-1, (-1, 2)))
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:

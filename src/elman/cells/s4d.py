@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.options import choice, whole
-from elman.core import Core
+from elman.core import REAL, Core
 from elman.errors import InputError
 
 
@@ -44,7 +44,7 @@ INITIAL = {"lin": linear_poles, "inv": inverse_poles}
 
 def zero_order_hold(A_log: Tensor, A_im: Tensor, log_dt: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """exp(dt A) and (exp(dt A) - 1) / A for A = -exp(A_log) + i A_im, in the complex dtype; log_dt broadcasts."""
-    real = dtype.to_real()
+    real = REAL[dtype]
     A = torch.complex(-torch.exp(A_log.to(real)), A_im.to(real))
     dt = torch.exp(log_dt.to(real))
     # expm1: dt A may be 1e-3, where float32 would lose three digits in exp(dt A) - 1.

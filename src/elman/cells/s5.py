@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells.options import choice
 from elman.cells.s4d import checked_pairs, checked_steps, linear_poles, spread_steps, zero_order_hold
-from elman.core import Core
+from elman.core import REAL, Core
 
 
 def hippo_normal(N: int) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class S5(Core):
     def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """exp(dt A), (N / 2,) complex, and (exp(dt A) - 1) / A * B, (N / 2, D) complex."""
         a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt, dtype)
-        return a, held[:, None] * torch.view_as_complex(self.B.to(dtype.to_real()))
+        return a, held[:, None] * torch.view_as_complex(self.B.to(REAL[dtype]))
 
     def drive(self, b: Tensor, x: Tensor) -> Tensor:
         """b x: b (N / 2, D) complex, x (..., D) -> (..., N / 2) complex, as one real product."""
