@@ -1,5 +1,5 @@
 # What a machine needs: Python 3.11 or newer with venv, make, a C++ compiler. Everything else is installed in .venv.
-#   make demo      look at it: what is installed, and the conformance table
+#   make demo      look at it: what is installed, the conformance table, a language model trained against its baselines
 #   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
 #   make bench     the kernels against other libraries
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
@@ -25,6 +25,7 @@ SANITIZED := build/sanitize
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
 	$(BIN)/elman laws
+	$(BIN)/python recipes/demo.py
 
 # With ELMAN_NATIVE=1 a test asserts that the native kernels are in use.
 test: $(VENV)/installed-dev
@@ -65,16 +66,16 @@ $(VENV)/created:
 # Without a working compiler this still installs, and `elman doctor` says what is missing.
 $(VENV)/installed: $(VENV)/created $(SOURCES)
 	@echo "Installing Elman in $(VENV) (a few minutes the first time)."
-	$(INSTALL) -e .
+	$(INSTALL) -e '.[plot]'
 	@touch $@
 
 # Here a build error fails the installation. The environment is also what demo needs.
 $(VENV)/installed-dev: $(VENV)/created $(SOURCES)
 	@echo "Installing Elman and what tests it in $(VENV) (a few minutes the first time)."
-	ELMAN_NATIVE=1 $(INSTALL) -e '.[dev]'
+	ELMAN_NATIVE=1 $(INSTALL) -e '.[dev,plot]'
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/created $(SOURCES)
 	@echo "Installing Elman and its peers in $(VENV)."
-	ELMAN_NATIVE=1 $(INSTALL) -e '.[bench]'
+	ELMAN_NATIVE=1 $(INSTALL) -e '.[bench,plot]'
 	@touch $@ $(VENV)/installed
