@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import elman
 from bench import inputs
 from bench.with_torch import inferred, module, named, trained
 from bench.worker import Outputs, Run
@@ -64,8 +65,6 @@ def _scan(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
 
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
-    from elman.kernels.stream import Stream
-
     arrays = inputs.gated(case["cell"], case["B"], 1, case["D"], case["K"])
-    stream, x = Stream(from_torch(module(case, arrays)), 1), arrays["x"][0]
-    return lambda: stream.step(x), lambda y: {}
+    stream, x = elman.Stream(from_torch(module(case, arrays)), case["B"]), arrays["x"][0]
+    return lambda: stream.step(x), lambda y: {"y": y}

@@ -2,9 +2,12 @@
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -269,6 +272,24 @@ def test_an_instruction_set_that_the_machine_lacks_is_refused() -> None:
         text=True,
     )
     assert ran.returncode != 0 and "ELMAN_ISA is 'mmx'" in ran.stderr and "baseline" in ran.stderr
+
+
+def test_runs_in_a_forked_child_and_in_several_python_threads() -> None:
+    """Threads were used before the fork: a pool of them does not come along, and a child that waits for it hangs."""
+    c = case((8, 300, 64), torch.float32, False)
+    expected = run(c)[0]
+    with ThreadPoolExecutor(4) as pool:
+        assert all(torch.equal(h, expected) for h, _ in pool.map(lambda _: kernels.linear_scan(*c.inputs), range(8)))
+    wanted, child = expected.numpy().tobytes(), os.fork()
+    if child == 0:  # here only our kernel is called: Torch's own parallel operations may hang
+        os._exit(0 if kernels.linear_scan(*c.inputs)[0].numpy().tobytes() == wanted else 1)
+    deadline = time.monotonic() + 60
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if done == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert done == (child, 0)
 
 
 @settings(deadline=None, max_examples=60, derandomize=True)
