@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,18 +206,20 @@ def _line(r: dict[str, Any]) -> str:
     return FORMAT.format(*cells) + ("" if r["quiet"] else "  (the machine was busy)")
 
 
-def run(rows: list[Row], rounds: int, report: Any) -> list[dict[str, Any]]:
-    """Rows that can share processes do; never more libraries alive than a row needs."""
+def run(rows: list[Row], rounds: int, report: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Measure row by row. Workers stay for the rows that follow; one with nothing to do waits, asleep."""
+    workers: dict[tuple[str, int, bool], Worker] = {}
     results = []
-    for row in rows:
-        names = {"elman", *(library for library, _ in row.peers)}
-        workers = {name: Worker(name, row.threads, row.mapped) for name in sorted(names)}
-        try:
-            results.append(measure(row, workers, rounds))
-        finally:
-            for worker in workers.values():
-                worker.close()
-        report(results[-1])
+    try:
+        for row in rows:
+            for library in ("elman", *(library for library, _ in row.peers)):
+                key = (library, row.threads, row.mapped)
+                workers[key] = workers.get(key) or Worker(*key)
+            results.append(measure(row, {k[0]: w for k, w in workers.items() if k[1:] == key[1:]}, rounds))
+            report(results[-1])
+    finally:
+        for worker in workers.values():
+            worker.close()
     return results
 
 
