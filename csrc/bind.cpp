@@ -100,6 +100,28 @@ void bind(nb::module_& m, const std::string& suffix) {
   elementwise("tanh", &Table<T>::tanh);
   elementwise("softplus", &Table<T>::softplus);
   elementwise("silu", &Table<T>::silu);
+  elementwise("log", &Table<T>::log);
+
+  def("hmm_filter", [](int64_t B, int64_t N, int64_t K, Address x, Address start, Address transition, Address state,
+                       Address lengths, Address reset, Address log_c, Address p, Address shift, Address scale, Address last,
+                       int threads) {
+    kernels().of<T>().hmm_filter(B, N, K, at<T>(x), at<T>(start), at<T>(transition), at<T>(state), checked(lengths, B, N),
+                                 at<bool>(reset), at<T>(log_c), at<T>(p), at<T>(shift), at<T>(scale), at<T>(last), threads);
+  });
+
+  def("hmm_filter_back", [](int64_t B, int64_t N, int64_t K, Address x, Address transition, Address p, Address shift,
+                            Address scale, Address lengths, Address reset, Address glog, Address gp, Address glast,
+                            Address gx, Address gstart, Address ga, Address gstate, int threads) {
+    kernels().of<T>().hmm_filter_back(B, N, K, at<T>(x), at<T>(transition), at<T>(p), at<T>(shift), at<T>(scale),
+                                      checked(lengths, B, N), at<bool>(reset), at<T>(glog), at<T>(gp), at<T>(glast),
+                                      at<T>(gx), at<T>(gstart), at<T>(ga), at<T>(gstate), threads);
+  });
+
+  def("viterbi", [](int64_t B, int64_t N, int64_t K, Address x, Address start, Address transition, Address lengths,
+                    Address reset, Address path, Address score, int threads) {
+    kernels().of<T>().viterbi(B, N, K, at<T>(x), at<T>(start), at<T>(transition), checked(lengths, B, N), at<bool>(reset),
+                              at<int64_t>(path), at<T>(score), threads);
+  });
 }
 
 }  // namespace

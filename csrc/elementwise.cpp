@@ -1,4 +1,4 @@
-// sigmoid, tanh, softplus and silu of n numbers. The last few go through the same lanes as the others, padded.
+// sigmoid, tanh, softplus, silu and log of n numbers. The last few go through the same lanes as the others, padded.
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
@@ -39,11 +39,17 @@ void silu(int64_t n, const T* x, T* y, int threads) {
   map(n, x, y, threads, [](Vec<T> v) { return v * logistic<T>(v); });
 }
 
+template <class T>
+void log(int64_t n, const T* x, T* y, int threads) {
+  map(n, x, y, threads, [](Vec<T> v) { return logarithm<T>(v); });
+}
+
 #define ELMAN_INSTANCE(T)                                                                                            \
   template Elementwise<T> sigmoid<T>;                                                                                \
   template Elementwise<T> tanh<T>;                                                                                   \
   template Elementwise<T> softplus<T>;                                                                               \
-  template Elementwise<T> silu<T>;
+  template Elementwise<T> silu<T>;                                                                                   \
+  template Elementwise<T> log<T>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

@@ -74,6 +74,22 @@ using GatedBack = void(int kind, const GatedLoopBack<T>& loop, int threads);
 template <class T>
 using Elementwise = void(int64_t n, const T* x, T* y, int threads);
 
+// The filter of a hidden Markov model, x (B, N, K); p (B, N, K) may be null; shift and scale (B, N) are for the gradient.
+template <class T>
+using HmmFilter = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const T* state,
+                       const int64_t* lengths, const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, int threads);
+
+// Gradients of the above; gp and glast may be null. gstart (G, K) and ga (G, K, K) are sums of G = min(B, 16) groups of rows.
+template <class T>
+using HmmFilterBack = void(int64_t B, int64_t N, int64_t K, const T* x, const T* transition, const T* p, const T* shift,
+                           const T* scale, const int64_t* lengths, const bool* reset, const T* glog, const T* gp,
+                           const T* glast, T* gx, T* gstart, T* ga, T* gstate, int threads);
+
+// The most probable states (B, N), -1 past the lengths, and the logarithm of their joint probability with x (B).
+template <class T>
+using Viterbi = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
+                     const bool* reset, int64_t* path, T* score, int threads);
+
 template <class T>
 struct Table {
   LinearScan<T>* linear_scan;
@@ -83,7 +99,10 @@ struct Table {
   Linear<T>* linear;
   Gated<T>* gated;
   GatedBack<T>* gated_back;
-  Elementwise<T>*sigmoid, *tanh, *softplus, *silu;
+  Elementwise<T>*sigmoid, *tanh, *softplus, *silu, *log;
+  HmmFilter<T>* hmm_filter;
+  HmmFilterBack<T>* hmm_filter_back;
+  Viterbi<T>* viterbi;
 };
 
 // y (B, N, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.

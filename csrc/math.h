@@ -1,4 +1,4 @@
-// Vector exp, logistic, tanh and softplus for float and double, each within 3 ulp (tests/kernels/test_elementwise.py).
+// Vector exp, log, logistic, tanh and softplus for float and double, each within 3 ulp (tests/kernels/test_elementwise.py).
 //
 //   e^x = 2^n e^r,  n = round(x / ln 2),  |r| <= ln 2 / 2,  e^r = 1 + r + r^2 q(r)
 //
@@ -6,6 +6,8 @@
 // q interpolates (e^r - 1 - r) / r^2 at the Chebyshev nodes of that interval (error 8e-9 in float, 2e-19 in double).
 // NaN stays NaN because a comparison with NaN is false and each clamp keeps its argument then.
 #pragma once
+#include <limits>
+
 #include "simd.h"
 
 namespace elman::ELMAN_NS {
@@ -111,6 +113,32 @@ template <class T> ELMAN_INLINE Vec<T> log_one_plus(Vec<T> e) {
   for (int i = terms - 1; i >= 1; i--) sum = fma(sum, s2, splat<T>(T(2) / T(2 * i + 1)));
   const Vec<T> log = fma(s * s2, sum, s + s);
   return upper ? log + T(0.6931471805599453) : log;
+}
+
+// x = 2^n m, m in [sqrt(1/2), sqrt(2)):  log x = n ln 2 + 2 atanh((m - 1) / (m + 1)).
+template <class T> ELMAN_INLINE Vec<T> logarithm(Vec<T> x) {
+  using C = ExpOf<T>;
+  const Vec<T> lift = power_of_two<T>(Int<T>{} + C::mantissa);
+  const auto small = x < std::numeric_limits<T>::min();  // denormal: made normal first
+  const Vec<T> normal = small ? x * lift : x;
+  const Int<T> one = (Int<T>)splat<T>(T(1)), low = ((Int<T>{} + 1) << C::mantissa) - 1;
+  Vec<T> m = (Vec<T>)(((Int<T>)normal & low) | one);
+  Int<T> n = ((Int<T>)normal >> C::mantissa) - C::bias - (small ? Int<T>{} + C::mantissa : Int<T>{});
+  const auto upper = m > T(1.4142135623730951);
+  m = upper ? m * T(0.5) : m;
+  n = upper ? n + 1 : n;
+  const Vec<T> f = m - T(1), s = f / (f + T(2)), s2 = s * s;
+  constexpr int terms = C::atanh_terms;
+  Vec<T> sum = splat<T>(T(2) / T(2 * terms + 1));
+#pragma GCC unroll 16
+  for (int i = terms - 1; i >= 1; i--) sum = fma(sum, s2, splat<T>(T(2) / T(2 * i + 1)));
+  // 2 s = f - s f: the first term without the rounding of s.
+  const Vec<T> tail = fma(-s, f, s * s2 * sum);
+  const Vec<T> k = __builtin_convertvector(n, Vec<T>);
+  const Vec<T> log = fma(k, splat<T>(C::ln2_high), f + fma(k, splat<T>(C::ln2_low), tail));
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const Vec<T> edge = x == T(0) ? splat<T>(-infinity) : (x == infinity ? x : splat<T>(std::numeric_limits<T>::quiet_NaN()));
+  return (x > T(0)) & (x < infinity) ? log : edge;
 }
 
 template <class T> ELMAN_INLINE Vec<T> log_one_plus_exp(Vec<T> x) {

@@ -15,6 +15,10 @@ template <class T> Elementwise<T> sigmoid;
 template <class T> Elementwise<T> tanh;
 template <class T> Elementwise<T> softplus;
 template <class T> Elementwise<T> silu;
+template <class T> Elementwise<T> log;
+template <class T> HmmFilter<T> hmm_filter;
+template <class T> HmmFilterBack<T> hmm_filter_back;
+template <class T> Viterbi<T> viterbi;
 
 template <class T>
 constexpr Table<T> table{
@@ -29,6 +33,10 @@ constexpr Table<T> table{
     tanh<T>,
     softplus<T>,
     silu<T>,
+    log<T>,
+    hmm_filter<T>,
+    hmm_filter_back<T>,
+    viterbi<T>,
 };
 
 extern const Kernels kernels;

@@ -5,6 +5,7 @@ ElmanError
 ├── UnknownNameError  a name that is in no registry: says which names there are (also a KeyError)
 ├── FileError         a file that is missing, truncated, foreign or of a newer version
 ├── TrainingError     a run that cannot go on, for its loss is no number
+├── FitError          a model that cannot be fitted to these data: degenerate, impossible, or not a number
 ├── KernelError       a kernel that is not there or cannot do this
 └── MissingExtraError an optional dependency that is not installed              (also an ImportError)
 
@@ -51,6 +52,10 @@ class FileError(ElmanError):
 
 class TrainingError(ElmanError, RuntimeError):
     """A run that cannot go on."""
+
+
+class FitError(ElmanError, RuntimeError):
+    """A fit that failed: data of probability zero, a covariance that collapsed, parameters that are not numbers."""
 
 
 class KernelError(ElmanError, RuntimeError):

@@ -5,22 +5,24 @@ Callers name the operation and never ask which one runs. Only this file knows wh
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman.errors import KernelError, UnknownNameError
-from elman.kernels import reference
+from elman.kernels import reference, reference_hmm
 from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "Step", "active", "available", "calls", "gated", "isa", "isas", "linear", "linear_scan", "loop", "reverse",
-    "sigmoid", "silu", "softplus", "tanh", "use", "why_not_native",
+    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear", "linear_scan",
+    "log", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -128,6 +130,15 @@ def silu(x: Tensor) -> Tensor:
     return _table_for(x).silu(x)
 
 
+def log(p: Tensor) -> Tensor:
+    """log p of probabilities, elementwise: -inf at zero, with a gradient of zero there.
+
+    >>> log(torch.tensor([1.0, 0.0])).tolist()
+    [0.0, -inf]
+    """
+    return _table_for(p).log(p)
+
+
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the valid prefix of each row of x (B, T, ...); the padding stays where it is.
 
@@ -154,3 +165,42 @@ def gated(
     """
     table = reference if kind is None else _table_for(u, *weights, *leaves(state))
     return table.gated(kind, u, weights, state, lengths, reset, recur)
+
+
+def hmm_filter(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The forward filter of a hidden Markov model: x (B, T, K) = log p(o[t] | z[t] = k), from the prediction `state` (B, K).
+
+    Returns log p(o[t] | o[<t]) (B, T), zero past lengths; the predictions p(z[t] | o[<t]) (B, T, K); the last of them (B, K).
+    """
+    x, start, transition, state = _widened(x, start, transition, state)
+    return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
+
+
+def hmm_log_prob(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+) -> Tensor:
+    """The first output of `hmm_filter` alone, log p(o[t] | o[<t]) (B, T), for less memory and time.
+
+    The gradients of its sum are what forward-backward computes: with respect to x the posterior marginals, with respect to
+    log start and log transition the expected counts.
+    """
+    x, start, transition, state = _widened(x, start, transition, state)
+    return _hmm_table(x).hmm_log_prob(x, start, transition, state, lengths, reset)
+
+
+def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """The most probable states (B, T), -1 past lengths, and the log of their joint probability with the data (B,)."""
+    x, start, transition = _widened(x, start, transition)
+    return _hmm_table(x).viterbi(x, start, transition, lengths, reset)
+
+
+def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    return tuple(t.to(dtype) for t in tensors)
+
+
+def _hmm_table(x: Tensor) -> Any:
+    table = _table_for(x)
+    return reference_hmm if table is reference else table

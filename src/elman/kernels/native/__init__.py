@@ -1,12 +1,14 @@
 """The kernels of csrc/ as Torch operations. Importing this fails where the native module is not built."""
 
 from elman._native import isa, isas
-from elman.kernels.native.elementwise import sigmoid, silu, softplus, tanh
+from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
+from elman.kernels.native.hmm import hmm_filter, hmm_log_prob, viterbi
 from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.scan import linear_scan, reverse
 
 __all__ = [
-    "calls", "gated", "isa", "isas", "linear", "linear_scan", "reverse", "sigmoid", "silu", "softplus", "tanh",
+    "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear", "linear_scan", "log", "reverse",
+    "sigmoid", "silu", "softplus", "tanh", "viterbi",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus and silu, on csrc/elementwise.cpp: the same bits wherever an element stands.
+"""sigmoid, tanh, softplus, silu and log, on csrc/elementwise.cpp: the same bits wherever an element stands.
 
 Torch's own are not so: their vector and scalar code differ in the last bits.
 The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
+from elman.kernels import reference
 from elman.kernels.native.op import SUFFIX, define
 
 
@@ -32,6 +33,24 @@ def softplus(x: Tensor) -> Tensor:
 def silu(x: Tensor) -> Tensor:
     """x * sigmoid(x), elementwise."""
     return _apply(_Silu, _ops["silu"], torch.nn.functional.silu, x)
+
+
+def log(p: Tensor) -> Tensor:
+    """log p, elementwise: -inf at zero, with a gradient of zero there."""
+    return _apply(_Log, _ops["log"], reference.log, p)
+
+
+class _Log(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, p: Tensor) -> Tensor:
+        ctx.save_for_backward(p)
+        y: Tensor = _ops["log"](p)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+        (p,) = ctx.saved_tensors
+        return torch.where(p > 0, gy / torch.where(p > 0, p, 1.0), 0.0)
 
 
 class _Sigmoid(torch.autograd.Function):
@@ -105,4 +124,4 @@ def _define(name: str) -> Callable[..., Any]:
     return define(f"{name}(Tensor x) -> Tensor", run, lambda x: x.new_empty(x.shape))
 
 
-_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu")}
+_ops = {name: _define(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log")}

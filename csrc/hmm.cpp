@@ -1,0 +1,426 @@
+// Hidden Markov models: the forward filter, its gradient (which is the backward algorithm), and the most probable path.
+//
+//   s[0] = state, or start at a reset;   u = s[t] * exp(x[t] - m),  c = sum u,  log_c[t] = m + log c,  s[t+1] = A^T u / c
+//
+// Scaled, not in log space: m is the largest x of the step, so that only what is hopeless beside the best underflows. Where
+// almost all of s lies on such states, m is the largest x among those that s can be in, and nothing underflows together.
+// A row is computed by one thread, and the order of its sums depends on K alone: its bits do not depend on the batch.
+#include <limits>
+
+#include "kernels.h"
+#include "math.h"
+#include "parallel.h"
+#include "product.h"
+
+namespace elman::ELMAN_NS {
+namespace {
+
+constexpr int64_t chunk = 64;       // steps whose exponentials are taken together, before the recurrence needs them
+constexpr int64_t row_groups = 16;  // partial sums of parameter gradients: as many whatever the threads, so they add up alike
+constexpr int64_t splits = 4;       // rows of a packed matrix are padded to a multiple of it
+
+template <class T> constexpr T infinity = std::numeric_limits<T>::infinity();
+
+// Below it, digits of c may have been lost to underflow.
+template <class T> constexpr T least = sizeof(T) == 4 ? T(1e-25) : T(1e-250);
+
+// Vectors per row: whole tiles of 8, 4, 2 or 1.
+template <class T> struct Width {
+  int64_t K, tile, padded, rows;
+  explicit Width(int64_t K) : K(K) {
+    const int64_t n = (K + lanes<T> - 1) / lanes<T>;
+    tile = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
+    padded = (n + tile - 1) / tile * tile * lanes<T>;
+    rows = (K + splits - 1) / splits * splits;
+  }
+};
+
+// [tile of columns][row][columns in the tile], `fill` outside: to(i, j) = a[i * by_row + j * by_column].
+template <class T>
+Buffer<T> pack(const T* a, int64_t by_row, int64_t by_column, Width<T> w, T fill) {
+  Buffer<T> to = allocate<T>(w.rows * w.padded);
+  const int64_t across = w.tile * lanes<T>;
+  T* at = to.get();
+  for (int64_t j0 = 0; j0 < w.padded; j0 += across)
+    for (int64_t i = 0; i < w.rows; ++i)
+      for (int64_t j = j0; j < j0 + across; ++j) *at++ = i < w.K && j < w.K ? a[i * by_row + j * by_column] : fill;
+  return to;
+}
+
+struct Times {
+  template <class V> static ELMAN_INLINE V add(V sum, V a, V x) { return fma(a, x, sum); }
+  template <class V> static ELMAN_INLINE V join(V a, V b) { return a + b; }
+  template <class T> static constexpr T zero = T(0);
+};
+
+// The same in the algebra of max and +, for the most probable path.
+struct Best {
+  template <class V> static ELMAN_INLINE V add(V top, V a, V x) { return join(a + x, top); }
+  template <class V> static ELMAN_INLINE V join(V a, V b) { return a > b ? a : b; }
+  template <class T> static constexpr T zero = -std::numeric_limits<T>::infinity();
+};
+
+// y_j = sum_i x_i a_ij for one tile of columns; S interleaved partial sums hide the latency where there are few columns.
+template <class Algebra, int C, int S, class T>
+ELMAN_INLINE void product_tile(const T* __restrict a, const T* __restrict x, int64_t rows, T* __restrict y) {
+  Vec<T> sum[S][C];
+  for (int s = 0; s < S; ++s)
+    for (int n = 0; n < C; ++n) sum[s][n] = splat<T>(Algebra::template zero<T>);
+  for (int64_t i = 0; i < rows; i += S) {
+#pragma GCC unroll 8
+    for (int s = 0; s < S; ++s) {
+      const Vec<T> xi = splat<T>(x[i + s]);
+#pragma GCC unroll 8
+      for (int n = 0; n < C; ++n) sum[s][n] = Algebra::add(sum[s][n], load<Vec<T>>(a + n * lanes<T>), xi);
+      a += C * lanes<T>;
+    }
+  }
+#pragma GCC unroll 8
+  for (int n = 0; n < C; ++n) {
+    for (int s = 1; s < S; ++s) sum[0][n] = Algebra::join(sum[0][n], sum[s][n]);
+    store(y + n * lanes<T>, sum[0][n]);
+  }
+}
+
+template <class Algebra, int C, int S, class T>
+void product_tiles(const T* a, const T* x, Width<T> w, T* y) {
+  for (int64_t j = 0; j < w.padded; j += C * lanes<T>)
+    product_tile<Algebra, C, S>(a + j * w.rows, x, w.rows, y + j);
+}
+
+template <class Algebra, class T>
+ELMAN_INLINE void product(const T* a, const T* x, Width<T> w, T* y) {
+  if (w.tile == 8) product_tiles<Algebra, 8, 1>(a, x, w, y);
+  else if (w.tile == 4) product_tiles<Algebra, 4, 2>(a, x, w, y);
+  else if (w.tile == 2) product_tiles<Algebra, 2, 4>(a, x, w, y);
+  else product_tiles<Algebra, 1, 4>(a, x, w, y);
+}
+
+template <class T>
+ELMAN_INLINE T sum_lanes(Vec<T> v) {
+  T r = 0;
+#pragma GCC unroll 16
+  for (int i = 0; i < lanes<T>; i += 2) r += v[i] + v[i + 1];
+  return r;
+}
+
+template <class T>
+ELMAN_INLINE T largest_lane(Vec<T> v) {
+  T r = v[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < lanes<T>; ++i) r = v[i] > r ? v[i] : r;
+  return r;
+}
+
+template <class T>
+ELMAN_INLINE T largest(const T* x, int64_t padded) {
+  Vec<T> top = load<Vec<T>>(x);
+  for (int64_t k = lanes<T>; k < padded; k += lanes<T>) top = Best::join(load<Vec<T>>(x + k), top);
+  return largest_lane<T>(top);
+}
+
+// e^(x - m), 1 at most.
+template <class T>
+ELMAN_INLINE Vec<T> relative(Vec<T> x, T m) {
+  const Vec<T> d = x - m;
+  return decay<T>(d > T(0) ? Vec<T>{} : d);
+}
+
+// One row of numbers, copied to a padded buffer.
+template <class T>
+ELMAN_INLINE void read(const T* from, int64_t K, T* to, int64_t padded, T fill) {
+  std::memcpy(to, from, K * sizeof(T));
+  for (int64_t k = K; k < padded; ++k) to[k] = fill;
+}
+
+template <class T>
+T sum(const T* x, int64_t padded) {
+  Vec<T> total{};
+  for (int64_t k = 0; k < padded; k += lanes<T>) total += load<Vec<T>>(x + k);
+  return sum_lanes<T>(total);
+}
+
+// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count).
+template <class T>
+void likelihoods(const T* x, int64_t count, Width<T> w, T* l, T* m) {
+  for (int64_t t = 0; t < count; ++t, x += w.K, l += w.padded) {
+    read(x, w.K, l, w.padded, -infinity<T>);
+    m[t] = largest(l, w.padded);
+    if (m[t] == -infinity<T>) m[t] = 0;  // -inf minus -inf would be NaN
+    for (int64_t k = 0; k < w.padded; k += lanes<T>) store(l + k, relative<T>(load<Vec<T>>(l + k), m[t]));
+  }
+}
+
+// Likelihoods once more, relative to the best among the states that s can be in; the new m, or 0 if there is none.
+template <class T>
+T rescale(const T* x, const T* s, Width<T> w, T* l) {
+  T m = -infinity<T>;
+  for (int64_t k = 0; k < w.K; ++k) m = s[k] > 0 && x[k] > m ? x[k] : m;
+  if (m == -infinity<T>) m = 0;
+  read(x, w.K, l, w.padded, -infinity<T>);
+  for (int64_t k = 0; k < w.padded; k += lanes<T>) store(l + k, relative<T>(load<Vec<T>>(l + k), m));
+  return m;
+}
+
+// u = s * l, returns its sum.
+template <class T>
+ELMAN_INLINE T weigh(const T* s, const T* l, T* u, int64_t padded) {
+  Vec<T> total{};
+  for (int64_t k = 0; k < padded; k += lanes<T>) {
+    const Vec<T> v = load<Vec<T>>(s + k) * load<Vec<T>>(l + k);
+    store(u + k, v);
+    total += v;
+  }
+  return sum_lanes<T>(total);
+}
+
+template <class T>
+struct Scratch {
+  Buffer<T> l, m, s, u, v;
+  explicit Scratch(Width<T> w)
+      : l(allocate<T>(chunk * w.padded)), m(allocate<T>(chunk)), s(allocate<T>(w.padded + w.rows)),
+        u(allocate<T>(w.padded + w.rows)), v(allocate<T>(w.padded + w.rows)) {
+    for (T* p : {s.get(), u.get(), v.get()}) std::fill(p, p + w.padded + w.rows, T(0));
+  }
+};
+
+// One row of the filter; p may be null.
+template <class T>
+void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, const T* state, int64_t length,
+                const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, Scratch<T>& z) {
+  T *s = z.s.get(), *u = z.u.get();
+  read(state, w.K, s, w.padded, T(0));
+  for (int64_t t0 = 0; t0 < length; t0 += chunk) {
+    const int64_t count = std::min(chunk, length - t0);
+    likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
+    for (int64_t t = t0; t < t0 + count; ++t) {
+      if (reset[t]) read(start, w.K, s, w.padded, T(0));
+      if (p) std::memcpy(p + t * w.K, s, w.K * sizeof(T));
+      T* l = z.l.get() + (t - t0) * w.padded;
+      T c = weigh(s, l, u, w.padded);
+      if (!(c >= least<T>)) {
+        shift[t] = rescale(x + t * w.K, s, w, l);
+        c = weigh(s, l, u, w.padded);
+      }
+      scale[t] = c;
+      product<Times>(a, u, w, s);
+      const T inverse = c > 0 ? T(1) / c : c;  // nothing is left after what cannot be; a NaN stays one
+      for (int64_t k = 0; k < w.padded; k += lanes<T>) store(s + k, Vec<T>(load<Vec<T>>(s + k) * inverse));
+    }
+    for (int64_t t = t0; t < t0 + count; t += lanes<T>) {
+      const int64_t some = t0 + count - t;
+      store_some(log_c + t, Vec<T>(load_some(shift + t, some) + logarithm<T>(load_some(scale + t, some))), some);
+    }
+  }
+  std::memcpy(last, s, w.K * sizeof(T));
+  std::fill(log_c + length, log_c + N, T(0));
+  if (p) std::fill(p + length * w.K, p + N * w.K, T(0));
+}
+
+// ga += sum_t f[t] g[t]^T over `count` steps: ft (rows, chunk) transposed, g [vector of columns][chunk][lanes].
+template <class T>
+void accumulate(const T* ft, const T* g, int64_t count, Width<T> w, T* ga) {
+  constexpr int L = lanes<T>;
+  row_tiles<4>(0, w.K, [&](auto R, int64_t i) {
+    constexpr int rows = decltype(R)::value;
+    for (int64_t j = 0; j < w.padded; j += L) {
+      Vec<T> sum[rows][1];
+      for (int r = 0; r < rows; ++r) sum[r][0] = load<Vec<T>>(ga + (i + r) * w.padded + j);
+      tile<rows, 1, 1>(sum, g + j * chunk, 0, ft + i * chunk, chunk, count);
+      for (int r = 0; r < rows; ++r) store(ga + (i + r) * w.padded + j, sum[r][0]);
+    }
+  });
+}
+
+// What the backward pass of a row reads and writes, at the row.
+template <class T>
+struct RowBack {
+  const T *x, *p, *shift, *scale, *glog, *gp, *glast;
+  const bool* reset;
+  int64_t length;
+  T *gx, *gstate;
+};
+
+// The gradient of one row. G = dL/ds[t+1] comes from the right:
+//
+//   r = exp(x - m) / c,  f = s r,  b = A G,  e = f (g + b - <f, b>),  gx = e,  G = gp + r (g + b - <f, b>)
+//
+// <f, b> is known if only log_c has a gradient: it is g[t+1]. Then b is scaled to agree, and posteriors sum to one.
+template <class T>
+void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T* gstart, T* ga, Scratch<T>& z, T* ft, T* gs) {
+  constexpr int L = lanes<T>;
+  T *G = z.u.get(), *b = z.v.get(), *s = z.s.get();
+  std::fill(G, G + w.padded, T(0));
+  if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(T));
+  const bool likelihood = !o.gp && !o.glast;
+  T onward = 0;  // g[t+1], if step t + 1 follows on step t
+  for (int64_t end = o.length; end > 0;) {
+    const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
+    for (int64_t t = end - 1; t >= t0; --t) {
+      const int64_t at_chunk = t - t0;
+      const bool fresh = t + 1 < o.length && o.reset[t + 1];
+      if (fresh) {
+        for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+        std::fill(G, G + w.padded, T(0));
+        onward = 0;
+      }
+      product<Times>(at, G, w, b);
+      for (int64_t k = 0; k < w.padded; k += L) store(gs + k * chunk + at_chunk * L, load<Vec<T>>(G + k));
+      const T c = o.scale[t], inverse = c > 0 ? T(1) / c : T(0), g = o.glog[t], m = o.shift[t];
+      T* r = z.l.get();
+      read(o.x + t * w.K, w.K, r, w.padded, -infinity<T>);
+      read(o.p + t * w.K, w.K, s, w.padded, T(0));
+      Vec<T> total{};
+      for (int64_t k = 0; k < w.padded; k += L) {
+        const Vec<T> sk = load<Vec<T>>(s + k);
+        const Vec<T> rk = sk > T(0) ? relative<T>(load<Vec<T>>(r + k), m) * inverse : Vec<T>{};
+        store(r + k, rk);
+        const Vec<T> fk = sk * rk;
+        store(s + k, fk);
+        total += fk * load<Vec<T>>(b + k);
+      }
+      for (int64_t k = 0; k < w.K; ++k) ft[k * chunk + at_chunk] = s[k];
+      const T mean = sum_lanes<T>(total);
+      const bool known = likelihood && mean > 0;
+      const T factor = known ? onward / mean : T(1), base = known ? g - onward : g - mean;
+      T* gx = o.gx + t * w.K;
+      for (int64_t k = 0; k < w.padded; k += L) {
+        const Vec<T> d = fma(load<Vec<T>>(b + k), splat<T>(factor), splat<T>(base));
+        store(G + k, Vec<T>(load<Vec<T>>(r + k) * d));
+        if (k < w.K) store_some(gx + k, Vec<T>(load<Vec<T>>(s + k) * d), w.K - k);
+      }
+      if (o.gp)
+        for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
+      onward = c > 0 ? g : T(0);
+    }
+    accumulate(ft, gs, count, w, ga);
+    end = t0;
+  }
+  std::fill(o.gx + o.length * w.K, o.gx + N * w.K, T(0));
+  std::fill(o.gstate, o.gstate + w.K, T(0));
+  if (o.length > 0 && o.reset[0])
+    for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+  else std::memcpy(o.gstate, G, w.K * sizeof(T));
+}
+
+// One row of the most probable path; d (N, padded) keeps the scores of all steps for the way back.
+template <class T>
+double viterbi_row(Width<T> w, const T* x, const T* log_start, const T* a, const T* at, int64_t length, const bool* reset,
+                   int64_t* path, T* d, T* from) {
+  if (length == 0) return 0;
+  double total = 0;
+  const auto row = [&](int64_t t) { return d + t * w.padded; };
+  const auto add = [&](int64_t t, T base) {  // d[t] = base + log_start + x
+    for (int64_t k = 0; k < w.padded; ++k) row(t)[k] = k < w.K ? base + log_start[k] + x[t * w.K + k] : -infinity<T>;
+  };
+  add(0, T(0));
+  for (int64_t t = 1; t < length; ++t) {
+    if (reset[t]) {
+      add(t, largest(row(t - 1), w.padded));
+    } else {
+      read(row(t - 1), w.K, from, w.rows, -infinity<T>);
+      product<Best>(a, from, w, row(t));
+      int64_t k = 0;
+      for (; k + lanes<T> <= w.K; k += lanes<T>)
+        store(row(t) + k, Vec<T>(load<Vec<T>>(row(t) + k) + load<Vec<T>>(x + t * w.K + k)));
+      for (; k < w.K; ++k) row(t)[k] += x[t * w.K + k];
+    }
+    if (t % chunk) continue;
+    // What is common to all states is kept apart, or float32 would lose the differences in a long sum.
+    const T top = largest(row(t), w.padded);
+    if (!std::isfinite(top)) continue;
+    total += top;
+    for (int64_t k = 0; k < w.K; ++k) row(t)[k] -= top;
+  }
+  const auto first_of = [&](const T* v, T best) {
+    int64_t k = 0;
+    while (k + 1 < w.K && !(v[k] == best)) ++k;
+    return k;
+  };
+  const T best = largest(row(length - 1), w.padded);
+  int64_t k = path[length - 1] = first_of(row(length - 1), best);
+  for (int64_t t = length - 1; t > 0; --t) {
+    const T* v = row(t - 1);
+    if (!reset[t]) {
+      for (int64_t i = 0; i < w.padded; i += lanes<T>)
+        store(from + i, Vec<T>(load<Vec<T>>(v + i) + load<Vec<T>>(at + k * w.padded + i)));
+      v = from;
+    }
+    k = path[t - 1] = first_of(v, largest(v, w.padded));
+  }
+  return total + double(best);
+}
+
+template <class T>
+Buffer<T> logs(const T* p, int64_t n) {
+  Buffer<T> y = allocate<T>(n);
+  for (int64_t i = 0; i < n; ++i) y[i] = std::log(p[i]);
+  return y;
+}
+
+}  // namespace
+
+template <class T>
+void hmm_filter(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const T* state,
+                const int64_t* lengths, const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, int threads) {
+  const Width<T> w(K);
+  const Buffer<T> a = pack(transition, K, 1, w, T(0));
+  parallel(threads, B, [&](int64_t first, int64_t end) {
+    Scratch<T> z(w);
+    for (int64_t b = first; b < end; ++b)
+      filter_row(N, w, x + b * N * K, start, a.get(), state + b * K, lengths[b], reset + b * N, log_c + b * N,
+                 p ? p + b * N * K : nullptr, shift + b * N, scale + b * N, last + b * K, z);
+  });
+}
+
+template <class T>
+void hmm_filter_back(int64_t B, int64_t N, int64_t K, const T* x, const T* transition, const T* p, const T* shift,
+                     const T* scale, const int64_t* lengths, const bool* reset, const T* glog, const T* gp,
+                     const T* glast, T* gx, T* gstart, T* ga, T* gstate, int threads) {
+  const Width<T> w(K);
+  const Buffer<T> at = pack(transition, 1, K, w, T(0));
+  const int64_t groups = std::min(B, row_groups);
+  parallel(threads, groups, [&](int64_t first, int64_t end) {
+    Scratch<T> z(w);
+    const Buffer<T> ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);
+    for (int64_t i = first; i < end; ++i) {
+      std::fill(sum.get(), sum.get() + w.padded * w.padded, T(0));
+      std::fill(gstart + i * K, gstart + (i + 1) * K, T(0));
+      for (int64_t b = B * i / groups; b < B * (i + 1) / groups; ++b) {
+        const RowBack<T> row{x + b * N * K, p + b * N * K, shift + b * N, scale + b * N, glog + b * N,
+                             gp ? gp + b * N * K : nullptr, glast ? glast + b * K : nullptr, reset + b * N, lengths[b],
+                             gx + b * N * K, gstate + b * K};
+        filter_row_back(N, w, row, at.get(), gstart + i * K, sum.get(), z, ft.get(), gs.get());
+      }
+      for (int64_t k = 0; k < K; ++k) std::memcpy(ga + (i * K + k) * K, sum.get() + k * w.padded, K * sizeof(T));
+    }
+  });
+}
+
+template <class T>
+void viterbi(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
+             const bool* reset, int64_t* path, T* score, int threads) {
+  const Width<T> w(K);
+  const Buffer<T> log_start = logs(start, K), log_a = logs(transition, K * K);
+  const Buffer<T> a = pack(log_a.get(), K, 1, w, -infinity<T>);
+  Buffer<T> at = allocate<T>(K * w.padded);
+  for (int64_t j = 0; j < K; ++j)
+    for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<T>;
+  parallel(threads, B, [&](int64_t first, int64_t end) {
+    const Buffer<T> d = allocate<T>(N * w.padded), from = allocate<T>(w.padded + w.rows);
+    for (int64_t b = first; b < end; ++b) {
+      score[b] = T(viterbi_row(w, x + b * N * K, log_start.get(), a.get(), at.get(), lengths[b], reset + b * N, path + b * N,
+                               d.get(), from.get()));
+      std::fill(path + b * N + lengths[b], path + (b + 1) * N, int64_t(-1));
+    }
+  });
+}
+
+#define ELMAN_INSTANCE(T)                                                                                            \
+  template HmmFilter<T> hmm_filter<T>;                                                                               \
+  template HmmFilterBack<T> hmm_filter_back<T>;                                                                      \
+  template Viterbi<T> viterbi<T>;
+ELMAN_INSTANCE(float)
+ELMAN_INSTANCE(double)
+
+}  // namespace elman::ELMAN_NS

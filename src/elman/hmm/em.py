@@ -1,0 +1,196 @@
+"""Fitting by expectation and maximisation, and by gradient.
+
+The expected counts of EM are gradients of the log-likelihood through the filter: there is no other forward-backward pass.
+
+    posterior[t, k] = d log p / d x[t, k],   counts = start * d log p / d start,   transition * d log p / d transition
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.cells.hmm import HMM
+from elman.errors import FitError
+from elman.hmm.emissions import Emission, dirichlet, probabilities
+from elman.hmm.sequences import Rows, Sequences, rows
+
+
+class FitWarning(UserWarning):
+    """A fit that went on, but not as one would wish."""
+
+
+class Expected(NamedTuple):
+    log_likelihood: float
+    posterior: Tensor  # (N, K)
+    start: Tensor  # (K,) expected number of sequences that begin in each state
+    transition: Tensor  # (K, K) expected number of transitions
+
+
+@dataclass(frozen=True)
+class Priors:
+    """Dirichlet parameters of the start and the transitions; 1 is flat."""
+
+    start: float | Tensor = 1.0
+    transition: float | Tensor = 1.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a fit went: the log-likelihood before each step and after the last, and whether it stopped by itself."""
+
+    history: list[float]
+    converged: bool
+    objective: float
+
+
+class HiddenMarkov(nn.Module):
+    """An emission and the filter: embed -> core. `log_prob` is its read-out."""
+
+    def __init__(self, emission: Emission, start: Tensor, transition: Tensor) -> None:
+        super().__init__()
+        K = len(start)
+        self.emission = emission
+        self.core = HMM(K, K).to(start.dtype)
+        self.set(start, transition)
+
+    @torch.no_grad()
+    def set(self, start: Tensor, transition: Tensor) -> None:
+        self.core.pi.copy_(start.log())
+        self.core.A.copy_(transition.log())
+
+    def log_prob(self, o: Tensor, where: Rows) -> Tensor:
+        """log p(o[t] | o[<t]) (R, L) of observations (N, D)."""
+        return _filter(where.pack(self.emission(o)), self.core.start, self.core.transition, where)
+
+    def log_prior(self, priors: Priors) -> Tensor:
+        chain = dirichlet(self.core.start, priors.start) + dirichlet(self.core.transition, priors.transition)
+        return chain + self.emission.log_prior()
+
+
+def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor:
+    return kernels.hmm_log_prob(x, start, transition, start.expand(len(x), -1), where.lengths, where.reset)
+
+
+def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
+    """Log-likelihood, posterior and expected counts of log-likelihoods x (N, K), all from one gradient."""
+    packed, start, transition = (v.detach().requires_grad_() for v in (where.pack(x), start, transition))
+    with torch.enable_grad():
+        total = _filter(packed, start, transition, where).sum()
+    gx, gs, gt = torch.autograd.grad(total, (packed, start, transition), allow_unused=True, materialize_grads=True)
+    return Expected(float(total.detach()), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
+
+
+@torch.no_grad()
+def em(model: HiddenMarkov, data: Sequences, priors: Priors, *, n_iter: int, tol: float, frozen: frozenset[str] = frozenset()) -> Fit:
+    """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`."""
+    where = rows(data.lengths)
+    history: list[float] = []
+    before = -math.inf
+    for i in range(n_iter + 1):
+        stats = expected(model.emission(data.o), model.core.start, model.core.transition, where)
+        objective = stats.log_likelihood + float(model.log_prior(priors))
+        history.append(stats.log_likelihood)
+        _check_progress(before, objective, i)
+        if objective - before < tol or i == n_iter:
+            converged = objective - before < tol
+            break
+        before = objective
+        _maximise(model, data.o, stats, priors, frozen)
+    _warn_of_dead_states(stats.posterior)
+    if not converged and n_iter > 0:
+        warnings.warn(
+            f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol = {tol:g}): "
+            "it has not converged. Raise n_iter or tol.",
+            FitWarning,
+            stacklevel=3,
+        )
+    return Fit(history, converged, objective)
+
+
+def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]) -> None:
+    start, transition = model.core.start, model.core.transition
+    if "start" not in frozen:
+        start = probabilities(torch.where(start > 0, stats.start + priors.start - 1, 0.0), start)
+    if "transition" not in frozen:
+        transition = probabilities(torch.where(transition > 0, stats.transition + priors.transition - 1, 0.0), transition)
+    model.set(start, transition)
+    model.emission.maximise(o, stats.posterior)
+
+
+def _check_progress(before: float, objective: float, i: int) -> None:
+    if math.isnan(objective):
+        raise FitError(f"the log-likelihood is NaN at step {i}: a parameter is no number. Check X for extreme values; scale it to unit variance.")
+    if objective == -math.inf:
+        raise FitError(
+            f"the model gives these data probability zero at step {i}. Start from parameters without zeros where the data need them, "
+            "or use a prior above 1 (transmat_prior, emissionprob_prior), which keeps every event possible."
+        )
+    # Rounding of a sum of many terms; a real fall would be a wrong gradient or a wrong M step.
+    if objective < before - 1e-8 * (1 + abs(before)):
+        raise FitError(f"EM lowered its objective from {before:.10g} to {objective:.10g} at step {i}, which it cannot do; please report this with the data")
+
+
+def _warn_of_dead_states(posterior: Tensor) -> None:
+    weight = posterior.sum(0)
+    dead = (weight < 1e-3).nonzero().flatten().tolist()
+    if dead and len(posterior):
+        warnings.warn(
+            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} of {len(posterior)}): "
+            "their parameters mean nothing. Use fewer components, other starting values, or n_init > 1.",
+            FitWarning,
+            stacklevel=4,
+        )
+
+
+def sgd(
+    model: HiddenMarkov,
+    data: Sequences,
+    priors: Priors,
+    *,
+    n_iter: int,
+    tol: float,
+    learning_rate: float,
+    batch_size: int,
+    generator: torch.Generator,
+) -> Fit:
+    """Adam on the unconstrained parameters, `n_iter` passes over the sequences in batches, until a pass changes less than `tol`.
+
+    The prior counts once per pass: each batch takes its share.
+    """
+    starts = torch.tensor([0, *data.lengths]).cumsum(0).tolist()
+    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    everything = rows(data.lengths)
+    history = [_evaluate(model, data, everything)]
+    _check_progress(-math.inf, history[0], 0)
+    converged = False
+    for i in range(n_iter):
+        order = torch.randperm(len(data.lengths), generator=generator).tolist()
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            o = torch.cat([data.o[starts[s] : starts[s + 1]] for s in batch])
+            objective = model.log_prob(o, rows(tuple(data.lengths[s] for s in batch))).sum()
+            objective = objective + model.log_prior(priors) * (len(o) / max(len(data.o), 1))
+            optimiser.zero_grad()
+            (-objective / max(len(o), 1)).backward()
+            optimiser.step()
+        history.append(_evaluate(model, data, everything))
+        _check_progress(-math.inf, history[-1], i + 1)
+        if abs(history[-1] - history[-2]) < tol:
+            converged = True
+            break
+    if not converged and n_iter > 0:
+        warnings.warn(f"gradient steps stopped after n_iter = {n_iter} passes without settling to tol = {tol:g}. Raise n_iter or tol.", FitWarning, stacklevel=3)
+    with torch.no_grad():
+        return Fit(history, converged, history[-1] + float(model.log_prior(priors)))
+
+
+@torch.no_grad()
+def _evaluate(model: HiddenMarkov, data: Sequences, where: Rows) -> float:
+    return float(model.log_prob(data.o, where).sum())

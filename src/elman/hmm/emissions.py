@@ -1,0 +1,187 @@
+"""Emissions: what a hidden state says of an observation. Each is an embed, observations (..., D) -> log p(o | z = k) (..., K),
+whose parameters are unconstrained (for gradient steps) and have a closed-form maximum under weights (for EM).
+
+A NaN is a value that was not observed, and is integrated out. Letters: N observations, D their width, K hidden states, V symbols.
+`weight` (N, K) is the posterior of each state; a state without weight keeps its parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from elman.errors import InputError
+
+
+class Emission(nn.Module):
+    """What all emissions offer."""
+
+    frozen: frozenset[str] = frozenset()  # what `maximise` leaves alone: "emission", or "mean", "covariance", "weights"
+
+    def freeze(self, names: frozenset[str]) -> None:
+        self.frozen = names
+
+    def forward(self, o: Tensor) -> Tensor:
+        """log p(o | z = k): (..., D) -> (..., K)."""
+        raise NotImplementedError
+
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        """Set the parameters to the maximum of sum weight * log p(o | z) + log prior: o (N, D), weight (N, K)."""
+        raise NotImplementedError
+
+    def log_prior(self) -> Tensor:
+        """The log of the prior, up to a constant: what EM climbs is the log-likelihood plus this."""
+        raise NotImplementedError
+
+    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        """One observation (N, D) from each of the states z (N,)."""
+        raise NotImplementedError
+
+
+class Categorical(Emission):
+    """p(o = v | z = k) = softmax(logits[k])[v], for one symbol per step, o (..., 1) in 0 ... V - 1; Dirichlet `prior` (1 is flat)."""
+
+    def __init__(self, p: Tensor, *, prior: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(p.log())
+        self.prior = prior
+
+    @property
+    def p(self) -> Tensor:
+        """(K, V)."""
+        return torch.softmax(self.logits, -1)
+
+    def forward(self, o: Tensor) -> Tensor:
+        seen = ~o.isnan()
+        symbol = torch.where(seen, o, 0.0)[..., 0].long()
+        return torch.where(seen, torch.log_softmax(self.logits, -1).T[symbol], 0.0)
+
+    @torch.no_grad()
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        if "emission" in self.frozen:
+            return
+        seen = ~o[:, 0].isnan()
+        counts = torch.zeros_like(self.logits.T).index_add_(0, o[seen, 0].long(), weight[seen]).T
+        _set_probabilities(self.logits, counts + self.prior - 1)
+
+    def log_prior(self) -> Tensor:
+        return dirichlet(self.p, self.prior)
+
+    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.multinomial(self.p.detach()[z], 1, generator=generator).to(self.logits.dtype)
+
+
+class Bernoulli(Emission):
+    """p(o_d = 1 | z = k) = sigmoid(logits[k, d]), D independent bits; `prior` pseudo-counts plus one on each side (1 is flat)."""
+
+    def __init__(self, p: Tensor, *, prior: float = 1.0) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.logit(p))
+        self.prior = prior
+
+    @property
+    def p(self) -> Tensor:
+        """(K, D)."""
+        return torch.sigmoid(self.logits)
+
+    def forward(self, o: Tensor) -> Tensor:
+        seen = ~o.isnan()
+        bit = torch.where(seen, o, 0.0)
+        # A logit of infinity is a certainty: 0 * infinity must be 0.
+        on, off = nn.functional.logsigmoid(self.logits), nn.functional.logsigmoid(-self.logits)
+        zero, one = seen & (bit == 0), seen & (bit == 1)
+        certain = -torch.inf
+        impossible = _count(one, on == certain) + _count(zero, off == certain)
+        value = _times(one, on) + _times(zero, off)
+        return torch.where(impossible > 0, certain, value)
+
+    @torch.no_grad()
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        if "emission" in self.frozen:
+            return
+        seen = ~o.isnan()
+        total = weight.T @ seen.to(weight) + 2 * (self.prior - 1)
+        ones = weight.T @ torch.where(seen, o, 0.0) + self.prior - 1
+        p = (ones / total).clamp(0, 1)
+        self.logits.copy_(torch.where(total > 0, torch.logit(p), self.logits))
+
+    def log_prior(self) -> Tensor:
+        return dirichlet(torch.stack([self.p, 1 - self.p], -1), self.prior)
+
+    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.bernoulli(self.p.detach()[z], generator=generator)
+
+
+class Poisson(Emission):
+    """o_d ~ Poisson(exp(log_rate[k, d])), D independent counts; Gamma prior: mode (prior + sum) / (weight + n)."""
+
+    def __init__(self, rate: Tensor, *, prior: float = 0.0, prior_weight: float = 0.0) -> None:
+        super().__init__()
+        self.log_rate = nn.Parameter(rate.log())
+        self.prior = prior
+        self.prior_weight = prior_weight
+
+    @property
+    def rate(self) -> Tensor:
+        """(K, D)."""
+        return self.log_rate.exp()
+
+    def forward(self, o: Tensor) -> Tensor:
+        seen = ~o.isnan()
+        count = torch.where(seen, o, 0.0)
+        impossible = _count(count > 0, self.log_rate == -torch.inf)
+        value = _times(count, self.log_rate) - _times(seen, self.rate) - torch.lgamma(count + 1).sum(-1, keepdim=True)
+        return torch.where(impossible > 0, -torch.inf, value)
+
+    @torch.no_grad()
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        if "emission" in self.frozen:
+            return
+        seen = ~o.isnan()
+        total = weight.T @ seen.to(weight) + self.prior_weight
+        rate = (weight.T @ torch.where(seen, o, 0.0) + self.prior) / total
+        self.log_rate.copy_(torch.where(total > 0, rate.log(), self.log_rate))
+
+    def log_prior(self) -> Tensor:
+        return self.prior * torch.where(self.log_rate > -torch.inf, self.log_rate, 0.0).sum() - self.prior_weight * self.rate.sum()
+
+    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        return torch.poisson(self.rate.detach()[z], generator=generator)
+
+
+def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:
+    """sum (prior - 1) log p, where an event that is excluded (p = 0) has no say."""
+    excess = torch.as_tensor(prior, dtype=p.dtype, device=p.device) - 1
+    return torch.where((p > 0) & (excess != 0), excess * torch.where(p > 0, p, 1.0).log(), 0.0).sum()
+
+
+def probabilities(counts: Tensor, otherwise: Tensor) -> Tensor:
+    """Rows of counts (after a prior, so perhaps below zero) as probabilities; `otherwise` where a row has none."""
+    counts = counts.clamp_min(0)
+    total = counts.sum(-1, keepdim=True)
+    return torch.where(total > 0, counts / torch.where(total > 0, total, 1.0), otherwise)
+
+
+def check_symbols(o: Tensor, V: int) -> None:
+    """Raise an InputError unless every observed symbol is a whole number in [0, V)."""
+    seen = o[~o.isnan()]
+    if seen.numel() and (bool((seen != seen.round()).any()) or float(seen.min()) < 0 or float(seen.max()) >= V):
+        raise InputError(
+            f"the symbols go from {float(seen.min()):g} to {float(seen.max()):g}; this model knows the whole numbers 0 to {V - 1}. "
+            "Number your symbols from 0, or set n_features to the size of the alphabet before fitting."
+        )
+
+
+@torch.no_grad()
+def _set_probabilities(logits: nn.Parameter, counts: Tensor) -> None:
+    logits.copy_(probabilities(counts, torch.softmax(logits, -1)).log())
+
+
+def _count(a: Tensor, b: Tensor) -> Tensor:
+    """How many d have both a[..., d] and b[k, d]: (..., D), (K, D) -> (..., K)."""
+    return a.to(torch.float32) @ b.to(torch.float32).T
+
+
+def _times(a: Tensor, b: Tensor) -> Tensor:
+    """sum_d a[..., d] b[k, d], infinities of b left out: what they meet is counted apart."""
+    return a.to(b.dtype) @ torch.where(b.isfinite(), b, 0.0).T

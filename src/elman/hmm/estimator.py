@@ -1,0 +1,315 @@
+"""The scikit-learn face: what every hidden Markov model here can do, whatever it emits. Names and meanings are hmmlearn's.
+
+Parameters are numpy arrays on the estimator (startprob_, transmat_ and those of the emission), which may be set by hand;
+`module()` makes of them the embed and the core that run.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman import kernels
+from elman.cells.hmm import HMMState
+from elman.errors import FitError, InputError
+from elman.hmm import em, initial, sequences
+from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors
+from elman.hmm.emissions import Emission
+from elman.hmm.sequences import Sequences
+from elman.hmm.structure import checked_mask
+
+Array = np.ndarray[Any, Any]
+
+
+class HiddenMarkovEstimator:
+    """fit, predict, score and the rest. A subclass says what its emission is, where it starts, and what it is called."""
+
+    letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition"}  # what `params` and `init_params` may name
+
+    n_components: int
+    startprob_prior: Any
+    transmat_prior: Any
+    startprob_mask: Any
+    transmat_mask: Any
+    algorithm: str
+    random_state: int | None
+    n_init: int
+    n_iter: int
+    tol: float
+    params: str
+    init_params: str
+    method: str
+    learning_rate: float
+    batch_size: int
+
+    startprob_: Array
+    transmat_: Array
+    history_: list[float]
+    converged_: bool
+    n_features: int | None
+
+    # What a subclass defines
+
+    def _emission(self) -> Emission:
+        """The emission with the parameters of this estimator."""
+        raise NotImplementedError
+
+    def _keep(self, emission: Emission) -> None:
+        """Take the parameters of a fitted emission over."""
+        raise NotImplementedError
+
+    def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
+        """Set the emission's parameters, those that init_params names, to where a fit should start."""
+        raise NotImplementedError
+
+    def _check_observations(self, o: Tensor) -> None:
+        """Raise an InputError for what this emission cannot emit."""
+        raise NotImplementedError
+
+    def _n_emission_parameters(self) -> int:
+        raise NotImplementedError
+
+    # Fitting
+
+    def fit(self, X: Any, lengths: Any = None, mask: Any = None) -> Self:
+        """Fit to X (N, D) with `lengths`, or to a padded (B, T, D); NaN, or False in `mask`, is a value that was not observed."""
+        self._check_options()
+        data = self._read(X, lengths, mask, fitting=True)
+        if len(data.o) < self.n_components:
+            raise InputError(f"X has {len(data.o)} observations, too few for n_components = {self.n_components}")
+        generator = torch.Generator().manual_seed(self._seed())
+        given = dict(vars(self))
+        best: tuple[Fit, dict[str, Any]] | None = None
+        failure: FitError | None = None
+        for _ in range(self.n_init):
+            vars(self).clear()
+            vars(self).update(given)
+            try:
+                fit = self._fit_once(data, generator)
+            except FitError as error:
+                failure = error
+                continue
+            if best is None or fit.objective > best[0].objective:
+                best = fit, dict(vars(self))
+        if best is None:
+            assert failure is not None
+            raise failure
+        if failure is not None:
+            warnings.warn(f"one or more of the {self.n_init} starts failed: {failure}", FitWarning, stacklevel=2)
+        vars(self).update(best[1])
+        self.history_, self.converged_ = best[0].history, best[0].converged
+        return self
+
+    def _fit_once(self, data: Sequences, generator: torch.Generator) -> Fit:
+        self._start_chain(generator)
+        self._start_emission(data.o, generator)
+        model = self.module()
+        frozen = frozenset(name for letter, name in self.letters.items() if letter not in self.params)
+        model.emission.freeze(frozen)
+        priors = Priors(tensor(self.startprob_prior), tensor(self.transmat_prior))
+        if frozen and self.method == "sgd":
+            raise InputError(f"params is {self.params!r}; with method='sgd' all parameters are trained: leave params as it is")
+        if self.method == "em":
+            fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen)
+        else:
+            fit = em.sgd(
+                model, data, priors, n_iter=self.n_iter, tol=self.tol, learning_rate=self.learning_rate,
+                batch_size=self.batch_size, generator=generator,
+            )  # fmt: skip
+        self.startprob_ = model.core.start.detach().numpy()
+        self.transmat_ = model.core.transition.detach().numpy()
+        self._keep(model.emission)
+        return fit
+
+    def _start_chain(self, generator: torch.Generator) -> None:
+        K = self.n_components
+        if self._starts("s", "startprob_"):
+            self.startprob_ = initial.dirichlet((K,), checked_mask("startprob_mask", self.startprob_mask, (K,)), generator).numpy()
+        if self._starts("t", "transmat_"):
+            allowed = checked_mask("transmat_mask", self.transmat_mask, (K, K))
+            self.transmat_ = initial.dirichlet((K, K), allowed, generator).numpy()
+
+    def _starts(self, letter: str, attribute: str) -> bool:
+        return letter in self.init_params or not hasattr(self, attribute)
+
+    # Using
+
+    def score(self, X: Any, lengths: Any = None, mask: Any = None) -> float:
+        """The log-likelihood of X, all sequences together."""
+        data, model = self._prepared(X, lengths, mask)
+        with torch.no_grad():
+            return float(model.log_prob(data.o, sequences.rows(data.lengths)).sum())
+
+    def score_samples(self, X: Any, lengths: Any = None, mask: Any = None) -> tuple[float, Array]:
+        """The log-likelihood and the posterior p(z[t] | all of the sequence) of every state at every step."""
+        data, model = self._prepared(X, lengths, mask)
+        with torch.no_grad():
+            x = model.emission(data.o)
+        stats = em.expected(x, model.core.start, model.core.transition, sequences.rows(data.lengths))
+        if stats.log_likelihood == -math.inf:
+            raise FitError("the model gives these data probability zero, so there is no posterior; see `score`")
+        return stats.log_likelihood, data.unflatten(stats.posterior, math.nan)
+
+    def predict_proba(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
+        """The posterior p(z[t] | all of the sequence): (N, K), or (B, T, K) for a padded X."""
+        return self.score_samples(X, lengths, mask)[1]
+
+    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None, mask: Any = None) -> tuple[float, Array]:
+        """The most probable states and their log probability, jointly with the data ("viterbi"); or state by state ("map")."""
+        algorithm = algorithm or self.algorithm
+        if algorithm not in ("viterbi", "map"):
+            raise InputError(f"algorithm is {algorithm!r}; it must be 'viterbi' or 'map'")
+        data, model = self._prepared(X, lengths, mask)
+        if algorithm == "map":
+            where = sequences.rows(data.lengths)
+            with torch.no_grad():
+                x = model.emission(data.o)
+            top = em.expected(x, model.core.start, model.core.transition, where).posterior.max(-1)
+            return float(top.values.sum()), data.unflatten(top.indices, -1)
+        where = sequences.rows(data.lengths)
+        with torch.no_grad():
+            x = where.pack(model.emission(data.o))
+            path, score = kernels.viterbi(x, model.core.start, model.core.transition, where.lengths, where.reset)
+        return float(score.sum()), data.unflatten(where.unpack(path), -1)
+
+    def predict(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
+        """The most probable states, jointly: (N,), or (B, T) with -1 in the padding."""
+        return self.decode(X, lengths, mask=mask)[1]
+
+    def filter(self, x: Any, state: HMMState | None = None) -> tuple[Array, HMMState]:
+        """p(z[t] | what was seen so far), observation by observation: x (D,) -> (K,), or a piece (T, D) -> (T, K); and the state to go on from.
+
+        The same numbers come out however the sequence is cut, so this is what streams.
+        """
+        array = np.asarray(x)
+        data = self._read(array[None] if array.ndim == 1 else array, None, None)
+        model = self.module()
+        with torch.no_grad():
+            y, after = model.core.scan(model.emission(data.o)[None], state)
+        filtered = torch.softmax(y[0], -1).numpy()
+        return (filtered[0] if array.ndim == 1 else filtered), after
+
+    def sample(self, n_samples: int = 1, random_state: int | None = None) -> tuple[Array, Array]:
+        """A sequence X (n_samples, D) and its states (n_samples,)."""
+        generator = torch.Generator().manual_seed(self._seed() if random_state is None else random_state)
+        model = self.module()
+        uniform = torch.rand(n_samples, generator=generator, dtype=torch.float64).numpy()
+        start, transition = np.cumsum(self.startprob_), np.cumsum(self.transmat_, axis=1)
+        states = np.empty(n_samples, dtype=np.int64)
+        chances = start
+        for t, u in enumerate(uniform):
+            states[t] = np.searchsorted(chances, u * chances[-1], side="right")
+            chances = transition[states[t]]
+        return model.emission.sample(torch.as_tensor(states), generator).detach().numpy(), states
+
+    def aic(self, X: Any, lengths: Any = None) -> float:
+        """Akaike's criterion: the lower, the better."""
+        return -2 * self.score(X, lengths) + 2 * self.n_parameters()
+
+    def bic(self, X: Any, lengths: Any = None) -> float:
+        """Schwarz's criterion: the lower, the better."""
+        data = self._read(X, lengths, None)
+        return -2 * self.score(X, lengths) + self.n_parameters() * math.log(len(data.o))
+
+    def n_parameters(self) -> int:
+        """How many numbers a fit is free to choose; steps that the masks exclude are not among them."""
+        K = self.n_components
+        start = int(checked_mask("startprob_mask", self.startprob_mask, (K,)).sum()) - 1
+        transition = int(checked_mask("transmat_mask", self.transmat_mask, (K, K)).sum()) - K
+        return start + transition + self._n_emission_parameters()
+
+    def module(self) -> HiddenMarkov:
+        """The model as a Torch module: emission and core, with the parameters that stand here."""
+        if not hasattr(self, "startprob_"):
+            raise InputError(f"this {type(self).__name__} has no parameters yet; call fit, or set startprob_, transmat_ and the emission's")
+        K = self.n_components
+        start = distribution("startprob_", self.startprob_, (K,))
+        return HiddenMarkov(self._emission(), start, distribution("transmat_", self.transmat_, (K, K)))
+
+    # scikit-learn
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor by name."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _same(v, defaults[k].default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            input_tags=InputTags(three_d_array=True, allow_nan=True),
+        )
+
+    # Checks
+
+    def _read(self, X: Any, lengths: Any, mask: Any, *, fitting: bool = False) -> Sequences:
+        data = sequences.read(X, lengths, mask)
+        width = None if fitting else getattr(self, "n_features_in_", None)
+        if width is not None and data.o.shape[1] != width:
+            raise InputError(f"X has {data.o.shape[1]} features; this model was fitted to {width}")
+        if fitting:
+            self.n_features_in_ = data.o.shape[1]
+        self._check_observations(data.o)
+        return data
+
+    def _prepared(self, X: Any, lengths: Any, mask: Any) -> tuple[Sequences, HiddenMarkov]:
+        return self._read(X, lengths, mask), self.module()
+
+    def _seed(self) -> int:
+        if self.random_state is None:
+            return int(torch.seed())
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        raise InputError(f"random_state is {self.random_state!r}; it must be a whole number or None")
+
+    def _check_options(self) -> None:
+        for name, least in (("n_components", 1), ("n_init", 1), ("n_iter", 0), ("batch_size", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int | np.integer) or value < least:
+                raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        if self.method not in ("em", "sgd"):
+            raise InputError(f"method is {self.method!r}; it must be 'em' or 'sgd'")
+        for name in ("params", "init_params"):
+            unknown = set(getattr(self, name)) - set(self.letters)
+            if unknown:
+                raise InputError(f"{name} is {getattr(self, name)!r}; its letters may be {', '.join(self.letters)}")
+
+
+def tensor(value: Any) -> Any:
+    """A float as it is; anything else as a float64 tensor."""
+    return value if isinstance(value, int | float) else torch.as_tensor(np.asarray(value), dtype=torch.float64)
+
+
+def distribution(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+    """Rows of probabilities, checked."""
+    p = torch.as_tensor(np.asarray(value), dtype=torch.float64)
+    if tuple(p.shape) != shape:
+        raise InputError(f"{name} has the shape {tuple(p.shape)}; expected {shape}")
+    if not bool(p.isfinite().all()) or bool((p < 0).any()) or not torch.allclose(p.sum(-1), torch.ones(shape[:-1], dtype=p.dtype), atol=1e-6):
+        raise InputError(f"the rows of {name} must be probabilities that sum to 1; they sum to {p.sum(-1).tolist()}")
+    return p
+
+
+def _same(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else bool(a == b)

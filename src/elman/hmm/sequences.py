@@ -1,0 +1,124 @@
+"""Observations as users have them, and as the filter takes them.
+
+Users have X (N, D), sequences end to end, with their `lengths`; or a padded array (B, T, D), with lengths or with rows of NaN after the end.
+The filter takes a batch of rows with resets: sequences are laid one after the other into rows as long as the longest,
+so that a thousand short ones beside a long one cost no padding to speak of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman.errors import InputError
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """`o` (N, D), sequences end to end, NaN where a value is missing; their lengths; and the shape in which they were given."""
+
+    o: Tensor
+    lengths: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def unflatten(self, values: Tensor, fill: float) -> np.ndarray[Any, Any]:
+        """values (N, ...) in the shape that X had: (N, ...), or (B, T, ...) with `fill` in the padding."""
+        if len(self.shape) == 2:
+            return values.numpy()
+        B, T = self.shape[:2]
+        out = values.new_full((B, T, *values.shape[1:]), fill)
+        out[torch.arange(T) < torch.tensor(self.lengths)[:, None]] = values
+        return out.numpy()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How N observations lie in R rows of L steps: index (N,) into R * L, lengths (R,), reset (R, L)."""
+
+    index: Tensor
+    lengths: Tensor
+    reset: Tensor
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(N, C) -> (R, L, C), zero in the padding."""
+        R, L = self.reset.shape
+        if R * L == len(x):
+            return x.reshape(R, L, -1)
+        return x.new_zeros(R * L, x.shape[1]).index_copy(0, self.index, x).reshape(R, L, -1)
+
+    def unpack(self, y: Tensor) -> Tensor:
+        """(R, L, ...) -> (N, ...)."""
+        flat = y.reshape(-1, *y.shape[2:])
+        return flat if len(flat) == len(self.index) else flat[self.index]
+
+
+def rows(lengths: tuple[int, ...]) -> Rows:
+    """Lay sequences into rows as long as the longest: each into the current row if it still fits there, else into a new one."""
+    L = max(lengths, default=0)
+    used: list[int] = []
+    firsts, spans = [], []
+    for n in lengths:
+        if n == 0:
+            continue
+        if not used or used[-1] + n > L:
+            used.append(0)
+        first = (len(used) - 1) * L + used[-1]
+        used[-1] += n
+        firsts.append(first)
+        spans.append(torch.arange(first, first + n))
+    reset = torch.zeros(len(used) * L, dtype=torch.bool)
+    reset[firsts] = True
+    index = torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long)
+    return Rows(index, torch.tensor(used, dtype=torch.long), reset.reshape(len(used), L))
+
+
+def read(X: Any, lengths: Any = None, mask: Any = None) -> Sequences:
+    """Check and flatten what a user gave. `mask` is True where a value (or a whole observation) was observed."""
+    array = np.asarray(X)
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"X holds {array.dtype}; it must hold numbers, NaN where a value is missing")
+    if array.ndim not in (2, 3):
+        hint = "reshape a single feature to (N, 1) with X.reshape(-1, 1)" if array.ndim == 1 else "give (N, D) or (B, T, D)"
+        raise InputError(f"X has the shape {array.shape}; expected (N, D) with lengths, or a padded (B, T, D): {hint}")
+    o = torch.tensor(array, dtype=torch.float64)
+    if bool(o.isinf().any()):
+        raise InputError("X holds infinities; mark what is missing with NaN, and remove or clip the rest")
+    if mask is not None:
+        o = o.masked_fill(~_checked_mask(mask, o), torch.nan)
+    if array.ndim == 3:
+        return _from_padded(o, lengths)
+    ends = _checked_lengths([len(o)] if lengths is None else lengths)
+    if sum(ends) != len(o):
+        raise InputError(f"lengths sum to {sum(ends)}, but X has {len(o)} rows; every row belongs to one sequence")
+    return Sequences(o, ends, tuple(o.shape))
+
+
+def _from_padded(o: Tensor, lengths: Any) -> Sequences:
+    B, T, _ = o.shape
+    if lengths is None:
+        seen = ~o.isnan().all(-1)
+        ends = tuple(int((torch.arange(T) * row).max()) + 1 if bool(row.any()) else 0 for row in seen)
+    else:
+        ends = _checked_lengths(lengths)
+        if len(ends) != B or max(ends, default=0) > T:
+            raise InputError(f"{len(ends)} lengths up to {max(ends, default=0)} were given for a padded X with {B} rows of {T} steps")
+    valid = torch.arange(T) < torch.tensor(ends)[:, None]
+    return Sequences(o[valid], ends, tuple(o.shape))
+
+
+def _checked_lengths(lengths: Any) -> tuple[int, ...]:
+    array = np.asarray(lengths)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or (array.size and int(array.min()) < 0):
+        raise InputError(f"lengths is {lengths!r}; expected a list of whole numbers of at least 0, one per sequence")
+    return tuple(int(n) for n in array)
+
+
+def _checked_mask(mask: Any, o: Tensor) -> Tensor:
+    observed = torch.as_tensor(np.asarray(mask))
+    if observed.dtype != torch.bool or observed.shape not in (o.shape, o.shape[:-1]):
+        raise InputError(f"mask is {observed.dtype} {tuple(observed.shape)}; expected bool {tuple(o.shape)} or {tuple(o.shape[:-1])}, True = observed")
+    return observed if observed.shape == o.shape else observed[..., None].expand_as(o)

@@ -1,0 +1,177 @@
+"""The filter of a hidden Markov model and the most probable path, on csrc/hmm.cpp."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import _native
+from elman.kernels.native.op import SUFFIX, define, expect, once
+
+
+def hmm_filter(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x (B, T, K) -> log p(o[t] | o[<t]) (B, T), predictions (B, T, K), the last of them (B, K)."""
+    if _wanted(x, start, transition, state):
+        log_c, p, last = _Filter.apply(x, start, transition, state, lengths, reset)
+    else:
+        log_c, p, _, _, last = _forward(x, start, transition, state, lengths, reset, True)
+    return log_c, p, last
+
+
+def hmm_log_prob(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+) -> Tensor:
+    """x (B, T, K) -> log p(o[t] | o[<t]) (B, T). Predictions are kept only where a gradient needs them."""
+    if _wanted(x, start, transition, state):
+        log_c: Tensor = _LogProb.apply(x, start, transition, state, lengths, reset)
+    else:
+        log_c = _forward(x, start, transition, state, lengths, reset, False)[0]
+    return log_c
+
+
+def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """x (B, T, K) -> the most probable states (B, T), and the log of their joint probability with x (B,)."""
+    path, score = _viterbi(x, start, transition, lengths, reset)
+    return path, score
+
+
+def _wanted(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+class _Filter(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        log_c, p, shift, scale, last = _forward(x, start, transition, state, lengths, reset, True)
+        ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
+        ctx.set_materialize_grads(False)
+        return log_c, p, last
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        glog, gp, glast = gradients
+        x, transition, p, shift, scale, lengths, reset = ctx.saved_tensors
+        glog = torch.zeros_like(shift) if glog is None else glog
+        # Both, so that a gradient at one of them is never taken for a gradient of the likelihood alone.
+        if gp is not None or glast is not None:
+            gp = torch.zeros_like(p) if gp is None else gp
+            glast = torch.zeros_like(p[:, 0]) if glast is None else glast
+        gs = once(_backward, x, transition, p, shift, scale, lengths, reset, glog, gp, glast)
+        return (*gs, None, None)
+
+
+class _LogProb(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+    ) -> Tensor:
+        log_c, p, shift, scale, _ = _forward(x, start, transition, state, lengths, reset, True)
+        ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
+        out: Tensor = log_c
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, glog: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        gs = once(_backward, *ctx.saved_tensors, glog, None, None)
+        return (*gs, None, None)
+
+
+def _check(x: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[int, int, int]:
+    B, T, K = x.shape
+    expect("transition", transition, (K, K), x.dtype)
+    expect("lengths", lengths, (B,), torch.int64)
+    expect("reset", reset, (B, T), torch.bool)
+    return B, T, K
+
+
+def _run(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, ...]:
+    B, T, K = _check(x, transition, lengths, reset)
+    expect("start", start, (K,), x.dtype)
+    expect("state", state, (B, K), x.dtype)
+    held = [v.contiguous() for v in (x, start, transition, state, lengths, reset)]
+    log_c, shift, scale = x.new_empty(3, B, T).unbind()
+    p, last = x.new_empty((B, T if keep else 0, K)), x.new_empty((B, K))
+    getattr(_native, "hmm_filter" + SUFFIX[x.dtype])(
+        B, T, K, *(v.data_ptr() for v in held), log_c.data_ptr(), p.data_ptr() if keep else 0,
+        shift.data_ptr(), scale.data_ptr(), last.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return log_c, p, shift, scale, last
+
+
+def _run_backward(
+    x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
+    glog: Tensor, gp: Tensor | None, glast: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    B, T, K = _check(x, transition, lengths, reset)
+    expect("p", p, (B, T, K), x.dtype)
+    for name, v in (("shift", shift), ("scale", scale), ("glog", glog)):
+        expect(name, v, (B, T), x.dtype)
+    if gp is not None and glast is not None:
+        expect("gp", gp, (B, T, K), x.dtype)
+        expect("glast", glast, (B, K), x.dtype)
+    held = [v.contiguous() for v in (x, transition, p, shift, scale, lengths, reset, glog)]
+    extra = [None if v is None else v.contiguous() for v in (gp, glast)]
+    groups = min(B, 16)
+    gx, gstate = torch.empty_like(held[0]), x.new_empty((B, K))
+    gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K))
+    getattr(_native, "hmm_filter_back" + SUFFIX[x.dtype])(
+        B, T, K, *(v.data_ptr() for v in held), *(0 if v is None else v.data_ptr() for v in extra),
+        gx.data_ptr(), gstart.data_ptr(), ga.data_ptr(), gstate.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return gx, gstart.sum(0), ga.sum(0), gstate
+
+
+def _run_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    B, T, K = _check(x, transition, lengths, reset)
+    expect("start", start, (K,), x.dtype)
+    held = [v.contiguous() for v in (x, start, transition, lengths, reset)]
+    path, score = lengths.new_empty((B, T)), x.new_empty((B,))
+    getattr(_native, "viterbi" + SUFFIX[x.dtype])(
+        B, T, K, *(v.data_ptr() for v in held), path.data_ptr(), score.data_ptr(), torch.get_num_threads()
+    )
+    return path, score
+
+
+def _fake(
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool
+) -> tuple[Tensor, ...]:
+    B, T, K = x.shape
+    times = [x.new_empty((B, T)) for _ in range(3)]
+    return times[0], x.new_empty((B, T if keep else 0, K)), times[1], times[2], x.new_empty((B, K))
+
+
+def _fake_backward(
+    x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
+    glog: Tensor, gp: Tensor | None, glast: Tensor | None,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    B, _, K = x.shape
+    return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K)), x.new_empty((B, K))
+
+
+def _fake_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    return lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
+
+
+_forward = define(
+    "hmm_filter(Tensor x, Tensor start, Tensor transition, Tensor state, Tensor lengths, Tensor reset, bool keep)"
+    " -> (Tensor log_c, Tensor p, Tensor shift, Tensor scale, Tensor last)",
+    _run,
+    _fake,
+)
+_backward = define(
+    "hmm_filter_back(Tensor x, Tensor transition, Tensor p, Tensor shift, Tensor scale, Tensor lengths, Tensor reset,"
+    " Tensor glog, Tensor? gp, Tensor? glast) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
+    _run_backward,
+    _fake_backward,
+)
+_viterbi = define(
+    "viterbi(Tensor x, Tensor start, Tensor transition, Tensor lengths, Tensor reset) -> (Tensor path, Tensor score)",
+    _run_viterbi,
+    _fake_viterbi,
+)

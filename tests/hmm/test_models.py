@@ -1,0 +1,314 @@
+"""The scikit-learn face: fitting, missing data, structure, streaming, and failing loudly."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from elman.errors import FitError, InputError
+from elman.hmm import GMMHMM, BernoulliHMM, CategoricalHMM, FitWarning, GaussianHMM, PoissonHMM, banded, left_to_right
+from elman.hmm.sequences import rows
+
+RNG = np.random.default_rng(0)
+
+
+def two_regimes(n: int = 200, D: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    state = (np.arange(n) // 20) % 2
+    return rng.normal(4.0 * state[:, None], 1.0, (n, D)), state
+
+
+X2, Z2 = two_regimes()
+FAMILIES: list[tuple[Any, np.ndarray]] = [
+    (CategoricalHMM(2, random_state=0), np.random.default_rng(1).integers(0, 4, (60, 1))),
+    (BernoulliHMM(2, random_state=0), np.random.default_rng(1).integers(0, 2, (60, 3))),
+    (PoissonHMM(2, random_state=0), np.random.default_rng(1).poisson(3, (60, 2))),
+    *[(GaussianHMM(2, c, random_state=0), X2) for c in ("spherical", "diag", "full", "tied")],
+    *[(GMMHMM(2, 2, c, random_state=0), X2) for c in ("spherical", "diag", "full", "tied")],
+]
+EVERY = pytest.mark.parametrize(("model", "X"), FAMILIES, ids=[repr(m) for m, _ in FAMILIES])
+
+
+def quietly(fit: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        return fit()
+
+
+@EVERY
+def test_em_climbs_and_does_not_fall(model: Any, X: np.ndarray) -> None:
+    model = quietly(lambda: model.set_params(n_iter=30, tol=1e-9).fit(X, [len(X) // 2, len(X) - len(X) // 2]))
+    history = np.array(model.history_)
+    assert history[-1] > history[0]
+    assert np.isfinite(history).all()
+    assert model.score(X, [len(X) // 2, len(X) - len(X) // 2]) == pytest.approx(history[-1])
+    np.testing.assert_allclose(model.transmat_.sum(1), 1)
+
+
+@EVERY
+def test_em_stops_where_the_gradient_of_the_objective_vanishes(model: Any, X: np.ndarray) -> None:
+    """A closed-form M step that is wrong, or a prior that does not belong to it, would stop somewhere else."""
+    from elman.hmm.em import Priors
+
+    model = quietly(lambda: model.set_params(n_iter=3000, tol=1e-11, transmat_prior=1.5, startprob_prior=1.5).fit(X))
+    if model.n_iter + 1 == len(model.history_):
+        pytest.skip("EM crawls on this one")
+    module = model.module()
+    objective = module.log_prob(torch.tensor(X, dtype=torch.float64), rows((len(X),))).sum() + module.log_prior(Priors(1.5, 1.5))
+    parameters = [p for p in module.parameters() if p.isfinite().all()]
+    assert parameters
+    for gradient in torch.autograd.grad(objective, parameters):
+        assert float(gradient.abs().max()) < 2e-3 * len(X) ** 0.5
+
+
+@EVERY
+def test_sgd_climbs_the_same_hill(model: Any, X: np.ndarray) -> None:
+    lengths = [len(X) // 4] * 4
+    by_em = quietly(lambda: model.set_params(method="em", n_iter=200, tol=1e-6).fit(X, lengths))
+    start = by_em.history_[0]
+    by_sgd = quietly(lambda: model.set_params(method="sgd", n_iter=60, batch_size=2, learning_rate=0.05).fit(X, lengths))
+    model.set_params(method="em")
+    assert by_sgd.history_[0] == pytest.approx(start)  # the same seed starts at the same place
+    assert by_sgd.history_[-1] > start
+    np.testing.assert_allclose(by_sgd.transmat_.sum(1), 1)
+
+
+def test_regimes_are_found() -> None:
+    model = GaussianHMM(2, random_state=0).fit(X2)
+    path = model.predict(X2)
+    assert (path == Z2).mean() in (pytest.approx(1.0, abs=0.03), pytest.approx(0.0, abs=0.03))
+    assert model.converged_
+    assert (model.predict_proba(X2).argmax(1) == path).mean() > 0.98
+    assert (model.decode(X2, algorithm="map")[1] == model.predict_proba(X2).argmax(1)).all()
+
+
+def test_restarts_keep_the_best() -> None:
+    X = np.random.default_rng(3).integers(0, 5, (80, 1))
+    singles = [quietly(lambda s=s: CategoricalHMM(3, random_state=s, n_iter=20).fit(X)).history_[-1] for s in range(3)]
+    many = quietly(lambda: CategoricalHMM(3, random_state=0, n_init=6, n_iter=20).fit(X)).history_[-1]
+    assert many > min(singles)
+    assert many >= singles[0]  # the first start is the same
+
+
+@EVERY
+def test_sampling_and_refitting_round_trip(model: Any, X: np.ndarray) -> None:
+    quietly(lambda: model.set_params(n_iter=5).fit(X))
+    S, Z = model.sample(500, random_state=1)
+    assert S.shape == (500, X.shape[1]) and Z.shape == (500,)
+    assert np.isfinite(model.score(S))
+    again, _ = model.sample(500, random_state=1)
+    np.testing.assert_array_equal(S, again)
+
+
+def test_samples_follow_the_parameters() -> None:
+    model = GaussianHMM(2, "full")
+    model.startprob_, model.transmat_ = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.3, 0.7]])
+    model.means_, model.covars_ = np.array([[0.0, 0.0], [5.0, 5.0]]), np.array([[[1.0, 0.5], [0.5, 1.0]], [[2.0, 0], [0, 1.0]]])
+    X, Z = model.sample(20000, random_state=0)
+    assert Z[0] == 1
+    stay = (Z[1:][Z[:-1] == 0] == 0).mean()
+    assert stay == pytest.approx(0.9, abs=0.01)
+    np.testing.assert_allclose(np.cov(X[Z == 0].T), model.covars_[0], atol=0.05)
+    np.testing.assert_allclose(X[Z == 1].mean(0), model.means_[1], atol=0.05)
+
+
+# Missing data
+
+
+@pytest.mark.parametrize("covariance_type", ["spherical", "diag", "full", "tied"])
+def test_missing_values_are_integrated_out(covariance_type: str) -> None:
+    """The log-density of what was seen is that of the marginal Gaussian, by numerical integration over the rest."""
+    model = quietly(lambda: GaussianHMM(2, covariance_type, random_state=0, n_iter=3).fit(X2))
+    X = np.array([[0.3, np.nan], [np.nan, np.nan], [4.0, 3.0]])
+    grid = np.linspace(-30, 30, 20001)
+    density = np.zeros_like(grid)
+    for i, v in enumerate(grid[::50]):
+        density[i * 50] = 0  # filled below in one call
+        del v
+    emission = model.module().emission
+    points = torch.tensor(np.stack([np.full_like(grid, 0.3), grid], 1))
+    with torch.no_grad():
+        whole = emission(points).exp().numpy()
+        seen = emission(torch.tensor(X)).numpy()
+    np.testing.assert_allclose(np.exp(seen[0]), whole.sum(0) * (grid[1] - grid[0]), rtol=1e-6)
+    np.testing.assert_allclose(seen[1], 0.0)
+    assert np.isfinite(model.score(X))
+
+
+@pytest.mark.parametrize("model", [m for m, _ in FAMILIES], ids=[repr(m) for m, _ in FAMILIES])
+def test_a_mask_is_a_nan(model: Any) -> None:
+    X = dict((repr(m), x) for m, x in FAMILIES)[repr(model)].astype(float)
+    mask = np.random.default_rng(0).random(len(X)) > 0.3
+    holes = X.copy()
+    holes[~mask] = np.nan
+    quietly(lambda: model.set_params(n_iter=5, tol=1e-9).fit(X, mask=mask))
+    masked = model.score(X, mask=mask)
+    history = model.history_
+    quietly(lambda: model.fit(holes))
+    assert history == model.history_  # what stands under the mask is not looked at
+    assert model.score(holes) == masked
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full", "tied"])
+def test_em_with_missing_values_climbs_to_the_truth(covariance_type: str) -> None:
+    X, Z = two_regimes(2000)
+    holes = X.copy()
+    holes[np.random.default_rng(1).random(X.shape) < 0.3] = np.nan
+    model = quietly(lambda: GaussianHMM(2, covariance_type, random_state=0, covars_prior=0.0).fit(holes))
+    order = model.means_[:, 0].argsort()
+    np.testing.assert_allclose(model.means_[order], [[0, 0], [4, 4]], atol=0.15)
+    flipped = order[model.predict(holes)] if order[0] else model.predict(holes)
+    assert (flipped == Z).mean() > 0.97
+
+
+def test_a_padded_array_is_its_sequences() -> None:
+    lengths = [50, 0, 120, 30]
+    padded = np.full((4, 120, 2), np.nan)
+    first = 0
+    for b, n in enumerate(lengths):
+        padded[b, :n] = X2[first : first + n]
+        first += n
+    flat = quietly(lambda: GaussianHMM(2, random_state=0, n_iter=5).fit(X2, lengths))
+    also = quietly(lambda: GaussianHMM(2, random_state=0, n_iter=5).fit(padded))
+    assert also.history_ == flat.history_
+    path = also.predict(padded)
+    assert path.shape == (4, 120)
+    assert (path[1] == -1).all() and (path[0, 50:] == -1).all()
+    np.testing.assert_array_equal(path[path >= 0], flat.predict(X2, lengths))
+    assert also.predict_proba(padded).shape == (4, 120, 2)
+    zeros = np.nan_to_num(padded)
+    assert also.score(zeros, lengths) == pytest.approx(flat.score(X2, lengths))
+
+
+# Structure
+
+
+def test_zeros_stay_zero() -> None:
+    mask = left_to_right(3)
+    for method in ("em", "sgd"):
+        model = quietly(
+            lambda method=method: GaussianHMM(
+                3, random_state=0, transmat_mask=mask, startprob_mask=np.array([True, False, False]), method=method, n_iter=10
+            ).fit(X2, [100, 100])
+        )
+        assert (model.transmat_[~mask] == 0).all()
+        assert model.startprob_.tolist() == [1.0, 0.0, 0.0]
+        assert (model.predict(X2, [100, 100])[[0, 100]] == 0).all()
+        assert (np.diff(model.predict(X2, [200])) >= 0).all()
+    assert banded(4, 1)[0].tolist() == [True, True, False, False]
+    assert model.n_parameters() == 0 + (5 - 3) + 3 * 2 * 2
+
+
+# Streaming
+
+
+@EVERY
+def test_filtering_one_at_a_time_is_filtering_the_whole(model: Any, X: np.ndarray) -> None:
+    quietly(lambda: model.set_params(n_iter=3).fit(X))
+    whole, last = model.filter(X)
+    state, pieces = None, []
+    for x in X:
+        p, state = model.filter(x, state)
+        pieces.append(p)
+    np.testing.assert_allclose(np.stack(pieces), whole, atol=1e-14)
+    np.testing.assert_allclose(state.p, last.p, atol=1e-14)
+    np.testing.assert_allclose(whole[-1], model.predict_proba(X)[-1], atol=1e-12)  # at the end, filtered is smoothed
+
+
+# Failing loudly
+
+
+def test_no_convergence_is_said() -> None:
+    with pytest.warns(FitWarning, match="has not converged"):
+        model = GaussianHMM(2, random_state=0, n_iter=1, tol=1e-9).fit(X2)
+    assert not model.converged_
+
+
+def test_a_dead_state_is_said() -> None:
+    model = GaussianHMM(3, init_params="c", n_iter=5, tol=10.0)
+    model.startprob_, model.transmat_ = np.full(3, 1 / 3), np.full((3, 3), 1 / 3)
+    model.means_ = np.array([[0.0, 0.0], [4.0, 4.0], [1e6, 1e6]])
+    with pytest.warns(FitWarning, match=r"states \[2\] explain no observation"):
+        model.fit(X2)
+    assert np.isfinite(model.means_).all() and np.isfinite(model.covars_).all()
+
+
+@pytest.mark.parametrize("covariance_type", ["spherical", "diag", "full"])
+def test_a_collapsed_covariance_is_an_error(covariance_type: str) -> None:
+    X = np.concatenate([np.zeros((20, 2)), X2 + 10])
+    with pytest.raises(FitError, match="covars_prior"):
+        GaussianHMM(2, covariance_type, random_state=0, covars_prior=0.0).fit(X)
+    assert GaussianHMM(2, covariance_type, random_state=0).fit(X).converged_
+
+
+def test_impossible_data_are_an_error() -> None:
+    model = CategoricalHMM(1, init_params="", n_features=2)
+    model.startprob_, model.transmat_, model.emissionprob_ = np.array([1.0]), np.array([[1.0]]), np.array([[1.0, 0.0]])
+    assert model.score([[1]]) == -np.inf
+    with pytest.raises(FitError, match="probability zero"):
+        model.fit([[0], [1]])
+    with pytest.raises(FitError, match="probability zero"):
+        model.predict_proba([[1]])
+
+
+@pytest.mark.parametrize(
+    ("model", "X", "lengths", "says"),
+    [
+        (GaussianHMM(2), [1.0, 2.0, 3.0], None, "reshape"),
+        (GaussianHMM(2), [["a"], ["b"]], None, "must hold numbers"),
+        (GaussianHMM(2), [[1.0], [np.inf]], None, "infinities"),
+        (GaussianHMM(2), np.zeros((5, 1)), [2, 2], "lengths sum to 4"),
+        (GaussianHMM(2), np.zeros((5, 1)), [6, -1], "at least 0"),
+        (GaussianHMM(2), np.zeros((5, 1)), [2.5, 2.5], "whole numbers"),
+        (GaussianHMM(2), np.zeros((1, 1)), None, "too few"),
+        (GaussianHMM(2), np.zeros((5, 1)), None, "distinct"),
+        (GaussianHMM(2, "round"), np.zeros((5, 1)), None, "covariance_type"),
+        (GaussianHMM(0), np.zeros((5, 1)), None, "n_components"),
+        (GaussianHMM(2, method="magic"), np.zeros((5, 1)), None, "'em' or 'sgd'"),
+        (GaussianHMM(2, params="sx"), np.zeros((5, 1)), None, "letters"),
+        (CategoricalHMM(2), [[0.5], [1.0]], None, "whole numbers"),
+        (CategoricalHMM(2), [[-1], [1]], None, "whole numbers"),
+        (CategoricalHMM(2, n_features=2), [[0], [2]], None, "0 to 1"),
+        (CategoricalHMM(2), [[0, 1], [1, 0]], None, "one symbol"),
+        (PoissonHMM(2), [[-1], [3]], None, "no counts"),
+        (BernoulliHMM(2), [[2], [0]], None, "bits"),
+        (GMMHMM(2, 0), np.zeros((5, 1)), None, "n_mix"),
+        (GaussianHMM(2, transmat_mask=np.ones((3, 3), bool)), X2, None, "transmat_mask"),
+        (GaussianHMM(2, random_state="x"), X2, None, "random_state"),
+    ],
+)
+def test_bad_input_is_refused(model: Any, X: Any, lengths: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        model.fit(X, lengths)
+
+
+def test_an_unfitted_model_and_bad_parameters_are_refused() -> None:
+    with pytest.raises(InputError, match="no parameters yet"):
+        GaussianHMM(2).predict(X2)
+    model = GaussianHMM(2, random_state=0).fit(X2)
+    with pytest.raises(InputError, match="fitted to 2"):
+        model.predict(X2[:, :1])
+    model.transmat_ = np.ones((2, 2))
+    with pytest.raises(InputError, match="sum to 1"):
+        model.score(X2)
+    model.transmat_ = np.full((2, 2), 0.5)
+    model.means_ = np.full((2, 2), np.nan)
+    with pytest.raises(InputError, match="NaN"):
+        model.score(X2)
+
+
+# scikit-learn
+
+
+def test_clone_and_grid_search() -> None:
+    base = pytest.importorskip("sklearn.base")
+    selection = pytest.importorskip("sklearn.model_selection")
+    model = GaussianHMM(3, "full", random_state=1)
+    copy = base.clone(model)
+    assert copy.get_params() == model.get_params() and copy is not model
+    padded = X2.reshape(10, 20, 2)
+    search = selection.GridSearchCV(GaussianHMM(random_state=0), {"n_components": [1, 2]}, cv=2)
+    quietly(lambda: search.fit(padded))
+    assert search.best_params_ == {"n_components": 2}
