@@ -230,7 +230,10 @@ class HiddenMarkovEstimator:
             raise InputError(f"this {type(self).__name__} has no parameters yet; call fit, or set startprob_, transmat_ and the emission's")
         K = self.n_components
         start = distribution("startprob_", self.startprob_, (K,))
-        return HiddenMarkov(self._emission(), start, distribution("transmat_", self.transmat_, (K, K)))
+        emission = self._emission()
+        if any(bool(p.isnan().any()) for p in emission.parameters()):
+            raise InputError("a parameter of the emission is NaN; fit the model again, or set it to a number")
+        return HiddenMarkov(emission, start, distribution("transmat_", self.transmat_, (K, K)))
 
     # scikit-learn
 

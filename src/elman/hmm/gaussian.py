@@ -113,9 +113,11 @@ class Gaussian(Emission):
         log_variance = self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
         total = o.new_zeros(len(o), len(self.mean))
         # Differences first and squares after: expanding the square into products loses digits where means are far from zero.
-        for x, mean, log_v in zip(o.T[..., None], self.mean.T, log_variance.T, strict=True):
+        seen = ~o.isnan()
+        filled = torch.where(seen, o, 0.0)  # a NaN would come back through the gradient of the choice below
+        for x, d, mean, log_v in zip(filled.T[..., None], seen.T[..., None], self.mean.T, log_variance.T, strict=True):
             term = (x - mean).square() * (-log_v).exp() + log_v + LOG_2PI
-            total = total + torch.where(x.isnan(), 0.0, term)
+            total = total + torch.where(d, term, 0.0)
         return -0.5 * total
 
     def _dense(self, o: Tensor) -> Tensor:
