@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from elman.cells.hmm import HMM
-from elman.kernels.reference_hmm import log_sum_exp
 from elman.errors import InputError
+from elman.kernels.reference_hmm import log_sum_exp
 
 N, T = 3, 5
 LENGTHS = [5, 3, 0, 1, 4]

@@ -1,15 +1,17 @@
-"""Closed-form maxima: at them the gradient of what they maximise is zero, by autograd through the densities and the priors."""
+"""Closed-form maxima: at them the gradient of what they maximise is zero, by autograd through the densities
+and the priors."""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import Tensor
 
 from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson
 from elman.hmm.gaussian import Gaussian, Mixture
+
+stats = pytest.importorskip("scipy.stats")
 
 K, D, N = 3, 2, 50
 G = torch.Generator().manual_seed(0)
@@ -64,7 +66,10 @@ def test_densities_against_scipy() -> None:
     o = rand(N, D) * 4
     full, diag = gaussian("full"), gaussian("diag")
     for emission, covariance in ((full, full.covariance), (diag, torch.diag_embed(diag.covariance))):
-        want = [stats.multivariate_normal(m, c).logpdf(o) for m, c in zip(emission.mean.detach(), covariance.detach(), strict=True)]
+        want = [
+            stats.multivariate_normal(m, c).logpdf(o)
+            for m, c in zip(emission.mean.detach(), covariance.detach(), strict=True)
+        ]
         np.testing.assert_allclose(emission(o).detach(), np.stack(want, 1), rtol=1e-12)
     weights = simplex(1, K)
     mixture = Mixture(weights, full)
@@ -82,7 +87,14 @@ def test_densities_against_scipy() -> None:
 
 def test_what_cannot_be_is_minus_infinity_and_not_nan() -> None:
     zero_one = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
-    assert Bernoulli(zero_one)(torch.tensor([[0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)).flatten().tolist() == [0.0, -torch.inf]
+    assert Bernoulli(zero_one)(torch.tensor([[0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)).flatten().tolist() == [
+        0.0,
+        -torch.inf,
+    ]
     rate = Poisson(torch.tensor([[0.0]], dtype=torch.float64))
     assert rate(torch.tensor([[0.0], [1.0]], dtype=torch.float64)).flatten().tolist() == [0.0, -torch.inf]
-    assert Categorical(torch.tensor([[1.0, 0.0]]))(torch.tensor([[0.0], [1.0], [torch.nan]])).flatten().tolist() == [0.0, -torch.inf, 0.0]
+    assert Categorical(torch.tensor([[1.0, 0.0]]))(torch.tensor([[0.0], [1.0], [torch.nan]])).flatten().tolist() == [
+        0.0,
+        -torch.inf,
+        0.0,
+    ]

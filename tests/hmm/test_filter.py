@@ -38,7 +38,9 @@ def test_against_enumeration(kernel: str, K: int, T: int) -> None:
     truth = enumerate_paths(x.numpy(), start.numpy(), transition.numpy())
     with kernels.use(kernel):
         stats = expected(x, start, transition, rows((T,)))
-        path, score = kernels.viterbi(x[None], start, transition, torch.tensor([T]), torch.zeros(1, T, dtype=torch.bool))
+        path, score = kernels.viterbi(
+            x[None], start, transition, torch.tensor([T]), torch.zeros(1, T, dtype=torch.bool)
+        )
     assert stats.log_likelihood == pytest.approx(truth.log_likelihood, abs=1e-12)
     np.testing.assert_allclose(stats.posterior, truth.posterior, atol=1e-13)
     np.testing.assert_allclose(stats.transition, truth.transitions, atol=1e-13)
@@ -55,7 +57,9 @@ def test_zeros_in_the_chain_against_enumeration(kernel: str) -> None:
     truth = enumerate_paths(x.numpy(), start.numpy(), transition.numpy())
     with kernels.use(kernel):
         stats = expected(x, start, transition, rows((7,)))
-        path, score = kernels.viterbi(x[None], start, transition, torch.tensor([7]), torch.zeros(1, 7, dtype=torch.bool))
+        path, score = kernels.viterbi(
+            x[None], start, transition, torch.tensor([7]), torch.zeros(1, 7, dtype=torch.bool)
+        )
     assert stats.log_likelihood == pytest.approx(truth.log_likelihood, abs=1e-12)
     np.testing.assert_allclose(stats.posterior, truth.posterior, atol=1e-13)
     np.testing.assert_allclose(stats.transition, truth.transitions, atol=1e-13)
@@ -121,7 +125,9 @@ def test_the_mass_may_lie_where_the_observation_is_least_likely(kernel: str) -> 
     transition = torch.eye(2, dtype=torch.float64)
     x = torch.tensor([[[-1000.0, 0.0], [-1000.0, 0.0]]], dtype=torch.float64)
     with kernels.use(kernel):
-        log_c, _, _ = kernels.hmm_filter(x, start, transition, start[None], torch.tensor([2]), torch.zeros(1, 2, dtype=torch.bool))
+        log_c, _, _ = kernels.hmm_filter(
+            x, start, transition, start[None], torch.tensor([2]), torch.zeros(1, 2, dtype=torch.bool)
+        )
     assert log_c[0].tolist() == [-1000.0, -1000.0]
 
 
@@ -129,7 +135,8 @@ def test_the_mass_may_lie_where_the_observation_is_least_likely(kernel: str) -> 
 @DTYPES
 @pytest.mark.parametrize("K", [1, 3, 4, 8, 13, 16, 40, 64, 100])
 def test_every_gradient_against_the_definition(kernel: str, K: int, dtype: torch.dtype) -> None:
-    """With gradient arriving at all three outputs, ragged rows, and resets; numbers by double precision on the reference."""
+    """With gradient arriving at all three outputs, ragged rows, and resets; numbers by double precision on the
+    reference."""
     B, T = 3, 9
     lengths, reset = torch.tensor([T, 4, 0]), torch.rand(B, T, generator=torch.Generator().manual_seed(5)) < 0.3
     out_weights = (noise(B, T, seed=6), noise(B, T, K, seed=7), noise(B, K, seed=8))
@@ -149,7 +156,9 @@ def test_every_gradient_against_the_definition(kernel: str, K: int, dtype: torch
     tolerance = 1e-11 if dtype == torch.float64 else 2e-4
     for a, b in zip(given, truth, strict=True):
         assert a.dtype == dtype
-        np.testing.assert_allclose(a.detach().double(), b.detach(), atol=tolerance * (1 + float(b.detach().abs().max())))
+        np.testing.assert_allclose(
+            a.detach().double(), b.detach(), atol=tolerance * (1 + float(b.detach().abs().max()))
+        )
 
 
 @KERNELS

@@ -29,8 +29,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("CategoricalHMM", {"emissionprob_prior": 1.5, "transmat_prior": 1.3, "startprob_prior": 1.2}),
     ("PoissonHMM", {}),
     *[("GaussianHMM", {"covariance_type": c}) for c in ("spherical", "diag", "full", "tied")],
-    ("GaussianHMM", {"covariance_type": "diag", "means_prior": 0.5, "means_weight": 2.0, "covars_prior": 0.5, "covars_weight": 3.0}),
-    ("GaussianHMM", {"covariance_type": "full", "means_prior": 0.5, "means_weight": 2.0, "covars_prior": 0.5, "covars_weight": 4.0}),
+    (
+        "GaussianHMM",
+        {"covariance_type": "diag", "means_prior": 0.5, "means_weight": 2.0, "covars_prior": 0.5, "covars_weight": 3.0},
+    ),
+    (
+        "GaussianHMM",
+        {"covariance_type": "full", "means_prior": 0.5, "means_weight": 2.0, "covars_prior": 0.5, "covars_weight": 4.0},
+    ),
     *[("GMMHMM", {"n_mix": 2, "covariance_type": c}) for c in ("diag", "full")],
 ]
 IDS = [f"{name}-{'-'.join(map(str, options.values()))}" for name, options in CASES]
@@ -75,7 +81,9 @@ def test_a_fit_from_the_same_start_arrives_at_the_same_parameters(name: str, opt
         ours.fit(X, LENGTHS)
     for attribute in ("startprob_", "transmat_", "emissionprob_", "lambdas_", "means_", "weights_"):
         if hasattr(model, attribute):
-            np.testing.assert_allclose(getattr(ours, attribute), getattr(model, attribute), atol=1e-5, err_msg=attribute)
+            np.testing.assert_allclose(
+                getattr(ours, attribute), getattr(model, attribute), atol=1e-5, err_msg=attribute
+            )
     if hasattr(model, "covars_") and name != "GMMHMM":
         want = from_hmmlearn(model).covars_
         np.testing.assert_allclose(ours.covars_, want, atol=1e-5)

@@ -9,7 +9,6 @@ import torch
 
 from elman.errors import FitError, InputError
 from elman.hmm import GMMHMM, BernoulliHMM, CategoricalHMM, FitWarning, GaussianHMM, PoissonHMM, banded, left_to_right
-from elman.hmm.sequences import rows
 
 
 def two_regimes(n: int = 200, D: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +49,9 @@ def test_sgd_climbs_the_same_hill(model: Any, X: np.ndarray) -> None:
     lengths = [len(X) // 4] * 4
     by_em = quietly(lambda: model.set_params(method="em", n_iter=2, tol=1e-6).fit(X, lengths))
     start = by_em.history_[0]
-    by_sgd = quietly(lambda: model.set_params(method="sgd", n_iter=20, batch_size=2, learning_rate=0.05).fit(X, lengths))
+    by_sgd = quietly(
+        lambda: model.set_params(method="sgd", n_iter=20, batch_size=2, learning_rate=0.05).fit(X, lengths)
+    )
     model.set_params(method="em")
     assert by_sgd.history_[0] == pytest.approx(start)  # the same seed starts at the same place
     assert by_sgd.history_[-1] > start
@@ -87,7 +88,10 @@ def test_sampling_and_refitting_round_trip(model: Any, X: np.ndarray) -> None:
 def test_samples_follow_the_parameters() -> None:
     model = GaussianHMM(2, "full")
     model.startprob_, model.transmat_ = np.array([0.0, 1.0]), np.array([[0.9, 0.1], [0.3, 0.7]])
-    model.means_, model.covars_ = np.array([[0.0, 0.0], [5.0, 5.0]]), np.array([[[1.0, 0.5], [0.5, 1.0]], [[2.0, 0], [0, 1.0]]])
+    model.means_, model.covars_ = (
+        np.array([[0.0, 0.0], [5.0, 5.0]]),
+        np.array([[[1.0, 0.5], [0.5, 1.0]], [[2.0, 0], [0, 1.0]]]),
+    )
     X, Z = model.sample(20000, random_state=0)
     assert Z[0] == 1
     stay = (Z[1:][Z[:-1] == 0] == 0).mean()
@@ -168,7 +172,12 @@ def test_zeros_stay_zero() -> None:
     for method in ("em", "sgd"):
         model = quietly(
             lambda method=method: GaussianHMM(
-                3, random_state=0, transmat_mask=mask, startprob_mask=np.array([True, False, False]), method=method, n_iter=10
+                3,
+                random_state=0,
+                transmat_mask=mask,
+                startprob_mask=np.array([True, False, False]),
+                method=method,
+                n_iter=10,
             ).fit(X2, [100, 100])
         )
         assert (model.transmat_[~mask] == 0).all()

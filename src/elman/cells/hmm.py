@@ -4,11 +4,15 @@
     y = log p' + x                           log p(z(t), o(t) | o(1) ... o(t-1))
     p = transition^T softmax(y)              p(z(t+1) | o(1) ... o(t)), the state; p(0) = start
 
-    start = softmax(pi), transition = softmax(A) by rows: a logit of -inf is a step that is never taken, and stays so in training.
+    start = softmax(pi), transition = softmax(A) by rows: a logit of -inf is a step that is never taken, and
+    stays so in training.
 
-log p(o(t) | o(1) ... o(t-1)) is the log-sum-exp of y[t], so the log-likelihood of a sequence is their sum over its valid steps; its
-gradients are the posterior marginals (for x) and the expected counts (for log start, log transition): Baum et al., 1970.
-The state is a probability, and not its logarithm, so that a chunk hands over exactly what the next step would have read.
+log p(o(t) | o(1) ... o(t-1)) is the log-sum-exp of y[t], so the log-likelihood of a sequence is their sum over
+its valid steps; its
+gradients are the posterior marginals (for x) and the expected counts (for log start, log transition): Baum et
+al., 1970.
+The state is a probability, and not its logarithm, so that a chunk hands over exactly what the next step would
+have read.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ class HMM(Core):
         super().__init__(input_size, size)
         if input_size != size:
             raise InputError(
-                f"input_size is {input_size}, size {size}; they must be equal, for the input is one log-likelihood per hidden state"
+                f"input_size is {input_size}, size {size}; they must be equal, for the input is one "
+                f"log-likelihood per hidden state"
             )
         self.pi = nn.Parameter(torch.empty(size))
         self.A = nn.Parameter(torch.empty(size, size))  # from row to column

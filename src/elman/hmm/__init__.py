@@ -1,4 +1,5 @@
-"""Hidden Markov models on the same protocol as every other recurrence, with scikit-learn's conventions and hmmlearn's names."""
+"""Hidden Markov models on the same protocol as every other recurrence, with scikit-learn's conventions and
+hmmlearn's names."""
 
 from elman.hmm.convert import from_hmmlearn
 from elman.hmm.em import FitWarning, HiddenMarkov

@@ -22,8 +22,10 @@ FITTED = ("startprob_", "transmat_", "emissionprob_", "lambdas_", "means_", "wei
 def from_hmmlearn(model: Any) -> HiddenMarkovEstimator:
     """The model here that is what `model` is in hmmlearn: same parameters, and the same options where both have them.
 
-    Two of its habits are not taken over: a scalar covars_prior of full or tied covariances, which hmmlearn adds to every entry of the
-    matrix, is converted to the matrix that it means there; and the priors of a GMMHMM's covariances, written otherwise there, stay flat.
+    Two of its habits are not taken over: a scalar covars_prior of full or tied covariances, which hmmlearn
+    adds to every entry of the
+    matrix, is converted to the matrix that it means there; and the priors of a GMMHMM's covariances, written
+    otherwise there, stay flat.
     """
     name = type(model).__name__
     if name not in CLASSES:
@@ -40,7 +42,9 @@ def from_hmmlearn(model: Any) -> HiddenMarkovEstimator:
             setattr(ours, attribute, np.array(getattr(model, attribute), dtype=np.float64))
     if isinstance(ours, GMMHMM):
         ours.covars_prior, ours.covars_weight = 0.0, 1.0
-        ours.means_prior = np.reshape(np.broadcast_to(model.means_prior, model.means_.shape), (-1, model.means_.shape[-1]))
+        ours.means_prior = np.reshape(
+            np.broadcast_to(model.means_prior, model.means_.shape), (-1, model.means_.shape[-1])
+        )
         ours.means_weight = float(np.mean(model.means_weight))
         ours.covars_ = np.array(model.covars_)
     if isinstance(ours, GaussianHMM) and hasattr(model, "_covars_"):

@@ -1,6 +1,7 @@
 """Fitting by expectation and maximisation, and by gradient.
 
-The expected counts of EM are gradients of the log-likelihood through the filter: there is no other forward-backward pass.
+The expected counts of EM are gradients of the log-likelihood through the filter: there is no other
+forward-backward pass.
 
     posterior[t, k] = d log p / d x[t, k],   counts = start * d log p / d start,   transition * d log p / d transition
 """
@@ -88,7 +89,15 @@ def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expec
 
 
 @torch.no_grad()
-def em(model: HiddenMarkov, data: Sequences, priors: Priors, *, n_iter: int, tol: float, frozen: frozenset[str] = frozenset()) -> Fit:
+def em(
+    model: HiddenMarkov,
+    data: Sequences,
+    priors: Priors,
+    *,
+    n_iter: int,
+    tol: float,
+    frozen: frozenset[str] = frozenset(),
+) -> Fit:
     """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`."""
     where = rows(data.lengths)
     history: list[float] = []
@@ -106,7 +115,8 @@ def em(model: HiddenMarkov, data: Sequences, priors: Priors, *, n_iter: int, tol
     _warn_of_dead_states(stats.posterior)
     if not converged and n_iter > 0:
         warnings.warn(
-            f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol = {tol:g}): "
+            f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol "
+            f"= {tol:g}): "
             "it has not converged. Raise n_iter or tol.",
             FitWarning,
             stacklevel=3,
@@ -119,22 +129,31 @@ def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, f
     if "start" not in frozen:
         start = probabilities(torch.where(start > 0, stats.start + priors.start - 1, 0.0), start)
     if "transition" not in frozen:
-        transition = probabilities(torch.where(transition > 0, stats.transition + priors.transition - 1, 0.0), transition)
+        transition = probabilities(
+            torch.where(transition > 0, stats.transition + priors.transition - 1, 0.0), transition
+        )
     model.set(start, transition)
     model.emission.maximise(o, stats.posterior)
 
 
 def _check_progress(before: float, objective: float, i: int) -> None:
     if math.isnan(objective):
-        raise FitError(f"the log-likelihood is NaN at step {i}: a parameter is no number. Check X for extreme values; scale it to unit variance.")
+        raise FitError(
+            f"the log-likelihood is NaN at step {i}: a parameter is no number. Check X for extreme values; "
+            f"scale it to unit variance."
+        )
     if objective == -math.inf:
         raise FitError(
-            f"the model gives these data probability zero at step {i}. Start from parameters without zeros where the data need them, "
+            f"the model gives these data probability zero at step {i}. Start from parameters without zeros "
+            f"where the data need them, "
             "or use a prior above 1 (transmat_prior, emissionprob_prior), which keeps every event possible."
         )
     # Rounding of a sum of many terms; a real fall would be a wrong gradient or a wrong M step.
     if objective < before - 1e-8 * (1 + abs(before)):
-        raise FitError(f"EM lowered its objective from {before:.10g} to {objective:.10g} at step {i}, which it cannot do; please report this with the data")
+        raise FitError(
+            f"EM lowered its objective from {before:.10g} to {objective:.10g} at step {i}, which it cannot do; "
+            f"please report this with the data"
+        )
 
 
 def _warn_of_dead_states(posterior: Tensor) -> None:
@@ -142,7 +161,8 @@ def _warn_of_dead_states(posterior: Tensor) -> None:
     dead = (weight < 1e-3).nonzero().flatten().tolist()
     if dead and len(posterior):
         warnings.warn(
-            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} of {len(posterior)}): "
+            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} "
+            f"of {len(posterior)}): "
             "their parameters mean nothing. Use fewer components, other starting values, or n_init > 1.",
             FitWarning,
             stacklevel=4,
@@ -160,7 +180,8 @@ def sgd(
     batch_size: int,
     generator: torch.Generator,
 ) -> Fit:
-    """Adam on the unconstrained parameters, `n_iter` passes over the sequences in batches, until a pass changes less than `tol`.
+    """Adam on the unconstrained parameters, `n_iter` passes over the sequences in batches, until a pass
+    changes less than `tol`.
 
     The prior counts once per pass: each batch takes its share.
     """
@@ -186,7 +207,12 @@ def sgd(
             converged = True
             break
     if not converged and n_iter > 0:
-        warnings.warn(f"gradient steps stopped after n_iter = {n_iter} passes without settling to tol = {tol:g}. Raise n_iter or tol.", FitWarning, stacklevel=3)
+        warnings.warn(
+            f"gradient steps stopped after n_iter = {n_iter} passes without settling to tol = {tol:g}. Raise "
+            f"n_iter or tol.",
+            FitWarning,
+            stacklevel=3,
+        )
     with torch.no_grad():
         return Fit(history, converged, history[-1] + float(model.log_prior(priors)))
 

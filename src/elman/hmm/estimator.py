@@ -1,6 +1,8 @@
-"""The scikit-learn face: what every hidden Markov model here can do, whatever it emits. Names and meanings are hmmlearn's.
+"""The scikit-learn face: what every hidden Markov model here can do, whatever it emits. Names and meanings are
+hmmlearn's.
 
-Parameters are numpy arrays on the estimator (startprob_, transmat_ and those of the emission), which may be set by hand;
+Parameters are numpy arrays on the estimator (startprob_, transmat_ and those of the emission), which may be
+set by hand;
 `module()` makes of them the embed and the core that run.
 """
 
@@ -28,7 +30,8 @@ Array = np.ndarray[Any, Any]
 
 
 class HiddenMarkovEstimator:
-    """fit, predict, score and the rest. A subclass says what its emission is, where it starts, and what it is called."""
+    """fit, predict, score and the rest. A subclass says what its emission is, where it starts, and what it is
+    called."""
 
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition"}  # what `params` and `init_params` may name
 
@@ -78,7 +81,8 @@ class HiddenMarkovEstimator:
     # Fitting
 
     def fit(self, X: Any, lengths: Any = None, mask: Any = None) -> Self:
-        """Fit to X (N, D) with `lengths`, or to a padded (B, T, D); NaN, or False in `mask`, is a value that was not observed."""
+        """Fit to X (N, D) with `lengths`, or to a padded (B, T, D); NaN, or False in `mask`, is a value that
+        was not observed."""
         self._check_options()
         data = self._read(X, lengths, mask, fitting=True)
         if len(data.o) < self.n_components:
@@ -114,7 +118,9 @@ class HiddenMarkovEstimator:
         model.emission.freeze(frozen)
         priors = Priors(tensor(self.startprob_prior), tensor(self.transmat_prior))
         if frozen and self.method == "sgd":
-            raise InputError(f"params is {self.params!r}; with method='sgd' all parameters are trained: leave params as it is")
+            raise InputError(
+                f"params is {self.params!r}; with method='sgd' all parameters are trained: leave params as it is"
+            )
         if self.method == "em":
             fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen)
         else:
@@ -130,7 +136,9 @@ class HiddenMarkovEstimator:
     def _start_chain(self, generator: torch.Generator) -> None:
         K = self.n_components
         if self._starts("s", "startprob_"):
-            self.startprob_ = initial.dirichlet((K,), checked_mask("startprob_mask", self.startprob_mask, (K,)), generator).numpy()
+            self.startprob_ = initial.dirichlet(
+                (K,), checked_mask("startprob_mask", self.startprob_mask, (K,)), generator
+            ).numpy()
         if self._starts("t", "transmat_"):
             allowed = checked_mask("transmat_mask", self.transmat_mask, (K, K))
             self.transmat_ = initial.dirichlet((K, K), allowed, generator).numpy()
@@ -160,8 +168,11 @@ class HiddenMarkovEstimator:
         """The posterior p(z[t] | all of the sequence): (N, K), or (B, T, K) for a padded X."""
         return self.score_samples(X, lengths, mask)[1]
 
-    def decode(self, X: Any, lengths: Any = None, algorithm: str | None = None, mask: Any = None) -> tuple[float, Array]:
-        """The most probable states and their log probability, jointly with the data ("viterbi"); or state by state ("map")."""
+    def decode(
+        self, X: Any, lengths: Any = None, algorithm: str | None = None, mask: Any = None
+    ) -> tuple[float, Array]:
+        """The most probable states and their log probability, jointly with the data ("viterbi"); or state by
+        state ("map")."""
         algorithm = algorithm or self.algorithm
         if algorithm not in ("viterbi", "map"):
             raise InputError(f"algorithm is {algorithm!r}; it must be 'viterbi' or 'map'")
@@ -183,7 +194,8 @@ class HiddenMarkovEstimator:
         return self.decode(X, lengths, mask=mask)[1]
 
     def filter(self, x: Any, state: HMMState | None = None) -> tuple[Array, HMMState]:
-        """p(z[t] | what was seen so far), observation by observation: x (D,) -> (K,), or a piece (T, D) -> (T, K); and the state to go on from.
+        """p(z[t] | what was seen so far), observation by observation: x (D,) -> (K,), or a piece (T, D) -> (T,
+        K); and the state to go on from.
 
         The same numbers come out however the sequence is cut, so this is what streams.
         """
@@ -227,7 +239,10 @@ class HiddenMarkovEstimator:
     def module(self) -> HiddenMarkov:
         """The model as a Torch module: emission and core, with the parameters that stand here."""
         if not hasattr(self, "startprob_"):
-            raise InputError(f"this {type(self).__name__} has no parameters yet; call fit, or set startprob_, transmat_ and the emission's")
+            raise InputError(
+                f"this {type(self).__name__} has no parameters yet; call fit, or set startprob_, transmat_ and "
+                f"the emission's"
+            )
         K = self.n_components
         start = distribution("startprob_", self.startprob_, (K,))
         emission = self._emission()
@@ -256,7 +271,7 @@ class HiddenMarkovEstimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags
+        from sklearn.utils import InputTags, Tags, TargetTags  # type: ignore[import-not-found, unused-ignore]
 
         return Tags(
             estimator_type=None,
@@ -301,7 +316,7 @@ class HiddenMarkovEstimator:
 
 def tensor(value: Any) -> Any:
     """A float as it is; anything else as a float64 tensor."""
-    return value if isinstance(value, int | float) else torch.as_tensor(np.asarray(value), dtype=torch.float64)
+    return value if isinstance(value, int | float) else torch.tensor(np.asarray(value), dtype=torch.float64)
 
 
 def distribution(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
@@ -309,7 +324,11 @@ def distribution(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     p = torch.as_tensor(np.asarray(value), dtype=torch.float64)
     if tuple(p.shape) != shape:
         raise InputError(f"{name} has the shape {tuple(p.shape)}; expected {shape}")
-    if not bool(p.isfinite().all()) or bool((p < 0).any()) or not torch.allclose(p.sum(-1), torch.ones(shape[:-1], dtype=p.dtype), atol=1e-6):
+    if (
+        not bool(p.isfinite().all())
+        or bool((p < 0).any())
+        or not torch.allclose(p.sum(-1), torch.ones(shape[:-1], dtype=p.dtype), atol=1e-6)
+    ):
         raise InputError(f"the rows of {name} must be probabilities that sum to 1; they sum to {p.sum(-1).tolist()}")
     return p
 

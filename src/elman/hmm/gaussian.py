@@ -1,7 +1,8 @@
 """Gaussian emissions, single and mixed. Covariances are "spherical", "diag", "full" or "tied".
 
     spherical, diag:  log_variance (K,) or (K, D)
-    full, tied:       factor (G, D, D), the lower Cholesky factor with the logarithm of its diagonal; component k uses factor k * G // K
+    full, tied:       factor (G, D, D), the lower Cholesky factor with the logarithm of its diagonal;
+                      component k uses factor k * G // K
 
 Priors as in hmmlearn: Normal on the means (`means_prior`, `means_weight`), inverse Gamma or Wishart on the covariances:
 
@@ -112,7 +113,8 @@ class Gaussian(Emission):
     def _by_dimension(self, o: Tensor) -> Tensor:
         log_variance = self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
         total = o.new_zeros(len(o), len(self.mean))
-        # Differences first and squares after: expanding the square into products loses digits where means are far from zero.
+        # Differences first and squares after: expanding the square into products loses digits where means are
+        # far from zero.
         seen = ~o.isnan()
         filled = torch.where(seen, o, 0.0)  # a NaN would come back through the gradient of the choice below
         for x, d, mean, log_v in zip(filled.T[..., None], seen.T[..., None], self.mean.T, log_variance.T, strict=True):
@@ -140,7 +142,10 @@ class Gaussian(Emission):
         # Deviations from the mean that will be used: the old one where means are frozen.
         centre = self.mean if "mean" in self.frozen else mean
         scatter = torch.stack(
-            [(weight * torch.where(x.isnan(), 0.0, (x - m).square())).sum(0) for x, m in zip(o.T[..., None], centre.T, strict=True)],
+            [
+                (weight * torch.where(x.isnan(), 0.0, (x - m).square())).sum(0)
+                for x, m in zip(o.T[..., None], centre.T, strict=True)
+            ],
             -1,
         )
         numerator = self._prior(centre) + scatter
@@ -159,7 +164,9 @@ class Gaussian(Emission):
             mean = self._mean((w * filled).sum(0), w.sum())
             centre = self.mean[k] if "mean" in self.frozen else mean
             off = filled - centre
-            scatters.append(spread + off.T @ (w * off) + self.means_weight * torch.outer(*2 * [centre - self._means_prior()[k]]))
+            scatters.append(
+                spread + off.T @ (w * off) + self.means_weight * torch.outer(*2 * [centre - self._means_prior()[k]])
+            )
             means.append(mean)
         G = len(self.scale)
         by_group = torch.stack(scatters).reshape(G, K // G, D, D).sum(1)
@@ -167,8 +174,11 @@ class Gaussian(Emission):
         covariance = (self._wishart() + by_group) / denominator.clamp_min(torch.finfo(o.dtype).tiny)[:, None, None]
         return torch.stack(means), covariance
 
-    def _completed(self, o: Tensor, weight: Tensor, k: int, groups: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """o with what is missing replaced by its expectation in state k, and the weighted covariance of what was replaced."""
+    def _completed(
+        self, o: Tensor, weight: Tensor, k: int, groups: list[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """o with what is missing replaced by its expectation in state k, and the weighted covariance of what
+        was replaced."""
         covariance, mean = self.covariance[self._group()[k]], self.mean[k]
         filled, spread = o.clone(), torch.zeros_like(covariance)
         for rows, seen in groups:
@@ -194,7 +204,10 @@ class Gaussian(Emission):
 
     def _prior(self, mean: Tensor) -> Tensor:
         """What stands beside the scatter in the numerator of a diagonal covariance (K, D)."""
-        return torch.as_tensor(self.covars_prior, dtype=mean.dtype) + self.means_weight * (mean - self._means_prior()).square()
+        return (
+            torch.as_tensor(self.covars_prior, dtype=mean.dtype)
+            + self.means_weight * (mean - self._means_prior()).square()
+        )
 
     def _wishart(self) -> Tensor:
         prior = torch.as_tensor(self.covars_prior, dtype=self.mean.dtype)
@@ -215,7 +228,8 @@ class Gaussian(Emission):
 
 
 class Mixture(Emission):
-    """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o; component k * M + m)."""
+    """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o;
+    component k * M + m)."""
 
     def __init__(self, weights: Tensor, components: Gaussian, *, prior: float | Tensor = 1.0) -> None:
         """weights (K, M); components K * M of them, those of one state side by side."""
@@ -285,6 +299,8 @@ def _refuse_collapse(variances: Tensor, largest: Tensor) -> None:
     if bool(bad.any()):
         k = int(bad.nonzero()[0, 0])
         raise FitError(
-            f"the covariance of state {k} collapsed (smallest variance {float(variances[k].min()):.3g}): it sits on too few distinct "
-            "points. Use fewer components, a larger covars_prior (it is added to every scatter), or covariance_type='tied'."
+            f"the covariance of state {k} collapsed (smallest variance {float(variances[k].min()):.3g}): it "
+            f"sits on too few distinct "
+            "points. Use fewer components, a larger covars_prior (it is added to every scatter), or "
+            "covariance_type='tied'."
         )

@@ -1,4 +1,5 @@
-"""Where a fit starts: random chains, and centres by k-means (Lloyd's iterations from Arthur and Vassilvitskii's seeding)."""
+"""Where a fit starts: random chains, and centres by k-means (Lloyd's iterations from Arthur and
+Vassilvitskii's seeding)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def kmeans(o: Tensor, K: int, generator: torch.Generator, *, n_iter: int = 50) -
     o = torch.where(o.isnan(), mean.nan_to_num(0.0), o)
     distinct = o.unique(dim=0)
     if len(distinct) < K:
-        raise InputError(f"X has {len(distinct)} distinct observations, too few to start {K} components; use fewer n_components")
+        raise InputError(
+            f"X has {len(distinct)} distinct observations, too few to start {K} components; use fewer n_components"
+        )
     if len(o) > SAMPLE:
         o = o[torch.randperm(len(o), generator=generator)[:SAMPLE]]
     centres = _seed(o, K, generator)
@@ -47,7 +50,8 @@ def _seed(o: Tensor, K: int, generator: torch.Generator) -> Tensor:
 
 
 def spread(o: Tensor, K: int, generator: torch.Generator) -> Tensor:
-    """Centres (K, D) for emissions whose observations may have fewer distinct values than there are states: k-means, jittered."""
+    """Centres (K, D) for emissions whose observations may have fewer distinct values than there are states:
+    k-means, jittered."""
     o = torch.where(o.isnan(), o.nanmean(0).nan_to_num(0.0), o)
     scale = o.std(0).nan_to_num(0.0)
     return kmeans(o + 0.1 * scale * torch.randn(o.shape, generator=generator, dtype=o.dtype), min(K, len(o)), generator)

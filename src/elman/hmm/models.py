@@ -1,6 +1,7 @@
 """The models, one class per emission, with hmmlearn's names. What they have in common is in estimator.py.
 
-`params` and `init_params` say, by letter, what a fit changes and what it sets to a start of its own: s startprob, t transmat,
+`params` and `init_params` say, by letter, what a fit changes and what it sets to a start of its own: s
+startprob, t transmat,
 and e emissionprob, m means, c covars, w weights, l lambdas as the class has them.
 """
 
@@ -151,7 +152,9 @@ class BernoulliHMM(HiddenMarkovEstimator):
     def _emission(self) -> Emission:
         p = tensor(self.emissionprob_)
         if p.dim() != 2 or len(p) != self.n_components or bool(((p < 0) | (p > 1)).any()):
-            raise InputError(f"emissionprob_ must hold probabilities, ({self.n_components}, D); it has the shape {tuple(p.shape)}")
+            raise InputError(
+                f"emissionprob_ must hold probabilities, ({self.n_components}, D); it has the shape {tuple(p.shape)}"
+            )
         return Bernoulli(p, prior=self.emissionprob_prior)
 
     def _keep(self, emission: Emission) -> None:
@@ -171,7 +174,8 @@ class BernoulliHMM(HiddenMarkovEstimator):
 
 
 class PoissonHMM(HiddenMarkovEstimator):
-    """D independent counts per step with the rates lambdas_ (K, D); a Gamma prior adds lambdas_prior to sums and lambdas_weight to numbers.
+    """D independent counts per step with the rates lambdas_ (K, D); a Gamma prior adds lambdas_prior to sums
+    and lambdas_weight to numbers.
 
     >>> X = np.array([[1], [0], [9], [11]] * 5)
     >>> sorted(PoissonHMM(n_components=2, random_state=0).fit(X).lambdas_[:, 0].round(1).tolist())
@@ -223,7 +227,10 @@ class PoissonHMM(HiddenMarkovEstimator):
     def _emission(self) -> Emission:
         rate = tensor(self.lambdas_)
         if rate.dim() != 2 or len(rate) != self.n_components or not bool((rate >= 0).all()):
-            raise InputError(f"lambdas_ must hold rates of at least 0, ({self.n_components}, D); it has the shape {tuple(rate.shape)}")
+            raise InputError(
+                f"lambdas_ must hold rates of at least 0, ({self.n_components}, D); it has the shape "
+                f"{tuple(rate.shape)}"
+            )
         return Poisson(rate, prior=self.lambdas_prior, prior_weight=self.lambdas_weight)
 
     def _keep(self, emission: Emission) -> None:
@@ -238,7 +245,10 @@ class PoissonHMM(HiddenMarkovEstimator):
     def _check_observations(self, o: Tensor) -> None:
         seen = o[~o.isnan()]
         if bool(((seen < 0) | (seen != seen.round())).any()):
-            raise InputError("X holds values that are no counts; a PoissonHMM reads whole numbers of at least 0 (NaN where one is missing)")
+            raise InputError(
+                "X holds values that are no counts; a PoissonHMM reads whole numbers of at least 0 (NaN where "
+                "one is missing)"
+            )
 
     def _n_emission_parameters(self) -> int:
         return int(self.lambdas_.size)
@@ -333,18 +343,30 @@ class GaussianHMM(HiddenMarkovEstimator):
 
     def _n_emission_parameters(self) -> int:
         K, D = self.means_.shape
-        return int(K * D + {"spherical": K, "diag": K * D, "full": K * D * (D + 1) // 2, "tied": D * (D + 1) // 2}[self.covariance_type])
+        return int(
+            K * D
+            + {"spherical": K, "diag": K * D, "full": K * D * (D + 1) // 2, "tied": D * (D + 1) // 2}[
+                self.covariance_type
+            ]
+        )
 
 
 class GMMHMM(HiddenMarkovEstimator):
-    """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M, D), (K, M, D, D), or (K, D, D) tied.
+    """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M,
+    D), (K, M, D, D), or (K, D, D) tied.
 
     >>> X = np.random.default_rng(0).normal(size=(60, 1))
     >>> GMMHMM(n_components=2, n_mix=2, random_state=0, tol=0.1).fit(X).means_.shape
     (2, 2, 1)
     """
 
-    letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "m": "mean", "c": "covariance", "w": "weights"}
+    letters: ClassVar[dict[str, str]] = {
+        "s": "start",
+        "t": "transition",
+        "m": "mean",
+        "c": "covariance",
+        "w": "weights",
+    }
     weights_: Array
     means_: Array
     covars_: Array
@@ -407,7 +429,8 @@ class GMMHMM(HiddenMarkovEstimator):
         if mean.dim() != 3 or mean.shape[:2] != (K, M):
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({K}, {M}, D)")
         components = Gaussian(
-            mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K), self.covariance_type,
+            mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
+            self.covariance_type,
             means_prior=tensor(self.means_prior), means_weight=self.means_weight,
             covars_prior=tensor(self.covars_prior), covars_weight=self.covars_weight,
         )  # fmt: skip
@@ -431,7 +454,9 @@ class GMMHMM(HiddenMarkovEstimator):
             if self.covariance_type == "tied":
                 self.covars_ = initial.covariances(o, "full", K, self.min_covar).numpy()
             else:
-                self.covars_ = initial.covariances(o, self.covariance_type, K * M, self.min_covar).unflatten(0, (K, M)).numpy()
+                self.covars_ = (
+                    initial.covariances(o, self.covariance_type, K * M, self.min_covar).unflatten(0, (K, M)).numpy()
+                )
 
     def _check_observations(self, o: Tensor) -> None:
         check_covariance_type(self.covariance_type)
@@ -441,7 +466,9 @@ class GMMHMM(HiddenMarkovEstimator):
     def _n_emission_parameters(self) -> int:
         K, M, D = self.means_.shape
         square = D * (D + 1) // 2
-        covariances = {"spherical": K * M, "diag": K * M * D, "full": K * M * square, "tied": K * square}[self.covariance_type]
+        covariances = {"spherical": K * M, "diag": K * M * D, "full": K * M * square, "tied": K * square}[
+            self.covariance_type
+        ]
         return int(K * (M - 1) + K * M * D + covariances)
 
 
@@ -452,7 +479,10 @@ def _covariances(covars: Any, covariance_type: str, mean_shape: tuple[int, ...],
     wanted = {"spherical": (K,), "diag": (K, D)}.get(covariance_type, (rows, D, D))
     given = tensor(covars)
     if given.numel() != int(np.prod(wanted)):
-        raise InputError(f"covars_ has the shape {tuple(given.shape)}; {covariance_type} covariances have {int(np.prod(wanted))} numbers, {wanted}")
+        raise InputError(
+            f"covars_ has the shape {tuple(given.shape)}; {covariance_type} covariances have "
+            f"{int(np.prod(wanted))} numbers, {wanted}"
+        )
     covariance = given.reshape(wanted)
     if covariance.dim() == 3 and not torch.allclose(covariance, covariance.mT):
         raise InputError("covars_ holds a matrix that is not symmetric")

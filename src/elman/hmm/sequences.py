@@ -1,6 +1,7 @@
 """Observations as users have them, and as the filter takes them.
 
-Users have X (N, D), sequences end to end, with their `lengths`; or a padded array (B, T, D), with lengths or with rows of NaN after the end.
+Users have X (N, D), sequences end to end, with their `lengths`; or a padded array (B, T, D), with lengths
+or with rows of NaN after the end.
 The filter takes a batch of rows with resets: sequences are laid one after the other into rows as long as the longest,
 so that a thousand short ones beside a long one cost no padding to speak of.
 """
@@ -19,7 +20,8 @@ from elman.errors import InputError
 
 @dataclass(frozen=True)
 class Sequences:
-    """`o` (N, D), sequences end to end, NaN where a value is missing; their lengths; and the shape in which they were given."""
+    """`o` (N, D), sequences end to end, NaN where a value is missing; their lengths; and the shape in which
+    they were given."""
 
     o: Tensor
     lengths: tuple[int, ...]
@@ -46,7 +48,7 @@ class Rows:
     def pack(self, x: Tensor) -> Tensor:
         """(N, C) -> (R, L, C), zero in the padding."""
         R, L = self.reset.shape
-        if R * L == len(x):
+        if len(x) == R * L:
             return x.reshape(R, L, -1)
         return x.new_zeros(R * L, x.shape[1]).index_copy(0, self.index, x).reshape(R, L, -1)
 
@@ -57,7 +59,8 @@ class Rows:
 
 
 def rows(lengths: tuple[int, ...]) -> Rows:
-    """Lay sequences into rows as long as the longest: each into the current row if it still fits there, else into a new one."""
+    """Lay sequences into rows as long as the longest: each into the current row if it still fits there, else
+    into a new one."""
     L = max(lengths, default=0)
     used: list[int] = []
     firsts, spans = [], []
@@ -82,7 +85,11 @@ def read(X: Any, lengths: Any = None, mask: Any = None) -> Sequences:
     if array.dtype.kind not in "biuf":
         raise InputError(f"X holds {array.dtype}; it must hold numbers, NaN where a value is missing")
     if array.ndim not in (2, 3):
-        hint = "reshape a single feature to (N, 1) with X.reshape(-1, 1)" if array.ndim == 1 else "give (N, D) or (B, T, D)"
+        hint = (
+            "reshape a single feature to (N, 1) with X.reshape(-1, 1)"
+            if array.ndim == 1
+            else "give (N, D) or (B, T, D)"
+        )
         raise InputError(f"X has the shape {array.shape}; expected (N, D) with lengths, or a padded (B, T, D): {hint}")
     o = torch.tensor(array, dtype=torch.float64)
     if bool(o.isinf().any()):
@@ -105,7 +112,9 @@ def _from_padded(o: Tensor, lengths: Any) -> Sequences:
     else:
         ends = _checked_lengths(lengths)
         if len(ends) != B or max(ends, default=0) > T:
-            raise InputError(f"{len(ends)} lengths up to {max(ends, default=0)} were given for a padded X with {B} rows of {T} steps")
+            raise InputError(
+                f"{len(ends)} lengths up to {max(ends, default=0)} were given for a padded X with {B} rows of {T} steps"
+            )
     valid = torch.arange(T) < torch.tensor(ends)[:, None]
     return Sequences(o[valid], ends, tuple(o.shape))
 
@@ -120,5 +129,8 @@ def _checked_lengths(lengths: Any) -> tuple[int, ...]:
 def _checked_mask(mask: Any, o: Tensor) -> Tensor:
     observed = torch.as_tensor(np.asarray(mask))
     if observed.dtype != torch.bool or observed.shape not in (o.shape, o.shape[:-1]):
-        raise InputError(f"mask is {observed.dtype} {tuple(observed.shape)}; expected bool {tuple(o.shape)} or {tuple(o.shape[:-1])}, True = observed")
+        raise InputError(
+            f"mask is {observed.dtype} {tuple(observed.shape)}; expected bool {tuple(o.shape)} or "
+            f"{tuple(o.shape[:-1])}, True = observed"
+        )
     return observed if observed.shape == o.shape else observed[..., None].expand_as(o)

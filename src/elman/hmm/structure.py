@@ -1,4 +1,5 @@
-"""Which transitions a hidden Markov model may make: masks (K, K), True where a step is allowed. A zero stays zero in every fit."""
+"""Which transitions a hidden Markov model may make: masks (K, K), True where a step is allowed. A zero stays
+zero in every fit."""
 
 from __future__ import annotations
 

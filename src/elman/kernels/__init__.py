@@ -21,8 +21,8 @@ from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear", "linear_scan",
-    "log", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear",
+    "linear_scan", "log", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -170,21 +170,21 @@ def gated(
 def hmm_filter(
     x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The forward filter of a hidden Markov model: x (B, T, K) = log p(o[t] | z[t] = k), from the prediction `state` (B, K).
+    """The forward filter of a hidden Markov model: x (B, T, K) = log p(o[t] | z[t] = k), from the prediction
+    `state` (B, K).
 
-    Returns log p(o[t] | o[<t]) (B, T), zero past lengths; the predictions p(z[t] | o[<t]) (B, T, K); the last of them (B, K).
+    Returns log p(o[t] | o[<t]) (B, T), zero past lengths; the predictions p(z[t] | o[<t]) (B, T, K); the last
+    of them (B, K).
     """
     x, start, transition, state = _widened(x, start, transition, state)
     return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
 
 
-def hmm_log_prob(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
-) -> Tensor:
+def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
     """The first output of `hmm_filter` alone, log p(o[t] | o[<t]) (B, T), for less memory and time.
 
-    The gradients of its sum are what forward-backward computes: with respect to x the posterior marginals, with respect to
-    log start and log transition the expected counts.
+    The gradients of its sum are what forward-backward computes: with respect to x the posterior marginals,
+    with respect to log start and log transition the expected counts.
     """
     x, start, transition, state = _widened(x, start, transition, state)
     return _hmm_table(x).hmm_log_prob(x, start, transition, state, lengths, reset)

@@ -26,7 +26,8 @@ silu = F.silu
 
 
 def log(p: Tensor) -> Tensor:
-    """log p of a probability, -inf where p is zero; the gradient there is zero, not infinite: what cannot happen has no say."""
+    """log p of a probability, -inf where p is zero; the gradient there is zero, not infinite: what cannot
+    happen has no say."""
     none = p <= 0
     return torch.where(none, -torch.inf, torch.where(none, 1.0, p).log())
 

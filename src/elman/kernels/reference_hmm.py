@@ -1,4 +1,5 @@
-"""The filter and the most probable path of a hidden Markov model, in plain Torch: what csrc/hmm.cpp does, written as it is defined.
+"""The filter and the most probable path of a hidden Markov model, in plain Torch: what csrc/hmm.cpp does,
+written as it is defined.
 
 Letters: K hidden states, `start` (K,) and `transition` (K, K, from row to column) probabilities, x (B, T, K) the
 log-likelihood log p(o[t] | z[t] = k) of each observation in each state.
@@ -17,9 +18,11 @@ from elman.kernels.reference import log, loop
 def hmm_filter(
     x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(o[t] | o[<t]) (B, T), the predictions p(z[t] | o[<t]) (B, T, K), and the prediction after the last step (B, K).
+    """log p(o[t] | o[<t]) (B, T), the predictions p(z[t] | o[<t]) (B, T, K), and the prediction after the last
+    step (B, K).
 
-    y = log p + x,  log_c = log sum exp y,  p[t+1] = transition^T exp(y - log_c), from p[0] = state, or `start` at a reset.
+    y = log p + x,  log_c = log sum exp y,  p[t+1] = transition^T exp(y - log_c), from p[0] = state, or `start`
+    at a reset.
     An observation of probability zero has log_c = -inf, and leaves p at zero until the next reset.
     """
 
@@ -37,15 +40,14 @@ def hmm_filter(
     return out[..., 0], out[..., 1:], last
 
 
-def hmm_log_prob(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
-) -> Tensor:
+def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
     """log p(o[t] | o[<t]) (B, T)."""
     return hmm_filter(x, start, transition, state, lengths, reset)[0]
 
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable states (B, T), -1 past the lengths, and the log of their probability jointly with the data (B,).
+    """The most probable states (B, T), -1 past the lengths, and the log of their probability jointly with the
+    data (B,).
 
     d[t, j] = max_i (d[t-1, i] + log transition[i, j]) + x[t, j]; of equal ones the first is taken.
     """

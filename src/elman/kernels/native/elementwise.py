@@ -48,7 +48,7 @@ class _Log(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gy: Tensor) -> Tensor:
         (p,) = ctx.saved_tensors
         return torch.where(p > 0, gy / torch.where(p > 0, p, 1.0), 0.0)
 

@@ -20,9 +20,7 @@ def hmm_filter(
     return log_c, p, last
 
 
-def hmm_log_prob(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
-) -> Tensor:
+def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
     """x (B, T, K) -> log p(o[t] | o[<t]) (B, T). Predictions are kept only where a gradient needs them."""
     if _wanted(x, start, transition, state):
         log_c: Tensor = _LogProb.apply(x, start, transition, state, lengths, reset)
@@ -75,7 +73,7 @@ class _LogProb(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, glog: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, glog: Tensor) -> tuple[Tensor | None, ...]:
         gs = once(_backward, *ctx.saved_tensors, glog, None, None)
         return (*gs, None, None)
 
@@ -154,7 +152,9 @@ def _fake_backward(
     return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K)), x.new_empty((B, K))
 
 
-def _fake_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+def _fake_viterbi(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
     return lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
 
 
