@@ -1,0 +1,27 @@
+"""The language model that all libraries run: its weights, its text, its sizes."""
+
+import numpy as np
+import torch
+
+from elman.data import Encoded
+from elman.data.vocabulary import Characters
+from elman.tasks.language_model import LanguageModel, ModelConfig, build
+
+CHARACTERS = "".join(chr(32 + i) for i in range(65))
+PROMPT = "THE QUICK BROWN FOX"
+TOKENS = 100  # generated in one call
+
+
+def language_model(cell: str) -> LanguageModel:
+    """Two layers of 256 units, the same weights in every process."""
+    torch.manual_seed(0)
+    vocabulary = Characters(CHARACTERS)
+    config = ModelConfig(cell=cell, size=256, layers=2)
+    model = build(config, vocabulary.size)
+    model.readout.linear.bias.data[:2] = -20.0  # as after training: no boundary, so that a text has its full length
+    return LanguageModel(model, vocabulary, config)
+
+
+def text(tokens: int = 200_000) -> Encoded:
+    ids = np.random.default_rng(0).integers(2, 67, tokens + 1)
+    return Encoded(ids, tokens, 0)

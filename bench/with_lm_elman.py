@@ -1,0 +1,50 @@
+"""Elman's language model as a user has it: the training loop's own step, and `generate`."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench import lm_inputs
+from bench.worker import Outputs, Run
+from elman.data import Streams
+from elman.training.checkpoint import Advance
+from elman.training.distributed import Ranks
+from elman.training.loop import Run as Training
+from elman.training.loop import _gradients, _update
+from elman.training.optim import OptimConfig, Schedule, optimiser
+from elman.training.record import Recorder
+from elman.training.unit import Unit
+
+
+def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
+    torch.set_num_threads(threads)
+    return _train(case) if case["mode"] == "train" else _generate(case)
+
+
+def _train(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    model, config = lm_inputs.language_model(case["cell"]).model.train(), OptimConfig()
+    run = Training(
+        Unit(model), Streams(lm_inputs.text(), case["B"], case["T"]), optimiser(config, model), Schedule(config, 1000),
+        model.init_state(case["B"]), Advance(), Recorder(None), Ranks(), lambda step: {}, lambda name, run: None,
+    )  # fmt: skip
+
+    def step() -> float:
+        loss, count = _gradients(run, 1)
+        _update(run, config, 1e-3, 1 / count)
+        run.optimiser.step()
+        return loss / count
+
+    return step, lambda loss: {"loss": np.array([loss])}
+
+
+def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    lm = lm_inputs.language_model(case["cell"])
+
+    def outputs(_: Any) -> dict[str, Any]:
+        state = lm.read([lm_inputs.PROMPT], lm.init_state())
+        with torch.inference_mode():
+            predicted, _core = lm.model.scan(state.token[:, None], state.core)
+        return {"log_probs": predicted.log_probs()[0, 0].numpy()}
+
+    return lambda: lm.generate(lm_inputs.PROMPT, max_new_tokens=lm_inputs.TOKENS), outputs
