@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elman import run as runs
-from elman.data import DataConfig
+from elman.data import DataConfig, open_splits
 from elman.errors import FileError, InputError, TrainingError
 from elman.run import RunConfig, load, train
 from elman.tasks.language_model import LanguageModel, ModelConfig
@@ -51,6 +51,8 @@ def test_a_run_learns_and_leaves_everything_that_was_promised(config):
     lm, history = train(config)
     valid = [line["valid"] for line in history if "valid" in line]
     assert len(valid) == 3 and valid[-1] < valid[0] < 3.5
+    test = open_splits(config.data).test
+    assert history[-1]["test"] == pytest.approx(lm.evaluate(test).nats_per_token, abs=1e-6)
     names = {path.name for path in Path(config.out).iterdir()}
     assert names == {"config.yaml", "metrics.jsonl", "timings.jsonl", "samples.txt", "best", "last"}
     assert "seconds" not in (Path(config.out) / "metrics.jsonl").read_text()

@@ -120,6 +120,8 @@ def _train(config: RunConfig, processes: Ranks) -> None:
     run = _build(config, lm, splits, stored, identity, processes)
     try:
         turn(run, config.training, config.optim)
+        if processes.first:
+            _test(load(out), splits, run.advance.step, run.recorder)
     except Interrupted as stop:
         stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
         raise
@@ -227,6 +229,13 @@ def _build(
     return Run(unit, streams, optimiser, schedule, state, advance, recorder, processes, evaluate, save)
 
 
+def _test(lm: LanguageModel, splits: Splits, step: int, recorder: Recorder) -> None:
+    """The best model on the text that nothing was chosen by."""
+    if splits.test.tokens:
+        score = lm.evaluate(splits.test)
+        recorder.metrics(step, test=score.nats_per_token, bits_per_character=score.bits_per_character)
+
+
 def _sample(lm: LanguageModel, config: RunConfig, step: int, recorder: Recorder) -> None:
     prompt, tokens = config.training.sample_prompt, config.training.sample_tokens
     if tokens:
@@ -246,6 +255,7 @@ def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
         1, tokens=splits.train.tokens, valid=score.nats_per_token, bits_per_character=score.bits_per_character
     )
     _sample(lm, config, 1, recorder)
+    _test(lm, splits, 1, recorder)
     recorder.close()
     lm.save(out / "best")
 
