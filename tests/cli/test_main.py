@@ -69,7 +69,12 @@ def test_an_unknown_verb_is_an_error_that_names_the_nearest() -> None:
 
 def test_a_key_press_ends_it_quietly() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "elman", "laws"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "elman", "laws"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts jobs in the background deaf to it, and so would be these tests and all their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     process.stderr.readline()  # progress: it is at work
