@@ -51,3 +51,15 @@ def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
 def product(M: int, K: int, N: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {"x": rng.standard_normal((M, K), np.float32), "w": rng.standard_normal((N, K), np.float32)}
+
+
+def hmm(B: int, T: int, K: int, dtype: str) -> dict[str, Array]:
+    """Log-likelihoods x (B, T, K), and a chain that likes to stay where it is."""
+    rng = np.random.default_rng(0)
+    transition = rng.uniform(0.1, 1.0, (K, K)) + K * np.eye(K)
+    arrays = {
+        "x": rng.standard_normal((B, T, K)),
+        "start": np.full(K, 1 / K),
+        "transition": transition / transition.sum(1, keepdims=True),
+    }
+    return {name: array.astype(dtype) for name, array in arrays.items()}

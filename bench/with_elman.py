@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import elman
-from bench import inputs
+from bench import hmm_elman, inputs
 from bench.with_torch import inferred, module, named, trained
 from bench.worker import Outputs, Run
 from elman import kernels
@@ -19,6 +19,7 @@ if kernels.active() != "native":
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
     families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
+    families["hmm"] = hmm_elman.prepare
     return families[case["family"]](case)
 
 
