@@ -1,8 +1,8 @@
 """Hidden Markov models against hmmlearn and dynamax: `python -m bench.hmm [--json] [--only TEXT ...] [--rounds N]`.
 
-Every library is given the same log-likelihoods: the emissions, and the M step, are not timed. `em` is the expectation of an EM
-iteration: posteriors and expected transitions. hmmlearn (one thread) is its scaled implementation in float64, dynamax is
-jitted, float32, compiled beforehand; Elman runs in the dtype of its peer. Otherwise as bench.kernels, which does the measuring.
+Every library is given the same log-likelihoods: neither emissions nor M steps are timed. `em` is the expectation of
+an EM iteration: posteriors and expected transitions. hmmlearn (one thread) is its scaled implementation in float64,
+dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its peer. bench.kernels does the measuring.
 """
 
 import argparse

@@ -7,17 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 from dynamax.hidden_markov_model import hmm_filter, hmm_posterior_mode, hmm_smoother
 
-smoother = getattr(hmm_smoother, "__wrapped__", hmm_smoother)  # its own jit would trace the flag
-
 from bench import inputs
 from bench.worker import Outputs, Run
+
+smoother = getattr(hmm_smoother, "__wrapped__", hmm_smoother)  # its own jit would trace the flag
 
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     arrays = {k: jnp.asarray(v) for k, v in inputs.hmm(case["B"], case["T"], case["K"], "float32").items()}
     x, start, transition = arrays["x"], arrays["start"], arrays["transition"]
 
-    def smooth(row: Any, counts: bool) -> Any:  # the flag must not reach the tracer as an argument
+    def smooth(row: Any, counts: bool) -> Any:
         post = smoother(start, transition, row, compute_trans_probs=counts)
         return post.smoothed_probs, post.trans_probs
 

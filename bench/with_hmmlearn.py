@@ -18,7 +18,7 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
         return sum(_hmmc.forward_scaling(start, transition, np.exp(row))[0] for row in x)
 
     def path() -> Any:
-        return np.stack([_hmmc.viterbi(log_start, log_transition, row)[1] for row in x])
+        return np.stack([_hmmc.viterbi(log_start, log_transition, row)[0] for row in x])
 
     def posteriors(row: Any) -> tuple[Any, ...]:
         likelihood = np.exp(row)

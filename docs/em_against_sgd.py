@@ -1,0 +1,74 @@
+"""The study docs/em-against-sgd.md: same data, same starts, EM and Adam. Writes the figure, prints the table.
+
+python docs/em_against_sgd.py
+"""
+
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from elman.hmm import CategoricalHMM, FitWarning
+
+SEEDS = range(3)
+STEPS = 60
+
+
+def data() -> tuple[np.ndarray, list[int]]:
+    """40 sequences of 100 symbols from a chain of 4 states that is not too easy to see."""
+    rng = np.random.default_rng(0)
+    truth = CategoricalHMM(4)
+    truth.startprob_ = np.full(4, 0.25)
+    truth.transmat_ = 0.85 * np.eye(4) + 0.05
+    truth.transmat_ /= truth.transmat_.sum(1, keepdims=True)
+    truth.emissionprob_ = rng.dirichlet(np.full(8, 0.5), 4)
+    return np.concatenate([truth.sample(100, random_state=i)[0] for i in range(40)]).astype(int), [100] * 40
+
+
+def curve(seed: int, X: np.ndarray, lengths: list[int], **options: object) -> tuple[list[float], float]:
+    """Log-likelihood per symbol before each pass and after the last, and the seconds that all of them took."""
+    model = CategoricalHMM(4, n_features=8, random_state=seed, n_iter=STEPS, tol=-np.inf, **options)
+    begin = time.perf_counter()
+    model.fit(X, lengths)
+    return [value / len(X) for value in model.history_], time.perf_counter() - begin
+
+
+METHODS = {
+    "EM": {"method": "em"},
+    "Adam 0.05, batches of 8": {"method": "sgd", "learning_rate": 0.05, "batch_size": 8},
+    "Adam 0.05, all at once": {"method": "sgd", "learning_rate": 0.05, "batch_size": 40},
+}
+
+
+def main() -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    warnings.simplefilter("ignore", FitWarning)
+    torch.set_num_threads(1)  # seconds that mean something on a machine with other work
+    X, lengths = data()
+    figure, (by_step, by_second) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    print("| method | after 5 | after 20 | after 60 passes | seconds for 60 |\n|---|---|---|---|---|")
+    for i, (name, options) in enumerate(METHODS.items()):
+        runs = [curve(seed, X, lengths, **options) for seed in SEEDS]
+        values = np.array([history for history, _ in runs])
+        seconds = np.mean([s for _, s in runs])
+        for history, took in runs:
+            by_step.plot(history, color=f"C{i}", alpha=0.6)
+            by_second.plot(np.linspace(0, took, len(history)), history, color=f"C{i}", alpha=0.6)
+        by_step.plot([], color=f"C{i}", label=name)
+        mean = values.mean(0)
+        print(f"| {name} | {mean[5]:.4f} | {mean[20]:.4f} | {mean[-1]:.4f} | {seconds:.2f} |")
+    by_step.set(xlabel="pass over the data", ylabel="log-likelihood per symbol")
+    by_second.set(xlabel="seconds")
+    by_step.legend()
+    figure.tight_layout()
+    figure.savefig(Path(__file__).parent / "em-against-sgd.svg")
+
+
+if __name__ == "__main__":
+    main()
