@@ -49,18 +49,23 @@ class Generation:
         self.stops = [stop] if isinstance(stop, str) else list(stop or [])
         if "" in self.stops:
             raise InputError("stop is the empty string, which every text holds; leave it out")
-        self.state = read()
+        start = read()
+        self._state: Callable[[], Carried] = lambda: start
+
+    @property
+    def state(self) -> Carried:
+        """What the rows go on from, as far as they have come."""
+        return self._state()
 
     def __iter__(self) -> Iterator[list[str]]:
         return self._beams() if self.num_beams > 1 else self._samples()
 
     def _samples(self) -> Iterator[list[str]]:
         sampler = Sampler(self.model, self.state, self.sampling)
+        self._state = lambda: sampler.state
         rows = [_Row(self.vocabulary, self.stops) for _ in sampler.token]
         for _ in range(self.max_new_tokens):
-            pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
-            self.state = sampler.state
-            yield pieces
+            yield [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
             if all(row.done for row in rows):
                 return
 
@@ -70,7 +75,8 @@ class Generation:
             num_beams=self.num_beams, max_new_tokens=self.max_new_tokens, ended=self._ended,
         )  # fmt: skip
         best = [row[0] for row in found]
-        self.state = self._after(best)
+        after = self._after(best)
+        self._state = lambda: after
         yield [self.vocabulary.decode(hypothesis.tokens) for hypothesis in best]
 
     def _ended(self, tokens: list[int]) -> bool:
