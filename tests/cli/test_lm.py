@@ -169,6 +169,8 @@ def test_the_verbs_together(here, capfd):
     [
         (["train", "--model.siz", "3", "--training.steps", "1"], "model.size"),
         (["train", "--config", "bad.yaml"], "model.size"),
+        (["train", "--config", "top.yaml"], "model.size"),
+        (["train", "--config", "list.yaml"], "no mapping"),
         (["train", "--config", "none.yaml"], "none.yaml"),
         (["train", "--model.size", "large"], "large"),
         (["train", "--data.train", "none.txt"], "no file or folder none.txt"),
@@ -185,6 +187,8 @@ def test_bad_input_is_one_clear_line(here, capfd, arguments, message):
     (here / "latin.txt").write_bytes("café au lait".encode("latin-1"))
     (here / "empty.txt").write_bytes(b"")
     (here / "bad.yaml").write_text("model: {siz: 3}\n")
+    (here / "top.yaml").write_text("modle: {size: 3}\n")
+    (here / "list.yaml").write_text("data: [1]\n")
     assert main(arguments) == 2
     captured = capfd.readouterr()
     assert message in captured.err and "Traceback" not in captured.err and captured.out == ""

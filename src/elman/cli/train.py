@@ -71,13 +71,16 @@ def _parser() -> Any:
 def _instance(given: Any) -> RunConfig:
     from elman.run import RunConfig
 
-    parts = vars(_parser().instantiate(given))
+    try:
+        parts = vars(_parser().instantiate(given))
+    except TypeError as error:
+        raise InputError(f"a section of the config (data, model, optim, training) is no mapping: {error}") from error
     return RunConfig(**{name: value for name, value in parts.items() if name != "config"})
 
 
 def _explained(message: str, parser: Any) -> str:
     """What jsonargparse says, and the nearest setting if one was named that does not exist."""
-    unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|--([\w.]+)", message)
+    unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|Option '([\w.]+)'|--([\w.]+)", message)
     named = ".".join(part for part in unknown.groups() if part) if unknown else ""
     near = difflib.get_close_matches(named, vars(parser.get_defaults().as_flat()), n=1)
     return message + (f" Did you mean {near[0]!r}?" if near else "")
