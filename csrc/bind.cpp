@@ -3,6 +3,7 @@
 // Arrays arrive as integer addresses, because importing a Torch tensor costs 4 us and an address 0.1 us.
 // Shapes, dtypes and contiguity are checked where the addresses are taken: elman/kernels/native.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdlib>
@@ -122,6 +123,41 @@ void bind(nb::module_& m, const std::string& suffix) {
     kernels().of<T>().viterbi(B, N, K, at<T>(x), at<T>(start), at<T>(transition), checked(lengths, B, N), at<bool>(reset),
                               at<int64_t>(path), at<T>(score), threads);
   });
+
+  def("norm", [](int64_t M, int64_t N, Address x, Address gain, Address bias, double eps, bool centred, Address y,
+                 Address mean, Address scale, int threads) {
+    kernels().of<T>().norm(M, N, at<T>(x), at<T>(gain), at<T>(bias), T(eps), centred, at<T>(y), at<T>(mean), at<T>(scale),
+                           threads);
+  });
+
+  using P = Program<T>;
+  nb::class_<P>(m, ("Program" + suffix).c_str())
+      .def("slot", &P::slot)
+      .def("width", &P::width)
+      .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<T>(values)); })
+      .def("write", [](P& p, int slot, Address from) { p.write(slot, at<T>(from)); })
+      .def("read", [](P& p, int slot, Address to) { p.read(slot, at<T>(to)); })
+      .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
+      .def("gated", [](P& p, int kind, int gates, int x, Address U, Address b, Address w, Address extra,
+                       int64_t extra_size, int h, int c) {
+        p.gated(kind, gates, x, at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size, h, c);
+      })
+      .def("scan", &P::scan)
+      .def("map", &P::map)
+      .def("combine", &P::combine)
+      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
+        return p.norm(centred, x, at<T>(gain), at<T>(bias), T(eps));
+      })
+      .def("copy", &P::copy)
+      .def("step", [](P& p, int in, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> x, int out,
+                      nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
+        if (int64_t(x.shape(0)) != p.rows() || int64_t(x.shape(1)) != p.width(in) || int64_t(y.shape(0)) != p.rows() ||
+            int64_t(y.shape(1)) != p.width(out))
+          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+        const nb::gil_scoped_release release;
+        p.run(in, x.data(), out, y.data());
+      });
+  m.def(("program" + suffix).c_str(), [](int64_t B) { return kernels().of<T>().program(B); }, nb::rv_policy::take_ownership);
 }
 
 }  // namespace

@@ -11,79 +11,12 @@
 #include <numeric>
 #include <vector>
 
+#include "blocks.h"
 #include "kernels.h"
 #include "parallel.h"
-#include "product.h"
 
 namespace elman::ELMAN_NS {
 namespace {
-
-// ---- The product over some ranks and some blocks of units -----------------------------------------------------------
-
-// How many vectors wide a tile is taken for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
-template <int G> constexpr int few_one = G == 1 ? 8 : G == 4 ? 2 : 4;
-template <int G> constexpr int few_two = G == 1 ? 4 : G == 4 ? 1 : 2;
-template <int G> constexpr int many = G == 1 ? 2 : 1;
-template <int G> constexpr int tall = G <= 2 ? 6 : G == 3 ? 4 : 3;
-
-// out[m][n] += x[m] w[n]; the sums start from init[m * G + g] (block c at + c * lanes) if given, else from out.
-template <int R, int C, int G, class T>
-__attribute__((noinline)) void run_tile(const T* w, int64_t block, const T* x, int64_t ldx, int64_t K, const T* const* init,
-                                        T* out, int64_t ldo) {
-  constexpr int L = lanes<T>;
-  Vec<T> acc[R][C * G];
-#pragma GCC unroll 16
-  for (int m = 0; m < R; ++m)
-#pragma GCC unroll 16
-    for (int n = 0; n < C * G; ++n)
-      acc[m][n] = load<Vec<T>>(init ? init[m * G + n % G] + (n / G) * L : out + m * ldo + n * L);
-  tile<R, C, G>(acc, w, block, x, ldx, K);
-#pragma GCC unroll 16
-  for (int m = 0; m < R; ++m)
-#pragma GCC unroll 16
-    for (int n = 0; n < C * G; ++n) store(out + m * ldo + n * L, acc[m][n]);
-}
-
-template <int R, int C, int G, class T, class... Args>
-ELMAN_INLINE void run_rows(int64_t rows, Args... args) {
-  if (rows == R) run_tile<R, C, G, T>(args...);
-  else if constexpr (R > 1) run_rows<R - 1, C, G, T>(rows, args...);
-}
-
-// Where the sums of a step start: gate g of a rank at u + order[rank] * row + g * gate, the last one at `shared` if given.
-template <class T>
-struct Start {
-  const T* u;
-  const int64_t* order;
-  int64_t row, gate;
-  const T* shared;
-
-  const T* at(int64_t rank, int g, int gates) const {
-    return shared && g == gates - 1 ? shared : u + order[rank] * row + g * gate;
-  }
-};
-
-// C blocks from block j on for ranks [first, end), at most half of a small L1 cache of weights at a time; from `out` on if
-// start is null.
-template <int C, int G, class T>
-__attribute__((noinline)) void run_blocks(const T* packed, int64_t j, int64_t first, int64_t end, const T* x, int64_t ldx,
-                                          int64_t K, const Start<T>* start, T* out, int64_t ldo) {
-  constexpr int L = lanes<T>;
-  constexpr int R = C <= many<G> ? tall<G> : 2;
-  const int64_t rows = end - first, pieces = (rows + R - 1) / R;
-  const int64_t some = std::max<int64_t>(16384 / (C * G * vector_bytes), 16);
-  const int64_t depth = pieces <= 1 || K <= some + some / 2 ? K : some;
-  for (int64_t k = 0; k < K; k += depth, start = nullptr)
-    for (int64_t i = 0; i < pieces; ++i) {
-      const int64_t a = first + rows * i / pieces, b = first + rows * (i + 1) / pieces;
-      const T* from[R * G];
-      if (start)
-        for (int64_t m = 0; m < b - a; ++m)
-          for (int g = 0; g < G; ++g) from[m * G + g] = start->at(a + m, g, G) + j * L;
-      run_rows<R, C, G, T>(b - a, packed + (j * K + k) * G * L, K * G * L, x + a * ldx + k, ldx, std::min(depth, K - k),
-                           start ? from : nullptr, out + (a - first) * ldo, ldo);
-    }
-}
 
 // ---- Who computes what ---------------------------------------------------------------------------------------------
 
@@ -260,29 +193,20 @@ class Run {
       for (; part.left < part.right; ++part.left) finish<1, last>(t, part, 1, nullptr);
     } else {
       const int gate = Cell::second > 0 && last ? Cell::first : 0;
-      const Start<T> start{p_.u.data + t * p_.u.time + gate * p_.H, order_.row.data(), p_.u.row, p_.H,
+      const Start<T> start{p_.u.data + t * p_.u.time + gate * p_.H, order_.row.data(), p_.u.row, p_.H, L,
                            Cell::shared_last ? extra_.get() : nullptr};
-      const int64_t rows = part.end - part.first;
-      if (rows == 1) strip<few_one<G>, G, last>(t, part, packed, x, start, scratch);
-      else if (rows == 2) strip<few_two<G>, G, last>(t, part, packed, x, start, scratch);
-      else strip<many<G>, G, last>(t, part, packed, x, start, scratch);
-    }
-  }
-
-  template <int C, int G, bool last>
-  void strip(int64_t t, Part part, const T* packed, const T* x, const Start<T>& start, T* scratch) {
-    const int64_t whole = std::min(part.right, p_.H / L);
-    for (; part.left + C <= whole; part.left += C) {
-      run_blocks<C, G, T>(packed, part.left, part.first, part.end, x, padded_, p_.H, &start, scratch, C * G * L);
-      finish<G, last>(t, part, C, scratch);
-    }
-    if constexpr (C > 1) strip<C / 2, G, last>(t, part, packed, x, start, scratch);
-    else if (part.left < part.right) {  // the last block is not full
-      for (int64_t rank = part.first; rank < part.end; ++rank)
-        for (int g = 0; g < G; ++g)
-          store(scratch + ((rank - part.first) * G + g) * L, load_some(start.at(rank, g, G) + whole * L, p_.H - whole * L));
-      run_blocks<1, G, T>(packed, whole, part.first, part.end, x, padded_, p_.H, nullptr, scratch, G * L);
-      finish<G, last>(t, part, 1, scratch);
+      const int64_t whole = std::max(part.left, std::min(part.right, p_.H / L));
+      part.left = each_blocks_for<G>(part.end - part.first, part.left, whole, [&](auto C, int64_t j) {
+        run_blocks<C, G, T>(packed, j, part.first, part.end, x, padded_, p_.H, &start, scratch, C * G * L);
+        finish<G, last>(t, {part.first, part.end, j, j + C}, C, scratch);
+      });
+      if (part.left < part.right) {  // the last block is not full
+        for (int64_t rank = part.first; rank < part.end; ++rank)
+          for (int g = 0; g < G; ++g)
+            store(scratch + ((rank - part.first) * G + g) * L, load_some(start.at(rank, g, G) + whole * L, p_.H - whole * L));
+        run_blocks<1, G, T>(packed, whole, part.first, part.end, x, padded_, p_.H, nullptr, scratch, G * L);
+        finish<G, last>(t, part, 1, scratch);
+      }
     }
   }
 
@@ -438,18 +362,10 @@ class RunBack {
   // to += g W for the columns of the part
   template <int N>
   void product(Part part, const T* packed, const T* g, T* to) {
-    const int64_t rows = part.end - part.first;
-    if (rows == 1) product_strip<4, N>(part, packed, g, to);
-    else if (rows == 2) product_strip<2, N>(part, packed, g, to);
-    else product_strip<1, N>(part, packed, g, to);
-  }
-
-  template <int C, int N>
-  void product_strip(Part part, const T* packed, const T* g, T* to) {
-    for (; part.left + C <= part.right; part.left += C)
-      run_blocks<C, 2, T>(packed, part.left, part.first, part.end, g, G * wide_, N * wide_, nullptr,
-                          to + part.first * wide_ + part.left * P, wide_);
-    if constexpr (C > 1) product_strip<C / 2, N>(part, packed, g, to);
+    each_blocks_for<2>(part.end - part.first, part.left, part.right, [&](auto C, int64_t j) {
+      run_blocks<C, 2, T>(packed, j, part.first, part.end, g, G * wide_, N * wide_, nullptr,
+                          to + part.first * wide_ + j * P, wide_);
+    });
   }
 
   // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
@@ -530,28 +446,11 @@ void start(R& run) {
   team(run.threads(), [&](int thread, int threads, Barrier& barrier) { run(thread, threads, barrier); });
 }
 
-// f(Cell{}) for a kind: the order is that of KINDS in elman/kernels/native/gated.py.
-template <class F>
-void dispatch(int kind, const F& f) {
-  switch (kind) {
-    case 0: return f(ElmanCell<Tanh>{});
-    case 1: return f(ElmanCell<Relu>{});
-    case 2: return f(IndRnnCell<Tanh>{});
-    case 3: return f(IndRnnCell<Relu>{});
-    case 4: return f(RateCell<Tanh>{});
-    case 5: return f(RateCell<Relu>{});
-    case 6: return f(GruCell{});
-    case 7: return f(GruBeforeCell{});
-    case 8: return f(LstmCell{});
-    default: return f(MguCell{});
-  }
-}
-
 }  // namespace
 
 template <class T>
 void gated(int kind, const GatedLoop<T>& loop, int threads) {
-  dispatch(kind, [&](auto cell) {
+  each_cell(kind, [&](auto cell) {
     Run<decltype(cell), T> run(loop, threads);
     start(run);
   });
@@ -559,7 +458,7 @@ void gated(int kind, const GatedLoop<T>& loop, int threads) {
 
 template <class T>
 void gated_back(int kind, const GatedLoopBack<T>& loop, int threads) {
-  dispatch(kind, [&](auto cell) {
+  each_cell(kind, [&](auto cell) {
     RunBack<decltype(cell), T> run(loop, threads);
     start(run);
   });

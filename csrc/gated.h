@@ -235,4 +235,21 @@ struct MguCell {
   }
 };
 
+// f(Cell{}) for a kind: the order is that of KINDS in elman/kernels/native/gated.py.
+template <class F>
+ELMAN_INLINE void each_cell(int kind, const F& f) {
+  switch (kind) {
+    case 0: return f(ElmanCell<Tanh>{});
+    case 1: return f(ElmanCell<Relu>{});
+    case 2: return f(IndRnnCell<Tanh>{});
+    case 3: return f(IndRnnCell<Relu>{});
+    case 4: return f(RateCell<Tanh>{});
+    case 5: return f(RateCell<Relu>{});
+    case 6: return f(GruCell{});
+    case 7: return f(GruBeforeCell{});
+    case 8: return f(LstmCell{});
+    default: return f(MguCell{});
+  }
+}
+
 }  // namespace elman::ELMAN_NS

@@ -89,6 +89,36 @@ using HmmFilterBack = void(int64_t B, int64_t N, int64_t K, const T* x, const T*
 template <class T>
 using Viterbi = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
                      const bool* reset, int64_t* path, T* score, int threads);
+// y = (x - mean) * scale * gain + bias by rows: x (M, N); scale = 1 / sqrt(mean of squares + eps) once the mean, if it is
+// to be (centred), is gone; gain and bias (N) or null; mean and scale (M) come out too.
+template <class T>
+using Norm = void(int64_t M, int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean,
+                  T* scale, int threads);
+
+// A stream: steps appended once, with the weights they pack, then run for every input of B rows. A slot is a (B, width)
+// array; methods that return an int return the slot they fill. Kinds, gates and extra are those of a gated loop.
+template <class T>
+struct Program {
+  virtual ~Program() = default;
+  virtual int slot(int64_t width) = 0;  // zeros: an input, a state
+  virtual int constant(int64_t width, const T* values) = 0;  // the same values in every row
+  virtual int64_t rows() const = 0;
+  virtual int64_t width(int slot) const = 0;
+  virtual void write(int slot, const T* from) = 0;  // (B, width), side by side
+  virtual void read(int slot, T* to) const = 0;
+  virtual int linear(int x, int64_t N, const T* w, const T* b) = 0;
+  // Projects x by U (gates * H, D) and b, then steps the states h and c (or -1) in place.
+  virtual void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
+                     int h, int c) = 0;
+  virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
+  virtual int map(int function, int x) = 0;                     // sigmoid, tanh, softplus, silu, relu
+  virtual int combine(int function, int x, int y) = 0;          // add, multiply
+  virtual int norm(bool centred, int x, const T* gain, const T* bias, T eps) = 0;
+  virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
+  virtual void run(int in, const T* x, int out, T* y) = 0;
+};
+template <class T>
+using NewProgram = Program<T>*(int64_t B);
 
 template <class T>
 struct Table {
@@ -103,6 +133,8 @@ struct Table {
   HmmFilter<T>* hmm_filter;
   HmmFilterBack<T>* hmm_filter_back;
   Viterbi<T>* viterbi;
+  Norm<T>* norm;
+  NewProgram<T>* program;
 };
 
 // y (B, N, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.

@@ -19,6 +19,8 @@ template <class T> Elementwise<T> log;
 template <class T> HmmFilter<T> hmm_filter;
 template <class T> HmmFilterBack<T> hmm_filter_back;
 template <class T> Viterbi<T> viterbi;
+template <class T> Norm<T> norm;
+template <class T> NewProgram<T> program;
 
 template <class T>
 constexpr Table<T> table{
@@ -37,6 +39,8 @@ constexpr Table<T> table{
     hmm_filter<T>,
     hmm_filter_back<T>,
     viterbi<T>,
+    norm<T>,
+    program<T>,
 };
 
 extern const Kernels kernels;

@@ -4,11 +4,12 @@ from elman._native import isa, isas
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.hmm import hmm_filter, hmm_log_prob, viterbi
+from elman.kernels.native.norm import layer_norm, rms_norm
 from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.scan import linear_scan, reverse
 
 __all__ = [
-    "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear", "linear_scan", "log", "reverse",
-    "sigmoid", "silu", "softplus", "tanh", "viterbi",
+    "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log",
+    "reverse", "rms_norm", "sigmoid", "silu", "softplus", "tanh", "viterbi",
 ]  # fmt: skip

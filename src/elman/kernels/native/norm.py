@@ -1,0 +1,73 @@
+"""Layer and RMS normalisation of rows, on csrc/norm.cpp: a row has the same bits here and in a stream."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import _native
+from elman.kernels.native.op import SUFFIX, define, expect
+
+
+def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
+    return _Norm.apply(x, gain, bias, eps, True)
+
+
+def rms_norm(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N)."""
+    return _Norm.apply(x, gain, None, eps, False)
+
+
+class _Norm(torch.autograd.Function):
+    """With v = (x - mean) * scale:  gx = scale * (gv - mean(gv) - v * mean(gv * v)), the first mean only if centred."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+        y, mean, scale = _forward(x, gain, bias, eps, centred)
+        ctx.save_for_backward(x, gain, mean, scale)
+        ctx.centred, ctx.has_bias = centred, bias is not None
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        x, gain, mean, scale = ctx.saved_tensors
+        v = (x - mean.unsqueeze(-1)) * scale.unsqueeze(-1)
+        gv = gy if gain is None else gy * gain
+        gx = gv - v * (gv * v).mean(-1, keepdim=True)
+        if ctx.centred:
+            gx = gx - gv.mean(-1, keepdim=True)
+        axes = tuple(range(gy.ndim - 1))
+        ggain = None if gain is None else (gy * v).sum(axes)
+        return gx * scale.unsqueeze(-1), ggain, gy.sum(axes) if ctx.has_bias else None, None, None
+
+
+def _run(
+    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    N = x.shape[-1]
+    for name, weight in (("gain", gain), ("bias", bias)):
+        if weight is not None:
+            expect(name, weight, (N,), x.dtype)
+    x = x.contiguous()
+    gain = None if gain is None else gain.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    y, mean, scale = _fake(x, gain, bias, eps, centred)
+    getattr(_native, "norm" + SUFFIX[x.dtype])(
+        mean.numel(), N, x.data_ptr(), 0 if gain is None else gain.data_ptr(), 0 if bias is None else bias.data_ptr(),
+        eps, centred, y.data_ptr(), mean.data_ptr(), scale.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return y, mean, scale
+
+
+def _fake(
+    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
+
+
+_forward = define(
+    "norm(Tensor x, Tensor? gain, Tensor? bias, float eps, bool centred) -> (Tensor y, Tensor mean, Tensor scale)",
+    _run,
+    _fake,
+)

@@ -1,0 +1,292 @@
+"""`Stream`: one input at a time, at the speed of the arithmetic. Equal to `scan` in steps of one, bit for bit.
+
+A stream compiles a module into a `Program` of csrc/stream.cpp once: weights are packed (a frozen snapshot), states and
+all values in between live in preallocated slots, and a step is one call.
+
+A Core takes part by a method of its own, the counterpart of `_scan`:
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot
+
+`x` is the slot (B, input_size) that holds the input; `state` has the structure of `init_state`, with a slot in the
+place of each leaf. It appends to `program` what turns x and the state into y, updating the state in place, and returns
+the slot of y:
+
+    return program.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell
+    return program.add(x, program.core(self.inner, x, state))                       # a residual
+    for core, part in zip(self.cores, state):                                       # a stack
+        x = program.core(core, x, part)                                             # asks each core for its `_stream`
+
+A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs. Where a
+core has no `_stream`, or raises `Unstreamable` for an option without a native form, the whole module is scanned in
+steps of one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman import state as states
+from elman.errors import InputError, KernelError
+from elman.state import State
+
+SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
+REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")
+
+
+class Unstreamable(KernelError):
+    """A module, or an option of it, that has no native stream."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array (B, width) of a program."""
+
+    number: int
+    width: int
+
+
+class Program:
+    """Steps on slots, appended in the order in which they will run. Every method returns the slot that it fills."""
+
+    def __init__(self, batch_size: int, dtype: torch.dtype) -> None:
+        from elman import _native
+
+        self.dtype = dtype
+        self.native = getattr(_native, "program" + SUFFIX[dtype])(batch_size)
+
+    def slot(self, width: int) -> Slot:
+        """Zeros (B, width), to be written from outside: an input, a state."""
+        return Slot(self.native.slot(width), width)
+
+    def core(self, core: nn.Module, x: Slot, state: Any) -> Slot:
+        """What `core` makes of x and of its state."""
+        if not hasattr(core, "_stream"):
+            raise Unstreamable(f"{type(core).__name__} has no `_stream`")
+        y: Slot = core._stream(self, x, state)  # type: ignore[operator]
+        return y
+
+    def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
+        """x W^T + b, W (N, D), b (N,)."""
+        w, b = self._array(weight, (len(weight), x.width)), self._array(bias, weight.shape[:1])
+        return Slot(self.native.linear(x.number, len(weight), _address(w), _address(b)), len(weight))
+
+    def gated(
+        self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot]
+    ) -> Slot:
+        """A gated cell over U x + b, with `kind` and `weights` as in `kernels.gated`; y is its first state."""
+        from elman.kernels.native.gated import KINDS
+
+        facts, H = KINDS[kind], state[0].width
+        N = facts.gates * H
+        w = self._array(weights[0], (N, H)) if facts.matrix else None
+        extra = self._array(weights[-1], None) if len(weights) > 1 or w is None else None
+        u, bias = self._array(U, (N, x.width)), self._array(b, (N,))
+        self.native.gated(
+            facts.number, facts.gates, x.number, _address(u), _address(bias), _address(w), _address(extra),
+            0 if extra is None else extra.numel(), state[0].number, state[1].number if len(state) > 1 else -1,
+        )  # fmt: skip
+        return state[0]
+
+    def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
+        """h = a * h + b, in place; slots of (real, imaginary) pairs if `is_complex`."""
+        self.native.scan(is_complex, a.number, b.number, h.number)
+        return h
+
+    def constant(self, values: Tensor) -> Slot:
+        """`values` (width,), the same in every row."""
+        array = self._array(values, None)
+        return Slot(self.native.constant(values.numel(), _address(array)), values.numel())
+
+    def map(self, function: str, x: Slot) -> Slot:
+        """sigmoid, tanh, softplus, silu or relu of every element."""
+        return Slot(self.native.map(FUNCTIONS.index(function), x.number), x.width)
+
+    def add(self, x: Slot, y: Slot) -> Slot:
+        """x + y."""
+        return self._combine(0, x, y)
+
+    def mul(self, x: Slot, y: Slot) -> Slot:
+        """x * y."""
+        return self._combine(1, x, y)
+
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
+        """gain * (x - mean x) / sqrt(var x + eps) + bias, for each row."""
+        g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
+        return Slot(self.native.norm(True, x.number, _address(g), _address(b), eps), x.width)
+
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
+        """gain * x / sqrt(mean x^2 + eps), for each row."""
+        return Slot(self.native.norm(False, x.number, _address(self._array(gain, (x.width,))), 0, eps), x.width)
+
+    def concat(self, parts: Sequence[Slot]) -> Slot:
+        """The columns of all parts side by side."""
+        y = self.slot(sum(part.width for part in parts))
+        at = 0
+        for part in parts:
+            self.native.copy(part.number, 0, part.width, y.number, at)
+            at += part.width
+        return y
+
+    def cut(self, x: Slot, first: int, width: int) -> Slot:
+        """`width` columns of x from column `first` on."""
+        y = self.slot(width)
+        self.native.copy(x.number, first, width, y.number, 0)
+        return y
+
+    def _combine(self, function: int, x: Slot, y: Slot) -> Slot:
+        if x.width != y.width:
+            raise InputError(f"slots of widths {x.width} and {y.width} cannot be combined; they must be as wide")
+        return Slot(self.native.combine(function, x.number, y.number), x.width)
+
+    def _array(self, x: Tensor | None, shape: Sequence[int] | None) -> Tensor | None:
+        """`x` as the program reads it; it copies what it reads before it returns."""
+        if x is None:
+            return None
+        if shape is not None and x.shape != tuple(shape):
+            raise InputError(f"a stream was given an array of shape {list(x.shape)} where {list(shape)} is needed")
+        if x.device.type != "cpu":
+            raise Unstreamable("parameters that are not on the CPU")
+        return x.detach().to(self.dtype).contiguous()
+
+
+class Stream:
+    """A module that is fed one input of each session at a time, and keeps the sessions' states.
+
+    `module` is a Core, or a whole model: then a step takes what the model's embedding takes, and gives a distribution.
+    Later changes of the module do not reach the stream. Not for several threads at once.
+
+    >>> import elman
+    >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
+    >>> stream.step(np.zeros((2, 3), np.float32)).shape
+    (2, 4)
+    >>> saved = stream.state            # a value: read it, change it, put it back, give it to another stream
+    >>> stream.state = saved
+    """
+
+    def __init__(self, module: nn.Module, batch_size: int) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
+        self.batch_size = batch_size
+        model = copy.deepcopy(module).eval().requires_grad_(False)
+        self._embed, self._readout = getattr(model, "embed", None), getattr(model, "readout", None)
+        core: Any = model.core if self._embed is not None else model
+        self._engine = _native(core, batch_size) or _Scanned(core, batch_size)
+
+    @property
+    def native(self) -> bool:
+        """Whether a step is one native call, rather than a scan of length one."""
+        return isinstance(self._engine, _Native)
+
+    def step(self, x: Any) -> Any:
+        """One input for each row, x (B, D), an array or a tensor: y (B, H) of the same kind; the state moves on."""
+        if self._embed is None:
+            return self._engine.arrays(x) if isinstance(x, np.ndarray) else self._engine.rows(x)
+        with torch.no_grad():
+            return self._readout(self._engine.rows(self._embed(torch.as_tensor(x))))  # type: ignore[misc]
+
+    @property
+    def state(self) -> State:
+        """The state of every row, as a value: changing it does not change the stream."""
+        return self._engine.get()
+
+    @state.setter
+    def state(self, state: State) -> None:
+        now = self._engine.get()
+        if states.describe(states.map(torch.empty_like, state)) != states.describe(now):
+            raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(now)}")
+        self._engine.set(state)
+
+
+class _Native:
+    """A program, its input and output, and its states."""
+
+    def __init__(self, core: Any, batch_size: int, dtype: torch.dtype) -> None:
+        program = Program(batch_size, dtype)
+        self._like = core.init_state(batch_size)
+        x = program.slot(core.input_size)
+        self._slots = states.map(lambda leaf: program.slot(_width(leaf, dtype)), self._like)  # type: ignore[arg-type,return-value]
+        y = program.core(core, x, self._slots)
+        self._program, self._dtype = program.native, dtype
+        self._in, self._out = x.number, y.number
+        self._shape, self._input = (batch_size, y.width), (batch_size, x.width)
+        self._numpy = np.dtype(str(dtype).removeprefix("torch."))
+        self._run = program.native.step
+        self.set(self._like)
+
+    def arrays(self, x: np.ndarray) -> np.ndarray:
+        y = np.empty(self._shape, self._numpy)
+        try:  # checked where it costs least, in the call
+            self._run(self._in, x, self._out, y)
+        except (TypeError, ValueError):
+            given = f"{x.dtype}{list(x.shape)}"
+            raise InputError(f"a step was given {given}; it needs {self._numpy}{list(self._input)}") from None
+        return y
+
+    def rows(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self.arrays(x.detach().numpy()))
+
+    def get(self) -> State:
+        def read(leaf: Tensor, slot: Any) -> Tensor:
+            leaf = torch.empty_like(leaf)
+            self._program.read(slot.number, leaf.data_ptr())
+            return leaf
+
+        return states.map(read, self._like, self._slots)
+
+    def set(self, state: State) -> None:
+        def write(leaf: Tensor, slot: Any) -> Tensor:
+            leaf = leaf.detach().contiguous()
+            self._program.write(slot.number, leaf.data_ptr())
+            return leaf
+
+        states.map(write, state, self._slots)
+
+
+class _Scanned:
+    """What has no native form: scans of length one."""
+
+    def __init__(self, core: Any, batch_size: int) -> None:
+        self._core, self._state = core, core.init_state(batch_size)
+
+    def arrays(self, x: np.ndarray) -> np.ndarray:
+        return self.rows(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+
+    @torch.no_grad()
+    def rows(self, x: Tensor) -> Tensor:
+        y, self._state = self._core.scan(x.unsqueeze(1), self._state)
+        return y.squeeze(1)
+
+    def get(self) -> State:
+        return states.map(Tensor.clone, self._state)
+
+    def set(self, state: State) -> None:
+        self._state = states.map(Tensor.clone, state)
+
+
+def _native(core: Any, batch_size: int) -> _Native | None:
+    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(core.init_state(1)))}
+    if kernels.active() != "native" or len(dtypes) != 1 or not dtypes <= set(SUFFIX):
+        return None
+    try:
+        return _Native(core, batch_size, dtypes.pop())
+    except Unstreamable:
+        return None
+
+
+def _width(leaf: Tensor, dtype: torch.dtype) -> int:
+    if REAL.get(leaf.dtype, leaf.dtype) != dtype:
+        raise Unstreamable(f"a state of {leaf.dtype} beside {dtype}")
+    return leaf[0].numel() * (2 if leaf.is_complex() else 1)
+
+
+def _address(x: Tensor | None) -> int:
+    return 0 if x is None else x.data_ptr()
