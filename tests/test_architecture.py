@@ -30,8 +30,8 @@ LAYOUT = [
 
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Residual",
-    "Reverse", "RunConfig", "SequenceModel", "Stack", "WeightDrop", "Zoneout", "cell", "cells", "errors", "from_torch",
-    "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "errors",
+    "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

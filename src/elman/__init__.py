@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elman.convert import from_torch, to_torch
     from elman.core import Core
     from elman.errors import ElmanError
+    from elman.kernels.stream import Stream
     from elman.model import SequenceModel
     from elman.run import RunConfig, load, train
     from elman.tasks.language_model import LanguageModel
@@ -35,8 +36,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Residual",
-    "Reverse", "RunConfig", "SequenceModel", "Stack", "WeightDrop", "Zoneout", "cell", "cells", "errors", "from_torch",
-    "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "errors",
+    "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
 ]  # fmt: skip
 
 _MODULES = ("cells", "errors", "kernels", "laws", "state")
@@ -49,6 +50,7 @@ _NAMES = {
     "convert": ("from_torch", "to_torch"),
     "core": ("Core",),
     "errors": ("ElmanError",),
+    "kernels.stream": ("Stream",),
     "model": ("SequenceModel",),
     "run": ("RunConfig", "load", "train"),
     "tasks.language_model": ("LanguageModel",),

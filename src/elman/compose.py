@@ -14,7 +14,7 @@ outputs are zero past lengths too. So words call `_scan` inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,9 @@ from elman import state as states
 from elman.cells import cell as build_cell
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -83,6 +86,12 @@ class Stack(Core):
             after.append(new)
         return y, tuple(after)
 
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        y = x
+        for i, (core, part) in enumerate(zip(_parts(self), state, strict=True)):
+            y = program.core(core, program.concat([y, x]) if i and self.inputs == "all" else y, part)
+        return y
+
 
 class Parallel(Core):
     """Cores side by side: all read x, their outputs stand one after the other.
@@ -115,6 +124,9 @@ class Parallel(Core):
         return _side_by_side(
             [core._scan(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
         )
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.concat([program.core(core, x, part) for core, part in zip(_parts(self), state, strict=True)])
 
 
 class _Around(Core):
@@ -152,6 +164,9 @@ class Residual(_Around):
     def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         y, state = self.core._scan(x, state, lengths, reset)
         return x + y, state
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.add(x, program.core(self.core, x, state))
 
 
 class Reverse(_Around):
@@ -238,6 +253,10 @@ class Dense(_Pointwise):
     def pointwise(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](kernels.linear(x, self.U, self.b))
 
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        y = program.linear(x, self.U, self.b)
+        return y if self.activation == "none" else program.map(self.activation, y)
+
 
 class Norm(_Pointwise):
     """Each time step brought to one scale, then scaled by a learned gain g.
@@ -268,8 +287,13 @@ class Norm(_Pointwise):
     def pointwise(self, x: Tensor) -> Tensor:
         x = x.to(torch.promote_types(x.dtype, self.g.dtype))
         if self.kind == "rms":
-            return F.rms_norm(x, (self.input_size,), self.g, self.eps)
-        return F.layer_norm(x, (self.input_size,), self.g, self.b, self.eps)
+            return kernels.rms_norm(x, self.g, self.eps)
+        return kernels.layer_norm(x, self.g, self.b, self.eps)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        if self.kind == "rms":
+            return program.rms_norm(x, self.g, self.eps)
+        return program.layer_norm(x, self.g, self.b, self.eps)
 
 
 class Dropout(_Around):
@@ -297,6 +321,9 @@ class Dropout(_Around):
         if self.per == "element" or not self.training:
             return F.dropout(y, self.p, self.training), state
         return y * F.dropout(torch.ones_like(y[:, :1]), self.p), state
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.core(self.core, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
         return f"p={self.p}, per={self.per!r}"
@@ -372,6 +399,9 @@ class WeightDrop(_Around):
             return run(*args)
         masked = {f"core.{name}": F.dropout(self.core.get_parameter(name), self.p) for name in self.names}
         return cast(tuple[Tensor, Any], torch.func.functional_call(_Call(self.core, run), masked, args))
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.core(self.core, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
         return f"p={self.p}, names={self.names}"

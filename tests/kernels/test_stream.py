@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
+from elman.cells import cell
+from elman.compose import Dense, Norm, Parallel, Stack, WeightDrop, stack
 from elman.core import Core
 from elman.errors import InputError
 
@@ -199,3 +201,30 @@ def test_norms_are_torchs(centred: bool) -> None:
     else:
         torch.testing.assert_close(native.rms_norm(x, g, 1e-5), nn.functional.rms_norm(x, (9,), g, 1e-5))
         assert torch.autograd.gradcheck(lambda *a: native.rms_norm(*a, 1e-5), (x, g))
+
+
+LAYERS: dict[str, dict[str, Any]] = {
+    "gru": {}, "lstm": {}, "elman": {}, "mgu": {}, "indrnn": {}, "rate": {"baseline": 0.5},
+    "gru before": {"reset_after": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_gated_cell_of_the_library(name: str) -> None:
+    torch.manual_seed(3)
+    for B in (1, 3):
+        check(cell(name.split()[0], 5, 9, **LAYERS[name]), B)
+
+
+def test_words_of_composition() -> None:
+    torch.manual_seed(4)
+    deep = stack("lstm", 6, 10, layers=3, residual=True, norm="layer", dropout=0.2).eval()
+    check(Stack(deep, Norm(10, kind="rms"), Dense(10, 4, activation="silu")), 3)
+    inner = WeightDrop(cell("gru", 7, 5), 0.3).eval()
+    wide = Stack(Dense(3, 4, activation="relu"), Parallel(inner, Dense(7, 2)), inputs="all")
+    check(wide, 2)
+
+
+def test_options_without_a_native_loop_are_scanned() -> None:
+    assert not Stream(cell("lstm", 3, 4, peephole=True), 2).native
+    assert not Stream(cell("mamba", 3, 4), 2).native

@@ -7,7 +7,7 @@ J. L. Elman, Finding structure in time, Cognitive Science 14 (1990).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.options import PHI, choice
 from elman.core import Core
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class ElmanState(NamedTuple):
@@ -62,3 +65,6 @@ class Elman(Core):
         u = kernels.linear(x, self.U, self.b)
         y, last = kernels.gated(f"elman_{self.phi}", u, (self.W,), state, lengths, reset, self.recur)
         return y.to(x.dtype), ElmanState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.gated(f"elman_{self.phi}", x, self.U, self.b, (self.W,), state)

@@ -12,7 +12,7 @@ J. L. Ba, J. R. Kiros, G. E. Hinton, Layer normalization (2016), equations 22 to
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from elman.cells.norm import layer_norm as norm
 from elman.cells.options import flag
 from elman.core import Core
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class GRUState(NamedTuple):
@@ -110,8 +113,18 @@ class GRU(Core):
         h, state = self.recur(self._project(x), state)
         return h.to(x.dtype), state
 
+    @property
+    def _kind(self) -> str | None:
+        """The native loop that computes this cell, None where there is none."""
+        return None if self.layer_norm else "gru" if self.reset_after else "gru_before"
+
+    @property
+    def _weights(self) -> tuple[Tensor, ...]:
+        return (self.W,) if self.c is None else (self.W, self.c)
+
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
-        kind = None if self.layer_norm else "gru" if self.reset_after else "gru_before"
-        weights = (self.W,) if self.c is None else (self.W, self.c)
-        y, last = kernels.gated(kind, self._project(x), weights, state, lengths, reset, self.recur)
+        y, last = kernels.gated(self._kind, self._project(x), self._weights, state, lengths, reset, self.recur)
         return y.to(x.dtype), GRUState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.gated(self._kind, x, self.U, self.b, self._weights, state)

@@ -9,7 +9,7 @@ S. Li, W. Li, C. Cook, C. Zhu, Y. Gao, Independently recurrent neural network (I
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.options import PHI, choice, number
 from elman.core import Core
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class IndRNNState(NamedTuple):
@@ -69,3 +72,6 @@ class IndRNN(Core):
         v = kernels.linear(x, self.W, self.b)
         y, last = kernels.gated(f"indrnn_{self.phi}", v, (self.u,), state, lengths, reset, self.recur)
         return y.to(x.dtype), IndRNNState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.gated(f"indrnn_{self.phi}", x, self.W, self.b, (self.u,), state)

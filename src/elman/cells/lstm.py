@@ -17,7 +17,7 @@ Layer norm: J. L. Ba, J. R. Kiros, G. E. Hinton (2016), equations 20 to 22; one 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,9 @@ from elman.cells.norm import layer_norm as norm
 from elman.cells.options import Activation, choice, flag, number, whole
 from elman.core import Core
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 CANDIDATES: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid}
 
@@ -177,8 +180,15 @@ class LSTM(Core):
         h, state = self.recur(self._project(x), state)
         return h.to(x.dtype), state
 
-    def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
+    @property
+    def _kind(self) -> str | None:
+        """The native loop that computes this cell, None where there is none."""
         plain = not (self.peephole or self.coupled or self.layer_norm or self.P is not None or self.candidate != "tanh")
-        kind = "lstm" if plain else None
-        y, last = kernels.gated(kind, self._project(x), (self.W,), state, lengths, reset, self.recur)
+        return "lstm" if plain else None
+
+    def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
+        y, last = kernels.gated(self._kind, self._project(x), (self.W,), state, lengths, reset, self.recur)
         return y.to(x.dtype), LSTMState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.gated(self._kind, x, self.U, self.b, (self.W,), state)

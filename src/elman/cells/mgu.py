@@ -7,7 +7,7 @@ G.-B. Zhou, J. Wu, C.-L. Zhang, Z.-H. Zhou, Minimal gated unit for recurrent neu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.core import Core
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class MGUState(NamedTuple):
@@ -66,3 +69,6 @@ class MGU(Core):
         u = kernels.linear(x, self.U, self.b)
         y, last = kernels.gated("mgu", u, (self.W,), state, lengths, reset, self.recur)
         return y.to(x.dtype), MGUState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.gated("mgu", x, self.U, self.b, (self.W,), state)

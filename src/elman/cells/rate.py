@@ -9,7 +9,7 @@ H. F. Song, G. R. Yang, X.-J. Wang, Training excitatory-inhibitory recurrent neu
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from elman.cells import initial
 from elman.cells.options import PHI, choice, number
 from elman.core import Core
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class RateState(NamedTuple):
@@ -116,6 +119,11 @@ class Rate(Core):
         valid = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         y = torch.where(valid, h + self.baseline, h)  # past lengths there is no rate, not even the baseline
         return y.to(x.dtype), RateState(*last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        a = self.b.new_full((1,), self.a)
+        h = program.gated(f"rate_{self.phi}", x, self.B, self.b, (self.weights(), a), state)
+        return program.add(h, program.constant(torch.full_like(self.b, self.baseline)))
 
 
 def _leak(dt: float, tau: float) -> float:

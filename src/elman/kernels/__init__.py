@@ -21,8 +21,9 @@ from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "linear",
-    "linear_scan", "log", "loop", "reverse", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm",
+    "linear", "linear_scan", "log", "loop", "reverse", "rms_norm", "sigmoid", "silu", "softplus", "tanh", "use",
+    "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -137,6 +138,16 @@ def log(p: Tensor) -> Tensor:
     [0.0, -inf]
     """
     return _table_for(p).log(p)
+
+
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N); one dtype for all."""
+    return _table_for(x, gain).layer_norm(x, gain, bias, eps)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N); gain (N,), of x's dtype."""
+    return _table_for(x, gain).rms_norm(x, gain, eps)
 
 
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:

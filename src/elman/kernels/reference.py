@@ -32,6 +32,16 @@ def log(p: Tensor) -> Tensor:
     return torch.where(none, -torch.inf, torch.where(none, 1.0, p).log())
 
 
+def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
+    return F.layer_norm(x, gain.shape, gain, bias, eps)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """gain * x / sqrt(mean x^2 + eps) over the last axis of x (..., N)."""
+    return F.rms_norm(x, gain.shape, gain, eps)
+
+
 def loop(
     step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor, size: int
 ) -> tuple[Tensor, State]:

@@ -80,11 +80,13 @@ class Program:
         return Slot(self.native.linear(x.number, len(weight), _address(w), _address(b)), len(weight))
 
     def gated(
-        self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot]
+        self, kind: str | None, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot]
     ) -> Slot:
         """A gated cell over U x + b, with `kind` and `weights` as in `kernels.gated`; y is its first state."""
         from elman.kernels.native.gated import KINDS
 
+        if kind is None:
+            raise Unstreamable("a variant of a gated cell that has no native loop")
         facts, H = KINDS[kind], state[0].width
         N = facts.gates * H
         w = self._array(weights[0], (N, H)) if facts.matrix else None
