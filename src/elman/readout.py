@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -9,6 +11,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.distributions import Bernoulli, Categorical, Gaussian, Poisson
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class Linear(nn.Module):
@@ -31,6 +36,9 @@ class Linear(nn.Module):
         """h (..., H) -> (..., V), in the parameters' dtype."""
         return kernels.linear(F.dropout(h, self.dropout, self.training), self.weight, self.bias)
 
+    def _stream(self, program: Program, h: Slot) -> Slot:
+        return program.linear(h, self.weight, self.bias)
+
 
 class Softmax(nn.Module):
     """P(v) is proportional to exp(V h + c): a softmax over all symbols. `weight` shares the embedding's (V, H)."""
@@ -49,17 +57,31 @@ class Softmax(nn.Module):
             self.linear.weight = weight
 
     def forward(self, h: Tensor) -> Categorical:
-        return Categorical(self.linear(h))
+        return self.distribution(self.linear(h))
+
+    def distribution(self, logits: Tensor) -> Categorical:
+        return Categorical(logits)
+
+    def _stream(self, program: Program, h: Slot) -> Slot:
+        return self.linear._stream(program, h)
 
 
 class BernoulliReadout(Linear):
+    """A bit for each of `output_size` places, with logits V h + c."""
+
+    distribution = Bernoulli
+
     def forward(self, h: Tensor) -> Bernoulli:  # type: ignore[override]
-        return Bernoulli(super().forward(h))
+        return self.distribution(super().forward(h))
 
 
 class PoissonReadout(Linear):
+    """A count for each of `output_size` places, with rates softplus(V h + c)."""
+
+    distribution = Poisson
+
     def forward(self, h: Tensor) -> Poisson:  # type: ignore[override]
-        return Poisson(super().forward(h))
+        return self.distribution(super().forward(h))
 
 
 class GaussianReadout(nn.Module):
@@ -70,7 +92,13 @@ class GaussianReadout(nn.Module):
         self.linear = Linear(input_size, 2 * output_size, dropout=dropout)
 
     def forward(self, h: Tensor) -> Gaussian:
-        mean, width = self.linear(h).chunk(2, -1)
+        return self.distribution(self.linear(h))
+
+    def _stream(self, program: Program, h: Slot) -> Slot:
+        return self.linear._stream(program, h)
+
+    def distribution(self, values: Tensor) -> Gaussian:
+        mean, width = values.chunk(2, -1)
         # A width of exactly zero would make the density infinite.
         return Gaussian(mean, kernels.softplus(width) + torch.finfo(width.dtype).tiny)
 

@@ -11,7 +11,7 @@ module's `.to(dtype)` would drop an imaginary part, and real products give a row
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,9 @@ from elman import kernels
 from elman.cells.options import number, whole
 from elman.core import REAL, Core
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class LRUState(NamedTuple):
@@ -89,6 +92,13 @@ class LRU(Core):
         h, last = kernels.linear_scan(self.eigenvalues(dtype), self.drive(x, dtype), state.h, lengths, reset)
         return self.read(h, x), LRUState(last)
 
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        a = program.constant(
+            torch.view_as_real(self.eigenvalues(torch.promote_types(self.C.dtype, torch.complex64))).flatten()
+        )
+        h = program.scan(a, program.linear(x, self.driving()), state.h, is_complex=True)
+        return program.add(program.linear(h, self.reading()), program.linear(x, self.D))
+
     def eigenvalues(self, dtype: torch.dtype) -> Tensor:
         """lambda = exp(-exp(nu) + i exp(theta)), (N,) complex."""
         nu, theta = self.nu.to(REAL[dtype]), self.theta.to(REAL[dtype])
@@ -96,15 +106,21 @@ class LRU(Core):
 
     def drive(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """gamma * (B x): x (..., D) -> (..., N) complex."""
-        gamma = torch.exp(self.gamma_log)[:, None, None]
-        Bx = kernels.linear(x, (gamma * self.B).flatten(0, 1)).to(REAL[dtype])
+        Bx = kernels.linear(x, self.driving()).to(REAL[dtype])
         return torch.view_as_complex(Bx.unflatten(-1, (-1, 2)))
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         """Re(C h) + D x: h (..., N) complex, x (..., D) -> (..., H)."""
-        conjugate = self.C * self.C.new_tensor([1.0, -1.0])  # Re(c h) = Re c Re h - Im c Im h
-        y = kernels.linear(torch.view_as_real(h).flatten(-2), conjugate.flatten(1)) + kernels.linear(x, self.D)
+        y = kernels.linear(torch.view_as_real(h).flatten(-2), self.reading()) + kernels.linear(x, self.D)
         return y.to(x.dtype)
+
+    def driving(self) -> Tensor:
+        """gamma * B as a real matrix (2N, D): real, imaginary, real, ..."""
+        return (torch.exp(self.gamma_log)[:, None, None] * self.B).flatten(0, 1)
+
+    def reading(self) -> Tensor:
+        """Re(C h) as a real matrix (H, 2N): Re(c h) = Re c Re h - Im c Im h."""
+        return (self.C * self.C.new_tensor([1.0, -1.0])).flatten(1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state_size={self.state_size}"

@@ -11,7 +11,7 @@ with logarithms of the state; the scan here does not, so that a carried state ma
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,10 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.options import Activation, choice
 from elman.core import Core
+from elman.kernels.stream import Unstreamable
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 def positive(v: Tensor) -> Tensor:
@@ -77,6 +81,14 @@ class MinGRU(Core):
         keep, drive = self.coefficients(x, state.h.dtype)
         h, last = kernels.linear_scan(keep, drive, state.h, lengths, reset)
         return h.to(x.dtype), MinGRUState(last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        if self.form != "plain":
+            raise Unstreamable("minGRU with the candidate of the log form")
+        v, H = program.linear(x, self.U, self.b), self.output_size
+        z, n = program.cut(v, 0, H), program.cut(v, H, H)
+        drive = program.mul(program.map("sigmoid", z), n)
+        return program.scan(program.map("sigmoid", program.negative(z)), drive, state.h)
 
     def coefficients(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> 1 - z and z * n, each (..., H)."""

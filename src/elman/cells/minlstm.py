@@ -9,7 +9,7 @@ The gates are normalised to sum to one, so the scale of h does not depend on tim
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,10 @@ from elman.cells import initial
 from elman.cells.mingru import FORMS
 from elman.cells.options import choice
 from elman.core import Core
+from elman.kernels.stream import Unstreamable
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class MinLSTMState(NamedTuple):
@@ -61,6 +65,15 @@ class MinLSTM(Core):
         keep, drive = self.coefficients(x, state.h.dtype)
         h, last = kernels.linear_scan(keep, drive, state.h, lengths, reset)
         return h.to(x.dtype), MinLSTMState(last)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        if self.form != "plain":
+            raise Unstreamable("minLSTM with the candidate of the log form")
+        v, H = program.linear(x, self.U, self.b), self.output_size
+        closed_f, closed_i = (program.map("softplus", program.negative(program.cut(v, k * H, H))) for k in (0, 1))
+        ratio = program.add(closed_i, program.negative(closed_f))
+        drive = program.mul(program.map("sigmoid", program.negative(ratio)), program.cut(v, 2 * H, H))
+        return program.scan(program.map("sigmoid", ratio), drive, state.h)
 
     def coefficients(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> f / (f + i) and i / (f + i) * n, each (..., H)."""

@@ -14,7 +14,7 @@ and y may differ; the paper restricts it to a diagonal.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from elman import kernels
 from elman.cells.options import choice
 from elman.cells.s4d import checked_pairs, checked_steps, linear_poles, spread_steps, zero_order_hold
 from elman.core import REAL, Core
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 def hippo_normal(N: int) -> tuple[Tensor, Tensor]:
@@ -114,6 +117,16 @@ class S5(Core):
         h, last = kernels.linear_scan(a, self.drive(b, x), state.h, lengths, reset)
         return self.read(h, x), S5State(last)
 
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        a, b = self.discrete(torch.promote_types(self.C.dtype, torch.complex64))
+        h = program.scan(
+            program.constant(torch.view_as_real(a).flatten()),
+            program.linear(x, self.driving(b)),
+            state.h,
+            is_complex=True,
+        )
+        return program.add(program.linear(h, self.reading()), program.linear(x, self.D))
+
     def discrete(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """exp(dt A), (N / 2,) complex, and (exp(dt A) - 1) / A * B, (N / 2, D) complex."""
         a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt, dtype)
@@ -121,14 +134,20 @@ class S5(Core):
 
     def drive(self, b: Tensor, x: Tensor) -> Tensor:
         """b x: b (N / 2, D) complex, x (..., D) -> (..., N / 2) complex, as one real product."""
-        rows = torch.view_as_real(b).transpose(1, 2).flatten(0, 1)  # (N, D): real, imaginary, real, ...
-        return torch.view_as_complex(kernels.linear(x, rows).unflatten(-1, (-1, 2)))
+        return torch.view_as_complex(kernels.linear(x, self.driving(b)).unflatten(-1, (-1, 2)))
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         """2 Re(C h) + D x: h (..., N / 2) complex, x (..., D) -> (..., H)."""
-        conjugate = self.C * self.C.new_tensor([2.0, -2.0])  # 2 Re(c h) = 2 Re c Re h - 2 Im c Im h
-        y = kernels.linear(torch.view_as_real(h).flatten(-2), conjugate.flatten(1)) + kernels.linear(x, self.D)
+        y = kernels.linear(torch.view_as_real(h).flatten(-2), self.reading()) + kernels.linear(x, self.D)
         return y.to(x.dtype)
+
+    def driving(self, b: Tensor) -> Tensor:
+        """b (N / 2, D) complex as a real matrix (N, D): real, imaginary, real, ..."""
+        return torch.view_as_real(b).transpose(1, 2).flatten(0, 1)
+
+    def reading(self) -> Tensor:
+        """2 Re(C h) as a real matrix (H, N): 2 Re(c h) = 2 Re c Re h - 2 Im c Im h."""
+        return (self.C * self.C.new_tensor([2.0, -2.0])).flatten(1)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state_size={self.state_size}, init={self.init!r}"

@@ -16,6 +16,9 @@ the slot of y:
     for core, part in zip(self.cores, state):                                       # a stack
         x = program.core(core, x, part)                                             # asks each core for its `_stream`
 
+The read-out of a model takes part by `_stream(program, h) -> Slot`, which appends its product, and `distribution`,
+which makes of its result what the read-out gives; without them it is called with the core's output.
+
 A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs. Where a
 core has no `_stream`, or raises `Unstreamable` for an option without a native form, the whole module is scanned in
 steps of one.
@@ -120,6 +123,10 @@ class Program:
         """x * y."""
         return self._combine(1, x, y)
 
+    def negative(self, x: Slot) -> Slot:
+        """-x."""
+        return self.mul(x, self.constant(torch.full((x.width,), -1.0)))
+
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         """gain * (x - mean x) / sqrt(var x + eps) + bias, for each row."""
         g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
@@ -179,9 +186,16 @@ class Stream:
             raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
         self.batch_size = batch_size
         model = copy.deepcopy(module).eval().requires_grad_(False)
-        self._embed, self._readout = getattr(model, "embed", None), getattr(model, "readout", None)
-        core: Any = model.core if self._embed is not None else model
-        self._engine = _native(core, batch_size) or _Scanned(core, batch_size)
+        self._embed: Any = getattr(model, "embed", None)
+        self._finish: Any = getattr(model, "readout", None)
+        core: Any = model if self._embed is None else model.core
+        if not core.causal:
+            raise InputError(
+                f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
+            )
+        self._engine = _native(core, self._finish, batch_size) or _Scanned(core, batch_size)
+        if self.native and hasattr(self._finish, "_stream"):
+            self._finish = self._finish.distribution
 
     @property
     def native(self) -> bool:
@@ -193,7 +207,7 @@ class Stream:
         if self._embed is None:
             return self._engine.arrays(x) if isinstance(x, np.ndarray) else self._engine.rows(x)
         with torch.no_grad():
-            return self._readout(self._engine.rows(self._embed(torch.as_tensor(x))))  # type: ignore[misc]
+            return self._finish(self._engine.rows(self._embed(torch.as_tensor(x))))
 
     @property
     def state(self) -> State:
@@ -211,12 +225,14 @@ class Stream:
 class _Native:
     """A program, its input and output, and its states."""
 
-    def __init__(self, core: Any, batch_size: int, dtype: torch.dtype) -> None:
+    def __init__(self, core: Any, readout: Any, batch_size: int, dtype: torch.dtype) -> None:
         program = Program(batch_size, dtype)
         self._like = core.init_state(batch_size)
         x = program.slot(core.input_size)
         self._slots = states.map(lambda leaf: program.slot(_width(leaf, dtype)), self._like)  # type: ignore[arg-type,return-value]
         y = program.core(core, x, self._slots)
+        if hasattr(readout, "_stream"):
+            y = readout._stream(program, y)
         self._program, self._dtype = program.native, dtype
         self._in, self._out = x.number, y.number
         self._shape, self._input = (batch_size, y.width), (batch_size, x.width)
@@ -274,12 +290,12 @@ class _Scanned:
         self._state = states.map(Tensor.clone, state)
 
 
-def _native(core: Any, batch_size: int) -> _Native | None:
+def _native(core: Any, readout: Any, batch_size: int) -> _Native | None:
     dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(core.init_state(1)))}
     if kernels.active() != "native" or len(dtypes) != 1 or not dtypes <= set(SUFFIX):
         return None
     try:
-        return _Native(core, batch_size, dtypes.pop())
+        return _Native(core, readout, batch_size, dtypes.pop())
     except Unstreamable:
         return None
 

@@ -1,0 +1,141 @@
+"""Streams of cells, words and whole models: equal to `scan`, bit for bit, for any number of sessions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elman import kernels
+from elman import state as states
+from elman.cells import CELLS, cell
+from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residual, Stack, WeightDrop, Zoneout, stack
+from elman.core import Core
+from elman.embed import Embedding
+from elman.errors import InputError
+from elman.kernels.stream import Stream
+from elman.model import SequenceModel
+from elman.readout import AdaptiveSoftmax, BernoulliReadout, GaussianReadout, PoissonReadout, Softmax
+
+native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
+NATIVE_CELLS = {"elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s5"}
+VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
+WORDS = {
+    "stack": lambda: stack("gru", 5, 9, layers=3, residual=True, norm="layer", dropout=0.2),
+    "rms": lambda: stack("lstm", 5, 9, layers=2, norm="rms"),
+    "inputs": lambda: Stack(cell("elman", 5, 3), cell("lru", 8, 4), inputs="all"),
+    "parallel": lambda: Parallel(cell("gru", 5, 3), Stack(Norm(5), Dense(5, 5, activation="silu"))),
+    "residual": lambda: Residual(Stack(cell("mgu", 5, 7), Dense(7, 5, activation="softplus"))),
+    "wrapped": lambda: Dropout(WeightDrop(cell("lstm", 5, 4), 0.5), 0.5),
+}
+
+
+def same(given: Tensor, wanted: Tensor) -> bool:
+    """Bit for bit on the native kernels; Torch's own promise rounding."""
+    return torch.equal(given, wanted) if kernels.active() == "native" else torch.allclose(given, wanted, atol=1e-5)
+
+
+def check(core: Core, rows: int, *, native: bool) -> None:
+    core = core.eval()
+    x = torch.randn(rows, 6, core.input_size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        y, last = core.scan(x)
+    stream = Stream(core, rows)
+    assert stream.native == (native and kernels.active() == "native")
+    for t in range(6):
+        assert same(torch.from_numpy(stream.step(x[:, t].numpy())), y[:, t])
+    assert all(map(same, states.leaves(stream.state), states.leaves(last)))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_every_cell_streams_as_it_scans(name, options, rows):
+    torch.manual_seed(0)
+    plain = options.get("form", "plain") == "plain" and not options.get("layer_norm", False)
+    plain = plain and not {"peephole", "coupled", "projection", "candidate"} & set(options)
+    check(cell(name, 5, 5, **options), rows, native=name in NATIVE_CELLS and plain)
+
+
+@pytest.mark.parametrize("rows", [1, 17])
+@pytest.mark.parametrize("name", WORDS)
+def test_every_word_streams_as_it_scans(name, rows):
+    torch.manual_seed(0)
+    check(WORDS[name](), rows, native=True)
+
+
+def test_what_has_no_native_form_is_scanned():
+    check(Zoneout(cell("gru", 5, 4), 0.1), 2, native=False)
+
+
+@pytest.mark.parametrize(
+    "readout",
+    [Softmax(9, 11), BernoulliReadout(9, 3), PoissonReadout(9, 3), GaussianReadout(9, 3), AdaptiveSoftmax(9, 11, [4])],
+)
+def test_models_stream_as_they_scan(readout):
+    torch.manual_seed(0)
+    model = SequenceModel(Embedding(11, 5), WORDS["stack"](), readout).eval()
+    symbols = torch.randint(0, 11, (3, 6))
+    with torch.no_grad():
+        wanted, _ = model.scan(symbols)
+    stream = Stream(model, 3)
+    for t in range(6):
+        given = stream.step(symbols[:, t])
+        for tensor in ("logits", "mean", "std"):
+            if hasattr(wanted, tensor):
+                assert same(getattr(given, tensor), getattr(wanted, tensor)[:, t])
+        assert same(given.mode, wanted.mode[:, t])
+
+
+def test_sessions_fork_and_roll_back():
+    torch.manual_seed(0)
+    core = stack("gru", 3, 4, layers=2)
+    one, two = Stream(core, 1), Stream(core, 2)
+    one.step(torch.ones(1, 3))
+    saved = one.state
+    ahead = one.step(torch.zeros(1, 3))
+    two.state = states.repeat(saved, 2)
+    both = two.step(torch.tensor([[0.0] * 3, [1.0] * 3]))
+    assert same(both[:1], ahead) and not torch.equal(both[0], both[1])
+    one.state = saved
+    assert torch.equal(one.step(torch.zeros(1, 3)), ahead)
+
+
+def test_the_weights_are_a_snapshot():
+    torch.manual_seed(0)
+    core = cell("gru", 3, 4)
+    stream, before = Stream(core, 1), core.scan(torch.ones(1, 1, 3))[0][:, 0]
+    with torch.no_grad():
+        core.W.zero_(), core.U.zero_()
+    assert same(stream.step(torch.ones(1, 3)), before.detach())
+
+
+BAD: dict[str, tuple[object, str]] = {
+    "width": (np.zeros((2, 4), np.float32), r"float32\[2, 3\]"),
+    "rows": (np.zeros((1, 3), np.float32), r"float32\[2, 3\]"),
+    "dtype": (np.zeros((2, 3), np.complex64), r"complex64\[2, 3\]"),
+}
+
+
+@native_only
+def test_double_rows_are_narrowed():
+    x = np.random.default_rng(0).normal(size=(2, 3))
+    core = cell("gru", 3, 4)
+    assert np.array_equal(Stream(core, 2).step(x), Stream(core, 2).step(x.astype(np.float32)))
+
+
+@native_only
+@pytest.mark.parametrize(("x", "message"), BAD.values(), ids=BAD)
+def test_bad_rows_are_refused(x, message):
+    with pytest.raises(InputError, match=message):
+        Stream(cell("gru", 3, 4), 2).step(x)
+
+
+def test_bad_states_sizes_and_cores_are_refused():
+    with pytest.raises(InputError, match="at least one row"):
+        Stream(cell("gru", 3, 4), 0)
+    with pytest.raises(InputError, match="reads the future"):
+        Stream(Bidirectional(cell("gru", 3, 4), cell("gru", 3, 4)), 1)
+    stream = Stream(cell("gru", 3, 4), 1)
+    with pytest.raises(InputError, match="state"):
+        stream.state = (Tensor([[1.0]]),)
