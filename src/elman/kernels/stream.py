@@ -187,15 +187,14 @@ class Stream:
         self.batch_size = batch_size
         model = copy.deepcopy(module).eval().requires_grad_(False)
         self._embed: Any = getattr(model, "embed", None)
-        self._finish: Any = getattr(model, "readout", None)
+        readout: Any = getattr(model, "readout", None)
         core: Any = model if self._embed is None else model.core
         if not core.causal:
             raise InputError(
                 f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
             )
-        self._engine = _native(core, self._finish, batch_size) or _Scanned(core, batch_size)
-        if self.native and hasattr(self._finish, "_stream"):
-            self._finish = self._finish.distribution
+        self._engine = _native(core, readout, batch_size) or _Scanned(core, batch_size)
+        self._finish: Any = readout.distribution if self.native and hasattr(readout, "_stream") else readout
 
     @property
     def native(self) -> bool:
