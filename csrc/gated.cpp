@@ -124,8 +124,9 @@ class Run {
   static constexpr int L = lanes<T>, scratch_width = 12 * L;  // at most 12 sums of a row at a time
 
  public:
-  Run(const GatedLoop<T>& loop, int threads)
+  Run(const GatedLoop<T>& loop, bool relu, int threads)
       : p_(loop),
+        relu_(relu),
         order_(p_.B, p_.T, p_.lengths),
         padded_(padded_width<T>(p_.H)),
         division_(order_, (p_.H + L - 1) / L, p_.H * p_.H * (Cell::first + Cell::second), threads) {
@@ -227,6 +228,7 @@ class Run {
     f.u = u(rank, t) + j * L;
     f.H = p_.H;
     f.count = p_.H - j * L;
+    f.relu = relu_;
     f.extra = p_.extra ? load<Vec<T>>(extra_.get() + j * L) : Vec<T>{};
     f.h = load<Vec<T>>(h_[t & 1].get() + at);
     f.save = p_.saved ? p_.saved + (order_.begin[t] + rank) * Cell::saves * padded_ + j * L : nullptr;
@@ -266,6 +268,7 @@ class Run {
   }
 
   GatedLoop<T> p_;
+  bool relu_;
   Order order_;
   int64_t padded_;
   Division division_;
@@ -281,8 +284,9 @@ class RunBack {
   static constexpr int ready = Cell::second > 0 ? 1 : 0;  // gate 0 must wait for the second product's gradient
 
  public:
-  RunBack(const GatedLoopBack<T>& loop, int threads)
+  RunBack(const GatedLoopBack<T>& loop, bool relu, int threads)
       : p_(loop),
+        relu_(relu),
         order_(p_.B, p_.T, p_.lengths),
         padded_(padded_width<T>(p_.H)),
         wide_((p_.H + P - 1) / P * P),
@@ -383,6 +387,7 @@ class RunBack {
     Backward<T> b;
     b.save = p_.saved + (order_.begin[t] + rank) * Cell::saves * padded_ + j * L;
     b.stride = padded_;
+    b.relu = relu_;
     b.extra = p_.extra ? load<Vec<T>>(extra_.get() + j * L) : Vec<T>{};
     b.y = Cell::saves == 0 ? load_some(y, count) : Vec<T>{};
     b.h = fresh ? Vec<T>{} : load_some(t > 0 ? y - p_.H : p_.h0 + row * p_.H + j * L, count);
@@ -435,6 +440,7 @@ class RunBack {
   }
 
   GatedLoopBack<T> p_;
+  bool relu_;
   Order order_;
   int64_t padded_, wide_;
   Division division_;
@@ -450,16 +456,16 @@ void start(R& run) {
 
 template <class T>
 void gated(int kind, const GatedLoop<T>& loop, int threads) {
-  each_cell(kind, [&](auto cell) {
-    Run<decltype(cell), T> run(loop, threads);
+  each_cell(kind, [&](auto cell, bool relu) {
+    Run<decltype(cell), T> run(loop, relu, threads);
     start(run);
   });
 }
 
 template <class T>
 void gated_back(int kind, const GatedLoopBack<T>& loop, int threads) {
-  each_cell(kind, [&](auto cell) {
-    RunBack<decltype(cell), T> run(loop, threads);
+  each_cell(kind, [&](auto cell, bool relu) {
+    RunBack<decltype(cell), T> run(loop, relu, threads);
     start(run);
   });
 }

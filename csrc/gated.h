@@ -18,6 +18,7 @@ struct Forward {
   Vec<T> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
   Vec<T> h, c;       // the state before; c becomes the state after
   Vec<T> z;          // kept from the first product to the second
+  bool relu;         // which phi
   T* save;           // value i goes to save + i * stride; null in inference
   int64_t stride;
 
@@ -31,6 +32,7 @@ template <class T>
 struct Backward {
   const T* save;
   int64_t stride;
+  bool relu;
   Vec<T> extra;
   Vec<T> h, y, c;  // the state before, the output, LSTM's cell before
   Vec<T> D, dc;    // gradients of h and of LSTM's c; dc becomes that of c'
@@ -44,74 +46,63 @@ ELMAN_INLINE Vec<T> slope_of_logistic(Vec<T> s) {
   return s * (T(1) - s);
 }
 
-struct Tanh {
-  template <class T>
-  static ELMAN_INLINE Vec<T> value(Vec<T> x) {
-    return hyperbolic_tangent<T>(x);
-  }
-  template <class T>
-  static ELMAN_INLINE Vec<T> pull(Vec<T> y, Vec<T> g) {
-    return g * (T(1) - y * y);
-  }
-};
+// phi is tanh or relu. Which one is a branch that is always predicted, not one more copy of the loop to compile.
+template <class T>
+ELMAN_INLINE Vec<T> phi(bool relu, Vec<T> x) {
+  if (relu) return x < T(0) ? Vec<T>{} : x;  // NaN stays
+  return hyperbolic_tangent<T>(x);
+}
 
-struct Relu {
-  template <class T>
-  static ELMAN_INLINE Vec<T> value(Vec<T> x) {
-    return x < T(0) ? Vec<T>{} : x;  // NaN stays
-  }
-  template <class T>
-  static ELMAN_INLINE Vec<T> pull(Vec<T> y, Vec<T> g) {
-    return y <= T(0) ? Vec<T>{} : g;
-  }
-};
+// The gradient g of phi as that of its argument, by its value y.
+template <class T>
+ELMAN_INLINE Vec<T> phi_back(bool relu, Vec<T> y, Vec<T> g) {
+  if (relu) return y <= T(0) ? Vec<T>{} : g;
+  return g * (T(1) - y * y);
+}
 
 // h = phi(u + W h')
-template <class Phi>
 struct ElmanCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 0;
   static constexpr bool has_c = false, shared_last = false, side = false;
   template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>&) {
-    return Phi::template value<T>(a[0]);
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
+    return phi<T>(f.relu, a[0]);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = b.gu[0] = Phi::template pull<T>(b.y, b.D);
+    b.g[0] = b.gu[0] = phi_back<T>(b.relu, b.y, b.D);
     b.direct = Vec<T>{};
   }
 };
 
 // h = phi(u + w * h')
-template <class Phi>
 struct IndRnnCell {
   static constexpr int gates = 1, first = 0, second = 0, saves = 0;
   static constexpr bool has_c = false, shared_last = false, side = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>*, Forward<T>& f) {
-    return Phi::template value<T>(fma(f.extra, f.h, f.input(0)));
+    return phi<T>(f.relu, fma(f.extra, f.h, f.input(0)));
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.gu[0] = Phi::template pull<T>(b.y, b.D);
+    b.gu[0] = phi_back<T>(b.relu, b.y, b.D);
     b.direct = b.extra * b.gu[0];
   }
 };
 
 // h = (1 - a) * h' + a * phi(u + W h')
-template <class Phi>
 struct RateCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 1;
   static constexpr bool has_c = false, shared_last = false, side = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> phi = Phi::template value<T>(a[0]);
-    f.keep(0, phi);
-    return fma(f.extra, phi, (T(1) - f.extra) * f.h);
+    const Vec<T> rate = phi<T>(f.relu, a[0]);
+    f.keep(0, rate);
+    return fma(f.extra, rate, (T(1) - f.extra) * f.h);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = b.gu[0] = Phi::template pull<T>(b.kept(0), b.extra * b.D);
+    b.g[0] = b.gu[0] = phi_back<T>(b.relu, b.kept(0), b.extra * b.D);
     b.direct = (T(1) - b.extra) * b.D;
   }
 };
@@ -235,20 +226,20 @@ struct MguCell {
   }
 };
 
-// f(Cell{}) for a kind: the order is that of KINDS in elman/kernels/native/gated.py.
+// f(Cell{}, relu) for a kind: the order is that of KINDS in elman/kernels/native/gated.py.
 template <class F>
 ELMAN_INLINE void each_cell(int kind, const F& f) {
   switch (kind) {
-    case 0: return f(ElmanCell<Tanh>{});
-    case 1: return f(ElmanCell<Relu>{});
-    case 2: return f(IndRnnCell<Tanh>{});
-    case 3: return f(IndRnnCell<Relu>{});
-    case 4: return f(RateCell<Tanh>{});
-    case 5: return f(RateCell<Relu>{});
-    case 6: return f(GruCell{});
-    case 7: return f(GruBeforeCell{});
-    case 8: return f(LstmCell{});
-    default: return f(MguCell{});
+    case 0:
+    case 1: return f(ElmanCell{}, kind == 1);
+    case 2:
+    case 3: return f(IndRnnCell{}, kind == 3);
+    case 4:
+    case 5: return f(RateCell{}, kind == 5);
+    case 6: return f(GruCell{}, false);
+    case 7: return f(GruBeforeCell{}, false);
+    case 8: return f(LstmCell{}, false);
+    default: return f(MguCell{}, false);
   }
 }
 

@@ -40,8 +40,8 @@ class Step {
   static constexpr int L = lanes<T>;
 
  public:
-  Step(int64_t B, int64_t H, int64_t stride, const T* w, const T* extra, int64_t extra_size)
-      : B_(B), H_(H), stride_(stride), blocks_((H + L - 1) / L) {
+  Step(bool relu, int64_t B, int64_t H, int64_t stride, const T* w, const T* extra, int64_t extra_size)
+      : relu_(relu), B_(B), H_(H), stride_(stride), blocks_((H + L - 1) / L) {
     if (Cell::first > 0) first_ = pack(w, 0, Cell::first);
     if (Cell::second > 0) second_ = pack(w, Cell::first, Cell::second);
     extra_ = zeros(stride);
@@ -103,6 +103,7 @@ class Step {
         f.u = u + row * Cell::gates * stride_ + (j + i) * L;
         f.H = stride_;
         f.count = L;
+        f.relu = relu_;
         f.extra = load<Vec<T>>(extra_.get() + (j + i) * L);
         f.h = load<Vec<T>>(h + at);
         f.save = nullptr;
@@ -118,6 +119,7 @@ class Step {
       }
   }
 
+  bool relu_;
   int64_t B_, H_, stride_, blocks_;
   Buffer<T> first_, second_, extra_, next_, q_, z_, scratch_;
 };
@@ -144,8 +146,8 @@ class Steps final : public Program<T> {
   void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size, int h,
              int c) override {
     const int u = product(x, width(h), gates, U, b);
-    each_cell(kind, [&](auto cell) {
-      auto step = std::make_shared<Step<decltype(cell), T>>(B_, width(h), slots_[h].stride, w, extra, extra_size);
+    each_cell(kind, [&](auto cell, bool relu) {
+      auto step = std::make_shared<Step<decltype(cell), T>>(relu, B_, width(h), slots_[h].stride, w, extra, extra_size);
       const T* from = at(u, 0);
       T *ht = at(h, 0), *ct = c < 0 ? nullptr : at(c, 0);
       steps_.push_back([=] { (*step)(from, ht, ct); });
@@ -172,7 +174,7 @@ class Steps final : public Program<T> {
     const T* from = at(x, 0);
     T* to = at(y, 0);
     if (function == 4) {
-      steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, Relu::value<T>(load<Vec<T>>(from + i))); }); });
+      steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, phi<T>(true, load<Vec<T>>(from + i))); }); });
     } else {
       Elementwise<T>* const kernels[] = {sigmoid<T>, tanh<T>, softplus<T>, silu<T>};
       Elementwise<T>* f = kernels[function];
