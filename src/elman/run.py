@@ -226,7 +226,8 @@ def _build(
         valid, bits = processes.from_first(*numbers)
         return {"valid": valid, "bits_per_character": bits}
 
-    return Run(unit, streams, optimiser, schedule, state, advance, recorder, processes, evaluate, save)
+    characters = splits.train.characters / splits.train.tokens
+    return Run(unit, streams, optimiser, schedule, state, advance, recorder, processes, evaluate, save, characters)
 
 
 def _test(lm: LanguageModel, splits: Splits, step: int, recorder: Recorder) -> None:

@@ -63,12 +63,13 @@ class Run:
     ranks: Ranks
     evaluate: Callable[[int], dict[str, float]]
     save: Callable[[str, Run], None]
+    characters_per_token: float = 1.0
 
 
 def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
     """Turn the loop until the steps are done, validation stops improving, or someone asks it to stop."""
     advance, ranks = run.advance, run.ranks
-    progress = Progress(config.steps, advance.step, ranks.first)
+    progress = Progress(config.steps, advance.step, ranks.first, run.characters_per_token)
     norms: list[float] = []
     with listening() as request:
         while advance.step < config.steps and not (config.patience and advance.bad >= config.patience):

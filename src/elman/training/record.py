@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -82,8 +83,9 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 class Progress:
     """Loss, tokens per second, time left, on standard error: one line that changes on a terminal, else plain lines."""
 
-    def __init__(self, steps: int, done: int, shown: bool) -> None:
+    def __init__(self, steps: int, done: int, shown: bool, characters_per_token: float = 1.0) -> None:
         self.steps, self.first, self.shown = steps, done, shown
+        self.bits = 1 / (math.log(2) * characters_per_token)  # per character, for a nat per token
         self.start = self.last = time.monotonic()
         self.tokens = 0
 
@@ -96,7 +98,8 @@ class Progress:
         self.last = now
         seconds = max(1e-9, now - self.start)
         left = seconds / max(1, step - self.first) * (self.steps - step)
-        text = f"step {step}/{self.steps}  loss {loss:.4f}  {self.tokens / seconds:,.0f} tokens/s  {clock(left)} left"
+        numbers = f"loss {loss:.4f}  {loss * self.bits:.3f} bits/character  {self.tokens / seconds:,.0f} tokens/s"
+        text = f"step {step}/{self.steps}  {numbers}  {clock(left)} left"
         print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
