@@ -2,9 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from elman.decoding.sample import Carried, Sampler, Sampling, generator
+from elman import kernels
+from elman import state as states
+from elman.decoding.sample import Carried, Sampler, Sampling, _Scanned, _Streamed, generator
 from elman.distributions import Categorical
 from elman.errors import InputError
+from elman.tasks.language_model import ModelConfig, build
 
 P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 NONE = np.zeros(5, dtype=bool)
@@ -87,3 +90,19 @@ def test_the_state_is_all_that_a_sampler_needs():
     second = Sampler(Counter(), first.state, Sampling(repetition_penalty=1.2))
     assert some + [second.next().tolist() for _ in range(5)] == whole
     assert second.state.core.tolist() == [[8.0], [8.0]]
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
+@pytest.mark.parametrize("name", ["gru", "lstm", "mingru"])
+def test_a_streamed_model_samples_what_its_scan_samples(name):
+    """The stepper is a native stream, and the bits are those of the scan: the same symbols, the same last state."""
+    torch.manual_seed(0)
+    model = build(ModelConfig(cell=name, size=16, layers=2), 9).eval()
+    seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 0], [3, 0]])
+    start = Carried(model.scan(torch.tensor([[1, 2], [3, 4], [5, 6]]))[1], torch.tensor([2, 4, 6]), seen, draws)
+    streamed, scanned = Sampler(model, start, Sampling()), Sampler(model, start, Sampling())
+    scanned.stepper = _Scanned(model, start.core)
+    assert isinstance(streamed.stepper, _Streamed) and streamed.stepper.stream.native
+    assert [streamed.next().tolist() for _ in range(20)] == [scanned.next().tolist() for _ in range(20)]
+    for a, b in zip(states.leaves(streamed.state), states.leaves(scanned.state), strict=True):
+        assert torch.equal(a, b)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman.errors import InputError
+from elman.kernels.stream import Stream
+from elman.model import SequenceModel
 from elman.state import State
 
 
@@ -85,8 +87,8 @@ class Sampler:
     """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it."""
 
     def __init__(self, model: Any, start: Carried, settings: Sampling) -> None:
-        self.model, self.settings = model, settings
-        self.core = start.core
+        self.settings = settings
+        self.stepper = _stepper(model, start.core, len(start.token))
         self.token = start.token.numpy().copy()
         self.seen = start.seen.numpy().copy()
         self.draws = start.draws.numpy().copy()
@@ -94,9 +96,7 @@ class Sampler:
 
     def next(self) -> NDArray[np.int64]:
         """The next symbol (B,) of each row."""
-        with torch.inference_mode():
-            predicted, self.core = self.model.scan(torch.from_numpy(self.token)[:, None], self.core)
-            log_probs = predicted.log_probs()[:, 0].float().cpu().numpy()
+        log_probs = self.stepper.step(self.token)
         chosen = [
             self.settings.choose(row, seen, g.random())
             for row, seen, g in zip(log_probs, self.seen, self.generators, strict=True)
@@ -109,7 +109,48 @@ class Sampler:
     @property
     def state(self) -> Carried:
         """What the rows go on from."""
-        return Carried(self.core, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, self.draws)))
+        return Carried(
+            self.stepper.state, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, self.draws))
+        )
+
+
+class _Streamed:
+    """A model as a stream: packed once, a step is one native call."""
+
+    def __init__(self, model: SequenceModel, state: State, batch_size: int) -> None:
+        self.stream = Stream(model, batch_size)
+        self.stream.state = state
+
+    def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
+        """The log-probabilities (B, V) of what follows the symbols (B,)."""
+        log_probs: NDArray[Any] = self.stream.step(token).log_probs().numpy()
+        return log_probs
+
+    @property
+    def state(self) -> State:
+        return self.stream.state
+
+
+class _Scanned:
+    """Anything with a `scan`, in steps of one."""
+
+    def __init__(self, model: Any, state: State) -> None:
+        self.model, self.state = model, state
+
+    @torch.inference_mode()
+    def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
+        """The log-probabilities (B, V) of what follows the symbols (B,)."""
+        predicted, self.state = self.model.scan(torch.from_numpy(token)[:, None], self.state)
+        log_probs: NDArray[Any] = predicted.log_probs()[:, 0].float().cpu().numpy()
+        return log_probs
+
+
+def _stepper(model: Any, state: State, batch_size: int) -> _Streamed | _Scanned:
+    # A stream takes rows as wide as the parameters, on the CPU: not bfloat16 activations.
+    streams = isinstance(model, SequenceModel) and getattr(model.embed, "dtype", None) is None
+    if streams and all(p.device.type == "cpu" for p in model.parameters()):
+        return _Streamed(model, state, batch_size)
+    return _Scanned(model, state)
 
 
 def generator(seed: int, drawn: int) -> np.random.Generator:
