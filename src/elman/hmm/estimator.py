@@ -271,7 +271,7 @@ class HiddenMarkovEstimator:
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import InputTags, Tags, TargetTags  # type: ignore[import-not-found, unused-ignore]
+        from sklearn.utils import InputTags, Tags, TargetTags
 
         return Tags(
             estimator_type=None,
