@@ -49,6 +49,11 @@ def test_the_repetition_penalty_is_for_what_was_seen():
     np.testing.assert_allclose(frequencies(Sampling(repetition_penalty=1.5), seen=seen), expected, atol=1e-3)
 
 
+def test_a_tiny_temperature_and_a_large_penalty_are_no_division_by_zero():
+    settings = Sampling(temperature=1e-3, repetition_penalty=3.0)
+    assert settings.choose(np.log(P) + 5, np.ones(5, dtype=bool), 0.5) == 0
+
+
 @pytest.mark.parametrize(
     "bad",
     [

@@ -14,9 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from elman.compose import Dense, Stack
+from elman.distributions import Categorical
 from elman.errors import InputError
 from elman.kernels.stream import Stream
 from elman.model import SequenceModel
+from elman.readout import Softmax
 from elman.state import State
 
 
@@ -59,10 +62,11 @@ class Sampling:
                 f"repetition_penalty is {self.repetition_penalty}; it must be positive, and 1 changes nothing"
             )
 
-    def choose(self, log_probs: NDArray[Any], seen: NDArray[np.bool_], u: float) -> int:
-        """A symbol, from log-probabilities (V,) and a uniform number u."""
-        scores = log_probs.astype(np.float64)
+    def choose(self, logits: NDArray[Any], seen: NDArray[np.bool_], u: float) -> int:
+        """A symbol, from logits (V,) and a uniform number u."""
+        scores = logits.astype(np.float64)
         if self.repetition_penalty != 1:
+            scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
             scores[seen] *= self.repetition_penalty
         if self.temperature == 0:
             return int(scores.argmax())
@@ -96,10 +100,10 @@ class Sampler:
 
     def next(self) -> NDArray[np.int64]:
         """The next symbol (B,) of each row."""
-        log_probs = self.stepper.step(self.token)
+        logits = self.stepper.step(self.token)
         chosen = [
             self.settings.choose(row, seen, g.random())
-            for row, seen, g in zip(log_probs, self.seen, self.generators, strict=True)
+            for row, seen, g in zip(logits, self.seen, self.generators, strict=True)
         ]
         self.token = np.array(chosen)
         self.seen[np.arange(len(chosen)), self.token] = True
@@ -115,20 +119,25 @@ class Sampler:
 
 
 class _Streamed:
-    """A model as a stream: packed once, a step is one native call."""
+    """Core and read-out as one stream, packed once; a step is one native call between numpy rows."""
 
-    def __init__(self, model: SequenceModel, state: State, batch_size: int) -> None:
-        self.stream = Stream(model, batch_size)
-        self.stream.state = state
+    def __init__(self, model: Any, state: State, batch_size: int) -> None:
+        linear = model.readout.linear
+        dense = Dense(linear.input_size, linear.output_size)
+        dense.U, dense.b = linear.weight, linear.bias
+        self.stream = Stream(Stack(model.core, dense), batch_size)
+        self.stream.state = (state, ())
+        self.embedding = model.embed.weight.detach().numpy().copy()
 
     def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
-        """The log-probabilities (B, V) of what follows the symbols (B,)."""
-        log_probs: NDArray[Any] = self.stream.step(token).log_probs().numpy()
-        return log_probs
+        """The logits (B, V) of what follows the symbols (B,)."""
+        logits: NDArray[Any] = self.stream.step(self.embedding[token])
+        return logits
 
     @property
     def state(self) -> State:
-        return self.stream.state
+        core: State = self.stream.state[0]
+        return core
 
 
 class _Scanned:
@@ -139,16 +148,17 @@ class _Scanned:
 
     @torch.inference_mode()
     def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
-        """The log-probabilities (B, V) of what follows the symbols (B,)."""
+        """The logits (B, V) of what follows the symbols (B,)."""
         predicted, self.state = self.model.scan(torch.from_numpy(token)[:, None], self.state)
-        log_probs: NDArray[Any] = predicted.log_probs()[:, 0].float().cpu().numpy()
-        return log_probs
+        logits = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
+        rows: NDArray[Any] = logits[:, 0].cpu().numpy()
+        return rows
 
 
 def _stepper(model: Any, state: State, batch_size: int) -> _Streamed | _Scanned:
     # A stream takes rows as wide as the parameters, on the CPU: not bfloat16 activations.
-    streams = isinstance(model, SequenceModel) and getattr(model.embed, "dtype", None) is None
-    if streams and all(p.device.type == "cpu" for p in model.parameters()):
+    plain = isinstance(model, SequenceModel) and isinstance(model.readout, Softmax) and model.embed.dtype is None
+    if plain and all(p.device.type == "cpu" for p in model.parameters()):
         return _Streamed(model, state, batch_size)
     return _Scanned(model, state)
 
