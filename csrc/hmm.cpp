@@ -62,7 +62,7 @@ struct Best {
 
 // y_j = sum_i x_i a_ij for one tile of columns; S interleaved partial sums hide the latency where there are few columns.
 template <class Algebra, int C, int S, class T>
-ELMAN_INLINE void product_tile(const T* __restrict a, const T* __restrict x, int64_t rows, T* __restrict y) {
+ELMAN_INLINE void product_tile(const T* __restrict a, const T* __restrict x, int64_t rows, Vec<T> (&y)[C]) {
   Vec<T> sum[S][C];
   for (int s = 0; s < S; ++s)
     for (int n = 0; n < C; ++n) sum[s][n] = splat<T>(Algebra::template zero<T>);
@@ -78,14 +78,18 @@ ELMAN_INLINE void product_tile(const T* __restrict a, const T* __restrict x, int
 #pragma GCC unroll 8
   for (int n = 0; n < C; ++n) {
     for (int s = 1; s < S; ++s) sum[0][n] = Algebra::join(sum[0][n], sum[s][n]);
-    store(y + n * lanes<T>, sum[0][n]);
+    y[n] = sum[0][n];
   }
 }
 
 template <class Algebra, int C, int S, class T>
 void product_tiles(const T* a, const T* x, Width<T> w, T* y) {
-  for (int64_t j = 0; j < w.padded; j += C * lanes<T>)
-    product_tile<Algebra, C, S>(a + j * w.rows, x, w.rows, y + j);
+  for (int64_t j = 0; j < w.padded; j += C * lanes<T>) {
+    Vec<T> sum[C];
+    product_tile<Algebra, C, S>(a + j * w.rows, x, w.rows, sum);
+#pragma GCC unroll 8
+    for (int n = 0; n < C; ++n) store(y + j + n * lanes<T>, sum[n]);
+  }
 }
 
 template <class Algebra, class T>
@@ -129,8 +133,9 @@ ELMAN_INLINE Vec<T> relative(Vec<T> x, T m) {
 // One row of numbers, copied to a padded buffer.
 template <class T>
 ELMAN_INLINE void read(const T* from, int64_t K, T* to, int64_t padded, T fill) {
-  std::memcpy(to, from, K * sizeof(T));
-  for (int64_t k = K; k < padded; ++k) to[k] = fill;
+  int64_t k = 0;
+  for (; k + lanes<T> <= K; k += lanes<T>) store(to + k, load<Vec<T>>(from + k));
+  for (; k < padded; ++k) to[k] = k < K ? from[k] : fill;
 }
 
 template <class T>
@@ -184,6 +189,79 @@ struct Scratch {
   }
 };
 
+// What a few steps of the filter read and write.
+template <class T>
+struct Steps {
+  const T *x, *start, *a;
+  const bool* reset;
+  T *p, *l, *shift, *scale;
+};
+
+// One step where the observation is hopeless for almost all of s: relative to what s can be in.
+template <class T>
+T weigh_again(const Steps<T>& o, int64_t t, Width<T> w, const T* s, T* u) {
+  T* l = o.l + t * w.padded;
+  o.shift[t] = rescale(o.x + t * w.K, s, w, l);
+  return weigh(s, l, u, w.padded);
+}
+
+// Nothing is left after what cannot be; a NaN stays one.
+template <class T>
+ELMAN_INLINE T inverse(T c) {
+  return c > 0 ? T(1) / c : c;
+}
+
+template <class T>
+void steps(int64_t count, Width<T> w, const Steps<T>& o, T* s, T* u) {
+  for (int64_t t = 0; t < count; ++t) {
+    if (o.reset[t]) read(o.start, w.K, s, w.padded, T(0));
+    if (o.p) std::memcpy(o.p + t * w.K, s, w.K * sizeof(T));
+    T c = weigh(s, o.l + t * w.padded, u, w.padded);
+    if (!(c >= least<T>)) c = weigh_again(o, t, w, s, u);
+    o.scale[t] = c;
+    product<Times>(o.a, u, w, s);
+    const T factor = inverse(c);
+    for (int64_t k = 0; k < w.padded; k += lanes<T>) store(s + k, Vec<T>(load<Vec<T>>(s + k) * factor));
+  }
+}
+
+// The same, to the bit, for states that fit in C registers: what the next step waits for never goes through memory.
+template <int C, int S, class T>
+void few_steps(int64_t count, Width<T> w, const Steps<T>& o, T* in_memory, T* u) {
+  constexpr int L = lanes<T>;
+  Vec<T> s[C];
+  const auto fetch = [&] {
+    for (int n = 0; n < C; ++n) s[n] = load<Vec<T>>(in_memory + n * L);
+  };
+  fetch();
+  for (int64_t t = 0; t < count; ++t) {
+    if (o.reset[t]) {
+      read(o.start, w.K, in_memory, w.padded, T(0));
+      fetch();
+    }
+    if (o.p)
+      for (int n = 0; n < C && n * L < w.K; ++n) store_some(o.p + t * w.K + n * L, s[n], w.K - n * L);
+    Vec<T> total{};
+#pragma GCC unroll 8
+    for (int n = 0; n < C; ++n) {
+      const Vec<T> v = s[n] * load<Vec<T>>(o.l + t * w.padded + n * L);
+      store(u + n * L, v);
+      total += v;
+    }
+    T c = sum_lanes<T>(total);
+    if (!(c >= least<T>)) {
+      for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
+      c = weigh_again(o, t, w, in_memory, u);
+    }
+    o.scale[t] = c;
+    product_tile<Times, C, S>(o.a, u, w.rows, s);
+    const T factor = inverse(c);
+#pragma GCC unroll 8
+    for (int n = 0; n < C; ++n) s[n] *= factor;
+  }
+  for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
+}
+
 // One row of the filter; p may be null.
 template <class T>
 void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, const T* state, int64_t length,
@@ -193,20 +271,11 @@ void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, c
   for (int64_t t0 = 0; t0 < length; t0 += chunk) {
     const int64_t count = std::min(chunk, length - t0);
     likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
-    for (int64_t t = t0; t < t0 + count; ++t) {
-      if (reset[t]) read(start, w.K, s, w.padded, T(0));
-      if (p) std::memcpy(p + t * w.K, s, w.K * sizeof(T));
-      T* l = z.l.get() + (t - t0) * w.padded;
-      T c = weigh(s, l, u, w.padded);
-      if (!(c >= least<T>)) {
-        shift[t] = rescale(x + t * w.K, s, w, l);
-        c = weigh(s, l, u, w.padded);
-      }
-      scale[t] = c;
-      product<Times>(a, u, w, s);
-      const T inverse = c > 0 ? T(1) / c : c;  // nothing is left after what cannot be; a NaN stays one
-      for (int64_t k = 0; k < w.padded; k += lanes<T>) store(s + k, Vec<T>(load<Vec<T>>(s + k) * inverse));
-    }
+    const Steps<T> o{x + t0 * w.K, start, a, reset + t0, p ? p + t0 * w.K : nullptr, z.l.get(), shift + t0, scale + t0};
+    if (w.padded == lanes<T>) few_steps<1, 4>(count, w, o, s, u);
+    else if (w.padded == 2 * lanes<T>) few_steps<2, 4>(count, w, o, s, u);
+    else if (w.padded == 4 * lanes<T>) few_steps<4, 2>(count, w, o, s, u);
+    else steps(count, w, o, s, u);
     for (int64_t t = t0; t < t0 + count; t += lanes<T>) {
       const int64_t some = t0 + count - t;
       store_some(log_c + t, Vec<T>(load_some(shift + t, some) + logarithm<T>(load_some(scale + t, some))), some);
@@ -283,11 +352,13 @@ void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T*
       const T mean = sum_lanes<T>(total);
       const bool known = likelihood && mean > 0;
       const T factor = known ? onward / mean : T(1), base = known ? g - onward : g - mean;
+      // It is 1 but for rounding, so the chain need not wait for it at every step.
+      const T carried = known && t % 16 && onward == g ? T(1) : factor;
       T* gx = o.gx + t * w.K;
       for (int64_t k = 0; k < w.padded; k += L) {
-        const Vec<T> d = fma(load<Vec<T>>(b + k), splat<T>(factor), splat<T>(base));
-        store(G + k, Vec<T>(load<Vec<T>>(r + k) * d));
-        if (k < w.K) store_some(gx + k, Vec<T>(load<Vec<T>>(s + k) * d), w.K - k);
+        const Vec<T> bk = load<Vec<T>>(b + k);
+        store(G + k, Vec<T>(load<Vec<T>>(r + k) * fma(bk, splat<T>(carried), splat<T>(base))));
+        if (k < w.K) store_some(gx + k, Vec<T>(load<Vec<T>>(s + k) * fma(bk, splat<T>(factor), splat<T>(base))), w.K - k);
       }
       if (o.gp)
         for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
