@@ -178,6 +178,7 @@ NB_MODULE(_native, m) {
     return false;
 #endif
   }, "Whether the module was built with OpenMP.");
+  def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind_scan<float>(m, "_f32", &Table<float>::linear_scan, &Table<float>::linear_scan_back);
   bind_scan<double>(m, "_f64", &Table<double>::linear_scan, &Table<double>::linear_scan_back);
   bind_scan<float>(m, "_c64", &Table<float>::complex_scan, &Table<float>::complex_scan_back);

@@ -152,6 +152,9 @@ struct Kernels {
   }
 };
 
+// memory.cpp
+void prefer_huge_pages(void* begin, int64_t bytes);
+
 // isa.cpp
 const Kernels& kernels();      // the chosen table
 const char* isa();             // its name

@@ -190,23 +190,26 @@ struct Backward {
     for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
   }
 
-  // sum (C,), the coefficients being constant: products are added up in registers over a block of time, and blocks in
-  // double, so that a long row does not lose the digits that one running float would.
+  // sum (C,), the coefficients being constant: products are added up over a block of time, and blocks in double, so that
+  // a long row does not lose the digits that one running float would.
   void constant_coefficients() const {
-    constexpr int64_t block = 32;
+    constexpr int64_t block = 32, tile = 512;  // what a block reads stays in the second-level cache, a tile's sums in the first
     clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
       const int64_t begin = std::max<int64_t>(end - block, 0);
       for (int64_t t = end - 1; t >= begin; --t) step(t, [](int64_t, auto) {});
-      each_channel([=](auto v, int64_t c) {
-        using V = decltype(v);
-        V part{};
-        for (int64_t t = end - 1; t >= begin; --t)
-          if (!reset[t]) part = Field::conj_product(load<V>(before(t) + c), load<V>(gb + t * n.C + c), part);
-        T lane[sizeof(V) / sizeof(T)];
-        store(lane, part);
-        for (int64_t i = 0; i < int64_t(sizeof(V) / sizeof(T)); ++i) sum[c + i] += double(lane[i]);
-      });
+      for (int64_t first = 0; first < C; first += tile) {
+        const int64_t width = std::min(tile, C - first);
+        T part[tile] = {};
+        for (int64_t t = end - 1; t >= begin; --t) {
+          if (reset[t]) continue;
+          each<T, typename Field::Element>(width, [&, x = before(t) + first, d = gb + t * n.C + first](auto v, int64_t c) {
+            using V = decltype(v);
+            store(part + c, Field::conj_product(load<V>(x + c), load<V>(d + c), load<V>(part + c)));
+          });
+        }
+        for (int64_t c = 0; c < width; ++c) sum[first + c] += double(part[c]);
+      }
     }
   }
 
@@ -266,6 +269,7 @@ void complex_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, c
 }
 
 void reverse(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
+  if (B * N * bytes == 0) return;  // empty tensors have no address
   const bool small = B * N * bytes < 1 << 17;
   parallel(small ? 1 : threads, B, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from elman import _native
 from elman.errors import KernelError
 
 library = torch.library.Library("elman", "DEF")
@@ -45,6 +46,14 @@ def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> No
             f"native kernel: `{name}` is {x.dtype} {tuple(x.shape)}, but must be {dtype} {tuple(shape)}. "
             "Call the function of the same name in elman.kernels, which promotes and checks its arguments."
         )
+
+
+def output(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """An uninitialised tensor (shape) of the dtype of `like`; a large one on large pages."""
+    y = like.new_empty(shape)
+    if y.nbytes >= 1 << 22:
+        _native.prefer_huge_pages(y.data_ptr(), y.nbytes)
+    return y
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, rows
+from elman.kernels.native.op import SUFFIX, define, expect, once, output, rows
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +77,7 @@ def _run(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tu
     a, a_row, a_time = _coefficients(a.resolve_conj(), b)
     b, b_row, b_time = rows(b.resolve_conj())
     h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
-    h, last = b.new_empty((B, T, C)), b.new_empty((B, C))
+    h, last = output(b, (B, T, C)), b.new_empty((B, C))
     getattr(_native, "linear_scan" + SUFFIX[b.dtype])(
         B, T, C, a.data_ptr(), a_row, a_time, b.data_ptr(), b_row, b_time, h0.data_ptr(),
         lengths.data_ptr(), reset.data_ptr(), h.data_ptr(), last.data_ptr(), torch.get_num_threads(),
@@ -99,9 +99,9 @@ def _run_backward(
     gh, gh_row, gh_time = rows(gh.resolve_conj())
     h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
     h, glast = h.contiguous(), glast.resolve_conj().contiguous()
-    ga = h.new_empty((0 if constant else B, T, C))
+    ga = output(h, (0 if constant else B, T, C))
     total = h.new_empty((B if constant else 0, C), dtype=torch.complex128 if h.is_complex() else torch.float64)
-    gb, gh0 = torch.empty_like(h), torch.empty_like(h0)
+    gb, gh0 = output(h, (B, T, C)), torch.empty_like(h0)
     getattr(_native, "linear_scan_back" + SUFFIX[h.dtype])(
         B, T, C, a.data_ptr(), a_row, a_time, h0.data_ptr(), lengths.data_ptr(), reset.data_ptr(), h.data_ptr(),
         gh.data_ptr(), gh_row, gh_time, glast.data_ptr(),
@@ -130,7 +130,7 @@ def _run_reverse(x: Tensor, lengths: Tensor) -> Tensor:
     B, T = x.shape[:2]
     expect("lengths", lengths, (B,), torch.int64)
     x, lengths = x.resolve_conj().contiguous(), lengths.contiguous()
-    y = torch.empty_like(x)
+    y = output(x, x.shape)
     size = x[0, 0].nbytes if B and T else 0
     _native.reverse(B, T, size, x.data_ptr(), lengths.data_ptr(), y.data_ptr(), torch.get_num_threads())
     return y
