@@ -87,15 +87,18 @@ void clear(T* to, int64_t C) {
   std::memset(to, 0, C * sizeof(T));
 }
 
+constexpr int64_t tile = 512;  // channels whose running sums stay in the first-level cache
+
 // Tasks are (row, block of channels). Blocks are whole cache lines, as few as keep the threads busy:
 // the longer the piece of a row, the better the memory runs.
 struct Blocks {
   int64_t C, size, count;
   int threads;
 
-  Blocks(Dims n, int wanted) : C(n.C), threads(n.B * n.T * n.C < 32768 ? 1 : wanted) {
+  Blocks(Dims n, int wanted, int64_t most = INT64_MAX) : C(n.C), threads(n.B * n.T * n.C < 32768 ? 1 : wanted) {
     const int64_t line = 16, pieces = n.B >= threads ? 1 : threads;
     size = std::max<int64_t>((n.C + pieces - 1) / pieces + line - 1, line) / line * line;
+    size = std::min(size, most);  // a multiple of a line
     count = (n.C + size - 1) / size;
   }
 
@@ -190,26 +193,19 @@ struct Backward {
     for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
   }
 
-  // sum (C,), the coefficients being constant: products are added up over a block of time, and blocks in double, so that
-  // a long row does not lose the digits that one running float would.
+  // sum (C,), C at most `tile`, the coefficients being constant: products are added up over a block of time, and blocks in
+  // double, so that a long row does not lose the digits that one running float would.
   void constant_coefficients() const {
-    constexpr int64_t block = 32, tile = 512;  // what a block reads stays in the second-level cache, a tile's sums in the first
+    constexpr int64_t block = 32;
     clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
-      const int64_t begin = std::max<int64_t>(end - block, 0);
-      for (int64_t t = end - 1; t >= begin; --t) step(t, [](int64_t, auto) {});
-      for (int64_t first = 0; first < C; first += tile) {
-        const int64_t width = std::min(tile, C - first);
-        T part[tile] = {};
-        for (int64_t t = end - 1; t >= begin; --t) {
-          if (reset[t]) continue;
-          each<T, typename Field::Element>(width, [&, x = before(t) + first, d = gb + t * n.C + first](auto v, int64_t c) {
-            using V = decltype(v);
-            store(part + c, Field::conj_product(load<V>(x + c), load<V>(d + c), load<V>(part + c)));
-          });
-        }
-        for (int64_t c = 0; c < width; ++c) sum[first + c] += double(part[c]);
-      }
+      T part[tile] = {};
+      for (int64_t t = end - 1; t >= std::max<int64_t>(end - block, 0); --t)
+        step(t, [&part, x = before(t)](int64_t c, auto d) {
+          using V = decltype(d);
+          store(part + c, Field::conj_product(load<V>(x + c), d, load<V>(part + c)));
+        });
+      for (int64_t c = 0; c < C; ++c) sum[c] += double(part[c]);
     }
   }
 
@@ -223,7 +219,7 @@ struct Backward {
 template <class T, class Field>
 void backward(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h, Rows<T> gh,
               const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
-  Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+  Blocks(n, threads, sum ? tile : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
     const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
     Backward<T, Field>{
         n, C, lengths[row], reset + row * n.T,
