@@ -1,34 +1,46 @@
-"""The forward filter of a hidden Markov model: an HMM is a recurrence like any other.
+"""The forward filter of a hidden Markov model, in log space.
 
-    x_k = log p(o(t) | z(t) = k)             (K,) what the emissions say of each of K hidden states
-    y = log p' + x                           log p(z(t), o(t) | o(1) ... o(t-1))
-    p = transition^T softmax(y)              p(z(t+1) | o(1) ... o(t)), the state; p(0) = start
+    x = log p(o(t) | z)                        what the emissions say of each of N hidden states
+    y = h' + x                                 log p(z(t), o(t) | o(1) ... o(t-1))
+    l = log sum_i exp(y_i)                     log p(o(t) | o(1) ... o(t-1))
+    h_j = log sum_i exp(y_i - l + log P_ij)    log p(z(t+1) = j | o(1) ... o(t)), at first log pi
 
-    start = softmax(pi), transition = softmax(A) by rows: a logit of -inf is a step that is never taken, and
-    stays so in training.
-
-log p(o(t) | o(1) ... o(t-1)) is the log-sum-exp of y[t], so the log-likelihood of a sequence is their sum over
-its valid steps; its
-gradients are the posterior marginals (for x) and the expected counts (for log start, log transition): Baum et
-al., 1970.
-The state is a probability, and not its logarithm, so that a chunk hands over exactly what the next step would
-have read.
+The log-likelihood of a sequence is the sum of l over its valid steps (past the lengths y is zero, as for every core:
+leave those out). y is normalised before the transition, h is not normalised after it, and log P and log pi are used as
+they are: so the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the
+expected counts of transitions and of first states (Baum et al., 1970). The rows of P and pi sum to one when the core is
+made; gradient steps straight on log P and log pi would not keep them so, normalised logits put in their place do.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
 
 
+def log_sum_exp(v: Tensor, dim: int) -> Tensor:
+    """log sum exp v along `dim`. Where all of v is -inf so is the sum, and its gradient is zero, not NaN.
+
+    >>> log_sum_exp(torch.tensor([[0., 0.], [-torch.inf, -torch.inf]]), -1)
+    tensor([0.6931,   -inf])
+    """
+    top = v.detach().amax(dim, keepdim=True)
+    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
+    total = torch.exp(v - top).sum(dim)
+    none = total == 0
+    # The logarithm must not see the zero at all: its gradient there is infinite, and infinity times zero is NaN.
+    log = torch.log(torch.where(none, torch.ones_like(total), total)) + top.squeeze(dim)
+    return torch.where(none, torch.full_like(log, -math.inf), log)
+
+
 class HMMState(NamedTuple):
-    p: Tensor  # (B, K) p(z(t+1) | o(1) ... o(t))
+    h: Tensor  # (B, N) log p(z(t+1) | o(1) ... o(t))
 
 
 class HMM(Core):
@@ -36,50 +48,37 @@ class HMM(Core):
 
     >>> hmm = HMM(2, 2)
     >>> y, state = hmm.scan(torch.log(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]])))
-    >>> bool(torch.allclose(y.softmax(-1)[0, -1] @ hmm.transition, state.p[0]))
+    >>> log_likelihood = log_sum_exp(y, -1).sum()
+    >>> transitions = torch.autograd.grad(log_likelihood, hmm.log_P)[0]  # expected counts: of two steps, one in all
+    >>> bool(transitions.sum().isclose(torch.tensor(1.0)))
     True
     """
-
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)
         if input_size != size:
             raise InputError(
-                f"input_size is {input_size}, size {size}; they must be equal, for the input is one "
-                f"log-likelihood per hidden state"
+                f"input_size is {input_size}, size {size}; they must be equal: "
+                "the input is one log-likelihood for each hidden state"
             )
-        self.pi = nn.Parameter(torch.empty(size))
-        self.A = nn.Parameter(torch.empty(size, size))  # from row to column
+        self.log_pi = nn.Parameter(torch.empty(size))
+        self.log_P = nn.Parameter(torch.empty(size, size))  # from row to column
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         # Not uniform: states that are alike get equal gradients, and would stay alike for ever.
-        nn.init.normal_(self.pi)
-        nn.init.normal_(self.A)
-
-    @property
-    def start(self) -> Tensor:
-        """p(z(1)) (K,)."""
-        return torch.softmax(self.pi, -1)
-
-    @property
-    def transition(self) -> Tensor:
-        """p(z(t+1) = column | z(t) = row) (K, K)."""
-        return torch.softmax(self.A, -1)
+        for log_p in (self.log_pi, self.log_P):
+            log_p.copy_(torch.log_softmax(torch.randn_like(log_p), -1))
 
     def init_state(self, batch_size: int) -> HMMState:
         zeros = self.zeros(batch_size, self.output_size)
-        return HMMState(self.start.to(zeros.dtype).expand_as(zeros))
+        return HMMState(self.log_pi.to(zeros.dtype).expand_as(zeros))
 
     def step(self, x: Tensor, state: HMMState) -> tuple[Tensor, HMMState]:
-        y = kernels.log(state.p) + x
-        # An observation of probability zero leaves nothing: softmax would make NaN of it.
-        possible = (y > -torch.inf).any(-1, keepdim=True)
-        filtered = torch.where(possible, torch.softmax(torch.where(possible, y, 0.0), -1), 0.0)
-        return y.to(x.dtype), HMMState(kernels.linear(filtered, self.transition.T))
-
-    def _scan(self, x: Tensor, state: HMMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, HMMState]:
-        _, p, last = kernels.hmm_filter(x.to(state.p.dtype), self.start, self.transition, state.p, lengths, reset)
-        valid = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
-        return torch.where(valid, kernels.log(p) + x, 0.0).to(x.dtype), HMMState(last)
+        y = state.h + x
+        l = log_sum_exp(y, -1)[:, None]  # noqa: E741
+        # After observations of probability zero y, l and h are -inf for good; -inf minus -inf would be NaN.
+        z = y - torch.where(l == -math.inf, torch.zeros_like(l), l)
+        h = log_sum_exp(z[:, :, None] + self.log_P, 1)
+        return y.to(x.dtype), HMMState(h)

@@ -52,26 +52,44 @@ class Fit:
 
 
 class HiddenMarkov(nn.Module):
-    """An emission and the filter: embed -> core. `log_prob` is its read-out."""
+    """An emission and a chain, whose probabilities are softmax of logits: a logit of -inf stays a zero in training."""
 
     def __init__(self, emission: Emission, start: Tensor, transition: Tensor) -> None:
         super().__init__()
-        K = len(start)
         self.emission = emission
-        self.core = HMM(K, K).to(start.dtype)
-        self.set(start, transition)
+        self.pi = nn.Parameter(start.log())
+        self.A = nn.Parameter(transition.log())
 
     @torch.no_grad()
     def set(self, start: Tensor, transition: Tensor) -> None:
-        self.core.pi.copy_(start.log())
-        self.core.A.copy_(transition.log())
+        self.pi.copy_(start.log())
+        self.A.copy_(transition.log())
+
+    @property
+    def start(self) -> Tensor:
+        """p(z(1)) (K,)."""
+        return torch.softmax(self.pi, -1)
+
+    @property
+    def transition(self) -> Tensor:
+        """p(z(t+1) = column | z(t) = row) (K, K)."""
+        return torch.softmax(self.A, -1)
+
+    @torch.no_grad()
+    def core(self) -> HMM:
+        """The filter of this chain, as a Core."""
+        K = len(self.pi)
+        core = HMM(K, K).to(self.pi.dtype)
+        core.log_pi.copy_(torch.log_softmax(self.pi, -1))
+        core.log_P.copy_(torch.log_softmax(self.A, -1))
+        return core
 
     def log_prob(self, o: Tensor, where: Rows) -> Tensor:
         """log p(o[t] | o[<t]) (R, L) of observations (N, D)."""
-        return _filter(where.pack(self.emission(o)), self.core.start, self.core.transition, where)
+        return _filter(where.pack(self.emission(o)), self.start, self.transition, where)
 
     def log_prior(self, priors: Priors) -> Tensor:
-        chain = dirichlet(self.core.start, priors.start) + dirichlet(self.core.transition, priors.transition)
+        chain = dirichlet(self.start, priors.start) + dirichlet(self.transition, priors.transition)
         return chain + self.emission.log_prior()
 
 
@@ -103,7 +121,7 @@ def em(
     history: list[float] = []
     before = -math.inf
     for i in range(n_iter + 1):
-        stats = expected(model.emission(data.o), model.core.start, model.core.transition, where)
+        stats = expected(model.emission(data.o), model.start, model.transition, where)
         objective = stats.log_likelihood + float(model.log_prior(priors))
         history.append(stats.log_likelihood)
         _check_progress(before, objective, i)
@@ -125,7 +143,7 @@ def em(
 
 
 def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]) -> None:
-    start, transition = model.core.start, model.core.transition
+    start, transition = model.start, model.transition
     if "start" not in frozen:
         start = probabilities(torch.where(start > 0, stats.start + priors.start - 1, 0.0), start)
     if "transition" not in frozen:

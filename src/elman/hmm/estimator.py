@@ -128,8 +128,8 @@ class HiddenMarkovEstimator:
                 model, data, priors, n_iter=self.n_iter, tol=self.tol, learning_rate=self.learning_rate,
                 batch_size=self.batch_size, generator=generator,
             )  # fmt: skip
-        self.startprob_ = model.core.start.detach().numpy()
-        self.transmat_ = model.core.transition.detach().numpy()
+        self.startprob_ = model.start.detach().numpy()
+        self.transmat_ = model.transition.detach().numpy()
         self._keep(model.emission)
         return fit
 
@@ -159,7 +159,7 @@ class HiddenMarkovEstimator:
         data, model = self._prepared(X, lengths, mask)
         with torch.no_grad():
             x = model.emission(data.o)
-        stats = em.expected(x, model.core.start, model.core.transition, sequences.rows(data.lengths))
+        stats = em.expected(x, model.start, model.transition, sequences.rows(data.lengths))
         if stats.log_likelihood == -math.inf:
             raise FitError("the model gives these data probability zero, so there is no posterior; see `score`")
         return stats.log_likelihood, data.unflatten(stats.posterior, math.nan)
@@ -181,12 +181,12 @@ class HiddenMarkovEstimator:
             where = sequences.rows(data.lengths)
             with torch.no_grad():
                 x = model.emission(data.o)
-            top = em.expected(x, model.core.start, model.core.transition, where).posterior.max(-1)
+            top = em.expected(x, model.start, model.transition, where).posterior.max(-1)
             return float(top.values.sum()), data.unflatten(top.indices, -1)
         where = sequences.rows(data.lengths)
         with torch.no_grad():
             x = where.pack(model.emission(data.o))
-            path, score = kernels.viterbi(x, model.core.start, model.core.transition, where.lengths, where.reset)
+            path, score = kernels.viterbi(x, model.start, model.transition, where.lengths, where.reset)
         return float(score.sum()), data.unflatten(where.unpack(path), -1)
 
     def predict(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
@@ -203,7 +203,7 @@ class HiddenMarkovEstimator:
         data = self._read(array[None] if array.ndim == 1 else array, None, None)
         model = self.module()
         with torch.no_grad():
-            y, after = model.core.scan(model.emission(data.o)[None], state)
+            y, after = model.core().scan(model.emission(data.o)[None], state)
         filtered = torch.softmax(y[0], -1).numpy()
         return (filtered[0] if array.ndim == 1 else filtered), after
 
