@@ -157,7 +157,7 @@ class Run {
     });
     for (int64_t rank = thread; rank < p_.B; rank += threads) {
       T* past = p_.y + (order_.row[rank] * p_.T + order_.length[rank]) * p_.H;
-      std::memset(past, 0, (p_.T - order_.length[rank]) * p_.H * sizeof(T));
+      std::fill_n(past, (p_.T - order_.length[rank]) * p_.H, T(0));
     }
   }
 
@@ -339,9 +339,9 @@ class RunBack {
 
   void pad(int64_t rank) {
     const int64_t at = order_.row[rank] * p_.T + order_.length[rank], count = p_.T - order_.length[rank];
-    std::memset(p_.gu + at * Cell::gates * p_.H, 0, count * Cell::gates * p_.H * sizeof(T));
-    std::memset(p_.before + at * p_.H, 0, count * p_.H * sizeof(T));
-    if (Cell::side) std::memset(p_.side + at * p_.H, 0, count * p_.H * sizeof(T));
+    std::fill_n(p_.gu + at * Cell::gates * p_.H, count * Cell::gates * p_.H, T(0));
+    std::fill_n(p_.before + at * p_.H, count * p_.H, T(0));
+    if (Cell::side) std::fill_n(p_.side + at * p_.H, count * p_.H, T(0));
   }
 
   void step(int64_t t, Part part, Barrier& barrier, int threads) {
