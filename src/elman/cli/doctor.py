@@ -32,9 +32,9 @@ TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 GATED: dict[str, tuple[str, dict[str, Any]]] = {
     "elman_tanh": ("elman", {}),
     "elman_relu": ("elman", {"phi": "relu"}),
-    "indrnn_tanh": ("indrnn", {}),
+    "indrnn_tanh": ("indrnn", {"phi": "tanh"}),
     "indrnn_relu": ("indrnn", {"phi": "relu"}),
-    "rate_tanh": ("rate", {}),
+    "rate_tanh": ("rate", {"phi": "tanh"}),
     "rate_relu": ("rate", {"phi": "relu"}),
     "gru": ("gru", {}),
     "gru_before": ("gru", {"reset_after": False}),
