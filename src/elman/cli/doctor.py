@@ -156,6 +156,9 @@ def _problems() -> Iterator[tuple[str, Problem]]:
     yield "linear", _problem(kernels.linear, random(B, T, C), random(3, C), random(3))
     for name in ("sigmoid", "tanh", "softplus", "silu"):
         yield name, _problem(getattr(kernels, name), random(B, T, C))
+    yield "log", _problem(kernels.log, torch.rand(B, T, C, generator=draw))
+    yield "norm, layer", _problem(lambda x, g, b: kernels.layer_norm(x, g, b, 1e-5), random(B, C), random(C), random(C))
+    yield "norm, rms", _problem(lambda x, gain: kernels.rms_norm(x, gain, 1e-5), random(B, C), random(C))
     yield "reverse", _problem(lambda x: kernels.reverse(x, lengths), random(B, T, C))
     for name, complex_ in (("linear_scan", False), ("linear_scan, complex", True)):
         a, b, h0 = (random(*shape, complex_=complex_) for shape in ((B, T, C), (B, T, C), (B, C)))
@@ -165,6 +168,15 @@ def _problems() -> Iterator[tuple[str, Problem]]:
             f"{name}, constant",
             _problem(lambda a, b, h0: kernels.linear_scan(a, b, h0, lengths, reset), a[0, 0], b, h0),
         )
+    start, transition, state = random(C).softmax(-1), random(C, C).softmax(-1), random(B, C).softmax(-1)
+    yield (
+        "hmm_filter",
+        _problem(lambda *given: kernels.hmm_filter(*given, lengths, reset), random(B, T, C), start, transition, state),
+    )
+    yield (
+        "viterbi",
+        _problem(lambda *given: kernels.viterbi(*given, lengths, reset), random(B, T, C), start, transition),
+    )
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
 
@@ -209,9 +221,12 @@ def _with_gradients(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]
     """The outputs, and the gradients of half their squared norm: each output matters, and each differently."""
     import torch
 
-    cotangents = [y.detach() for y in outputs]
-    gradients = torch.autograd.grad(outputs, inputs, cotangents, allow_unused=True)
-    return [*cotangents, *(torch.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))]
+    values = [y.detach() for y in outputs]
+    smooth = [y for y in outputs if y.requires_grad]  # the states that Viterbi finds are not
+    if not smooth:
+        return values
+    gradients = torch.autograd.grad(smooth, inputs, [y.detach() for y in smooth], allow_unused=True)
+    return [*values, *(torch.zeros_like(x) if g is None else g for g, x in zip(gradients, inputs, strict=True))]
 
 
 def _distance(given: list[Tensor], expected: list[Tensor]) -> float:
@@ -220,7 +235,7 @@ def _distance(given: list[Tensor], expected: list[Tensor]) -> float:
 
     worst = 0.0
     for a, b in zip(given, expected, strict=True):
-        error = (a.to(b.dtype) - b).abs() / b.abs().max().clamp(min=1.0)
+        error = (a.to(b.dtype) - b).abs() / b.abs().max().clamp(min=1)
         worst = max(worst, float(torch.nan_to_num(error, nan=torch.inf).max()))
     return worst
 
