@@ -171,11 +171,13 @@ def _problems() -> Iterator[tuple[str, Problem]]:
     start, transition, state = random(C).softmax(-1), random(C, C).softmax(-1), random(B, C).softmax(-1)
     yield (
         "hmm_filter",
-        _problem(lambda *given: kernels.hmm_filter(*given, lengths, reset), random(B, T, C), start, transition, state),
+        _problem(
+            lambda x, s, t, p: kernels.hmm_filter(x, s, t, p, lengths, reset), random(B, T, C), start, transition, state
+        ),
     )
     yield (
         "viterbi",
-        _problem(lambda *given: kernels.viterbi(*given, lengths, reset), random(B, T, C), start, transition),
+        _problem(lambda x, s, t: kernels.viterbi(x, s, t, lengths, reset), random(B, T, C), start, transition),
     )
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
