@@ -203,7 +203,7 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable states (B, T), -1 past lengths, and the log of their joint probability with the data (B,)."""
-    x, start, transition = _widened(x, start, transition)
+    x, start, transition = _widened(x.detach(), start.detach(), transition.detach())  # a choice has no gradient
     return _hmm_table(x).viterbi(x, start, transition, lengths, reset)
 
 
