@@ -30,7 +30,8 @@ MAPPED = {
     "MALLOC_TRIM_THRESHOLD_": "2147483647",
     "MALLOC_TOP_PAD_": "268435456",
 }
-SECONDS = 12.0  # what a row may take, about; slow rows get fewer rounds, and say how many
+SECONDS = 10.0  # what a row may take, about; slow rows get fewer rounds, and say how many
+SETTLE = 0.06  # idle threads spin for some 10 ms after a call: by then those of the library before are asleep
 
 
 class Worker:
@@ -75,10 +76,10 @@ class Timed:
         return result, max(0.0, others - 0.02) / (wall * (os.cpu_count() or 1))
 
     def settle(self) -> float:
-        """Repeats such that one timing takes at least 30 ms; the first timing warms up."""
+        """Repeats such that one timing takes at least 100 ms, most of it warm; the first timing warms up."""
         self.seconds()
         once = self.seconds()[0]
-        self.repeats = max(1, int(0.03 / once))
+        self.repeats = max(1, int(0.1 / once))
         return once * self.repeats
 
 
@@ -127,10 +128,10 @@ def measure(row: Row, workers: dict[str, Worker], rounds: int) -> dict[str, Any]
     wanted = max(5, min(rounds, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
     taken: list[tuple[float, float, float]] = []  # others' share, ours, peer's
     while sum(load < 0.1 for load, _, _ in taken) < wanted and len(taken) < 2 * wanted:
+        time.sleep(SETTLE)
         mine, load = ours.seconds()
-        time.sleep(0.005)  # lets the idle threads of one library go to sleep before the other one runs
+        time.sleep(SETTLE)
         theirs, other_load = peer.seconds()
-        time.sleep(0.005)
         taken.append((max(load, other_load), mine, theirs))
     for t in (ours, *peers):
         t.worker.ask(do="drop", case=t.case)

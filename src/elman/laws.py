@@ -338,7 +338,7 @@ def _error(given: Tensor, wanted: Tensor) -> float:
     finite = wanted[wanted.isfinite()]
     scale = 1 + float(finite.abs().max()) if finite.numel() else 1.0
     difference = torch.where(given == wanted, torch.zeros_like(given), given - wanted).abs()
-    return float(difference.nan_to_num(nan=math.inf).max()) / scale
+    return float(difference.nan_to_num(nan=math.inf, posinf=math.inf).max()) / scale
 
 
 def _differentiable(tensor: Tensor) -> bool:
