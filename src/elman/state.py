@@ -222,5 +222,5 @@ def _as_real(leaf: Tensor) -> Tensor:
 
 
 def _as_leaf(stored: Tensor, model: Tensor) -> Tensor:
-    stored = stored.to(model.device)
+    stored = stored.to(model.device, copy=True)  # a file aligns to 8 bytes; Torch's complex kernels crash below 16
     return torch.view_as_complex(stored) if model.is_complex() and stored.shape[-1:] == (2,) else stored
