@@ -19,9 +19,6 @@ from elman import state as states
 from elman.errors import InputError
 from elman.state import State
 
-# The width of a complex number's parts. (Dynamo cannot trace dtype.to_real.)
-REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-
 
 class Core(nn.Module):
     """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `laws.check` tells if it is right.

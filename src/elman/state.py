@@ -24,6 +24,9 @@ State = Tensor | tuple["State", ...]
 
 FORMAT = "elman-state-1"
 
+# The dtype of a complex number's parts. (Dynamo cannot trace dtype.to_real.)
+REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
 
 def leaves(state: State) -> list[Tensor]:
     """The tensors of a state, in order.

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells.options import number, whole
-from elman.core import REAL, Core
+from elman.core import Core
 from elman.errors import InputError
+from elman.state import REAL
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.options import choice, whole
-from elman.core import REAL, Core
+from elman.core import Core
 from elman.errors import InputError
+from elman.state import REAL
 
 
 def linear_poles(N: int) -> Tensor:

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells.options import choice
 from elman.cells.s4d import checked_pairs, checked_steps, linear_poles, spread_steps, zero_order_hold
-from elman.core import REAL, Core
+from elman.core import Core
+from elman.state import REAL
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot

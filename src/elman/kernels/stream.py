@@ -38,10 +38,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError, KernelError
-from elman.state import State
+from elman.state import REAL, State
 
 SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
-REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")
 
 
