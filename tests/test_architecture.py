@@ -29,9 +29,9 @@ LAYOUT = [
 ]  # fmt: skip
 
 PUBLIC = [
-    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Residual",
-    "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "errors",
-    "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
+    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout",
+    "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -88,7 +88,7 @@ class _Softplus(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return gy * torch.sigmoid(x)
+        return gy * sigmoid(x)
 
 
 class _Silu(torch.autograd.Function):
@@ -100,7 +100,7 @@ class _Silu(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        s = torch.sigmoid(x)
+        s = sigmoid(x)
         return gy * (s + x * s * (1 - s))
 
 

@@ -20,7 +20,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """Its backward pass is made of Torch's products, and can be differentiated again."""
+    """Its backward pass can be differentiated again. The gradient of a row of x does not see the other rows either."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -32,7 +32,7 @@ class _Linear(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad
         g = gy.reshape(-1, weight.shape[0])
-        gx = (g @ weight).view(x.shape) if need_x else None
+        gx = linear(g, weight.t()).view(x.shape) if need_x else None
         gw = g.t() @ x.reshape(-1, weight.shape[1]) if need_weight else None
         return gx, gw, g.sum(0) if need_bias else None
 

@@ -21,6 +21,7 @@ from elman.compose import (
     Dropout,
     Norm,
     Parallel,
+    Recompute,
     Residual,
     Reverse,
     Stack,
@@ -108,6 +109,7 @@ CAUSAL: dict[str, Callable[[], Core]] = {
     "layer norm": lambda: Norm(D),
     "rms norm": lambda: Norm(D, kind="rms"),
     "linear": lambda: Residual(Stack(Norm(D), cell("lru", D, H), Dense(H, D, activation="silu"))),
+    "recompute": lambda: Recompute(Stack(cell("gru", D, H), WeightDrop(cell("lstm", H, 2), 0.5), Sum(2, 2))).eval(),
     "convenience": lambda: stack("gru", D, H, layers=3, residual=True, norm="rms", dropout=0.5).eval(),
 }
 FROM_BOTH_SIDES: dict[str, Callable[[], Core]] = {
@@ -531,6 +533,6 @@ def test_gradients_are_the_finite_differences(name: str) -> None:
 
 def test_the_page_on_composition_runs() -> None:
     torch.set_default_dtype(torch.float32)
-    page = Path(__file__).parent.parent / "docs" / "composition.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "composition.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 10 and result.failed == 0

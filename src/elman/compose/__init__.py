@@ -1,0 +1,70 @@
+"""The words that larger recurrences are made of. Each is a Core, so each goes wherever a cell goes.
+
+    Stack(a, b)         b(a(x))                        Dense, Norm       pointwise: they remember nothing
+    Residual(a)         x + a(x)                       Dropout(a)        zeroes outputs of a
+    Parallel(a, b)      [a(x), b(x)]                   Zoneout(a)        lets units of the state stand still
+    Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
+    Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
+    stack("lstm", …)    the usual network, in one line
+
+The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
+pointwise words have the empty tuple. `scan` has validated everything, and zeroed the padding, when `_scan` is called;
+outputs are zero past lengths too. So words call `_scan` inside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elman.cells import cell as build_cell
+from elman.compose.dropping import Dropout, WeightDrop, Zoneout, checked_probability
+from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
+from elman.compose.recompute import Recompute
+from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
+from elman.core import Core
+from elman.errors import InputError
+
+__all__ = [
+    "ACTIVATIONS", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Recompute", "Residual", "Reverse", "Stack",
+    "WeightDrop", "Zoneout", "stack",
+]  # fmt: skip
+
+
+def stack(
+    cell: str,
+    input_size: int,
+    size: int,
+    *,
+    layers: int = 1,
+    bidirectional: bool = False,
+    residual: bool = False,
+    norm: str | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> Stack:
+    """The usual network of cells called `cell`, built from the words above; `options` are the cell's.
+
+    A layer is a cell of `size`, or two if bidirectional (then its output is 2 * size wide). `norm` ("layer" or "rms")
+    stands before the cell; `dropout` behind every layer but the last; `residual` adds to that what the layer read,
+    except where the widths differ: in layer 0, unless input_size is as wide as a layer's output.
+
+    >>> stack("lstm", 8, 16, layers=3, bidirectional=True, residual=True, norm="layer", dropout=0.2).output_size
+    32
+    """
+    if not isinstance(layers, int) or layers < 1:
+        raise InputError(f"layers is {layers!r}; a stack takes a whole number of at least 1")
+    checked_probability("stack", dropout)
+    parts: list[Core] = []
+    for i in range(layers):
+        width = parts[-1].output_size if parts else input_size
+        layer: Core = build_cell(cell, width, size, **options)
+        if bidirectional:
+            layer = Bidirectional(layer, build_cell(cell, width, size, **options))
+        if norm is not None:
+            layer = Stack(Norm(width, kind=norm), layer)
+        if dropout and i < layers - 1:
+            layer = Dropout(layer, dropout)
+        if residual and width == layer.output_size:
+            layer = Residual(layer)
+        parts.append(layer)
+    return Stack(*parts)

@@ -1,0 +1,111 @@
+"""What acts on each time step by itself and remembers nothing: Dense and Norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.core import Core
+from elman.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda x: x,
+    "relu": torch.relu,
+    "sigmoid": kernels.sigmoid,
+    "silu": kernels.silu,
+    "softplus": kernels.softplus,
+    "tanh": kernels.tanh,
+}
+
+
+class _Pointwise(Core):
+    """y[t] = pointwise(x[t]): a core that remembers nothing."""
+
+    def init_state(self, batch_size: int) -> tuple[()]:
+        return ()
+
+    def step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:
+        return self.pointwise(x).to(x.dtype), ()
+
+    def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
+        y = self.pointwise(x).to(x.dtype)
+        valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return torch.where(valid[..., None], y, torch.zeros_like(y)), ()  # a bias acts in the padding too
+
+    def pointwise(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., H)."""
+        raise NotImplementedError
+
+
+class Dense(_Pointwise):
+    """y = phi(U x + b) at each time step on its own. `activation` names phi: a key of ACTIVATIONS.
+
+    >>> Dense(3, 2, activation="tanh").scan(torch.ones(1, 5, 3))[0].shape
+    torch.Size([1, 5, 2])
+    """
+
+    def __init__(self, input_size: int, size: int, *, activation: str = "none") -> None:
+        super().__init__(input_size, size)
+        if activation not in ACTIVATIONS:
+            raise UnknownNameError("activation", activation, ACTIVATIONS)
+        self.activation = activation
+        self.U = nn.Parameter(torch.empty(size, input_size))
+        self.b = nn.Parameter(torch.empty(size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        # Outputs as large as inputs: relu and silu let half through (He et al., 2015), the others about all, near zero.
+        nn.init.kaiming_uniform_(self.U, nonlinearity="relu" if self.activation in ("relu", "silu") else "linear")
+        nn.init.zeros_(self.b)
+
+    def pointwise(self, x: Tensor) -> Tensor:
+        return ACTIVATIONS[self.activation](kernels.linear(x, self.U, self.b))
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        y = program.linear(x, self.U, self.b)
+        return y if self.activation == "none" else program.map(self.activation, y)
+
+
+class Norm(_Pointwise):
+    """Each time step brought to one scale, then scaled by a learned gain g.
+
+    kind="layer": y = g (x - mean(x)) / sqrt(var(x) + eps) + b (Ba et al., 2016).
+    kind="rms":   y = g x / sqrt(mean(x x) + eps) (Zhang and Sennrich, 2019).
+
+    >>> Norm(2, kind="rms").scan(torch.full((1, 1, 2), 7.0))[0].round(decimals=3).tolist()
+    [[[1.0, 1.0]]]
+    """
+
+    eps = 1e-5
+
+    def __init__(self, size: int, *, kind: str = "layer") -> None:
+        super().__init__(size, size)
+        if kind not in ("layer", "rms"):
+            raise UnknownNameError("norm", kind, ("layer", "rms"))
+        self.kind = kind
+        self.g = nn.Parameter(torch.empty(size))
+        self.b = nn.Parameter(torch.empty(size)) if kind == "layer" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.g)
+        if self.b is not None:
+            nn.init.zeros_(self.b)
+
+    def pointwise(self, x: Tensor) -> Tensor:
+        x = x.to(torch.promote_types(x.dtype, self.g.dtype))
+        if self.kind == "rms":
+            return kernels.rms_norm(x, self.g, self.eps)
+        return kernels.layer_norm(x, self.g, self.b, self.eps)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        if self.kind == "rms":
+            return program.rms_norm(x, self.g, self.eps)
+        return program.layer_norm(x, self.g, self.b, self.eps)

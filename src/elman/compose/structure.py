@@ -1,0 +1,213 @@
+"""Depth, width, skips and direction: Stack, Parallel, Residual, Reverse, Bidirectional."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.core import Core
+from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
+
+
+class Stack(Core):
+    """Cores on top of each other: each reads what the one below it puts out.
+
+    With inputs="all", every layer but the first reads [output of the layer below, x]: skip connections from the input.
+
+    >>> from elman.compose import Dense
+    >>> Stack(Dense(3, 4), Dense(4 + 3, 2), inputs="all").scan(torch.ones(1, 5, 3))[0].shape
+    torch.Size([1, 5, 2])
+    """
+
+    def __init__(self, *cores: Core, inputs: str = "previous") -> None:
+        check_cores("Stack", cores)
+        if inputs not in ("previous", "all"):
+            raise InputError(f"inputs is {inputs!r}; Stack takes 'previous' or 'all'")
+        super().__init__(cores[0].input_size, cores[-1].output_size)
+        skipped = self.input_size if inputs == "all" else 0
+        for i in range(1, len(cores)):
+            width = cores[i - 1].output_size + skipped
+            if cores[i].input_size != width:
+                raise InputError(
+                    f"layer {i} of the Stack, {name_of(cores[i])}, reads {cores[i].input_size} features, "
+                    f"but what reaches it has {width}: build it with input_size={width}"
+                )
+        self.cores = nn.ModuleList(cores)
+        self.inputs = inputs
+        self.causal = all(core.causal for core in cores)
+
+    def init_state(self, batch_size: int) -> tuple[Any, ...]:
+        return tuple(core.init_state(batch_size) for core in _parts(self))
+
+    def step(self, x: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        return self._through(x, state, lambda core, y, before: core.step(y, before))
+
+    def _scan(
+        self, x: Tensor, state: tuple[Any, ...], lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        return self._through(x, state, lambda core, y, before: core._scan(y, before, lengths, reset))
+
+    def _through(
+        self, x: Tensor, state: tuple[Any, ...], run: Callable[[Core, Tensor, Any], tuple[Tensor, Any]]
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        after = []
+        y = x
+        for i, (core, before) in enumerate(zip(_parts(self), state, strict=True)):
+            y, new = run(core, torch.cat([y, x], -1) if i and self.inputs == "all" else y, before)
+            after.append(new)
+        return y, tuple(after)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        y = x
+        for i, (core, part) in enumerate(zip(_parts(self), state, strict=True)):
+            y = program.core(core, program.concat([y, x]) if i and self.inputs == "all" else y, part)
+        return y
+
+
+class Parallel(Core):
+    """Cores side by side: all read x, their outputs stand one after the other.
+
+    >>> from elman.compose import Dense
+    >>> Parallel(Dense(3, 4), Dense(3, 2)).scan(torch.ones(1, 5, 3))[0].shape
+    torch.Size([1, 5, 6])
+    """
+
+    def __init__(self, *cores: Core) -> None:
+        check_cores("Parallel", cores)
+        for i, core in enumerate(cores):
+            if core.input_size != cores[0].input_size:
+                raise InputError(
+                    f"part {i} of the Parallel, {name_of(core)}, reads {core.input_size} features, part 0 reads "
+                    f"{cores[0].input_size}; all parts read the same input: build them with one input_size"
+                )
+        super().__init__(cores[0].input_size, sum(core.output_size for core in cores))
+        self.cores = nn.ModuleList(cores)
+        self.causal = all(core.causal for core in cores)
+
+    def init_state(self, batch_size: int) -> tuple[Any, ...]:
+        return tuple(core.init_state(batch_size) for core in _parts(self))
+
+    def step(self, x: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+        return _side_by_side([core.step(x, part) for core, part in zip(_parts(self), state, strict=True)])
+
+    def _scan(
+        self, x: Tensor, state: tuple[Any, ...], lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, tuple[Any, ...]]:
+        return _side_by_side(
+            [core._scan(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
+        )
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.concat([program.core(core, x, part) for core, part in zip(_parts(self), state, strict=True)])
+
+
+class Around(Core):
+    """A word around one core, whose state it has."""
+
+    def __init__(self, core: Core) -> None:
+        check_cores(type(self).__name__, [core])
+        super().__init__(core.input_size, core.output_size)
+        self.core = core
+        self.causal = core.causal
+
+    def init_state(self, batch_size: int) -> Any:
+        return self.core.init_state(batch_size)
+
+
+class Residual(Around):
+    """y = x + core(x).
+
+    >>> from elman.compose import Dense
+    >>> Residual(Dense(3, 3, activation="relu")).scan(torch.ones(1, 5, 3))[0].shape
+    torch.Size([1, 5, 3])
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        if core.input_size != core.output_size:
+            raise InputError(
+                f"Residual was given {name_of(core)}, which reads {core.input_size} features and puts out "
+                f"{core.output_size}; x + core(x) needs the two equal: choose equal sizes, or end the core with a Dense"
+            )
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, state = self.core.step(x, state)
+        return x + y, state
+
+    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+        y, state = self.core._scan(x, state, lengths, reset)
+        return x + y, state
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        return program.add(x, program.core(self.core, x, state))
+
+
+class Reverse(Around):
+    """The core, reading each row from its last valid input to its first: y[t] knows x[t], x[t+1], ... and no more.
+
+    The given state stands behind the row's end, and the state returned is the one after the row's first input. Episodes
+    stay apart: what begins an episode for `reset` ends it for the core.
+
+    >>> from elman.cells import cell
+    >>> y, state = Reverse(cell("elman", 3, 4)).scan(torch.ones(1, 5, 3))
+    >>> bool((y[:, 0] == state.h).all())
+    True
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self.causal = False
+
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        raise InputError(
+            "Reverse reads the future, so it has no step: scan whole sequences, or stream a core without Reverse in it"
+        )
+
+    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+        # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
+        inside = torch.arange(1, x.shape[1] + 1, device=x.device) < lengths[:, None]
+        ends = reset.roll(-1, 1) & inside
+        y, state = self.core._scan(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
+        return kernels.reverse(y, lengths), state
+
+
+class Bidirectional(Parallel):
+    """One core from the left, one from the right: Parallel(left, Reverse(right)).
+
+    >>> from elman.cells import cell
+    >>> Bidirectional(cell("gru", 3, 4), cell("gru", 3, 4)).output_size
+    8
+    """
+
+    def __init__(self, left: Core, right: Core) -> None:
+        super().__init__(left, Reverse(right))
+
+
+def _parts(core: Stack | Parallel) -> Sequence[Core]:
+    return cast(Sequence[Core], core.cores)
+
+
+def _side_by_side(results: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, tuple[Any, ...]]:
+    return torch.cat([y for y, _ in results], -1), tuple(state for _, state in results)
+
+
+def name_of(core: Core) -> str:
+    return f"{type(core).__name__}({core.input_size}, {core.output_size})"
+
+
+def check_cores(word: str, cores: Sequence[Core]) -> None:
+    if not cores:
+        raise InputError(f"{word} was given no core; it takes one or more")
+    for i, core in enumerate(cores):
+        if not isinstance(core, Core):
+            raise InputError(
+                f"argument {i} of {word} is a {type(core).__name__}; it takes Cores: "
+                "a cell, another word, or your own subclass"
+            )
