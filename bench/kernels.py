@@ -4,6 +4,7 @@ A library has a process of its own, and the processes take turns, round by round
 speed meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same
 round; what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes
 had more than a tenth of the processor are discarded; a row without enough quiet rounds says so (`quiet: false`).
+Rows of memory have megabytes in the place of milliseconds.
 """
 
 import argparse
@@ -123,6 +124,9 @@ def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed,
 def measure(row: Row, workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         ours, peers = _prepare(row, workers, Path(folder))
+    if row.counted:
+        mine, theirs = (float(t.worker.ask(do="count", case=t.case)) for t in (ours, *peers))
+        return _result(row, peers[0], [(0.0, mine / 1e3, theirs / 1e3)] * 2, True)
     spent = {id(t): t.settle() for t in (ours, *peers)}
     peer = min(peers, key=lambda t: spent[id(t)] / t.repeats)
     wanted = max(5, min(rounds, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
@@ -147,9 +151,7 @@ def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet
     reached = None if row.must is None else (ratio <= row.must if row.upper else ratio >= row.must)
     return {
         "name": row.name,
-        "peer": " ".join([peer.worker.library, peer.case.get("how", "")]).strip()
-        if not row.upper
-        else "elman, T = 16384",
+        "peer": _label(row, peer),
         "ratio": round(ratio, 3),
         "spread": [round(low, 3), round(high, 3)],
         "must": row.must,
@@ -161,6 +163,13 @@ def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet
         "rounds": len(used),
         "quiet": quiet,
     }
+
+
+def _label(row: Row, peer: Timed) -> str:
+    if "every" in peer.case:
+        return "elman, Recompute"
+    how = f"T = {peer.case['T']}" if row.upper else peer.case.get("how", "")
+    return " ".join([peer.worker.library, how]).strip()
 
 
 def machine() -> dict[str, Any]:

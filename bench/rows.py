@@ -15,6 +15,7 @@ class Row:
     aim: float | None
     mapped: bool = False  # outputs go to memory that is mapped already
     upper: bool = False  # the ratio is ours over ours, and `must` an upper bound
+    counted: bool = False  # megabytes, not seconds
     threads: int = 2
 
 
@@ -122,4 +123,20 @@ def _growth() -> list[Row]:
     return rows
 
 
-ROWS = [*_products(), *_training(), *_inference(), *_ragged(), *_scans(), *_streams(), *_growth()]
+def _recompute() -> list[Row]:
+    """Ours over ours: what Recompute saves in memory, and what it costs in time."""
+    sizes = (8, 16384, 128, 128)
+    plain, saved = gated("gru", "train", *sizes), gated("gru", "saved", *sizes)
+    memory = Row(
+        f"memory gru: saved for the backward pass beyond x and y, over Recompute's ({shape(*sizes)})",
+        {**saved, "every": "auto"},
+        (("elman", saved),),
+        8,
+        20,
+        counted=True,
+    )
+    name = f"train gru: Recompute over the plain core ({shape(*sizes)})"
+    return [memory, Row(name, plain, (("elman", {**plain, "every": "auto"}),), 1.5, 1.4, upper=True)]
+
+
+ROWS = [*_products(), *_training(), *_inference(), *_ragged(), *_scans(), *_streams(), *_growth(), *_recompute()]

@@ -27,10 +27,30 @@ def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
     core = from_torch(module(case, arrays)).cores[0]
     x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
+    leaves = [core.U, core.W, core.b, *([core.c] if case["cell"] == "gru" else [])]
+    if "every" in case:
+        core = elman.Recompute(core, case["every"])
     if case["mode"] == "forward":
         return inferred(lambda x: core.scan(x)[0], x), named(["y"])
-    leaves = [core.U, core.W, core.b, *([core.c] if case["cell"] == "gru" else [])]
+    if case["mode"] == "saved":
+        return lambda: _saved(core, x.requires_grad_()), lambda megabytes: {}
     return trained(lambda x: core.scan(x)[0], x, leaves, g), named(["y", "gx", "gU", "gW", "gb"])
+
+
+def _saved(core: elman.Core, x: Tensor) -> float:
+    """Megabytes that autograd keeps from a scan of x, each storage once, beyond x, y and the parameters."""
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        y, _ = core.scan(x)
+    for tensor in (x, y, *core.parameters()):
+        kept.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(kept.values()) / 1e6
 
 
 def _ragged(case: dict[str, Any]) -> tuple[Run, Outputs]:

@@ -1,7 +1,7 @@
 """One library in one process, told what to do by lines of JSON: `python -m bench.worker LIBRARY THREADS`.
 
 prepare {case, path}: build the case, run it once, write its outputs to `path` for comparison.
-time {case, repeats}: seconds per call.   drop {case}.
+time {case, repeats}: seconds per call.   count {case}: what a call returns.   drop {case}.
 """
 
 import importlib
@@ -37,6 +37,8 @@ def main() -> None:
             answer: Any = "ready"
         elif order["do"] == "time":
             answer = _time(prepared[key], order["repeats"])
+        elif order["do"] == "count":
+            answer = prepared[key]()
         else:
             prepared.pop(key, None)
             answer = "dropped"
