@@ -64,6 +64,54 @@ void bind_scan(nb::module_& m, const std::string& suffix, LinearScan<T>* Table<T
 }
 
 template <class T>
+void bind_selective(nb::module_& m, const std::string& suffix) {
+  def(m, "selective_scan" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t states, int64_t every, Address x, int64_t x_row, int64_t x_time,
+         Address delta, int64_t delta_row, int64_t delta_time, Address A, Address in, int64_t in_row, int64_t in_time,
+         Address out, int64_t out_row, int64_t out_time, Address h0, Address lengths, Address reset, Address y,
+         Address last, Address saved, int threads) {
+        kernels().of<T>().selective_scan(
+            {{B, N, C}, states, every, rows<T>(x, x_row, x_time), rows<T>(delta, delta_row, delta_time), at<T>(A),
+             rows<T>(in, in_row, in_time), rows<T>(out, out_row, out_time), at<T>(h0), checked(lengths, B, N),
+             at<bool>(reset)},
+            at<T>(y), at<T>(last), at<T>(saved), threads);
+      });
+  def(m, "selective_scan_back" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t states, int64_t every, Address x, int64_t x_row, int64_t x_time,
+         Address delta, int64_t delta_row, int64_t delta_time, Address A, Address in, int64_t in_row, int64_t in_time,
+         Address out, int64_t out_row, int64_t out_time, Address h0, Address lengths, Address reset, Address saved,
+         Address gy, int64_t gy_row, int64_t gy_time, Address glast, Address gx, Address gdelta, Address gA, Address gB,
+         Address gC, Address gh0, int threads) {
+        kernels().of<T>().selective_scan_back(
+            {{B, N, C}, states, every, rows<T>(x, x_row, x_time), rows<T>(delta, delta_row, delta_time), at<T>(A),
+             rows<T>(in, in_row, in_time), rows<T>(out, out_row, out_time), at<T>(h0), checked(lengths, B, N),
+             at<bool>(reset)},
+            at<T>(saved), rows<T>(gy, gy_row, gy_time), at<T>(glast), at<T>(gx), at<T>(gdelta), at<double>(gA), at<T>(gB),
+            at<T>(gC), at<T>(gh0), threads);
+      });
+}
+
+template <class T>
+void bind_convolution(nb::module_& m, const std::string& suffix) {
+  def(m, "convolution" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t K, Address x, int64_t x_row, int64_t x_time, Address w, Address bias,
+         Address window, Address lengths, Address reset, Address y, Address last, int threads) {
+        kernels().of<T>().convolution({{B, N, C}, K, rows<T>(x, x_row, x_time), at<T>(w), at<T>(bias), at<T>(window),
+                                       checked(lengths, B, N), at<bool>(reset)},
+                                      at<T>(y), at<T>(last), threads);
+      });
+  def(m, "convolution_back" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t K, Address x, int64_t x_row, int64_t x_time, Address w, Address bias,
+         Address window, Address lengths, Address reset, Address gy, int64_t gy_row, int64_t gy_time, Address glast,
+         Address gx, Address gwindow, Address sums, int threads) {
+        kernels().of<T>().convolution_back({{B, N, C}, K, rows<T>(x, x_row, x_time), at<T>(w), at<T>(bias),
+                                            at<T>(window), checked(lengths, B, N), at<bool>(reset)},
+                                           rows<T>(gy, gy_row, gy_time), at<T>(glast), at<T>(gx), at<T>(gwindow),
+                                           at<double>(sums), threads);
+      });
+}
+
+template <class T>
 void bind(nb::module_& m, const std::string& suffix) {
   const auto def = [&](const char* name, auto f) { ::def(m, name + suffix, f); };
 
@@ -183,6 +231,10 @@ NB_MODULE(_native, m) {
   bind_scan<double>(m, "_f64", &Table<double>::linear_scan, &Table<double>::linear_scan_back);
   bind_scan<float>(m, "_c64", &Table<float>::complex_scan, &Table<float>::complex_scan_back);
   bind_scan<double>(m, "_c128", &Table<double>::complex_scan, &Table<double>::complex_scan_back);
+  bind_selective<float>(m, "_f32");
+  bind_selective<double>(m, "_f64");
+  bind_convolution<float>(m, "_f32");
+  bind_convolution<double>(m, "_f64");
   bind<float>(m, "_f32");
   bind<double>(m, "_f64");
   def(m, "reverse", [](int64_t B, int64_t N, int64_t bytes, Address x, Address lengths, Address y, int threads) {

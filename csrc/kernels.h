@@ -31,6 +31,46 @@ template <class T>
 using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
                             Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads);
 
+// Selective scan (selective.cpp), n.C = D channels with N states each, every sequence of B and C shared by the channels:
+// h[t] = exp(delta[t] A) * h[t-1] + delta[t] x[t] B[t], y[t] = sum_n C[t,n] h[t,:,n]. A (D, N), h0 (B, D, N), B and C (B, T, N).
+template <class T>
+struct SelectiveInputs {
+  Dims n;
+  int64_t N, every;  // the state is saved after every so many steps
+  Rows<T> x, delta;
+  const T* A;
+  Rows<T> B, C;
+  const T* h0;
+  const int64_t* lengths;
+  const bool* reset;
+};
+// y (B, T, D) and last (B, D, N). saved, if not null, has room for a state each `every` steps: (B, T, R), R * every >= N * (D
+// rounded up to 16).
+template <class T>
+using SelectiveScan = void(const SelectiveInputs<T>& in, T* y, T* last, T* saved, int threads);
+// Its gradients; that of A for each row, gA (B, D, N).
+template <class T>
+using SelectiveScanBack = void(const SelectiveInputs<T>& in, const T* saved, Rows<T> gy, const T* glast, T* gx, T* gdelta,
+                               double* gA, T* gB, T* gC, T* gh0, int threads);
+
+// Causal convolution of each channel (convolution.cpp): y[t] = bias + sum_k w[k] x[t - K + 1 + k]. w (K, C), bias (C,), window
+// (B, K - 1, C): the inputs before the first; last is the window after each row's end.
+template <class T>
+struct ConvolutionInputs {
+  Dims n;
+  int64_t K;
+  Rows<T> x;
+  const T *w, *bias, *window;
+  const int64_t* lengths;
+  const bool* reset;
+};
+template <class T>
+using Convolution = void(const ConvolutionInputs<T>& in, T* y, T* last, int threads);
+// Its gradients; those of w and bias for each row, one below the other in sums (B, K + 1, C).
+template <class T>
+using ConvolutionBack = void(const ConvolutionInputs<T>& in, Rows<T> gy, const T* glast, T* gx, T* gwindow, double* sums,
+                             int threads);
+
 // y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
 template <class T>
 using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
@@ -126,6 +166,10 @@ struct Table {
   LinearScanBack<T>* linear_scan_back;
   LinearScan<T>* complex_scan;
   LinearScanBack<T>* complex_scan_back;
+  SelectiveScan<T>* selective_scan;
+  SelectiveScanBack<T>* selective_scan_back;
+  Convolution<T>* convolution;
+  ConvolutionBack<T>* convolution_back;
   Linear<T>* linear;
   Gated<T>* gated;
   GatedBack<T>* gated_back;

@@ -75,7 +75,7 @@ template <class T> ELMAN_INLINE Reduced<T> reduce(Vec<T> x) {
   return {(Int<T>)shifted - (Int<T>)splat<T>(C::shift), fma(q, r * r, r)};
 }
 
-// e^x for x <= 0.
+// e^x for x <= -smallest.
 template <class T> ELMAN_INLINE Vec<T> decay(Vec<T> x) {
   using C = ExpOf<T>;
   x = x < C::smallest ? splat<T>(C::smallest) : x;
@@ -83,6 +83,11 @@ template <class T> ELMAN_INLINE Vec<T> decay(Vec<T> x) {
   const Int<T> half = e.n >> 1;  // two factors, so that a denormal result is rounded once
   const Vec<T> a = power_of_two<T>(half), b = power_of_two<T>(e.n - half);
   return fma(e.expm1, a, a) * b;
+}
+
+// e^x; infinity where it overflows.
+template <class T> ELMAN_INLINE Vec<T> exponential(Vec<T> x) {
+  return decay<T>(x > -ExpOf<T>::smallest ? splat<T>(-ExpOf<T>::smallest) : x);
 }
 
 // 1 / (1 + e^-x), or e^x / (1 + e^x) for x < 0, so that small values keep their precision.

@@ -4,12 +4,9 @@
 // state is read back from the output row just written (it is still in the first-level cache).
 // A reset or the end of a row is a branch, never a coefficient of zero: zero times infinity would be NaN.
 // Complex numbers lie interleaved, as Torch stores them: to all but the products they are twice as many reals.
-#include <algorithm>
 #include <utility>
 
-#include "kernels.h"
-#include "parallel.h"
-#include "simd.h"
+#include "channels.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -56,60 +53,6 @@ struct ComplexField {
   template <class V>
   static ELMAN_INLINE V fuse(V a, V b, V c) {
     return V{fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1])};
-  }
-};
-
-// f(V{}, c) for every c in [0, C): full vectors first, then element by element.
-template <class T, class Element, class F>
-ELMAN_INLINE void each(int64_t C, const F& f) {
-  int64_t c = 0;
-  for (; c + lanes<T> <= C; c += lanes<T>) f(Vec<T>{}, c);
-  for (; c < C; c += sizeof(Element) / sizeof(T)) f(Element{}, c);
-}
-
-// The same from the last channel to the first: going back in time, memory is then walked straight down, which the
-// processor's prefetchers follow (2 times faster than rows walked up while time goes down).
-template <class T, class Element, class F>
-ELMAN_INLINE void each_down(int64_t C, const F& f) {
-  constexpr int64_t tail = sizeof(Element) / sizeof(T);
-  int64_t c = C;
-  for (; c % lanes<T> != 0; c -= tail) f(Element{}, c - tail);
-  for (; c > 0; c -= lanes<T>) f(Vec<T>{}, c - lanes<T>);
-}
-
-template <class T>
-void copy(const T* from, T* to, int64_t C) {
-  std::memcpy(to, from, C * sizeof(T));
-}
-
-template <class T>
-void clear(T* to, int64_t C) {
-  std::memset(to, 0, C * sizeof(T));
-}
-
-constexpr int64_t tile = 512;  // channels whose running sums stay in the first-level cache
-
-// Tasks are (row, block of channels). Blocks are whole cache lines, as few as keep the threads busy:
-// the longer the piece of a row, the better the memory runs.
-struct Blocks {
-  int64_t C, size, count;
-  int threads;
-
-  Blocks(Dims n, int wanted, int64_t most = INT64_MAX) : C(n.C), threads(n.B * n.T * n.C < 32768 ? 1 : wanted) {
-    const int64_t line = 16, pieces = n.B >= threads ? 1 : threads;
-    size = std::max<int64_t>((n.C + pieces - 1) / pieces + line - 1, line) / line * line;
-    size = std::min(size, most);  // a multiple of a line
-    count = (n.C + size - 1) / size;
-  }
-
-  template <class F>  // f(row, first channel, channels)
-  void run(int64_t B, const F& f) const {
-    parallel(threads, B * count, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = i % count * size;
-        f(i / count, first, std::min(size, C - first));
-      }
-    });
   }
 };
 
@@ -193,13 +136,13 @@ struct Backward {
     for (int64_t t = length; t < n.T; ++t) clear(ga + t * n.C, C);
   }
 
-  // sum (C,), C at most `tile`, the coefficients being constant: products are added up over a block of time, and blocks in
+  // sum (C,), C at most `widest`, the coefficients being constant: products are added up over a block of time, and blocks in
   // double, so that a long row does not lose the digits that one running float would.
   void constant_coefficients() const {
     constexpr int64_t block = 32;
     clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
-      T part[tile] = {};
+      T part[widest] = {};
       for (int64_t t = end - 1; t >= std::max<int64_t>(end - block, 0); --t)
         step(t, [&part, x = before(t)](int64_t c, auto d) {
           using V = decltype(d);
@@ -219,7 +162,7 @@ struct Backward {
 template <class T, class Field>
 void backward(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h, Rows<T> gh,
               const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
-  Blocks(n, threads, sum ? tile : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+  Blocks(n, threads, sum ? widest : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
     const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
     Backward<T, Field>{
         n, C, lengths[row], reset + row * n.T,

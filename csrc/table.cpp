@@ -7,6 +7,10 @@ template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScanBack<T> linear_scan_back;
 template <class T> LinearScan<T> complex_scan;
 template <class T> LinearScanBack<T> complex_scan_back;
+template <class T> SelectiveScan<T> selective_scan;
+template <class T> SelectiveScanBack<T> selective_scan_back;
+template <class T> Convolution<T> convolution;
+template <class T> ConvolutionBack<T> convolution_back;
 Reverse reverse;
 template <class T> Linear<T> linear;
 template <class T> Gated<T> gated;
@@ -28,6 +32,10 @@ constexpr Table<T> table{
     linear_scan_back<T>,
     complex_scan<T>,
     complex_scan_back<T>,
+    selective_scan<T>,
+    selective_scan_back<T>,
+    convolution<T>,
+    convolution_back<T>,
     linear<T>,
     gated<T>,
     gated_back<T>,

@@ -93,7 +93,7 @@ def gradients(module, arrays: tuple[Tensor, ...], weights: list[Tensor]) -> tupl
     return torch.autograd.grad(module(*arrays).square().sum(), weights)
 
 
-@pytest.mark.parametrize("name", ["gru", "lru"])
+@pytest.mark.parametrize("name", ["gru", "lru", "mamba"])
 def test_compiled_models_compute_the_same(name):
     plain, arrays = Logits(name), inputs(5)
     compiled = torch.compile(plain, fullgraph=True, backend="aot_eager")
@@ -105,7 +105,7 @@ def test_compiled_models_compute_the_same(name):
         torch.testing.assert_close(given, wanted)
 
 
-@pytest.mark.parametrize("name", ["lstm", "mingru"])
+@pytest.mark.parametrize("name", ["lstm", "mingru", "mamba"])
 def test_exported_models_take_any_batch_and_time(name):
     plain, arrays = Logits(name), inputs(5)
     B, time = torch.export.Dim("B", max=4096), torch.export.Dim("time", max=4096)

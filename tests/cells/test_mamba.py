@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from elman import kernels
 from elman.cells.mamba import Mamba
+from elman.core import Core
 from elman.errors import InputError
+
+native_only = pytest.mark.skipif("native" not in kernels.available(), reason="a promise of the native kernels")
 
 
 def silu(v):
@@ -84,8 +88,46 @@ def test_the_convolution_is_the_depthwise_one_of_torch():
     u = torch.randn(2, 10, core.inner, dtype=torch.float64)
     padded = torch.nn.functional.pad(u.transpose(1, 2), (2, 0))
     expected = torch.nn.functional.conv1d(padded, core.w.T[:, None], core.c, groups=core.inner).transpose(1, 2)
-    taps = tuple(padded.transpose(1, 2)[:, k : k + 10] for k in range(3))
-    torch.testing.assert_close(core.convolve(taps), expected)
+    torch.testing.assert_close(core.convolve(padded.transpose(1, 2)[:, 5:8]), expected[:, 5])
+    whole, none = torch.full((2,), 10), torch.zeros(2, 10, dtype=torch.bool)
+    y, window = kernels.convolution(u, core.w, core.c, core.init_state(2).window, whole, none)
+    torch.testing.assert_close(y, expected)
+    assert torch.equal(window, u[:, -2:])
+
+
+@native_only
+def test_training_runs_on_the_native_kernels_and_keeps_no_states():
+    torch.manual_seed(0)
+    B, T, N = 2, 100, 64
+    core, before, kept = Mamba(8, 8, state_size=N), kernels.calls(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        y, _ = core.scan(torch.randn(B, T, 8))
+    y.sum().backward()
+    for name in ("selective_scan", "selective_scan_back", "convolution", "convolution_back"):
+        assert kernels.calls()[name] == before.get(name, 0) + 1
+    assert max(kept) < B * T * core.inner * N / 8  # the largest is the states of every 32nd step, and S v
+
+
+@native_only
+@pytest.mark.parametrize("conv", [1, 4])
+def test_gradients_are_those_of_the_loop_over_steps(conv):
+    torch.manual_seed(0)
+    core = Mamba(3, 5, conv=conv, state_size=3).double()
+    x = torch.randn(3, 40, 3, dtype=torch.float64)
+    lengths, reset = torch.tensor([40, 0, 35]), torch.rand(3, 40) < 0.1
+    state = type(core.init_state(0))(*(torch.randn_like(leaf) for leaf in core.init_state(3)))
+    arriving = torch.randn(3, 40, 5, dtype=torch.float64), *(torch.randn_like(leaf) for leaf in state)
+
+    def gradients(scan):
+        leaves = [t.clone().requires_grad_() for t in (x, *state)]
+        y, last = scan(leaves[0], type(state)(*leaves[1:]), lengths, reset)
+        return torch.autograd.grad((y, *last), (*leaves, *core.parameters()), arriving, materialize_grads=True)
+
+    before = kernels.calls().get("selective_scan_back", 0)
+    got = gradients(core._scan)
+    assert kernels.calls()["selective_scan_back"] == before + 1
+    for given, wanted in zip(got, gradients(lambda *a: Core._scan(core, *a)), strict=True):
+        torch.testing.assert_close(given, wanted, rtol=1e-9, atol=1e-10)
 
 
 def test_the_first_steps_and_decays_are_those_of_the_paper():

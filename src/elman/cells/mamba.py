@@ -17,7 +17,6 @@ import math
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman import kernels
@@ -89,42 +88,41 @@ class Mamba(Core):
     def step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         u, z = self.project(x, state.window.dtype)
         seen = torch.cat([state.window, u[:, None]], 1)  # (B, K, I)
-        v = kernels.silu(self.convolve(seen.unbind(1)))
-        a, b, C = self.select(v)
-        h = a * state.h + b
-        return self.read(h, C, v, z).to(x.dtype), MambaState(seen[:, 1:], h)
+        v = kernels.silu(self.convolve(seen))
+        dt, B, C = self.select(v)
+        h = torch.exp(dt[..., None] * self.A(v.dtype)) * state.h + (dt * v)[..., None] * B[:, None]
+        s = (h * C[:, None]).sum(-1)
+        return self.read(s, v, z).to(x.dtype), MambaState(seen[:, 1:], h)
 
     def _scan(self, x: Tensor, state: MambaState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MambaState]:
         u, z = self.project(x, state.window.dtype)
-        age = _age(reset, self.conv)
-        v = kernels.silu(self.convolve(_lagged(state.window, u, age)))
-        a, b, C = self.select(v)
-        h, last = kernels.linear_scan(a.flatten(2), b.flatten(2), state.h.flatten(1), lengths, reset)
-        y = self.read(h.unflatten(2, self.A_log.shape), C, v, z).to(x.dtype)
-        return y, MambaState(_last_window(state.window, u, age, lengths), last.unflatten(1, self.A_log.shape))
+        convolved, window = kernels.convolution(u, self.w, self.c, state.window, lengths, reset)
+        v = kernels.silu(convolved)
+        dt, B, C = self.select(v)
+        s, h = kernels.selective_scan(v, dt, self.A(v.dtype), B, C, state.h, lengths, reset)
+        return self.read(s, v, z).to(x.dtype), MambaState(window, h)
 
     def project(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> u and z, each (..., I)."""
         u, z = kernels.linear(x, self.U).to(dtype).chunk(2, -1)
         return u, z
 
-    def convolve(self, taps: tuple[Tensor, ...]) -> Tensor:
-        """c + sum_k w_k taps_k: K tensors (..., I), the newest last -> (..., I)."""
-        total = self.c.expand_as(taps[0])  # one tap after another: the order of a sum is in its bits
-        for w, tap in zip(self.w, taps, strict=True):
-            total = total + w * tap
-        return total
+    def convolve(self, seen: Tensor) -> Tensor:
+        """c + sum_k w_k seen_k: the last K inputs (B, K, I) -> (B, I)."""
+        return self.c + (self.w * seen).sum(1)
 
     def select(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """v (..., I) -> exp(dt A) and dt B v, each (..., I, N), and C (..., N)."""
+        """v (..., I) -> dt (..., I), B and C (..., N)."""
         r, B, C = kernels.linear(v, self.S).split([self.dt_rank, self.state_size, self.state_size], -1)
-        dt = kernels.softplus(kernels.linear(r, self.W, self.b))
-        A = -torch.exp(self.A_log.to(v.dtype))
-        return torch.exp(dt[..., None] * A), (dt * v)[..., None] * B[..., None, :], C
+        return kernels.softplus(kernels.linear(r, self.W, self.b)), B, C
 
-    def read(self, h: Tensor, C: Tensor, v: Tensor, z: Tensor) -> Tensor:
-        """V ((sum_n C_n h_n + D v) * silu(z)): h (..., I, N), C (..., N), v and z (..., I) -> (..., H)."""
-        return kernels.linear(((h * C[..., None, :]).sum(-1) + self.D * v) * kernels.silu(z), self.V)
+    def A(self, dtype: torch.dtype) -> Tensor:
+        """-exp(A_log), (I, N): negative, so that h is stable."""
+        return -torch.exp(self.A_log.to(dtype))
+
+    def read(self, s: Tensor, v: Tensor, z: Tensor) -> Tensor:
+        """V ((s + D v) * silu(z)), where s is sum_n C_n h_n: each (..., I) -> (..., H)."""
+        return kernels.linear((s + self.D * v) * kernels.silu(z), self.V)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state_size={self.state_size}, inner={self.inner}, conv={self.conv}"
@@ -136,32 +134,3 @@ def _rank(dt_rank: int | str, size: int) -> int:
     if isinstance(dt_rank, str):
         raise InputError(f"dt_rank is {dt_rank!r}; it must be a whole number of at least 1, or 'auto' for size / 16")
     return whole("dt_rank", dt_rank)
-
-
-def _age(reset: Tensor, conv: int) -> Tensor:
-    """reset (B, T) -> how many inputs of the episode stand before each; at least `conv` if it began before t = 0."""
-    t = torch.arange(reset.shape[1], device=reset.device)
-    start = torch.where(reset, t, -conv)
-    return t - (start.cummax(1).values if reset.shape[1] else start)
-
-
-def _lagged(window: Tensor, u: Tensor, age: Tensor) -> tuple[Tensor, ...]:
-    """The K taps of every step, each (B, T, I), the newest last; zero where they would be of an earlier episode.
-
-    window (B, K - 1, I), u (B, T, I), age (B, T).
-    """
-    K, T = window.shape[1] + 1, u.shape[1]
-    seen = torch.cat([window, u], 1)
-    zero = u.new_zeros(())
-    return tuple(torch.where((age >= K - 1 - k)[..., None], seen[:, k : k + T], zero) for k in range(K))
-
-
-def _last_window(window: Tensor, u: Tensor, age: Tensor, lengths: Tensor) -> Tensor:
-    """The last K - 1 inputs before each row's end, zero where they are of an earlier episode."""
-    K = window.shape[1] + 1
-    seen = torch.cat([window, u], 1)
-    place = torch.arange(K - 1, device=u.device)  # seen[lengths + place]
-    rows = torch.arange(len(u), device=u.device)[:, None]
-    # Before the first input the window is `window`, as old as may be.
-    final = F.pad(age, (1, 0), value=K)[rows, lengths[:, None]]  # (B, 1)
-    return torch.where((final >= K - 2 - place)[..., None], seen[rows, lengths[:, None] + place], u.new_zeros(()))

@@ -21,9 +21,9 @@ from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "Step", "active", "available", "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm",
-    "linear", "linear_scan", "log", "loop", "reverse", "rms_norm", "sigmoid", "silu", "softplus", "tanh", "use",
-    "viterbi", "why_not_native",
+    "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas",
+    "layer_norm", "linear", "linear_scan", "log", "loop", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -165,6 +165,29 @@ def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
     a (B, T, C), or (C,) when it does not change with time; b (B, T, C); h0 (B, C); real or complex, one dtype.
     """
     return _table_for(a, b, h0).linear_scan(a, b, h0, lengths, reset)
+
+
+def selective_scan(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h[t] = exp(delta[t] A) * h[t-1] + delta[t] x[t] B[t], y[t] = sum_n C[t,n] h[t,:,n], without h in memory.
+
+    x, delta (B, T, D), A (D, N), B, C (B, T, N), h0 (B, D, N): y (B, T, D), zero past lengths, and the last h.
+    """
+    table = _table_for(x, delta, A, B, C, h0)
+    return table.selective_scan(x, delta, A, B, C, h0, lengths, reset)
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """y[t] = bias + sum_k weight[k] x[t - K + 1 + k], channel by channel, within an episode: y (B, T, C), zero past
+    lengths, and the last K - 1 inputs before them (B, K - 1, C).
+
+    x (B, T, C), weight (K, C), bias (C,), window (B, K - 1, C): what came before the first input, the latest last.
+    """
+    table = _table_for(x, weight, bias, window)
+    return table.convolution(x, weight, bias, window, lengths, reset)
 
 
 def gated(

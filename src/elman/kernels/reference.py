@@ -140,6 +140,57 @@ def _segmented_doubling(a: Tensor, b: Tensor, h0: Tensor, cut: Tensor) -> Tensor
     return h
 
 
+def selective_scan(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h[t] = exp(delta[t] A) * h[t-1] + delta[t] x[t] B[t], y[t] = sum_n C[t,n] h[t,:,n]: y (B, T, D), last (B, D, N).
+
+    x, delta (B, T, D), A (D, N), B, C (B, T, N), h0 (B, D, N).
+    """
+    a, b = torch.exp(delta[..., None] * A), (delta * x)[..., None] * B[..., None, :]
+    h, last = linear_scan(a.flatten(2), b.flatten(2), h0.flatten(1), lengths, reset)
+    y = (h.unflatten(2, A.shape) * C[..., None, :]).sum(-1)
+    valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    return torch.where(valid[..., None], y, torch.zeros_like(y)), last.unflatten(1, A.shape)
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """y[t] = bias + sum_k weight[k] x[t - K + 1 + k], within an episode: y (B, T, C), the last window (B, K - 1, C).
+
+    x (B, T, C), weight (K, C), bias (C,), window (B, K - 1, C): the inputs before the first, the latest last.
+    """
+    K, T = len(weight), x.shape[1]
+    age = _age(reset, K)
+    seen, zero = torch.cat([window, x], 1), x.new_zeros(())
+    y = bias.expand_as(x)
+    for k in range(K):
+        y = y + weight[k] * torch.where((age >= K - 1 - k)[..., None], seen[:, k : k + T], zero)
+    valid = torch.arange(T, device=x.device) < lengths[:, None]
+    return torch.where(valid[..., None], y, torch.zeros_like(y)), _last_window(seen, age, lengths, K)
+
+
+def _age(reset: Tensor, K: int) -> Tensor:
+    """reset (B, T) -> how many inputs of the episode stand before each; at least K if it began before t = 0."""
+    t = torch.arange(reset.shape[1], device=reset.device)
+    start = torch.where(reset, t, -K)
+    return t - (start.cummax(1).values if reset.shape[1] else start)
+
+
+def _last_window(seen: Tensor, age: Tensor, lengths: Tensor, K: int) -> Tensor:
+    """The last K - 1 inputs before each row's end, zero where they are of an earlier episode.
+
+    seen (B, K - 1 + T, C): the window, then the inputs.
+    """
+    place = torch.arange(K - 1, device=seen.device)  # seen[lengths + place]
+    rows = torch.arange(len(seen), device=seen.device)[:, None]
+    # Before the first input the window is the one given, as old as may be.
+    final = F.pad(age, (1, 0), value=K)[rows, lengths[:, None]]  # (B, 1)
+    window = seen[rows, lengths[:, None] + place]
+    return torch.where((final >= K - 2 - place)[..., None], window, seen.new_zeros(()))
+
+
 def _at_end(h: Tensor, h0: Tensor, lengths: Tensor) -> Tensor:
     """h after each row's last valid input; h0 where there was none."""
     if h.shape[1] == 0:

@@ -1,6 +1,7 @@
 """The kernels of csrc/ as Torch operations. Importing this fails where the native module is not built."""
 
 from elman._native import isa, isas
+from elman.kernels.native.convolution import convolution
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.hmm import hmm_filter, hmm_log_prob, viterbi
@@ -8,8 +9,9 @@ from elman.kernels.native.norm import layer_norm, rms_norm
 from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.scan import linear_scan, reverse
+from elman.kernels.native.selective import selective_scan
 
 __all__ = [
-    "calls", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log",
-    "reverse", "rms_norm", "sigmoid", "silu", "softplus", "tanh", "viterbi",
+    "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear",
+    "linear_scan", "log", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "viterbi",
 ]  # fmt: skip

@@ -63,6 +63,11 @@ def rows(x: Tensor) -> tuple[Tensor, int, int]:
     return x, x.stride(0), x.stride(1)
 
 
+def over_rows(x: Tensor) -> Tensor:
+    """x (B, ...) -> (...), in the order of the rows: Torch's own sum may depend on the threads."""
+    return x.cumsum(0)[-1] if len(x) else x.sum(0)
+
+
 class _Once(torch.autograd.Function):
     """A backward pass that says what to do when it is differentiated again."""
 

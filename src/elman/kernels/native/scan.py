@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, output, rows
+from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,12 +107,7 @@ def _run_backward(
         gh.data_ptr(), gh_row, gh_time, glast.data_ptr(),
         ga.data_ptr(), total.data_ptr() if constant else 0, gb.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
-    return _over_rows(total).to(h.dtype) if constant else ga, gb, gh0
-
-
-def _over_rows(x: Tensor) -> Tensor:
-    """x (B, C) -> (C,), in the order of the rows: Torch's own sum may depend on the threads."""
-    return x.cumsum(0)[-1] if len(x) else x.sum(0)
+    return over_rows(total).to(h.dtype) if constant else ga, gb, gh0
 
 
 def _fake(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

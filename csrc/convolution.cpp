@@ -1,0 +1,133 @@
+// The causal convolution of each channel with K taps, over a window that is carried on, forward and backward:
+//
+//   y[t] = bias + sum_k w[k] x[t - K + 1 + k]           x before t = 0 is the window (B, K - 1, C), the newest last
+//
+// Taps of an earlier episode are read from a row of zeros, never multiplied by zero: zero times infinity would be NaN.
+#include <vector>
+
+#include "channels.h"
+#include "product.h"
+
+namespace elman::ELMAN_NS {
+namespace {
+
+// A block of channels of one row.
+template <class T>
+struct Channels {
+  const ConvolutionInputs<T>& in;
+  const int64_t row, first, C, K, length;
+  const bool* reset;
+  const Buffer<T> zeros;
+  std::vector<const T*> taps;
+
+  Channels(const ConvolutionInputs<T>& in, int64_t row, int64_t first, int64_t C)
+      : in(in), row(row), first(first), C(C), K(in.K), length(in.lengths[row]), reset(in.reset + row * in.n.T),
+        zeros(allocate<T>(C)), taps(K) {
+    clear(zeros.get(), C);
+  }
+
+  int64_t at(int64_t t) const { return (row * in.n.T + t) * in.n.C + first; }
+  int64_t window_at(int64_t k) const { return (row * (K - 1) + k) * in.n.C + first; }
+
+  // The input at t >= 1 - K, whatever its episode.
+  const T* input(int64_t t) const {
+    return t < 0 ? in.window + window_at(t + K - 1) : in.x.data + row * in.x.row + t * in.x.time + first;
+  }
+
+  // The first step of the episode that t belongs to; -K if it began before the window. `start` is that of t - 1.
+  int64_t episode(int64_t t, int64_t start) const { return reset[t] ? t : start; }
+
+  // taps[k] is x[t - K + 1 + k], or zeros where that is before `start`.
+  void gather(int64_t t, int64_t start) {
+    for (int64_t k = 0; k < K; ++k) taps[k] = t - K + 1 + k < start ? zeros.get() : input(t - K + 1 + k);
+  }
+
+  void forward(T* y, T* last) {
+    int64_t start = -K;
+    for (int64_t t = 0; t < length; ++t) {
+      start = episode(t, start);
+      gather(t, start);
+      T* to = y + at(t);
+      each<T, T>(C, [&](auto v, int64_t c) {
+        using V = decltype(v);
+        V sum = load<V>(in.bias + first + c);
+        for (int64_t k = 0; k < K; ++k) sum = fma(load<V>(in.w + k * in.n.C + first + c), load<V>(taps[k] + c), sum);
+        store(to + c, sum);
+      });
+    }
+    for (int64_t t = length; t < in.n.T; ++t) clear(y + at(t), C);
+    gather(length, start);  // but for the newest, which is not there
+    for (int64_t k = 0; k + 1 < K; ++k) copy(taps[k], last + window_at(k), C);
+  }
+
+  // gx[t] = sum_k w[k] gy[t + K - 1 - k], up to the end of the episode, and the gradient at the last window if it holds x[t]
+  void inputs(Rows<T> gy, const T* glast, T* gx, T* gwindow) {
+    int64_t end = length;  // of the episode that t belongs to
+    for (int64_t t = length - 1; t > -K; --t) {
+      const int64_t from = std::max<int64_t>(t + K - end, 0), to = std::min(t + K, K);  // 0 <= t + K - 1 - k < end
+      const T *w = in.w + first, *g = gy.data + row * gy.row + (t + K - 1) * gy.time + first;
+      const int64_t place = t - (length - K + 1);
+      const T* start = place >= 0 && end == length ? glast + window_at(place) : zeros.get();
+      T* out = t < 0 ? gwindow + window_at(t + K - 1) : gx + at(t);
+      each<T, T>(C, [&](auto v, int64_t c) {
+        using V = decltype(v);
+        V sum = load<V>(start + c);
+        for (int64_t k = from; k < to; ++k) sum = fma(load<V>(w + k * in.n.C + c), load<V>(g - k * gy.time + c), sum);
+        store(out + c, sum);
+      });
+      if (t >= 0 && reset[t]) end = t;
+    }
+    for (int64_t t = length; t < in.n.T; ++t) clear(gx + at(t), C);
+  }
+
+  // sums (K + 1, C): of w, then of bias. Added up over a block of time, and blocks in double, so that a long row keeps its digits.
+  void weights(Rows<T> gy, double* sums) {
+    constexpr int64_t block = 32;
+    const auto part = allocate<T>((K + 1) * C);
+    for (int64_t k = 0; k <= K; ++k) clear(sums + k * in.n.C, C);
+    for (int64_t begin = 0, start = -K; begin < length; begin += block) {
+      clear(part.get(), (K + 1) * C);
+      for (int64_t t = begin; t < std::min(begin + block, length); ++t) {
+        start = episode(t, start);
+        gather(t, start);
+        const T* g = gy.data + row * gy.row + t * gy.time + first;
+        each<T, T>(C, [&](auto v, int64_t c) {
+          using V = decltype(v);
+          const V d = load<V>(g + c);
+          T* to = part.get() + c;
+          for (int64_t k = 0; k < K; ++k, to += C) store(to, fma(d, load<V>(taps[k] + c), load<V>(to)));
+          store(to, V(load<V>(to) + d));
+        });
+      }
+      for (int64_t k = 0; k <= K; ++k)
+        for (int64_t c = 0; c < C; ++c) sums[k * in.n.C + c] += double(part[k * C + c]);
+    }
+  }
+};
+
+}  // namespace
+
+template <class T>
+void convolution(const ConvolutionInputs<T>& in, T* y, T* last, int threads) {
+  Blocks(in.n, threads).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
+    Channels<T>(in, row, first, C).forward(y, last);
+  });
+}
+
+template <class T>
+void convolution_back(const ConvolutionInputs<T>& in, Rows<T> gy, const T* glast, T* gx, T* gwindow, double* sums,
+                      int threads) {
+  Blocks(in.n, threads, widest).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
+    Channels<T> block(in, row, first, C);
+    block.inputs(gy, glast, gx, gwindow);
+    block.weights(gy, sums + row * (in.K + 1) * in.n.C + first);
+  });
+}
+
+#define ELMAN_INSTANCE(T)                 \
+  template Convolution<T> convolution<T>; \
+  template ConvolutionBack<T> convolution_back<T>;
+ELMAN_INSTANCE(float)
+ELMAN_INSTANCE(double)
+
+}  // namespace elman::ELMAN_NS

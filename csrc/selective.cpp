@@ -1,0 +1,263 @@
+// The selective scan of Mamba, forward and backward, without its (B, T, D, N) states in memory:
+//
+//   h[t,d,n] = exp(delta[t,d] A[d,n]) h[t-1,d,n] + delta[t,d] x[t,d] B[t,n]        y[t,d] = sum_n C[t,n] h[t,d,n]
+//
+// A lane is a channel d, and sums over n run upwards, so a row's bits depend on that row alone. A task is a group of
+// channels of one row: its states, [block of lanes][n][lane], stay in the first-level cache while time goes on.
+// The way back starts from states saved every so many steps, and recomputes those in between into a small buffer.
+// A reset is a branch, never a coefficient of zero: zero times infinity would be NaN.
+#include "channels.h"
+#include "math.h"
+#include "product.h"
+
+namespace elman::ELMAN_NS {
+namespace {
+
+constexpr int64_t group = 128;  // channels of a task; fixed, because sums over channels are taken group by group
+
+int64_t groups(int64_t D) { return (D + group - 1) / group; }
+
+// A group of channels of one row. D here counts the channels of the group.
+template <class T>
+class Task {
+ protected:
+  static constexpr int L = lanes<T>;
+
+  const SelectiveInputs<T>& in;
+  const int64_t row, first, D, N, blocks, length;
+  const bool* reset;
+  Buffer<T> A;  // [block][n][lane], as all states
+
+  Task(const SelectiveInputs<T>& inputs, int64_t row, int64_t number)
+      : in(inputs), row(row), first(number * group), D(std::min(group, in.n.C - first)), N(in.N), blocks((D + L - 1) / L),
+        length(in.lengths[row]), reset(in.reset + row * in.n.T), A(packed(in.A + first * N)) {}
+
+  // x (D, N), channel by channel
+  Buffer<T> packed(const T* x) const {
+    auto to = allocate<T>(blocks * N * L);
+    for (int64_t j = 0; j < blocks; ++j) pack_lanes(x + j * L * N, N, wide(j), N, to.get() + j * N * L, L);
+    return to;
+  }
+
+  template <class U>
+  void unpack(const U* from, U* x) const {
+    for (int64_t d = 0; d < D; ++d)
+      for (int64_t n = 0; n < N; ++n) x[d * N + n] = from[(d / L * N + n) * L + d % L];
+  }
+
+  int64_t wide(int64_t j) const { return std::min<int64_t>(L, D - j * L); }  // channels in block j
+  int64_t state() const { return (row * in.n.C + first) * N; }               // of the group, in a (B, D, N) array
+  int64_t at(int64_t t) const { return (row * in.n.T + t) * in.n.C + first; }
+
+  // The k-th saved state of the group, with the lanes past its end; k = 1 is the first.
+  int64_t checkpoint(int64_t k) const {
+    const int64_t all = (in.n.C + 15) / 16 * 16 * N, step = (all + in.every - 1) / in.every;
+    return row * in.n.T * step + (k - 1) * all + first * N;
+  }
+
+  ELMAN_INLINE Vec<T> input(const Rows<T>& x, int64_t t, int64_t j) const {
+    return load_some(x.data + row * x.row + t * x.time + first + j * L, wide(j));
+  }
+  const T* selection(const Rows<T>& x, int64_t t) const { return x.data + row * x.row + t * x.time; }
+};
+
+template <class T>
+class Forward : Task<T> {
+  using Task<T>::L, Task<T>::in, Task<T>::row, Task<T>::N, Task<T>::blocks, Task<T>::length, Task<T>::reset, Task<T>::A;
+
+  Buffer<T> h;
+
+ public:
+  Forward(const SelectiveInputs<T>& inputs, int64_t row, int64_t number)
+      : Task<T>(inputs, row, number), h(this->packed(in.h0 + this->state())) {}
+
+  void run(T* y, T* last, T* saved) {
+    for (int64_t t = 0; t < length; ++t) {
+      if (saved && t > 0 && t % in.every == 0) copy(h.get(), saved + this->checkpoint(t / in.every), blocks * N * L);
+      for (int64_t j = 0; j < blocks; ++j)
+        store_some(y + this->at(t) + j * L, reset[t] ? step<true>(t, j) : step<false>(t, j), this->wide(j));
+    }
+    for (int64_t t = length; t < in.n.T; ++t) clear(y + this->at(t), this->D);
+    this->unpack(h.get(), last + this->state());
+  }
+
+ private:
+  template <bool starts>
+  ELMAN_INLINE Vec<T> step(int64_t t, int64_t j) {
+    const Vec<T> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
+    const T *B = this->selection(in.B, t), *C = this->selection(in.C, t);
+    const T* a = A.get() + j * N * L;
+    T* state = h.get() + j * N * L;
+    Vec<T> y{};
+    for (int64_t n = 0; n < N; ++n, a += L, state += L) {
+      Vec<T> now = drive * B[n];
+      if (!starts) now = fma(exponential<T>(delta * load<Vec<T>>(a)), load<Vec<T>>(state), now);
+      store(state, now);
+      y = fma(now, splat(C[n]), y);
+    }
+    return y;
+  }
+};
+
+// With g[t,d,n] the gradient at h[t,d,n], and e = exp(delta A):
+//
+//   g[t] = gy[t] C[t] + e[t+1] g[t+1]           q = g e h[t-1]
+//   gx = delta sum_n g B      gdelta = x sum_n g B + sum_n q A      gA = sum_t q delta
+//   gB = sum_d g delta x      gC = sum_d gy h
+template <class T>
+class Backward : Task<T> {
+  using Task<T>::L, Task<T>::in, Task<T>::row, Task<T>::N, Task<T>::blocks, Task<T>::length, Task<T>::reset, Task<T>::A;
+
+  const T* saved;
+  const Rows<T> gy;
+  T *gx, *gdelta;
+  const int64_t size = N * L;                             // of a state of one block of lanes
+  const Buffer<T> h0, g;                                  // g: the gradient at the state before the step at hand
+  const Buffer<T> h = allocate<T>((in.every + 1) * size), e = allocate<T>(in.every * size);  // of one block
+  const Buffer<T> gB = allocate<T>(in.every * size), gC = allocate<T>(in.every * size);      // sums lane by lane
+  const Buffer<T> part = allocate<T>(size);               // of gA, over one block of time
+  const Buffer<double> gA = allocate<double>(blocks * size);  // over all: a long row would lose digits in a float
+
+ public:
+  Backward(const SelectiveInputs<T>& inputs, int64_t row, int64_t number, const T* saved, Rows<T> gy, const T* glast, T* gx,
+           T* gdelta)
+      : Task<T>(inputs, row, number), saved(saved), gy(gy), gx(gx), gdelta(gdelta), h0(this->packed(in.h0 + this->state())),
+        g(this->packed(glast + this->state())) {
+    clear(gA.get(), blocks * size);
+  }
+
+  // sums: [time][2][n], this group's part of gB and gC, `stride` apart
+  void run(T* sums, int64_t stride, double* gA_out, T* gh0) {
+    for (int64_t end = length, begin; end > 0; end = begin) {
+      begin = (end - 1) / in.every * in.every;
+      clear(gB.get(), (end - begin) * size);
+      clear(gC.get(), (end - begin) * size);
+      for (int64_t j = blocks - 1; j >= 0; --j) {
+        recompute(begin, end, j);
+        retrace(begin, end, j);
+        if (j == blocks - 1) drop_lanes((end - begin) * N, this->wide(j));
+      }
+      for (int64_t i = 0; i < (end - begin) * N; ++i) {
+        T* to = sums + (begin + i / N) * stride + i % N;
+        to[0] = over_lanes(gB.get() + i * L);
+        to[N] = over_lanes(gC.get() + i * L);
+      }
+    }
+    for (int64_t t = length; t < in.n.T; ++t) {
+      clear(gx + this->at(t), this->D);
+      clear(gdelta + this->at(t), this->D);
+    }
+    this->unpack(gA.get(), gA_out + this->state());
+    this->unpack(g.get(), gh0 + this->state());
+  }
+
+ private:
+  // h[i], e[i] for the steps begin + i; h[i] is the state before the step.
+  ELMAN_INLINE void recompute(int64_t begin, int64_t end, int64_t j) {
+    copy(begin == 0 ? h0.get() + j * size : saved + this->checkpoint(begin / in.every) + j * size, h.get(), size);
+    for (int64_t t = begin; t < end; ++t) {
+      const Vec<T> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
+      const T *a = A.get() + j * size, *B = this->selection(in.B, t);
+      T *decays = e.get() + (t - begin) * size, *state = h.get() + (t - begin) * size;
+      for (int64_t n = 0; n < N; ++n, a += L, decays += L, state += L) {
+        Vec<T> now = drive * B[n];
+        if (!reset[t]) {
+          const Vec<T> decay = exponential<T>(delta * load<Vec<T>>(a));
+          store(decays, decay);
+          now = fma(decay, load<Vec<T>>(state), now);
+        }
+        store(state + size, now);
+      }
+    }
+  }
+
+  ELMAN_INLINE void retrace(int64_t begin, int64_t end, int64_t j) {
+    clear(part.get(), size);
+    for (int64_t t = end - 1; t >= begin; --t) reset[t] ? back<true>(t, t - begin, j) : back<false>(t, t - begin, j);
+    for (int64_t i = 0; i < size; ++i) gA[j * size + i] += double(part[i]);
+  }
+
+  template <bool starts>
+  ELMAN_INLINE void back(int64_t t, int64_t i, int64_t j) {
+    const Vec<T> delta = this->input(in.delta, t, j), x = this->input(in.x, t, j), gyt = this->input(gy, t, j);
+    const Vec<T> drive = delta * x;
+    const T *B = this->selection(in.B, t), *C = this->selection(in.C, t);
+    const T *a = A.get() + j * size, *before = h.get() + i * size, *decays = e.get() + i * size;
+    T *gBt = gB.get() + i * size, *gCt = gC.get() + i * size, *gt = g.get() + j * size, *to = part.get();
+    Vec<T> driven{}, decayed{};
+    for (int64_t n = 0, l = 0; n < N; ++n, l += L) {
+      const Vec<T> d = fma(gyt, splat(C[n]), load<Vec<T>>(gt + l));
+      store(gCt + l, fma(gyt, load<Vec<T>>(before + size + l), load<Vec<T>>(gCt + l)));
+      store(gBt + l, fma(d, drive, load<Vec<T>>(gBt + l)));
+      driven = fma(d, splat(B[n]), driven);
+      if (starts) {
+        store(gt + l, Vec<T>{});
+        continue;
+      }
+      const Vec<T> onward = d * load<Vec<T>>(decays + l), q = onward * load<Vec<T>>(before + l);
+      store(gt + l, onward);
+      decayed = fma(q, load<Vec<T>>(a + l), decayed);
+      store(to + l, fma(q, delta, load<Vec<T>>(to + l)));
+    }
+    store_some(gx + this->at(t) + j * L, Vec<T>(delta * driven), this->wide(j));
+    store_some(gdelta + this->at(t) + j * L, fma(x, driven, decayed), this->wide(j));
+  }
+
+  // What lies past the last channel has no part in a sum over channels: an infinite B or C makes it NaN.
+  void drop_lanes(int64_t vectors, int64_t from) {
+    for (int64_t i = 0; i < vectors; ++i)
+      for (int64_t l = from; l < L; ++l) gB[i * L + l] = gC[i * L + l] = T(0);
+  }
+
+  static T over_lanes(const T* v) {
+    T s = v[0];
+    for (int l = 1; l < L; ++l) s += v[l];
+    return s;
+  }
+};
+
+int enough(Dims n, int64_t N, int threads) { return n.B * n.T * n.C * N < 32768 ? 1 : threads; }
+
+}  // namespace
+
+template <class T>
+void selective_scan(const SelectiveInputs<T>& in, T* y, T* last, T* saved, int threads) {
+  const int64_t G = groups(in.n.C);
+  parallel(enough(in.n, in.N, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) Forward<T>(in, i / G, i % G).run(y, last, saved);
+  });
+}
+
+template <class T>
+void selective_scan_back(const SelectiveInputs<T>& in, const T* saved, Rows<T> gy, const T* glast, T* gx, T* gdelta,
+                         double* gA, T* gB, T* gC, T* gh0, int threads) {
+  const int64_t G = groups(in.n.C), N = in.N, steps = in.n.T;
+  threads = enough(in.n, N, threads);
+  const auto sums = allocate<T>(in.n.B * steps * G * 2 * N);
+  parallel(threads, in.n.B * G, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      Backward<T>(in, i / G, i % G, saved, gy, glast, gx, gdelta)
+          .run(sums.get() + (i / G * steps * G + i % G) * 2 * N, G * 2 * N, gA, gh0);
+  });
+  parallel(threads, in.n.B * steps, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      clear(gB + i * N, N);
+      clear(gC + i * N, N);
+      if (i % steps >= in.lengths[i / steps]) continue;
+      const T* part = sums.get() + i * G * 2 * N;
+      for (int64_t k = 0; k < G; ++k, part += 2 * N)
+        for (int64_t n = 0; n < N; ++n) {
+          gB[i * N + n] += part[n];
+          gC[i * N + n] += part[N + n];
+        }
+    }
+  });
+}
+
+#define ELMAN_INSTANCE(T)                       \
+  template SelectiveScan<T> selective_scan<T>;  \
+  template SelectiveScanBack<T> selective_scan_back<T>;
+ELMAN_INSTANCE(float)
+ELMAN_INSTANCE(double)
+
+}  // namespace elman::ELMAN_NS

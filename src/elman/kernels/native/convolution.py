@@ -1,0 +1,100 @@
+"""The causal convolution of each channel, y[t] = bias + sum_k w[k] x[t - K + 1 + k], on csrc/convolution.cpp."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import _native
+from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`x` (B, T, C), `weight` (K, C), `bias` (C,), `window` (B, K - 1, C) -> y (B, T, C) and the last window."""
+    inputs = (x, weight, bias, window)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        y, last = _Convolution.apply(*inputs, lengths, reset)
+    else:
+        y, last = _forward(*inputs, lengths, reset)
+    return y, last
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        y, last = _forward(*inputs)
+        return y, last
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, window = ctx.saved_tensors[0], ctx.saved_tensors[3]
+        if gy is None:  # one zero that is read again and again, instead of a tensor of them
+            gy = x.new_zeros((1, 1, x.shape[2])).expand(x.shape)
+        if glast is None:
+            glast = torch.zeros_like(window)
+        return *once(_backward, *ctx.saved_tensors, gy, glast), None, None
+
+
+class _Arguments:
+    """The inputs as the kernel takes them: sizes, addresses and strides; and what keeps the addresses alive."""
+
+    def __init__(self, x: Tensor, *others: Tensor) -> None:
+        B, T, C = x.shape
+        K = len(others[0])
+        shapes = {"weight": (K, C), "bias": (C,), "window": (B, K - 1, C)}
+        for (name, shape), tensor in zip(shapes.items(), others, strict=False):
+            expect(name, tensor, shape, x.dtype)
+        expect("lengths", others[3], (B,), torch.int64)
+        expect("reset", others[4], (B, T), torch.bool)
+        x, row, time = rows(x)
+        self.alive = (x, *(t.contiguous() for t in others))
+        self.values = (B, T, C, K, x.data_ptr(), row, time, *(t.data_ptr() for t in self.alive[1:]))
+
+
+def _run(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    x, window = inputs[0], inputs[3]
+    arguments = _Arguments(*inputs)
+    y, last = output(x, x.shape), x.new_empty(window.shape)
+    getattr(_native, "convolution" + SUFFIX[x.dtype])(
+        *arguments.values, y.data_ptr(), last.data_ptr(), torch.get_num_threads()
+    )
+    return y, last
+
+
+def _run_backward(*args: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    *inputs, gy, glast = args
+    x, weight, window = inputs[0], inputs[1], inputs[3]
+    arguments = _Arguments(*inputs)
+    expect("gy", gy, x.shape, x.dtype)
+    expect("glast", glast, window.shape, x.dtype)
+    (gy, row, time), glast = rows(gy), glast.contiguous()
+    gx, gwindow = output(x, x.shape), x.new_empty(window.shape)
+    sums = x.new_empty((len(x), len(weight) + 1, x.shape[2]), dtype=torch.float64)
+    getattr(_native, "convolution_back" + SUFFIX[x.dtype])(
+        *arguments.values, gy.data_ptr(), row, time, glast.data_ptr(), gx.data_ptr(), gwindow.data_ptr(),
+        sums.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    gweight, gbias = over_rows(sums).to(x.dtype).split([len(weight), 1])
+    return gx, gweight.clone(), gbias[0].clone(), gwindow
+
+
+def _fake(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    return inputs[0].new_empty(inputs[0].shape), inputs[3].new_empty(inputs[3].shape)
+
+
+def _fake_backward(*args: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in args[:4])
+
+
+_INPUTS = "Tensor x, Tensor weight, Tensor bias, Tensor window, Tensor lengths, Tensor reset"
+_forward = define(f"convolution({_INPUTS}) -> (Tensor y, Tensor last)", _run, _fake)
+_backward = define(
+    f"convolution_back({_INPUTS}, Tensor gy, Tensor glast)"
+    " -> (Tensor gx, Tensor gweight, Tensor gbias, Tensor gwindow)",
+    _run_backward,
+    _fake_backward,
+)

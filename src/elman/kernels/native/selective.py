@@ -1,0 +1,124 @@
+"""The selective scan h[t] = exp(delta[t] A)*h[t-1] + delta[t] x[t] B[t], y[t] = C[t] h[t], on csrc/selective.cpp."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from elman import _native
+from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
+
+EVERY = 32  # steps between two states that are kept for the way back: D * N / 32 numbers a step, at N = 16 half of x
+
+
+def selective_scan(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`x`, `delta` (B, T, D), `A` (D, N), `B`, `C` (B, T, N), `h0` (B, D, N) -> y (B, T, D), last (B, D, N)."""
+    inputs = (x, delta, A, B, C, h0)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        y, last = _SelectiveScan.apply(*inputs, lengths, reset)
+    else:
+        y, last, _ = _forward(*inputs, lengths, reset, False)
+    return y, last
+
+
+class _SelectiveScan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        y, last, saved = _forward(*inputs, True)
+        ctx.save_for_backward(*inputs, saved)
+        ctx.set_materialize_grads(False)
+        return y, last
+
+    @staticmethod
+    def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, h0 = ctx.saved_tensors[0], ctx.saved_tensors[5]
+        if gy is None:  # one zero that is read again and again, instead of a tensor of them
+            gy = x.new_zeros((1, 1, x.shape[2])).expand(x.shape)
+        if glast is None:
+            glast = torch.zeros_like(h0)
+        return *once(_backward, *ctx.saved_tensors, gy, glast), None, None
+
+
+def _check(
+    x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> None:
+    batch, T, D = x.shape
+    N = A.shape[-1]
+    shapes = {"delta": (delta, x.shape), "A": (A, (D, N)), "B": (B, (batch, T, N)), "C": (C, (batch, T, N))}
+    for name, (tensor, shape) in (shapes | {"h0": (h0, (batch, D, N))}).items():
+        expect(name, tensor, shape, x.dtype)
+    expect("lengths", lengths, (batch,), torch.int64)
+    expect("reset", reset, (batch, T), torch.bool)
+
+
+class _Arguments:
+    """The inputs as the kernel takes them: sizes, addresses and strides; and what keeps the addresses alive."""
+
+    def __init__(self, *inputs: Tensor) -> None:
+        _check(*inputs)
+        (x, x_row, x_time), (delta, delta_row, delta_time) = rows(inputs[0]), rows(inputs[1])
+        (B, B_row, B_time), (C, C_row, C_time) = rows(inputs[3]), rows(inputs[4])
+        A, h0, lengths, reset = (inputs[i].contiguous() for i in (2, 5, 6, 7))
+        self.alive = (x, delta, A, B, C, h0, lengths, reset)
+        self.values = (
+            *x.shape, A.shape[1], EVERY, x.data_ptr(), x_row, x_time, delta.data_ptr(), delta_row, delta_time,
+            A.data_ptr(), B.data_ptr(), B_row, B_time, C.data_ptr(), C_row, C_time,
+            h0.data_ptr(), lengths.data_ptr(), reset.data_ptr(),
+        )  # fmt: skip
+
+
+def _saved_shape(x: Tensor, A: Tensor) -> tuple[int, int, int]:
+    """A share of a state for each step, rather than T / EVERY states: an exported graph would fix whether that is 0."""
+    B, T, D = x.shape
+    return B, T, -((D + 15) // 16 * 16 * A.shape[1] // -EVERY)
+
+
+def _run(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *inputs, keep = args
+    x, A, h0 = inputs[0], inputs[2], inputs[5]
+    arguments = _Arguments(*inputs)
+    y, last = output(x, x.shape), x.new_empty(h0.shape)
+    saved = output(x, _saved_shape(x, A) if keep else (0,))
+    getattr(_native, "selective_scan" + SUFFIX[x.dtype])(
+        *arguments.values, y.data_ptr(), last.data_ptr(), saved.data_ptr(), torch.get_num_threads()
+    )
+    return y, last, saved
+
+
+def _run_backward(*args: Tensor) -> tuple[Tensor, ...]:
+    *inputs, saved, gy, glast = args
+    x, A, B, h0 = inputs[0], inputs[2], inputs[3], inputs[5]
+    arguments = _Arguments(*inputs)
+    expect("saved", saved, _saved_shape(x, A), x.dtype)
+    expect("gy", gy, x.shape, x.dtype)
+    expect("glast", glast, h0.shape, x.dtype)
+    (gy, gy_row, gy_time), glast = rows(gy), glast.contiguous()
+    gx, gdelta = output(x, x.shape), output(x, x.shape)
+    gA = x.new_empty(h0.shape, dtype=torch.float64)
+    gB, gC, gh0 = x.new_empty(B.shape), x.new_empty(B.shape), x.new_empty(h0.shape)
+    getattr(_native, "selective_scan_back" + SUFFIX[x.dtype])(
+        *arguments.values, saved.data_ptr(), gy.data_ptr(), gy_row, gy_time, glast.data_ptr(), gx.data_ptr(),
+        gdelta.data_ptr(), gA.data_ptr(), gB.data_ptr(), gC.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
+    )  # fmt: skip
+    return gx, gdelta, over_rows(gA).to(x.dtype), gB, gC, gh0
+
+
+def _fake(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    x, _, A, _, _, h0, _, _, keep = args
+    return x.new_empty(x.shape), x.new_empty(h0.shape), x.new_empty(_saved_shape(x, A) if keep else (0,))
+
+
+def _fake_backward(*args: Tensor) -> tuple[Tensor, ...]:
+    return tuple(t.new_empty(t.shape) for t in args[:6])
+
+
+_INPUTS = "Tensor x, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor h0, Tensor lengths, Tensor reset"
+_forward = define(f"selective_scan({_INPUTS}, bool keep) -> (Tensor y, Tensor last, Tensor saved)", _run, _fake)
+_backward = define(
+    f"selective_scan_back({_INPUTS}, Tensor saved, Tensor gy, Tensor glast)"
+    " -> (Tensor gx, Tensor gdelta, Tensor gA, Tensor gB, Tensor gC, Tensor gh0)",
+    _run_backward,
+    _fake_backward,
+)
