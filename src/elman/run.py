@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import torch
 
 from elman import artifact
 from elman.data import DataConfig, Splits, Streams, open_splits
+from elman.data.observations import ObservationConfig, Reader, open_observations
 from elman.errors import FileError, InputError, UnknownNameError
-from elman.tasks import TASKS
-from elman.tasks.language_model import LanguageModel, ModelConfig, build
+from elman.hmm import files
+from elman.hmm.estimator import HiddenMarkovEstimator
+from elman.tasks import TASKS, hidden_markov
+from elman.tasks.hidden_markov import HMMConfig
+from elman.tasks.language_model import KIND, VERSION, LanguageModel, ModelConfig, build
 from elman.tasks.markov import Markov
 from elman.training import checkpoint, optim
 from elman.training.checkpoint import Advance, Checkpoint
@@ -57,8 +62,35 @@ class RunConfig:
     device: str = "auto"
 
 
-def load(path: str | Path) -> LanguageModel:
-    """The model of a run (its best, or its last), or one that `save` wrote.
+@dataclass(frozen=True)
+class HMMRunConfig:
+    """A run from observations to a hidden Markov model.
+
+    >>> HMMRunConfig(model=HMMConfig(emission="poisson")).data.read
+    'columns'
+
+    Args:
+        task: what is trained; hmm is a hidden Markov model
+        data: the observations
+        model: the model, and how it is fitted
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
+        seed: of everything that is random
+    """
+
+    task: str = "hmm"
+    data: ObservationConfig = field(default_factory=ObservationConfig)
+    model: HMMConfig = field(default_factory=HMMConfig)
+    out: str = "runs/hmm"
+    resume: str = "never"
+    seed: int = 0
+
+
+CONFIGS: dict[str, type[RunConfig] | type[HMMRunConfig]] = {"lm": RunConfig, "hmm": HMMRunConfig}
+
+
+def load(path: str | Path) -> Any:
+    """The model of a run (its best, or its last), or one that was saved: a LanguageModel, or an estimator of elman.hmm.
 
     >>> import tempfile
     >>> from elman.data import VOCABULARIES
@@ -73,11 +105,16 @@ def load(path: str | Path) -> LanguageModel:
         raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
     for name in ("best", "last"):
         if folder := artifact.find(root / name):
-            return LanguageModel.load(folder)
-    return LanguageModel.load(artifact.find(root) or root)
+            return _load(folder)
+    return _load(artifact.find(root) or root)
 
 
-def train(config: RunConfig) -> tuple[LanguageModel, list[dict[str, Any]]]:
+def _load(folder: Path) -> Any:
+    task = artifact.read_json(folder / "model.json", KIND, VERSION).get("task")
+    return files.load(folder) if task == "hmm" else LanguageModel.load(folder)
+
+
+def train(config: RunConfig | HMMRunConfig) -> tuple[Any, list[dict[str, Any]]]:
     """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this.
 
     >>> import tempfile
@@ -88,20 +125,28 @@ def train(config: RunConfig) -> tuple[LanguageModel, list[dict[str, Any]]]:
     """
     _check(config)
     with ranks() as processes:
-        _train(config, processes)
+        if isinstance(config, HMMRunConfig):
+            _fit(config, processes)
+        else:
+            _train(config, processes)
     return load(config.out), read_metrics(Path(config.out))
 
 
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig | HMMRunConfig) -> None:
     if config.task not in TASKS:
         raise UnknownNameError("task", config.task, TASKS)
+    if not isinstance(config, CONFIGS[config.task]):
+        wanted = CONFIGS[config.task].__name__
+        raise InputError(f"the task {config.task} needs a {wanted}, not a {type(config).__name__}")
     if config.resume not in ("never", "auto"):
         raise UnknownNameError("way to resume", config.resume, ("never", "auto"))
+    if config.seed < 0:
+        raise InputError(f"seed is {config.seed}; it must be a whole number of at least 0")
+    if isinstance(config, HMMRunConfig):
+        return
     for name in ("steps", "accumulate", "log_every", "evaluate_every"):
         if getattr(config.training, name) < 1:
             raise InputError(f"training.{name} is {getattr(config.training, name)}; it must be a positive whole number")
-    if config.seed < 0:
-        raise InputError(f"seed is {config.seed}; it must be a whole number of at least 0")
 
 
 def _train(config: RunConfig, processes: Ranks) -> None:
@@ -129,7 +174,73 @@ def _train(config: RunConfig, processes: Ranks) -> None:
         run.recorder.close()
 
 
-def _last(out: Path, config: RunConfig) -> Path | None:
+def _fit(config: HMMRunConfig, processes: Ranks) -> None:
+    """A hidden Markov model is fitted in one go: what was killed is begun again, and comes to the same end."""
+    if processes.world > 1:
+        raise InputError(f"a hidden Markov model is fitted by one process; there are {processes.world}")
+    out = Path(config.out)
+    _last(out, config)
+    if artifact.find(out / "best"):
+        checkpoint.check_config(_stored(out), _same(config), str(out))
+        return
+    model = hidden_markov.build(config.model, config.seed)
+    reader, observed, valid = open_observations(config.data)
+    if reader.read != "columns":
+        _read_symbols(model, reader, config)
+    with _reserved(out):
+        model.set_params(verbose=True).fit(observed.X, observed.lengths).set_params(verbose=False)
+    model.reader_ = reader
+    _begin(out, config)
+    recorder = Recorder(out)
+    for step, log_likelihood in enumerate(model.history_):
+        recorder.metrics(step, log_likelihood=log_likelihood, train=-log_likelihood / len(observed.X))
+    if valid:
+        recorder.metrics(step, valid=-model.score(valid.X, valid.lengths) / len(valid.X))
+    recorder.sample(step, reader.text(model.sample(200, random_state=config.seed)[0]))
+    recorder.close()
+    files.save(model, out / "best")
+
+
+@contextmanager
+def _reserved(out: Path) -> Iterator[None]:
+    """Make a folder, so that one that cannot be made is found out before the work; a failure leaves none behind."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the run directory {out}: {error}; choose another --out") from error
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # it was there, with something in it
+            out.rmdir()
+        raise
+
+
+def _read_symbols(model: HiddenMarkovEstimator, reader: Reader, config: HMMRunConfig) -> None:
+    if config.model.emission != "categorical":
+        raise InputError(
+            f"data.read is {reader.read}, which gives symbols; a {config.model.emission} emission needs numbers. "
+            "Use --model.emission categorical, or --data.read columns."
+        )
+    model.set_params(n_features=len(reader.names))
+
+
+def _same(config: HMMRunConfig) -> dict[str, Any]:
+    return {name: value for name, value in asdict(config).items() if name not in ("out", "resume")}
+
+
+def _stored(out: Path) -> dict[str, Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        stored = YAML(typ="safe").load(out / "config.yaml")
+        return {name: value for name, value in stored.items() if name not in ("out", "resume")}
+    except (OSError, YAMLError, AttributeError) as error:
+        raise FileError(f"{out / 'config.yaml'} cannot be read: {error}; choose another --out") from error
+
+
+def _last(out: Path, config: RunConfig | HMMRunConfig) -> Path | None:
     """The checkpoint to go on from, if there is one and that is wanted."""
     last = checkpoint.latest(out) if config.resume == "auto" else None
     ours = config.resume == "auto" and (out / "config.yaml").exists()
@@ -140,7 +251,7 @@ def _last(out: Path, config: RunConfig) -> Path | None:
     return last
 
 
-def _begin(out: Path, config: RunConfig) -> None:
+def _begin(out: Path, config: RunConfig | HMMRunConfig) -> None:
     """Make the run directory, once everything else is known to be in order."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -261,7 +372,7 @@ def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
     lm.save(out / "best")
 
 
-def render(config: RunConfig) -> str:
+def render(config: RunConfig | HMMRunConfig) -> str:
     """The config as YAML, every line with what it means."""
     return "\n".join(_lines(config, "")) + "\n"
 

@@ -1,5 +1,7 @@
 """The scikit-learn face: fitting, missing data, structure, streaming, and failing loudly."""
 
+import os
+import signal
 import warnings
 from typing import Any
 
@@ -9,6 +11,8 @@ import torch
 
 from elman.errors import FitError, InputError
 from elman.hmm import GMMHMM, BernoulliHMM, CategoricalHMM, FitWarning, GaussianHMM, PoissonHMM, banded, left_to_right
+from elman.hmm.em import Priors
+from elman.hmm.sequences import rows
 
 
 def two_regimes(n: int = 200, D: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -45,17 +49,87 @@ def test_em_climbs_and_does_not_fall(model: Any, X: np.ndarray) -> None:
 
 
 @EVERY
-def test_sgd_climbs_the_same_hill(model: Any, X: np.ndarray) -> None:
+@pytest.mark.parametrize("method", ["adam", "sgd"])
+def test_gradient_steps_climb_the_same_hill(model: Any, X: np.ndarray, method: str) -> None:
     lengths = [len(X) // 4] * 4
     by_em = quietly(lambda: model.set_params(method="em", n_iter=2, tol=1e-6).fit(X, lengths))
     start = by_em.history_[0]
     by_sgd = quietly(
-        lambda: model.set_params(method="sgd", n_iter=20, batch_size=2, learning_rate=0.05).fit(X, lengths)
+        lambda: model.set_params(method=method, n_iter=20, batch_size=2, learning_rate=0.05).fit(X, lengths)
     )
     model.set_params(method="em")
     assert by_sgd.history_[0] == pytest.approx(start)  # the same seed starts at the same place
     assert by_sgd.history_[-1] > start
     np.testing.assert_allclose(by_sgd.transmat_.sum(1), 1)
+
+
+@pytest.mark.parametrize("method", ["em", "adam", "sgd"])
+@EVERY
+def test_what_params_does_not_name_stays_as_it_was(model: Any, X: np.ndarray, method: str) -> None:
+    """To the bit for numbers, to rounding for probabilities, which become logits and come back."""
+    quietly(lambda: model.set_params(method="em", n_iter=2).fit(X))
+    names = {"s": "startprob_", "t": "transmat_", "e": "emissionprob_", "l": "lambdas_", "m": "means_", "c": "covars_"}
+    names["w"] = "weights_"
+    letters = model.params
+    before = {letter: getattr(model, names[letter]) for letter in letters}
+    try:
+        for letter in letters:
+            for other in letters:
+                setattr(model, names[other], before[other])
+            options = {"params": letter, "init_params": "", "method": method, "n_iter": 2, "tol": 0.0}
+            quietly(lambda options=options: model.set_params(**options).fit(X, [len(X) // 2, len(X) - len(X) // 2]))
+            for other in letters:
+                after = getattr(model, names[other])
+                if other != letter:
+                    np.testing.assert_allclose(after, before[other], rtol=1e-12, atol=1e-300)
+                else:
+                    assert not np.allclose(after, before[other], rtol=1e-9), letter
+    finally:
+        model.set_params(params=letters, init_params=letters, method="em")
+
+
+def test_a_gradient_fit_needs_something_to_change() -> None:
+    with pytest.raises(InputError, match="nothing that a gradient step could change"):
+        GaussianHMM(2, random_state=0, method="adam", params="").fit(X2)
+
+
+def test_gradient_steps_to_nowhere_are_an_error() -> None:
+    with pytest.raises(FitError, match="learning_rate"):
+        GaussianHMM(2, random_state=0, method="sgd", learning_rate=1e6, n_iter=50).fit(X2, [100, 100])
+
+
+def test_a_batch_of_all_sequences_is_one_step_of_plain_adam() -> None:
+    """The loop that every task has, against torch.optim.Adam on the same objective."""
+    lengths = [60, 0, 90, 50]
+    model = quietly(lambda: GaussianHMM(2, "full", random_state=0, n_iter=1).fit(X2, lengths))
+    module, data = model.module(), torch.tensor(X2)
+    where = rows(tuple(lengths))
+    optimiser = torch.optim.Adam(module.parameters(), lr=0.1)
+    for _ in range(5):
+        optimiser.zero_grad()
+        (-(module.log_prob(data, where).sum() + module.log_prior(Priors())) / len(data)).backward()
+        optimiser.step()
+    quietly(
+        lambda: model.set_params(method="adam", init_params="", n_iter=5, learning_rate=0.1, tol=0.0).fit(X2, lengths)
+    )
+    np.testing.assert_allclose(model.means_, module.emission.mean.detach(), rtol=1e-9)
+    np.testing.assert_allclose(model.transmat_, module.transition.detach(), rtol=1e-9)
+
+
+def test_a_key_press_ends_a_fit() -> None:
+    model = GaussianHMM(2, random_state=0, method="adam", n_iter=10**6, tol=0.0)
+    steps = []
+
+    def note(step: int, log_likelihood: float) -> None:
+        steps.append(step)
+        if step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("elman.hmm.estimator._say_nothing", note)
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(X2, [100, 100])
+    assert len(steps) < 6
 
 
 def test_regimes_are_found() -> None:
@@ -169,7 +243,7 @@ def test_a_padded_array_is_its_sequences() -> None:
 
 def test_zeros_stay_zero() -> None:
     mask = left_to_right(3)
-    for method in ("em", "sgd"):
+    for method in ("em", "adam", "sgd"):
         model = quietly(
             lambda method=method: GaussianHMM(
                 3,
@@ -253,7 +327,7 @@ def test_impossible_data_are_an_error() -> None:
         (GaussianHMM(2), np.zeros((5, 1)), None, "distinct"),
         (GaussianHMM(2, "round"), np.zeros((5, 1)), None, "covariance_type"),
         (GaussianHMM(0), np.zeros((5, 1)), None, "n_components"),
-        (GaussianHMM(2, method="magic"), np.zeros((5, 1)), None, "'em' or 'sgd'"),
+        (GaussianHMM(2, method="magic"), np.zeros((5, 1)), None, "one of em, adam, sgd"),
         (GaussianHMM(2, params="sx"), np.zeros((5, 1)), None, "letters"),
         (CategoricalHMM(2), [[0.5], [1.0]], None, "whole numbers"),
         (CategoricalHMM(2), [[-1], [1]], None, "whole numbers"),

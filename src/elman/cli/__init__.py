@@ -19,9 +19,10 @@ from elman.errors import ElmanError, UnknownNameError
 
 VERBS = {
     "init": "print a complete config, every line with what it means",
-    "train": "train a model on text, or go on where a run was killed",
-    "evaluate": "how well a model predicts a text: nats, bits, perplexity",
-    "generate": "text from a model",
+    "train": "train a model on text or columns, or go on where a run was killed",
+    "evaluate": "how well a model predicts a text (nats, bits, perplexity) or columns (log-likelihood)",
+    "predict": "the hidden states of observations, as CSV",
+    "generate": "text from a model, or observations",
     "doctor": "what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",
 }

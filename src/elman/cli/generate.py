@@ -1,4 +1,4 @@
-"""elman generate: text from a model, as it comes."""
+"""elman generate: text from a model, as it comes; or observations from a hidden Markov model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,43 @@ from collections.abc import Sequence
 from typing import Any
 
 from elman.cli.output import print_json
+from elman.errors import InputError
 
 SETTINGS = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "num_beams", "stop")
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the prompt and what follows it."""
-    given = _parser().parse_args(arguments)
-    from elman import state as states
+    parser = _parser()
+    given = parser.parse_args(arguments)
     from elman.run import load
+    from elman.tasks import LanguageModel
 
-    lm = load(given.run)
+    model = load(given.run)
+    if isinstance(model, LanguageModel):
+        _text(model, given)
+    else:
+        _observations(model, given, parser)
+    return 0
+
+
+def _observations(model: Any, given: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """A sequence drawn from a hidden Markov model, as it would stand in a file."""
+    for name, value in vars(given).items():
+        if name not in ("run", "max_new_tokens", "seed", "json") and value != parser.get_default(name):
+            raise InputError(f"--{name} is for language models; {given.run} takes --max_new_tokens, --seed and --json")
+    if given.max_new_tokens < 1:
+        raise InputError(f"max_new_tokens is {given.max_new_tokens}; it must be at least 1")
+    X, states = model.sample(given.max_new_tokens, random_state=given.seed)
+    if given.json:
+        print_json({"observations": X.tolist(), "states": states.tolist(), "text": model.reader_.text(X)})
+    else:
+        print(model.reader_.text(X))
+
+
+def _text(lm: Any, given: argparse.Namespace) -> None:
+    from elman import state as states
+
     start: Any = states.load(given.state, lm.init_state([])) if given.state else None
     generation = lm.start(
         given.prompt, state=start, seed=given.seed, **{name: getattr(given, name) for name in SETTINGS}
@@ -27,7 +53,6 @@ def run(arguments: Sequence[str]) -> int:
         states.save(given.save_state, generation.state)
     if given.json:
         print_json({"prompt": given.prompt, "text": text})
-    return 0
 
 
 def _print(generation: Any, given: argparse.Namespace) -> str:
@@ -44,10 +69,10 @@ def _print(generation: Any, given: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="elman generate", description="Generate text.")
+    parser = argparse.ArgumentParser(prog="elman generate", description="Generate text, or observations.")
     parser.add_argument("run", help="a run directory or a saved model")
     parser.add_argument("--prompt", default="", help="what the text begins with")
-    parser.add_argument("--max_new_tokens", type=int, default=200)
+    parser.add_argument("--max_new_tokens", type=int, default=200, help="tokens, or observations")
     parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the most probable symbol")
     parser.add_argument("--top_k", type=int, default=0, help="choose among so many symbols; 0 for all")
     parser.add_argument(

@@ -10,13 +10,12 @@ from elman.errors import UnknownNameError
 
 def run(arguments: Sequence[str]) -> int:
     """Print the config of a task."""
-    from elman.run import RunConfig, render
-    from elman.tasks import TASKS
+    from elman.run import CONFIGS, render
 
     parser = argparse.ArgumentParser(prog="elman init", description="Print a complete config: elman init lm > run.yaml")
-    parser.add_argument("task", metavar="TASK", help="lm: a language model")
+    parser.add_argument("task", metavar="TASK", help="lm: a language model; hmm: a hidden Markov model")
     task = parser.parse_args(arguments).task
-    if task not in TASKS:
-        raise UnknownNameError("task", task, TASKS)
-    print(render(RunConfig(task=task)), end="")
+    if task not in CONFIGS:
+        raise UnknownNameError("task", task, CONFIGS)
+    print(render(CONFIGS[task]()), end="")
     return 0

@@ -4,46 +4,85 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elman.errors import FileError, InputError
+from elman.errors import FileError, InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from elman.run import RunConfig
+    from elman.run import HMMRunConfig, RunConfig
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 128 plus the signal if it was asked to stop."""
-    import sys
-
     from elman.run import train
     from elman.training.interrupt import Interrupted
 
     config = read_config(arguments)
     try:
-        lm, _ = train(config)
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *where, **_: print(f"elman: warning: {message}", file=sys.stderr)
+            model, _ = train(config)
     except Interrupted as stop:
         print(f"elman: {stop}", file=sys.stderr)
         return stop.exit_code
+    if config.task == "hmm":
+        _report(model)
     print(f"The model is in {config.out}. Try: elman generate {config.out}", file=sys.stderr)
     return 0
 
 
-def read_config(arguments: Sequence[str]) -> RunConfig:
+def _report(model: Any) -> None:
+    from elman.cli.output import print_table
+    from elman.tasks.hidden_markov import tables
+
+    for table in tables(model):
+        print_table(*table)
+
+
+def read_config(arguments: Sequence[str]) -> RunConfig | HMMRunConfig:
     """The config that a command line describes. A run that goes on needs no --config: it has its own."""
-    given = _parse(arguments)
+    from elman.run import CONFIGS
+
+    task = _task(arguments)
+    if task not in CONFIGS:
+        raise UnknownNameError("task", task, CONFIGS)
+    parser = _parser(CONFIGS[task])
+    given = _parse(parser, arguments)
     own = Path(given.out) / "config.yaml"
     if given.resume == "auto" and given.config is None and own.exists():
-        given = _parse(["--config", str(own), *arguments])
-    return _instance(given)
+        given = _parse(parser, ["--config", str(own), *arguments])
+    return _instance(parser, CONFIGS[task], given)
 
 
-def _parse(arguments: Sequence[str]) -> Any:
+def _task(arguments: Sequence[str]) -> str:
+    """What is trained, which decides what else may be said: from --task, from the config, or from the run in --out."""
+    import argparse
+
+    parser = argparse.ArgumentParser(prog="elman train", add_help=False, allow_abbrev=False, exit_on_error=False)
+    for name in ("--task", "--config", "--out", "--resume"):
+        parser.add_argument(name, nargs="?")
+    given = parser.parse_known_args(arguments)[0]
+    own = Path(given.out or "") / "config.yaml"
+    config = given.config or (own if given.resume == "auto" and given.out and own.exists() else None)
+    return given.task or (_task_of(Path(config)) if config else None) or "lm"
+
+
+def _task_of(config: Path) -> str | None:
+    """The task that a config names; what is wrong with the rest of it, the real parser says better."""
+    try:
+        found = re.search(r"^task:\s*[\"']?([\w-]+)", config.read_text(encoding="utf-8"), re.MULTILINE)
+    except (OSError, ValueError):
+        return None
+    return found[1] if found else None
+
+
+def _parse(parser: Any, arguments: Sequence[str]) -> Any:
     from jsonargparse import ArgumentError
 
-    parser = _parser()
     try:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:
@@ -52,30 +91,28 @@ def _parse(arguments: Sequence[str]) -> Any:
         raise FileError(f"cannot read the config: {error}") from error
 
 
-def _parser() -> Any:
+def _parser(config: type[RunConfig] | type[HMMRunConfig]) -> Any:
     from jsonargparse import ArgumentParser
-
-    from elman.run import RunConfig
 
     parser = ArgumentParser(
         prog="elman train",
         exit_on_error=False,
         allow_abbrev=False,
-        description="Train a model. `elman init lm` writes a config to begin with.",
+        description="Train a model. `elman init lm` or `elman init hmm` writes a config to begin with; "
+        "`elman train --task hmm --help` shows the settings of a hidden Markov model.",
     )
     parser.add_argument("--config", action="config", help="a YAML file; what stands on the command line goes before it")
-    parser.add_class_arguments(RunConfig, as_group=False)
+    parser.add_class_arguments(config, as_group=False)
     return parser
 
 
-def _instance(given: Any) -> RunConfig:
-    from elman.run import RunConfig
-
+def _instance(parser: Any, config: Any, given: Any) -> RunConfig | HMMRunConfig:
     try:
-        parts = vars(_parser().instantiate(given))
+        parts = vars(parser.instantiate(given))
     except TypeError as error:
-        raise InputError(f"a section of the config (data, model, optim, training) is no mapping: {error}") from error
-    return RunConfig(**{name: value for name, value in parts.items() if name != "config"})
+        raise InputError(f"a section of the config (data, model, ...) is no mapping: {error}") from error
+    built: RunConfig | HMMRunConfig = config(**{name: value for name, value in parts.items() if name != "config"})
+    return built
 
 
 def _explained(message: str, parser: Any) -> str:

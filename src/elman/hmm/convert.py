@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from elman.errors import InputError
+from elman.hmm.continuous import GMMHMM, GaussianHMM
+from elman.hmm.discrete import CategoricalHMM, PoissonHMM
 from elman.hmm.estimator import HiddenMarkovEstimator
-from elman.hmm.models import GMMHMM, CategoricalHMM, GaussianHMM, PoissonHMM
 
 CLASSES: dict[str, type[HiddenMarkovEstimator]] = {
     "CategoricalHMM": CategoricalHMM,

@@ -1,4 +1,4 @@
-"""Fitting by expectation and maximisation, and by gradient.
+"""A hidden Markov model as a module, and its fit by expectation and maximisation. gradient.py has the other way.
 
 The expected counts of EM are gradients of the log-likelihood through the filter: there is no other
 forward-backward pass.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ from elman.cells.hmm import HMM
 from elman.errors import FitError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
 from elman.hmm.sequences import Rows, Sequences, rows
+
+Report = Callable[[int, float], None]  # told the number of a step, and the log-likelihood before it
 
 
 class FitWarning(UserWarning):
@@ -60,6 +63,12 @@ class HiddenMarkov(nn.Module):
         self.pi = nn.Parameter(start.log())
         self.A = nn.Parameter(transition.log())
 
+    def freeze(self, names: frozenset[str]) -> None:
+        """Leave some parts alone in a fit: start, transition, and what the emission has."""
+        self.pi.requires_grad_("start" not in names)
+        self.A.requires_grad_("transition" not in names)
+        self.emission.freeze(names)
+
     @torch.no_grad()
     def set(self, start: Tensor, transition: Tensor) -> None:
         self.pi.copy_(start.log())
@@ -92,6 +101,11 @@ class HiddenMarkov(nn.Module):
         chain = dirichlet(self.start, priors.start) + dirichlet(self.transition, priors.transition)
         return chain + self.emission.log_prior()
 
+    def score(self, o: Tensor, where: Rows) -> float:
+        """log p of all sequences together."""
+        with torch.no_grad():
+            return float(self.log_prob(o, where).sum())
+
 
 def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor:
     return kernels.hmm_log_prob(x, start, transition, start.expand(len(x), -1), where.lengths, where.reset)
@@ -114,7 +128,8 @@ def em(
     *,
     n_iter: int,
     tol: float,
-    frozen: frozenset[str] = frozenset(),
+    frozen: frozenset[str],
+    report: Report,
 ) -> Fit:
     """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`."""
     where = rows(data.lengths)
@@ -124,7 +139,8 @@ def em(
         stats = expected(model.emission(data.o), model.start, model.transition, where)
         objective = stats.log_likelihood + float(model.log_prior(priors))
         history.append(stats.log_likelihood)
-        _check_progress(before, objective, i)
+        check_progress(before, objective, i)
+        report(i, stats.log_likelihood)
         if objective - before < tol or i == n_iter:
             converged = objective - before < tol
             break
@@ -154,7 +170,7 @@ def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, f
     model.emission.maximise(o, stats.posterior)
 
 
-def _check_progress(before: float, objective: float, i: int) -> None:
+def check_progress(before: float, objective: float, i: int) -> None:
     if math.isnan(objective):
         raise FitError(
             f"the log-likelihood is NaN at step {i}: a parameter is no number. Check X for extreme values; "
@@ -185,56 +201,3 @@ def _warn_of_dead_states(posterior: Tensor) -> None:
             FitWarning,
             stacklevel=4,
         )
-
-
-def sgd(
-    model: HiddenMarkov,
-    data: Sequences,
-    priors: Priors,
-    *,
-    n_iter: int,
-    tol: float,
-    learning_rate: float,
-    batch_size: int,
-    generator: torch.Generator,
-) -> Fit:
-    """Adam on the unconstrained parameters, `n_iter` passes over the sequences in batches, until a pass
-    changes less than `tol`.
-
-    The prior counts once per pass: each batch takes its share.
-    """
-    starts = torch.tensor([0, *data.lengths]).cumsum(0).tolist()
-    optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate)
-    everything = rows(data.lengths)
-    history = [_evaluate(model, data, everything)]
-    _check_progress(-math.inf, history[0], 0)
-    converged = False
-    for i in range(n_iter):
-        order = torch.randperm(len(data.lengths), generator=generator).tolist()
-        for first in range(0, len(order), batch_size):
-            batch = order[first : first + batch_size]
-            o = torch.cat([data.o[starts[s] : starts[s + 1]] for s in batch])
-            objective = model.log_prob(o, rows(tuple(data.lengths[s] for s in batch))).sum()
-            objective = objective + model.log_prior(priors) * (len(o) / max(len(data.o), 1))
-            optimiser.zero_grad()
-            (-objective / max(len(o), 1)).backward()
-            optimiser.step()
-        history.append(_evaluate(model, data, everything))
-        _check_progress(-math.inf, history[-1], i + 1)
-        if abs(history[-1] - history[-2]) < tol:
-            converged = True
-            break
-    if not converged and n_iter > 0:
-        warnings.warn(
-            f"gradient steps stopped after n_iter = {n_iter} passes without settling to tol = {tol:g}. Raise "
-            f"n_iter or tol.",
-            FitWarning,
-            stacklevel=3,
-        )
-    with torch.no_grad():
-        return Fit(history, converged, history[-1] + float(model.log_prior(priors)))
-
-
-@torch.no_grad()
-def _evaluate(model: HiddenMarkov, data: Sequences, where: Rows) -> float:
-    return float(model.log_prob(data.o, where).sum())

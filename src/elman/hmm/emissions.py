@@ -9,6 +9,8 @@ states, V symbols.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -18,10 +20,19 @@ from elman.errors import InputError
 class Emission(nn.Module):
     """What all emissions offer."""
 
-    frozen: frozenset[str] = frozenset()  # what `maximise` leaves alone: "emission", or "mean", "covariance", "weights"
+    parts: ClassVar[dict[str, str]]  # what a fit may change, by the name that `freeze` knows: the parameter it is in
+    frozen: frozenset[str] = frozenset()
 
     def freeze(self, names: frozenset[str]) -> None:
+        """Leave some parts alone, in `maximise` and in gradient steps."""
         self.frozen = names
+        for part, parameter in self.parts.items():
+            getattr(self, parameter).requires_grad_(part not in names)
+
+    @property
+    def width(self) -> int:
+        """D."""
+        raise NotImplementedError
 
     def forward(self, o: Tensor) -> Tensor:
         """log p(o | z = k): (..., D) -> (..., K)."""
@@ -44,6 +55,8 @@ class Categorical(Emission):
     """p(o = v | z = k) = softmax(logits[k])[v], for one symbol per step, o (..., 1) in 0 ... V - 1; Dirichlet
     `prior` (1 is flat)."""
 
+    parts: ClassVar[dict[str, str]] = {"emission": "logits"}
+
     def __init__(self, p: Tensor, *, prior: float | Tensor = 1.0) -> None:
         super().__init__()
         self.logits = nn.Parameter(p.log())
@@ -53,6 +66,10 @@ class Categorical(Emission):
     def p(self) -> Tensor:
         """(K, V)."""
         return torch.softmax(self.logits, -1)
+
+    @property
+    def width(self) -> int:
+        return 1
 
     def forward(self, o: Tensor) -> Tensor:
         seen = ~o.isnan()
@@ -78,6 +95,8 @@ class Bernoulli(Emission):
     """p(o_d = 1 | z = k) = sigmoid(logits[k, d]), D independent bits; `prior` pseudo-counts plus one on each
     side (1 is flat)."""
 
+    parts: ClassVar[dict[str, str]] = {"emission": "logits"}
+
     def __init__(self, p: Tensor, *, prior: float = 1.0) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.logit(p))
@@ -87,6 +106,10 @@ class Bernoulli(Emission):
     def p(self) -> Tensor:
         """(K, D)."""
         return torch.sigmoid(self.logits)
+
+    @property
+    def width(self) -> int:
+        return self.logits.shape[1]
 
     def forward(self, o: Tensor) -> Tensor:
         seen = ~o.isnan()
@@ -119,6 +142,8 @@ class Bernoulli(Emission):
 class Poisson(Emission):
     """o_d ~ Poisson(exp(log_rate[k, d])), D independent counts; Gamma prior: mode (prior + sum) / (weight + n)."""
 
+    parts: ClassVar[dict[str, str]] = {"emission": "log_rate"}
+
     def __init__(self, rate: Tensor, *, prior: float = 0.0, prior_weight: float = 0.0) -> None:
         super().__init__()
         self.log_rate = nn.Parameter(rate.log())
@@ -129,6 +154,10 @@ class Poisson(Emission):
     def rate(self) -> Tensor:
         """(K, D)."""
         return self.log_rate.exp()
+
+    @property
+    def width(self) -> int:
+        return self.log_rate.shape[1]
 
     def forward(self, o: Tensor) -> Tensor:
         seen = ~o.isnan()

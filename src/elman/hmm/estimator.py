@@ -4,12 +4,16 @@ hmmlearn's.
 Parameters are numpy arrays on the estimator (startprob_, transmat_ and those of the emission), which may be
 set by hand;
 `module()` makes of them the embed and the core that run.
+
+`params` and `init_params` say, by letter, what a fit changes and what it sets to a start of its own: s startprob,
+t transmat, and e emissionprob, m means, c covars, w weights, l lambdas as the class has them.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
+import sys
 import warnings
 from typing import Any, ClassVar, Self
 
@@ -19,14 +23,17 @@ from torch import Tensor
 
 from elman import kernels
 from elman.cells.hmm import HMMState
+from elman.data.observations import Reader
 from elman.errors import FitError, InputError
 from elman.hmm import em, initial, sequences
 from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors
 from elman.hmm.emissions import Emission
+from elman.hmm.gradient import gradient
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
 
 Array = np.ndarray[Any, Any]
+METHODS = ("em", "adam", "sgd")
 
 
 class HiddenMarkovEstimator:
@@ -45,6 +52,7 @@ class HiddenMarkovEstimator:
     n_init: int
     n_iter: int
     tol: float
+    verbose: bool
     params: str
     init_params: str
     method: str
@@ -55,7 +63,12 @@ class HiddenMarkovEstimator:
     transmat_: Array
     history_: list[float]
     converged_: bool
-    n_features: int | None
+    n_features_in_: int
+    reader_: Reader = Reader()  # how `elman evaluate` and `elman predict` read files for this model
+
+    def _store(self, arguments: dict[str, Any]) -> None:
+        """Keep what a constructor was given, each argument under its own name, as scikit-learn has it."""
+        vars(self).update({name: value for name, value in arguments.items() if name != "self"})
 
     # What a subclass defines
 
@@ -115,18 +128,15 @@ class HiddenMarkovEstimator:
         self._start_emission(data.o, generator)
         model = self.module()
         frozen = frozenset(name for letter, name in self.letters.items() if letter not in self.params)
-        model.emission.freeze(frozen)
+        model.freeze(frozen)
         priors = Priors(tensor(self.startprob_prior), tensor(self.transmat_prior))
-        if frozen and self.method == "sgd":
-            raise InputError(
-                f"params is {self.params!r}; with method='sgd' all parameters are trained: leave params as it is"
-            )
+        report = _say if self.verbose else _say_nothing
         if self.method == "em":
-            fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen)
+            fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen, report=report)
         else:
-            fit = em.sgd(
-                model, data, priors, n_iter=self.n_iter, tol=self.tol, learning_rate=self.learning_rate,
-                batch_size=self.batch_size, generator=generator,
+            fit = gradient(
+                model, data, priors, method=self.method, n_iter=self.n_iter, tol=self.tol, report=report,
+                learning_rate=self.learning_rate, batch_size=self.batch_size, generator=generator,
             )  # fmt: skip
         self.startprob_ = model.start.detach().numpy()
         self.transmat_ = model.transition.detach().numpy()
@@ -151,8 +161,7 @@ class HiddenMarkovEstimator:
     def score(self, X: Any, lengths: Any = None, mask: Any = None) -> float:
         """The log-likelihood of X, all sequences together."""
         data, model = self._prepared(X, lengths, mask)
-        with torch.no_grad():
-            return float(model.log_prob(data.o, sequences.rows(data.lengths)).sum())
+        return model.score(data.o, sequences.rows(data.lengths))
 
     def score_samples(self, X: Any, lengths: Any = None, mask: Any = None) -> tuple[float, Array]:
         """The log-likelihood and the posterior p(z[t] | all of the sequence) of every state at every step."""
@@ -201,7 +210,7 @@ class HiddenMarkovEstimator:
         """
         array = np.asarray(x)
         data = self._read(array[None] if array.ndim == 1 else array, None, None)
-        model = self.module()
+        model = self._module_for(data)
         with torch.no_grad():
             y, after = model.core().scan(model.emission(data.o)[None], state)
         filtered = torch.softmax(y[0], -1).numpy()
@@ -292,7 +301,14 @@ class HiddenMarkovEstimator:
         return data
 
     def _prepared(self, X: Any, lengths: Any, mask: Any) -> tuple[Sequences, HiddenMarkov]:
-        return self._read(X, lengths, mask), self.module()
+        data = self._read(X, lengths, mask)
+        return data, self._module_for(data)
+
+    def _module_for(self, data: Sequences) -> HiddenMarkov:
+        model = self.module()
+        if model.emission.width != data.o.shape[1]:
+            raise InputError(f"X has {data.o.shape[1]} features; the parameters are for {model.emission.width}")
+        return model
 
     def _seed(self) -> int:
         if self.random_state is None:
@@ -306,12 +322,20 @@ class HiddenMarkovEstimator:
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < least:
                 raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-        if self.method not in ("em", "sgd"):
-            raise InputError(f"method is {self.method!r}; it must be 'em' or 'sgd'")
+        if self.method not in METHODS:
+            raise InputError(f"method is {self.method!r}; it must be one of {', '.join(METHODS)}")
         for name in ("params", "init_params"):
             unknown = set(getattr(self, name)) - set(self.letters)
             if unknown:
                 raise InputError(f"{name} is {getattr(self, name)!r}; its letters may be {', '.join(self.letters)}")
+
+
+def _say(step: int, log_likelihood: float) -> None:
+    print(f"step {step}  log-likelihood {log_likelihood:.6f}", file=sys.stderr, flush=True)
+
+
+def _say_nothing(step: int, log_likelihood: float) -> None:
+    pass
 
 
 def tensor(value: Any) -> Any:

@@ -14,6 +14,7 @@ A scalar covars_prior of full covariances is that multiple of the identity.
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ LOG_2PI = math.log(2 * math.pi)
 
 class Gaussian(Emission):
     """o ~ Normal(mean[k], covariance[k]), D-dimensional."""
+
+    parts: ClassVar[dict[str, str]] = {"mean": "mean", "covariance": "scale"}
 
     def __init__(
         self,
@@ -47,6 +50,10 @@ class Gaussian(Emission):
         self.scale = nn.Parameter(self._scale_of(covariance))
         self.means_prior, self.means_weight = means_prior, means_weight
         self.covars_prior, self.covars_weight = covars_prior, covars_weight
+
+    @property
+    def width(self) -> int:
+        return self.mean.shape[1]
 
     @property
     def dense(self) -> bool:
@@ -231,6 +238,8 @@ class Mixture(Emission):
     """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o;
     component k * M + m)."""
 
+    parts: ClassVar[dict[str, str]] = {"weights": "logits"}
+
     def __init__(self, weights: Tensor, components: Gaussian, *, prior: float | Tensor = 1.0) -> None:
         """weights (K, M); components K * M of them, those of one state side by side."""
         super().__init__()
@@ -241,6 +250,10 @@ class Mixture(Emission):
     def freeze(self, names: frozenset[str]) -> None:
         super().freeze(names)
         self.components.freeze(names)
+
+    @property
+    def width(self) -> int:
+        return self.components.width
 
     @property
     def weights(self) -> Tensor:

@@ -6,13 +6,13 @@ import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.data import Streams
+from elman.data import Position
 from elman.errors import TrainingError
 from elman.training import optim
 from elman.training.checkpoint import Advance
@@ -49,12 +49,19 @@ class TrainingConfig:
     tensorboard: bool = False
 
 
+class Batches(Protocol):
+    """Where the next batch is, is a value: what `unit` takes at a position, and the position that follows."""
+
+    def batch(self, at: Position) -> Any: ...
+    def after(self, at: Position) -> Position: ...
+
+
 @dataclass
 class Run:
     """The parts that the loop turns. `evaluate(step)` gives metrics, `valid` among them; `save(name, run)` keeps it."""
 
     unit: nn.Module
-    streams: Streams
+    streams: Batches
     optimiser: torch.optim.Optimizer
     schedule: Schedule
     state: Any
@@ -64,12 +71,13 @@ class Run:
     evaluate: Callable[[int], dict[str, float]]
     save: Callable[[str, Run], None]
     characters_per_token: float = 1.0
+    shown: bool = True  # on standard error
 
 
 def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
     """Turn the loop until the steps are done, validation stops improving, or someone asks it to stop."""
     advance, ranks = run.advance, run.ranks
-    progress = Progress(config.steps, advance.step, ranks.first, run.characters_per_token)
+    progress = Progress(config.steps, advance.step, ranks.first and run.shown, run.characters_per_token)
     norms: list[float] = []
     with listening() as request:
         while advance.step < config.steps and not (config.patience and advance.bad >= config.patience):

@@ -1,0 +1,224 @@
+"""Models that emit numbers, Gaussian and mixed, with hmmlearn's names. What all have in common is in estimator.py."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman.errors import InputError
+from elman.hmm import initial
+from elman.hmm.emissions import Emission
+from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
+from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
+
+
+class GaussianHMM(HiddenMarkovEstimator):
+    """Gaussian observations. covars_ is (K,) spherical, (K, D) diag, (K, D, D) full or (D, D) tied.
+
+    The priors are hmmlearn's: covars_prior is added to every scatter, 0.01 by default, so no covariance can collapse.
+
+    >>> X = np.concatenate([np.random.default_rng(0).normal(m, 1, (50, 1)) for m in (0, 9)])
+    >>> GaussianHMM(n_components=2, random_state=0).fit(X).predict(X)[[0, -1]].tolist() in ([0, 1], [1, 0])
+    True
+    """
+
+    letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "m": "mean", "c": "covariance"}
+    covariance_type: str
+    min_covar: float
+    means_prior: Any
+    means_weight: float
+    covars_prior: Any
+    covars_weight: float
+    means_: Array
+    covars_: Array
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        covariance_type: str = "diag",
+        *,
+        min_covar: float = 1e-3,
+        startprob_prior: Any = 1.0,
+        transmat_prior: Any = 1.0,
+        means_prior: Any = 0.0,
+        means_weight: float = 0.0,
+        covars_prior: Any = 1e-2,
+        covars_weight: float = 1.0,
+        startprob_mask: Any = None,
+        transmat_mask: Any = None,
+        algorithm: str = "viterbi",
+        random_state: int | None = None,
+        n_init: int = 1,
+        n_iter: int = 100,
+        tol: float = 1e-4,
+        verbose: bool = False,
+        params: str = "stmc",
+        init_params: str = "stmc",
+        method: str = "em",
+        learning_rate: float = 0.05,
+        batch_size: int = 32,
+    ) -> None:
+        self._store(locals())
+
+    def _emission(self) -> Emission:
+        check_covariance_type(self.covariance_type)
+        mean = tensor(self.means_)
+        if mean.dim() != 2 or len(mean) != self.n_components:
+            raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({self.n_components}, D)")
+        return Gaussian(
+            mean, _covariances(self.covars_, self.covariance_type, mean.shape, 1), self.covariance_type,
+            means_prior=tensor(self.means_prior), means_weight=self.means_weight,
+            covars_prior=tensor(self.covars_prior), covars_weight=self.covars_weight,
+        )  # fmt: skip
+
+    def _keep(self, emission: Emission) -> None:
+        assert isinstance(emission, Gaussian)
+        self.means_ = emission.mean.detach().numpy()
+        covariance = emission.covariance.detach().numpy()
+        self.covars_ = covariance[0] if self.covariance_type == "tied" else covariance
+
+    def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
+        if self._starts("m", "means_"):
+            self.means_ = initial.kmeans(o, self.n_components, generator).numpy()
+        if self._starts("c", "covars_"):
+            self.covars_ = initial.covariances(o, self.covariance_type, self.n_components, self.min_covar).numpy()
+
+    def _check_observations(self, o: Tensor) -> None:
+        check_covariance_type(self.covariance_type)
+
+    def _n_emission_parameters(self) -> int:
+        K, D = self.means_.shape
+        return int(
+            K * D
+            + {"spherical": K, "diag": K * D, "full": K * D * (D + 1) // 2, "tied": D * (D + 1) // 2}[
+                self.covariance_type
+            ]
+        )
+
+
+class GMMHMM(HiddenMarkovEstimator):
+    """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M,
+    D), (K, M, D, D), or (K, D, D) tied.
+
+    >>> X = np.random.default_rng(0).normal(size=(60, 1))
+    >>> GMMHMM(n_components=2, n_mix=2, random_state=0, tol=0.1).fit(X).means_.shape
+    (2, 2, 1)
+    """
+
+    letters: ClassVar[dict[str, str]] = {
+        "s": "start",
+        "t": "transition",
+        "m": "mean",
+        "c": "covariance",
+        "w": "weights",
+    }
+    n_mix: int
+    weights_prior: Any
+    covariance_type: str
+    min_covar: float
+    means_prior: Any
+    means_weight: float
+    covars_prior: Any
+    covars_weight: float
+    weights_: Array
+    means_: Array
+    covars_: Array
+
+    def __init__(
+        self,
+        n_components: int = 1,
+        n_mix: int = 1,
+        covariance_type: str = "diag",
+        *,
+        min_covar: float = 1e-3,
+        startprob_prior: Any = 1.0,
+        transmat_prior: Any = 1.0,
+        weights_prior: Any = 1.0,
+        means_prior: Any = 0.0,
+        means_weight: float = 0.0,
+        covars_prior: Any = 1e-2,
+        covars_weight: float = 1.0,
+        startprob_mask: Any = None,
+        transmat_mask: Any = None,
+        algorithm: str = "viterbi",
+        random_state: int | None = None,
+        n_init: int = 1,
+        n_iter: int = 100,
+        tol: float = 1e-4,
+        verbose: bool = False,
+        params: str = "stmcw",
+        init_params: str = "stmcw",
+        method: str = "em",
+        learning_rate: float = 0.05,
+        batch_size: int = 32,
+    ) -> None:
+        self._store(locals())
+
+    def _emission(self) -> Emission:
+        check_covariance_type(self.covariance_type)
+        K, M = self.n_components, self.n_mix
+        mean = tensor(self.means_)
+        if mean.dim() != 3 or mean.shape[:2] != (K, M):
+            raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({K}, {M}, D)")
+        components = Gaussian(
+            mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
+            self.covariance_type,
+            means_prior=tensor(self.means_prior), means_weight=self.means_weight,
+            covars_prior=tensor(self.covars_prior), covars_weight=self.covars_weight,
+        )  # fmt: skip
+        return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=tensor(self.weights_prior))
+
+    def _keep(self, emission: Emission) -> None:
+        assert isinstance(emission, Mixture)
+        K, M = self.n_components, self.n_mix
+        self.weights_ = emission.weights.detach().numpy()
+        self.means_ = emission.components.mean.detach().unflatten(0, (K, M)).numpy()
+        covariance = emission.components.covariance.detach()
+        self.covars_ = (covariance if self.covariance_type == "tied" else covariance.unflatten(0, (K, M))).numpy()
+
+    def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
+        K, M = self.n_components, self.n_mix
+        if self._starts("w", "weights_"):
+            self.weights_ = np.full((K, M), 1 / M)
+        if self._starts("m", "means_"):
+            self.means_ = initial.nested_kmeans(o, K, M, generator).numpy()
+        if self._starts("c", "covars_"):
+            if self.covariance_type == "tied":
+                self.covars_ = initial.covariances(o, "full", K, self.min_covar).numpy()
+            else:
+                self.covars_ = (
+                    initial.covariances(o, self.covariance_type, K * M, self.min_covar).unflatten(0, (K, M)).numpy()
+                )
+
+    def _check_observations(self, o: Tensor) -> None:
+        check_covariance_type(self.covariance_type)
+        if not isinstance(self.n_mix, int) or self.n_mix < 1:
+            raise InputError(f"n_mix is {self.n_mix!r}; it must be a whole number of at least 1")
+
+    def _n_emission_parameters(self) -> int:
+        K, M, D = self.means_.shape
+        square = D * (D + 1) // 2
+        covariances = {"spherical": K * M, "diag": K * M * D, "full": K * M * square, "tied": K * square}[
+            self.covariance_type
+        ]
+        return int(K * (M - 1) + K * M * D + covariances)
+
+
+def _covariances(covars: Any, covariance_type: str, mean_shape: tuple[int, ...], groups: int) -> Tensor:
+    """covars_ with one entry per component (per group where tied), checked."""
+    K, D = mean_shape
+    rows = groups if covariance_type == "tied" else K
+    wanted = {"spherical": (K,), "diag": (K, D)}.get(covariance_type, (rows, D, D))
+    given = tensor(covars)
+    if given.numel() != int(np.prod(wanted)):
+        raise InputError(
+            f"covars_ has the shape {tuple(given.shape)}; {covariance_type} covariances have "
+            f"{int(np.prod(wanted))} numbers, {wanted}"
+        )
+    covariance = given.reshape(wanted)
+    if covariance.dim() == 3 and not torch.allclose(covariance, covariance.mT):
+        raise InputError("covars_ holds a matrix that is not symmetric")
+    return covariance
