@@ -37,8 +37,8 @@ def curve(seed: int, X: np.ndarray, lengths: list[int], **options: object) -> tu
 
 METHODS = {
     "EM": {"method": "em"},
-    "Adam 0.05, batches of 8": {"method": "sgd", "learning_rate": 0.05, "batch_size": 8},
-    "Adam 0.05, all at once": {"method": "sgd", "learning_rate": 0.05, "batch_size": 40},
+    "Adam 0.05, batches of 8": {"method": "adam", "learning_rate": 0.05, "batch_size": 8},
+    "Adam 0.05, all at once": {"method": "adam", "learning_rate": 0.05, "batch_size": 40},
 }
 
 
