@@ -119,24 +119,26 @@ void bind(nb::module_& m, const std::string& suffix) {
     kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
   });
 
-  def("gated", [](int kind, int64_t B, int64_t N, int64_t H, Address u, int64_t u_row, int64_t u_time, Address w,
-                  Address extra, int64_t extra_size, Address h0, Address c0, Address lengths, Address reset, Address y,
-                  Address h, Address c, Address saved, int threads) {
+  def("gated", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, Address x, int64_t x_row, int64_t x_time, Address U,
+                  Address b, Address w, Address extra, int64_t extra_size, Address h0, Address c0, Address lengths,
+                  Address reset, Address y, Address h, Address c, Address saved, int threads) {
     kernels().of<T>().gated(kind,
-                            {B, N, H, rows<T>(u, u_row, u_time), at<T>(w), at<T>(extra), extra_size, at<T>(h0), at<T>(c0),
-                             checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(h), at<T>(c), at<T>(saved)},
+                            {B, N, D, H, rows<T>(x, x_row, x_time), at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size,
+                             at<T>(h0), at<T>(c0), checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(h), at<T>(c),
+                             at<T>(saved)},
                             threads);
   });
 
-  def("gated_back", [](int kind, int64_t B, int64_t N, int64_t H, Address w, Address extra, int64_t extra_size, Address h0,
-                       Address c0, Address lengths, Address reset, Address y, Address saved, Address gy, int64_t gy_row,
-                       int64_t gy_time, Address gh, Address gc, Address gu, Address gh0, Address gc0, Address before,
-                       Address side, int threads) {
+  def("gated_back", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, Address x, int64_t x_row, int64_t x_time,
+                       Address U, Address w, Address extra, int64_t extra_size, Address h0, Address c0, Address lengths,
+                       Address reset, Address y, Address saved, Address gy, int64_t gy_row, int64_t gy_time, Address gh,
+                       Address gc, Address gx, Address gU, Address gb, Address gw, Address gextra, Address gh0,
+                       Address gc0, int threads) {
     kernels().of<T>().gated_back(kind,
-                                 {B, N, H, at<T>(w), at<T>(extra), extra_size, at<T>(h0), at<T>(c0),
-                                  checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(saved),
-                                  rows<T>(gy, gy_row, gy_time), at<T>(gh), at<T>(gc), at<T>(gu), at<T>(gh0), at<T>(gc0),
-                                  at<T>(before), at<T>(side)},
+                                 {B, N, D, H, rows<T>(x, x_row, x_time), at<T>(U), at<T>(w), at<T>(extra), extra_size,
+                                  at<T>(h0), at<T>(c0), checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(saved),
+                                  rows<T>(gy, gy_row, gy_time), at<T>(gh), at<T>(gc), at<T>(gx), at<T>(gU), at<T>(gb),
+                                  at<T>(gw), at<T>(gextra), at<T>(gh0), at<T>(gc0)},
                                  threads);
   });
 

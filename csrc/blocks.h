@@ -1,40 +1,51 @@
 // The product of some rows with packed weights, a few blocks of columns at a time: what the gated loops and a stream run.
 //
-// Packed weights are [block][k][G][lanes]. G is the gates of a cell, whose sums for one block of units are wanted together,
-// or just a number of neighbouring vectors.
+// Packed weights are [panel][k][G][lanes]: G vectors of columns side by side.
 #pragma once
 
 #include "product.h"
 
 namespace elman::ELMAN_NS {
 
-// How many blocks are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
-template <int G> constexpr int few_one = G == 1 ? 8 : G == 4 ? 2 : 4;
-template <int G> constexpr int few_two = G == 1 ? 4 : G == 4 ? 1 : 2;
+// How many panels are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
+template <int G> constexpr int few_one = G == 1 ? 8 : 4;
+template <int G> constexpr int few_two = G == 1 ? 4 : 2;
 template <int G> constexpr int many = G == 1 ? 2 : 1;
-template <int G> constexpr int tall = G <= 2 ? 6 : G == 3 ? 4 : 3;
+template <int G> constexpr int tall = G == 3 ? 4 : 6;
 
-// Where sums start: gate g of a row at u + order[row] * stride + g * gate, block j at + j * block; the last gate at `shared`
-// if that is not null, for all rows. Without an order row i is row i.
+// The gates of a block of units lie in panels of this many. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full speed of
+// the multiply-adds; of 4 vectors only 3 rows would fit into the registers.)
+template <int G> constexpr int panel = G == 4 ? 2 : G;
+
+// Gates [gate, gate + G) of w (gates * H, K) as [block of units][G / panel][k][panel][lanes]; lanes past H are zero.
+template <int G, class T>
+Buffer<T> pack_gates(const T* w, int64_t H, int64_t K, int gate) {
+  constexpr int64_t L = lanes<T>, P = panel<G>;
+  const int64_t blocks = (H + L - 1) / L;
+  auto packed = allocate<T>(blocks * K * G * L);
+  for (int64_t j = 0; j < blocks; ++j)
+    for (int64_t g = 0; g < G; ++g)
+      pack_lanes(w + ((gate + g) * H + j * L) * K, K, std::min(L, H - j * L), K,
+                 packed.get() + (j * G + g / P * P) * K * L + g % P * L, P * L);
+  return packed;
+}
+
+// Where sums start: panel j of a row at u + row * stride + j * G * lanes. If `shared` is not null, the last vector of every
+// panel starts there instead, at + j * lanes, for all rows.
 template <class T>
 struct Start {
   const T* u;
-  const int64_t* order;
-  int64_t stride, gate, block;
-  const T* shared;
-
-  const T* at(int64_t row, int g, int gates) const {
-    return shared && g == gates - 1 ? shared : u + (order ? order[row] : row) * stride + g * gate;
-  }
+  int64_t stride;
+  const T* shared = nullptr;
 };
 
-// out[m][c][g] = start + sum over k of x[m][k] w[k] for rows [first, end) and C blocks from block j on; from what `out` holds
+// out[m][c][g] = start + sum over k of x[m][k] w[k] for rows [first, end) and C panels from panel j on; from what `out` holds
 // if start is null. Rows of x and of out are ldx and ldo apart; out begins at row `first`.
 template <int C, int G, class T>
 void run_blocks(const T* packed, int64_t j, int64_t first, int64_t end, const T* x, int64_t ldx, int64_t K,
                 const Start<T>* start, T* out, int64_t ldo);
 
-// f(std::integral_constant<int, C>, j) for the blocks [left, right): C at once, the rest by fewer.
+// f(std::integral_constant<int, C>, j) for the panels [left, right): C at once, the rest by fewer.
 template <int C, class F>
 ELMAN_INLINE int64_t each_blocks(int64_t left, int64_t right, const F& f) {
   for (; left + C <= right; left += C) f(std::integral_constant<int, C>{}, left);
@@ -48,5 +59,23 @@ ELMAN_INLINE int64_t each_blocks_for(int64_t rows, int64_t left, int64_t right, 
   if (rows == 2) return each_blocks<few_two<G>>(left, right, f);
   return each_blocks<many<G>>(left, right, f);
 }
+
+// The same for all panels [left, right) and rows [0, rows) of x: out (rows, panels * G * lanes).
+template <int G, class T>
+void run_panels(const T* packed, int64_t left, int64_t right, int64_t rows, const T* x, int64_t ldx, int64_t K,
+                const Start<T>* start, T* out, int64_t ldo) {
+  each_blocks_for<G>(rows, left, right, [&](auto C, int64_t j) {
+    run_blocks<C, G, T>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<T>, ldo);
+  });
+}
+
+// out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, 2 * lanes * panels): what
+// rows add to the gradient of a matrix. x is [panel][capacity][2][lanes]; six is what pack_outer makes of g, the columns of
+// six m at a time.
+template <class T>
+void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* six);
+template <class T>
+void add_outer(int64_t rows, const T* six, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
+               int64_t ldo);
 
 }  // namespace elman::ELMAN_NS

@@ -2,19 +2,19 @@
 //
 // Letters: s is the logistic function, a prime is the previous step, q is what a second product reads.
 // `first` gates are summed over h', then `second` gates over q; a cell of one product has second = 0.
-// D is the gradient of h; g the gradients of the sums that a product made, gu those of u; `direct` is what of D
-// reaches h' without a product. Gradients of the weights need h' (or q) and g, or `side` where g is not gu.
+// D is the gradient of h; g[i] that of the sum of gate i; `direct` is what of D reaches h' without a product.
+// Gate i's sum starts from u, so that g[i] is also the gradient of u, but where shared_last says that the last sum starts
+// from a bias and u comes in later: then `apart` is the last gradient of u.
 #pragma once
 
 #include "math.h"
-#include "product.h"
+#include "simd.h"
 
 namespace elman::ELMAN_NS {
 
 template <class T>
 struct Forward {
-  const T* u;        // gate i of this block is at u + i * H
-  int64_t H, count;  // the block has `count` units
+  const T* u;        // gate i of this block is at u + i * lanes
   Vec<T> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
   Vec<T> h, c;       // the state before; c becomes the state after
   Vec<T> z;          // kept from the first product to the second
@@ -22,7 +22,7 @@ struct Forward {
   T* save;           // value i goes to save + i * stride; null in inference
   int64_t stride;
 
-  ELMAN_INLINE Vec<T> input(int i) const { return load_some(u + i * H, count); }
+  ELMAN_INLINE Vec<T> input(int i) const { return load<Vec<T>>(u + i * lanes<T>); }
   ELMAN_INLINE void keep(int i, Vec<T> v) const {
     if (save) store(save + i * stride, v);
   }
@@ -36,7 +36,7 @@ struct Backward {
   Vec<T> extra;
   Vec<T> h, y, c;  // the state before, the output, LSTM's cell before
   Vec<T> D, dc;    // gradients of h and of LSTM's c; dc becomes that of c'
-  Vec<T> g[4], gu[4], direct, side;
+  Vec<T> g[4], direct, apart, q;
 
   ELMAN_INLINE Vec<T> kept(int i) const { return load<Vec<T>>(save + i * stride); }
 };
@@ -63,14 +63,14 @@ ELMAN_INLINE Vec<T> phi_back(bool relu, Vec<T> y, Vec<T> g) {
 // h = phi(u + W h')
 struct ElmanCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 0;
-  static constexpr bool has_c = false, shared_last = false, side = false;
+  static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     return phi<T>(f.relu, a[0]);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = b.gu[0] = phi_back<T>(b.relu, b.y, b.D);
+    b.g[0] = phi_back<T>(b.relu, b.y, b.D);
     b.direct = Vec<T>{};
   }
 };
@@ -78,22 +78,22 @@ struct ElmanCell {
 // h = phi(u + w * h')
 struct IndRnnCell {
   static constexpr int gates = 1, first = 0, second = 0, saves = 0;
-  static constexpr bool has_c = false, shared_last = false, side = false;
+  static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>*, Forward<T>& f) {
     return phi<T>(f.relu, fma(f.extra, f.h, f.input(0)));
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.gu[0] = phi_back<T>(b.relu, b.y, b.D);
-    b.direct = b.extra * b.gu[0];
+    b.g[0] = phi_back<T>(b.relu, b.y, b.D);
+    b.direct = b.extra * b.g[0];
   }
 };
 
 // h = (1 - a) * h' + a * phi(u + W h')
 struct RateCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 1;
-  static constexpr bool has_c = false, shared_last = false, side = false;
+  static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> rate = phi<T>(f.relu, a[0]);
@@ -102,7 +102,7 @@ struct RateCell {
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = b.gu[0] = phi_back<T>(b.relu, b.kept(0), b.extra * b.D);
+    b.g[0] = phi_back<T>(b.relu, b.kept(0), b.extra * b.D);
     b.direct = (T(1) - b.extra) * b.D;
   }
 };
@@ -110,7 +110,7 @@ struct RateCell {
 // r = s(u_r + W_r h'), z = s(u_z + W_z h'), m = W_n h' + c, n = tanh(u_n + r * m), h = (1 - z) * n + z * h'
 struct GruCell {
   static constexpr int gates = 3, first = 3, second = 0, saves = 4;
-  static constexpr bool has_c = false, shared_last = true, side = true;  // the sum m starts from c
+  static constexpr bool has_c = false, shared_last = true;  // the sum m starts from c
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> r = logistic<T>(a[0]), z = logistic<T>(a[1]);
@@ -125,10 +125,10 @@ struct GruCell {
   static ELMAN_INLINE void backward(Backward<T>& b) {
     const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2), m = b.kept(3);
     const Vec<T> dn = b.D * (T(1) - z) * (T(1) - n * n);
-    b.g[0] = b.gu[0] = dn * m * slope_of_logistic<T>(r);
-    b.g[1] = b.gu[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
-    b.gu[2] = dn;
-    b.g[2] = b.side = dn * r;
+    b.g[0] = dn * m * slope_of_logistic<T>(r);
+    b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+    b.g[2] = dn * r;
+    b.apart = dn;
     b.direct = b.D * z;
   }
 };
@@ -136,7 +136,7 @@ struct GruCell {
 // i, f, o = s(u + W h'), g = tanh(u_g + W_g h'), c = f * c' + i * g, h = o * tanh(c); order i, f, g, o
 struct LstmCell {
   static constexpr int gates = 4, first = 4, second = 0, saves = 5;
-  static constexpr bool has_c = true, shared_last = false, side = false;
+  static constexpr bool has_c = true, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> i = logistic<T>(a[0]), forget = logistic<T>(a[1]), g = hyperbolic_tangent<T>(a[2]), o = logistic<T>(a[3]);
@@ -152,10 +152,10 @@ struct LstmCell {
   static ELMAN_INLINE void backward(Backward<T>& b) {
     const Vec<T> i = b.kept(0), f = b.kept(1), g = b.kept(2), o = b.kept(3), tanh_c = hyperbolic_tangent<T>(b.kept(4));
     const Vec<T> dc = fma(b.D * o, T(1) - tanh_c * tanh_c, b.dc);
-    b.g[0] = b.gu[0] = dc * g * slope_of_logistic<T>(i);
-    b.g[1] = b.gu[1] = dc * b.c * slope_of_logistic<T>(f);
-    b.g[2] = b.gu[2] = dc * i * (T(1) - g * g);
-    b.g[3] = b.gu[3] = b.D * tanh_c * slope_of_logistic<T>(o);
+    b.g[0] = dc * g * slope_of_logistic<T>(i);
+    b.g[1] = dc * b.c * slope_of_logistic<T>(f);
+    b.g[2] = dc * i * (T(1) - g * g);
+    b.g[3] = b.D * tanh_c * slope_of_logistic<T>(o);
     b.dc = dc * f;
     b.direct = Vec<T>{};
   }
@@ -164,7 +164,7 @@ struct LstmCell {
 // r, z as in GruCell, q = r * h', n = tanh(u_n + W_n q), h = (1 - z) * n + z * h'
 struct GruBeforeCell {
   static constexpr int gates = 3, first = 2, second = 1, saves = 3;
-  static constexpr bool has_c = false, shared_last = false, side = true;
+  static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> r = logistic<T>(a[0]);
@@ -182,15 +182,15 @@ struct GruBeforeCell {
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
     const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2);
-    b.g[2] = b.gu[2] = b.D * (T(1) - z) * (T(1) - n * n);
-    b.g[1] = b.gu[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+    b.g[2] = b.D * (T(1) - z) * (T(1) - n * n);
+    b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
     b.direct = b.D * z;
-    b.side = r * b.h;
+    b.q = r * b.h;
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
     const Vec<T> r = b.kept(0);
-    b.g[0] = b.gu[0] = dq * b.h * slope_of_logistic<T>(r);
+    b.g[0] = dq * b.h * slope_of_logistic<T>(r);
     b.direct = fma(dq, r, b.direct);
   }
 };
@@ -198,7 +198,7 @@ struct GruBeforeCell {
 // f = s(u_f + W_f h'), q = f * h', n = tanh(u_n + W_n q), h = (1 - f) * h' + f * n
 struct MguCell {
   static constexpr int gates = 2, first = 1, second = 1, saves = 2;
-  static constexpr bool has_c = false, shared_last = false, side = true;
+  static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
     f.z = logistic<T>(a[0]);
@@ -214,14 +214,14 @@ struct MguCell {
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
     const Vec<T> f = b.kept(0), n = b.kept(1);
-    b.g[1] = b.gu[1] = b.D * f * (T(1) - n * n);
+    b.g[1] = b.D * f * (T(1) - n * n);
     b.direct = b.D * (T(1) - f);
-    b.side = f * b.h;
+    b.q = f * b.h;
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
     const Vec<T> f = b.kept(0), n = b.kept(1);
-    b.g[0] = b.gu[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<T>(f);
+    b.g[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<T>(f);
     b.direct = fma(dq, f, b.direct);
   }
 };

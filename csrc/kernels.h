@@ -75,14 +75,15 @@ using ConvolutionBack = void(const ConvolutionInputs<T>& in, Rows<T> gy, const T
 template <class T>
 using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
 
-// One gated loop over projected inputs u (B, T, gates * H); gated.h has the cells. w is (gates * H, H), gates stacked, or
-// null; extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
+// One gated loop; gated.h has the cells. Inputs x (B, T, D) are projected by U (gates * H, D) and b (gates * H), or, where U is
+// null, are the projections themselves, D = gates * H. w is (gates * H, H), gates stacked, or null; extra has extra_size
+// numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
 // saved, if not null, gets what the way back needs: B * T * (values per unit) * (H rounded up to 64 bytes).
 template <class Real>
 struct GatedLoop {
-  int64_t B, T, H;
-  Rows<Real> u;
-  const Real *w, *extra;
+  int64_t B, T, D, H;
+  Rows<Real> x;
+  const Real *U, *b, *w, *extra;
   int64_t extra_size;
   const Real *h0, *c0;
   const int64_t* lengths;
@@ -92,12 +93,12 @@ struct GatedLoop {
 template <class T>
 using Gated = void(int kind, const GatedLoop<T>& loop, int threads);
 
-// Its gradients, but for those of the weights: these are products of gu with `before`, the state before each step. Where a
-// weight's sums are not those of u alone, `side` has the other factor: the GRU's gradient of m, or q of a second product.
+// Its gradients. Any of gx, gU, gb, gw, gextra may be null: it is not wanted then.
 template <class Real>
 struct GatedLoopBack {
-  int64_t B, T, H;
-  const Real *w, *extra;
+  int64_t B, T, D, H;
+  Rows<Real> x;
+  const Real *U, *w, *extra;
   int64_t extra_size;
   const Real *h0, *c0;
   const int64_t* lengths;
@@ -105,7 +106,7 @@ struct GatedLoopBack {
   const Real *y, *saved;
   Rows<Real> gy;
   const Real *gh, *gc;
-  Real *gu, *gh0, *gc0, *before, *side;
+  Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;
 };
 template <class T>
 using GatedBack = void(int kind, const GatedLoopBack<T>& loop, int threads);

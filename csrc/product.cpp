@@ -46,7 +46,7 @@ void wide(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T
         pack_lanes(w + n * K, K, std::min<int64_t>(N - n, L), K, packed.get() + j * K * P + g * L, P);
       }
   });
-  advise(y, M * N);
+  prefer_huge_pages(y, M * N * sizeof(T));
   const int64_t strips = (M + 5) / 6;
   const int64_t rows = std::max<int64_t>(block_bytes / (6 * sizeof(T) * std::max<int64_t>(K, 1)), 1) * 6;
   parallel(threads, strips, [&](int64_t first, int64_t end) {

@@ -12,10 +12,6 @@
 #include <memory>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 #include "simd.h"
 
 namespace elman::ELMAN_NS {
@@ -65,15 +61,26 @@ Buffer<T> allocate(int64_t n) {
   return Buffer<T>(p);
 }
 
-// Asks for huge pages under a large output that is about to be written: 512 times fewer page faults if it is fresh.
 template <class T>
-void advise(T* p, int64_t n) {
-#if defined(__linux__)
-  constexpr uintptr_t page = 1 << 21;
-  const uintptr_t from = (reinterpret_cast<uintptr_t>(p) + page - 1) / page * page;
-  const uintptr_t to = reinterpret_cast<uintptr_t>(p + n) / page * page;
-  if (to > from + page) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
-#endif
+Buffer<T> zeros(int64_t n) {
+  auto p = allocate<T>(n);
+  std::memset(p.get(), 0, n * sizeof(T));
+  return p;
+}
+
+// Rows of saved values begin on a cache line, whatever the instruction set.
+template <class T>
+int64_t padded_width(int64_t H) {
+  constexpr int64_t line = 64 / sizeof(T);
+  return (H + line - 1) / line * line;
+}
+
+// H numbers, `count` of them or one for all, then zeros up to `padded`; zeros alone if x is null.
+template <class T>
+Buffer<T> padded_copy(const T* x, int64_t count, int64_t H, int64_t padded) {
+  auto to = zeros<T>(padded);
+  for (int64_t i = 0; i < H && x; ++i) to[i] = x[count == 1 ? 0 : i];
+  return to;
 }
 
 // Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.

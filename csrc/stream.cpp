@@ -20,11 +20,10 @@ template <class T> Elementwise<T> silu;
 
 namespace {
 
-constexpr int panel = 4;  // vectors of neighbouring columns in a block of a linear map
-
+// To whole panels of two vectors, four at a time.
 template <class T>
 int64_t padded(int64_t width) {
-  constexpr int64_t unit = panel * lanes<T>;
+  constexpr int64_t unit = 4 * lanes<T>;
   return (width + unit - 1) / unit * unit;
 }
 
@@ -34,77 +33,54 @@ struct Array {
   Buffer<T> data;
 };
 
-// One step of a gated cell. Gates of u, and the units of every array here, are padded, so that all blocks are full.
+// One step of a gated cell, as Run in gated.cpp takes it; u has the gates of a block of units side by side.
 template <class Cell, class T>
 class Step {
-  static constexpr int L = lanes<T>;
+  static constexpr int L = lanes<T>, before = Cell::gates - Cell::second;
 
  public:
   Step(bool relu, int64_t B, int64_t H, int64_t stride, const T* w, const T* extra, int64_t extra_size)
-      : relu_(relu), B_(B), H_(H), stride_(stride), blocks_((H + L - 1) / L) {
-    if (Cell::first > 0) first_ = pack(w, 0, Cell::first);
-    if (Cell::second > 0) second_ = pack(w, Cell::first, Cell::second);
-    extra_ = zeros(stride);
-    for (int64_t i = 0; i < H && extra; ++i) extra_[i] = extra[extra_size == 1 ? 0 : i];
-    next_ = zeros(B * stride);
-    q_ = zeros(B * stride);
-    z_ = zeros(B * stride);
-    scratch_ = zeros(B * 12 * L);
+      : relu_(relu), B_(B), H_(H), stride_(stride), blocks_((H + L - 1) / L), ldu_(Cell::gates * stride) {
+    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(w, H, H, 0);
+    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(w, H, H, Cell::first);
+    extra_ = padded_copy(extra, extra_size, H, stride);
+    next_ = zeros<T>(B * stride);
+    if (Cell::second > 0) q_ = zeros<T>(B * stride), z_ = zeros<T>(B * stride);
+    if (Cell::shared_last) sums_ = zeros<T>(B * ldu_);
   }
 
-  // u (B, gates * stride), h and c (B, stride), both updated
-  void operator()(const T* u, T* h, T* c) {
+  // u (B, gates * stride), overwritten; h and c (B, stride), both updated
+  void operator()(T* u, T* h, T* c) {
+    T* sums = Cell::shared_last ? sums_.get() : u;
+    if constexpr (Cell::first > 0) {
+      constexpr int P = panel<Cell::first>;
+      const Start<T> start{u, ldu_, extra_.get()};
+      run_panels<P>(first_.get(), 0, blocks_ * (Cell::first / P), B_, h, stride_, H_, Cell::shared_last ? &start : nullptr,
+                    sums, ldu_);
+    }
     if constexpr (Cell::second > 0) {
-      sweep<Cell::first, false>(u, 0, first_.get(), h, h, c);
-      sweep<Cell::second, true>(u, Cell::first, second_.get(), q_.get(), h, c);
+      finish<Cell::first, false>(u, sums, h, c);
+      T* rest = u + before * stride_;
+      run_panels<Cell::second, T>(second_.get(), 0, blocks_, B_, q_.get(), stride_, H_, nullptr, rest, ldu_);
+      finish<Cell::second, true>(u, rest, h, c);
     } else {
-      sweep<Cell::first, true>(u, 0, first_.get(), h, h, c);
+      finish<before, true>(u, sums, h, c);
     }
     std::memcpy(h, next_.get(), B_ * stride_ * sizeof(T));
   }
 
  private:
-  static Buffer<T> zeros(int64_t n) {
-    auto p = allocate<T>(n);
-    std::memset(p.get(), 0, n * sizeof(T));
-    return p;
-  }
-
-  Buffer<T> pack(const T* w, int gate, int G) {
-    auto packed = allocate<T>(blocks_ * H_ * G * L);
-    for (int64_t j = 0; j < blocks_; ++j)
-      for (int g = 0; g < G; ++g)
-        pack_lanes(w + ((gate + g) * H_ + j * L) * H_, H_, std::min<int64_t>(L, H_ - j * L), H_,
-                   packed.get() + (j * H_ * G + g) * L, G * L);
-    return packed;
-  }
-
   template <int G, bool last>
-  void sweep(const T* u, int gate, const T* packed, const T* x, const T* h, T* c) {
-    if constexpr (G == 0) {
-      for (int64_t j = 0; j < blocks_; ++j) finish<1, last>(u, j, 1, nullptr, h, c);
-    } else {
-      const Start<T> start{u + gate * stride_, nullptr, Cell::gates * stride_, stride_, L, Cell::shared_last ? extra_.get() : nullptr};
-      each_blocks_for<G>(B_, 0, blocks_, [&](auto C, int64_t j) {
-        run_blocks<C, G, T>(packed, j, 0, B_, x, stride_, H_, &start, scratch_.get(), C * G * L);
-        finish<G, last>(u, j, C, scratch_.get(), h, c);
-      });
-    }
-  }
-
-  template <int G, bool last>
-  void finish(const T* u, int64_t j, int blocks, const T* sums, const T* h, T* c) {
-    for (int64_t row = 0; row < B_; ++row)
-      for (int i = 0; i < blocks; ++i, sums += G * L) {
+  void finish(const T* u, const T* sums, const T* h, T* c) {
+    for (int64_t row = 0; row < B_; ++row, u += ldu_, sums += ldu_)
+      for (int64_t j = 0; j < blocks_; ++j) {
         Vec<T> a[G];
-        for (int g = 0; g < G && Cell::first > 0; ++g) a[g] = load<Vec<T>>(sums + g * L);
-        const int64_t at = row * stride_ + (j + i) * L;
+        for (int g = 0; g < G; ++g) a[g] = load<Vec<T>>(sums + (j * G + g) * L);
+        const int64_t at = row * stride_ + j * L;
         Forward<T> f;
-        f.u = u + row * Cell::gates * stride_ + (j + i) * L;
-        f.H = stride_;
-        f.count = L;
+        f.u = u + j * before * L;
         f.relu = relu_;
-        f.extra = load<Vec<T>>(extra_.get() + (j + i) * L);
+        f.extra = load<Vec<T>>(extra_.get() + j * L);
         f.h = load<Vec<T>>(h + at);
         f.save = nullptr;
         if constexpr (last) {
@@ -120,8 +96,8 @@ class Step {
   }
 
   bool relu_;
-  int64_t B_, H_, stride_, blocks_;
-  Buffer<T> first_, second_, extra_, next_, q_, z_, scratch_;
+  int64_t B_, H_, stride_, blocks_, ldu_;
+  Buffer<T> first_, second_, extra_, next_, q_, z_, sums_;
 };
 
 template <class T>
@@ -141,15 +117,23 @@ class Steps final : public Program<T> {
     for (int64_t row = 0; row < B_; ++row) std::memcpy(to + row * width(slot), at(slot, row), width(slot) * sizeof(T));
   }
 
-  int linear(int x, int64_t N, const T* w, const T* b) override { return product(x, N, 1, w, b); }
+  int linear(int x, int64_t N, const T* w, const T* b) override {
+    return product(x, N, padded<T>(N), w, b, [=](int64_t n) { return std::pair(n, N - n); });
+  }
 
   void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size, int h,
              int c) override {
-    const int u = product(x, width(h), gates, U, b);
+    const int64_t H = width(h), stride = slots_[h].stride;
     each_cell(kind, [&](auto cell, bool relu) {
-      auto step = std::make_shared<Step<decltype(cell), T>>(relu, B_, width(h), slots_[h].stride, w, extra, extra_size);
-      const T* from = at(u, 0);
-      T *ht = at(h, 0), *ct = c < 0 ? nullptr : at(c, 0);
+      using Cell = decltype(cell);
+      constexpr int64_t before = Cell::gates - Cell::second;  // the others lie behind these
+      const int u = product(x, gates * stride, gates * stride, U, b, [=](int64_t n) {
+        const int64_t v = n / L, late = v - before * stride / L, j = late < 0 ? v / before : late / std::max(Cell::second, 1);
+        const int64_t gate = late < 0 ? v % before : before + late % std::max(Cell::second, 1);
+        return std::pair(gate * H + j * L, H - j * L);
+      });
+      auto step = std::make_shared<Step<Cell, T>>(relu, B_, H, stride, w, extra, extra_size);
+      T *from = at(u, 0), *ht = at(h, 0), *ct = c < 0 ? nullptr : at(c, 0);
       steps_.push_back([=] { (*step)(from, ht, ct); });
     });
   }
@@ -239,25 +223,27 @@ class Steps final : public Program<T> {
     for (int64_t i = 0; i < n; i += L) f(i);
   }
 
-  // x w^T + b for `gates` times H columns, each gate padded as a slot of H is.
-  int product(int x, int64_t H, int gates, const T* w, const T* b) {
-    const int64_t K = width(x), stride = padded<T>(H), N = gates * stride, P = panel * L;
-    const int y = add(gates == 1 ? H : N, N);
+  // x w^T + b, N columns in a slot `width` wide. where(n) says which row of w the column n, the first of a vector, is made
+  // from, and how many rows there are from there on.
+  template <class F>
+  int product(int x, int64_t width, int64_t N, const T* w, const T* b, const F& where) {
+    constexpr int64_t P = 2 * L;
+    const int64_t K = this->width(x);
+    const int y = add(width, N);
     auto packed = std::make_shared<Buffer<T>>(allocate<T>(N * K));
-    auto bias = std::make_shared<Buffer<T>>(allocate<T>(N));
+    auto bias = std::make_shared<Buffer<T>>(zeros<T>(N));
     for (int64_t n = 0; n < N; n += L) {
-      const int64_t unit = n % stride, row = n / stride * H + unit, count = std::clamp<int64_t>(H - unit, 0, L);
+      const auto [row, rest] = where(n);
+      const int64_t count = std::clamp<int64_t>(rest, 0, L);
       pack_lanes(w + row * K, K, count, K, packed->get() + n / P * P * K + n % P, P);
-      for (int64_t l = 0; l < L; ++l) (*bias)[n + l] = b && l < count ? b[row + l] : T(0);
+      if (b && count > 0) std::memcpy(bias->get() + n, b + row, count * sizeof(T));
     }
     const T* from = at(x, 0);
     const int64_t ldx = slots_[x].stride;
     T* to = at(y, 0);
     steps_.push_back([=, B = B_] {
-      const Start<T> start{bias->get(), nullptr, 0, L, P, nullptr};
-      each_blocks_for<panel>(B, 0, N / P, [&](auto C, int64_t j) {
-        run_blocks<C, panel, T>(packed->get(), j, 0, B, from, ldx, K, &start, to + j * P, N);
-      });
+      const Start<T> start{bias->get(), 0};
+      run_panels<2, T>(packed->get(), 0, N / P, B, from, ldx, K, &start, to, N);
     });
     return y;
   }

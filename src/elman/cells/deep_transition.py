@@ -64,6 +64,5 @@ class DeepTransition(Core):
     def _scan(
         self, x: Tensor, state: DeepTransitionState, lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, DeepTransitionState]:
-        u = kernels.linear(x, self.U, self.b[0])
-        y, last = kernels.gated(None, u, (), state, lengths, reset, self.recur)
+        y, last = kernels.gated(None, x, (), state, lengths, reset, self.recur, self.U, self.b[0])
         return y.to(x.dtype), DeepTransitionState(*last)

@@ -62,8 +62,7 @@ class Elman(Core):
         return h.to(x.dtype), state
 
     def _scan(self, x: Tensor, state: ElmanState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, ElmanState]:
-        u = kernels.linear(x, self.U, self.b)
-        y, last = kernels.gated(f"elman_{self.phi}", u, (self.W,), state, lengths, reset, self.recur)
+        y, last = kernels.gated(f"elman_{self.phi}", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b)
         return y.to(x.dtype), ElmanState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

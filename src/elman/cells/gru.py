@@ -123,7 +123,10 @@ class GRU(Core):
         return (self.W,) if self.c is None else (self.W, self.c)
 
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
-        y, last = kernels.gated(self._kind, self._project(x), self._weights, state, lengths, reset, self.recur)
+        if self.gain_U is not None:
+            y, last = kernels.gated(self._kind, self._project(x), self._weights, state, lengths, reset, self.recur)
+        else:
+            y, last = kernels.gated(self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b)
         return y.to(x.dtype), GRUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

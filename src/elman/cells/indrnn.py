@@ -69,8 +69,9 @@ class IndRNN(Core):
         return h.to(x.dtype), state
 
     def _scan(self, x: Tensor, state: IndRNNState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, IndRNNState]:
-        v = kernels.linear(x, self.W, self.b)
-        y, last = kernels.gated(f"indrnn_{self.phi}", v, (self.u,), state, lengths, reset, self.recur)
+        y, last = kernels.gated(
+            f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b
+        )
         return y.to(x.dtype), IndRNNState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

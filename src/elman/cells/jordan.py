@@ -75,6 +75,5 @@ class Jordan(Core):
         return y.to(x.dtype), state
 
     def _scan(self, x: Tensor, state: JordanState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, JordanState]:
-        u = kernels.linear(x, self.U, self.b)
-        y, last = kernels.gated(None, u, (), state, lengths, reset, self.recur)
+        y, last = kernels.gated(None, x, (), state, lengths, reset, self.recur, self.U, self.b)
         return y.to(x.dtype), JordanState(*last)

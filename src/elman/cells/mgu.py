@@ -66,8 +66,7 @@ class MGU(Core):
         return h.to(x.dtype), state
 
     def _scan(self, x: Tensor, state: MGUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MGUState]:
-        u = kernels.linear(x, self.U, self.b)
-        y, last = kernels.gated("mgu", u, (self.W,), state, lengths, reset, self.recur)
+        y, last = kernels.gated("mgu", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b)
         return y.to(x.dtype), MGUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -110,11 +110,11 @@ class Rate(Core):
         return h, RateState(h)
 
     def _scan(self, x: Tensor, state: RateState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, RateState]:
-        v = kernels.linear(x, self.B, self.b)
         W = self.weights()  # once a scan, not once a step
-        a = v.new_full((1,), self.a)
+        a = W.new_full((1,), self.a)
         h, last = kernels.gated(
-            f"rate_{self.phi}", v, (W, a), state, lengths, reset, lambda v, state: self._recur(v, state, W)
+            f"rate_{self.phi}", x, (W, a), state, lengths, reset, lambda v, state: self._recur(v, state, W),
+            self.B, self.b,
         )
         valid = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         y = torch.where(valid, h + self.baseline, h)  # past lengths there is no rate, not even the baseline

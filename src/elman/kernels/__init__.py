@@ -191,14 +191,28 @@ def convolution(
 
 
 def gated(
-    kind: str | None, u: Tensor, weights: tuple[Tensor, ...], state: State, lengths: Tensor, reset: Tensor, recur: Step
+    kind: str | None,
+    x: Tensor,
+    weights: tuple[Tensor, ...],
+    state: State,
+    lengths: Tensor,
+    reset: Tensor,
+    recur: Step,
+    U: Tensor | None = None,
+    b: Tensor | None = None,
 ) -> tuple[Tensor, State]:
-    """The gated loop over projected inputs u (B, T, G * H), from and to a state of (B, H) leaves: y (B, T, H), state.
+    """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
     `recur(u_t, state)` defines it; `kind` names the native loop that does the same, or is None where there is none.
+    Without U, x is u itself.
     """
-    table = reference if kind is None else _table_for(u, *weights, *leaves(state))
-    return table.gated(kind, u, weights, state, lengths, reset, recur)
+    if U is not None:
+        dtype = torch.promote_types(x.dtype, U.dtype)
+        x, U, b = x.to(dtype), U.to(dtype), None if b is None else b.to(dtype)
+    if kind is None or _table_for(x, *weights, *leaves(state)) is reference:
+        u = x if U is None else linear(x, U, b)
+        return reference.gated(kind, u, weights, state, lengths, reset, recur)
+    return _table.gated(kind, x, weights, state, lengths, reset, U, b)
 
 
 def hmm_filter(

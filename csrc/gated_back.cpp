@@ -1,0 +1,347 @@
+// The gated loop, backward: a chunk of steps at a time, from the last to the first. The loop over a chunk leaves the gradients
+// of its sums in an array, which the products that follow turn into those of the inputs and weights while it is in the cache.
+//
+// A reset is a branch: what would have flowed back across it is not read. Nothing is multiplied by zero to make it vanish.
+#include "blocks.h"
+#include "gated.h"
+#include "kernels.h"
+#include "parallel.h"
+#include "rows.h"
+
+namespace elman::ELMAN_NS {
+namespace {
+
+// Gates of w (gates * H, columns) for the way back: [pair of vectors of columns][gate][wide k][2][lanes]. They come in the
+// order gate + turn, gate + turn + 1, ..., cyclic among the G from `gate` on.
+template <class T>
+Buffer<T> pack_back(const T* w, int64_t H, int64_t columns, int64_t wide, int gate, int G, int turn) {
+  constexpr int64_t P = 2 * lanes<T>;
+  const int64_t pairs = (columns + P - 1) / P;
+  auto packed = allocate<T>(pairs * G * wide * P);
+  T* to = packed.get();
+  for (int64_t j = 0; j < pairs; ++j)
+    for (int g = 0; g < G; ++g)
+      for (int64_t k = 0; k < wide; ++k, to += P) {
+        const int64_t count = k < H ? std::min(columns - j * P, P) : 0;
+        if (count > 0) std::memcpy(to, w + ((gate + (g + turn) % G) * H + k) * columns + j * P, count * sizeof(T));
+        std::fill(to + count, to + P, T(0));
+      }
+  return packed;
+}
+
+template <class Cell, class T>
+class RunBack {
+  static constexpr int L = lanes<T>, P = 2 * L;
+  static constexpr int sums = Cell::first + Cell::second;
+  // Gradients lie in slots. Where the last sum has one of its own, it comes first and that of u last, so that those of the
+  // sums are side by side, and those of u too.
+  static constexpr int slots = Cell::gates + Cell::shared_last, turn = Cell::shared_last ? Cell::gates - 1 : 0;
+  static constexpr int sum_slot(int gate) { return Cell::shared_last ? (gate + 1) % Cell::gates : gate; }
+  static constexpr int input_slot(int gate) { return gate + Cell::shared_last; }
+
+  // What the rows of a chunk need and leave behind, and the gradients of the weights that a part of the ranks adds up.
+  // x, h and q are panels, [pair of vectors of columns][row][2][lanes].
+  struct Work {
+    int64_t rows;
+    Buffer<T> x, h, q, gy, g, gx;
+    Buffer<T> gU, gb, gw, gextra;
+  };
+
+ public:
+  RunBack(const GatedLoopBack<T>& loop, bool relu, int threads)
+      : p_(loop),
+        relu_(relu),
+        order_(p_.B, p_.T, p_.lengths),
+        padded_(padded_width<T>(p_.H)),
+        wide_((p_.H + P - 1) / P * P),
+        columns_((p_.D + P - 1) / P * P),
+        ldg_(slots * wide_ + 16),
+        ldh_(wide_ + 16),
+        ldx_(columns_ + 16),
+        division_(order_, wide_ / P, p_.H * p_.H * sums, threads) {
+    if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.H, wide_, 0, Cell::first, turn);
+    if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.H, wide_, Cell::first, Cell::second, 0);
+    if (p_.U && p_.gx) input_ = pack_back(p_.U, p_.H, p_.D, wide_, 0, Cell::gates, 0);
+    extra_ = padded_copy(p_.extra, p_.extra_size, p_.H, wide_);
+    nothing_ = zeros<T>(std::max(columns_, wide_));
+    const int64_t size = p_.B * wide_;
+    dh_ = allocate<T>(size);
+    if (Cell::has_c) dc_ = allocate<T>(size);
+    if (Cell::second > 0) D_ = allocate<T>(size), dq_ = allocate<T>(size);
+    if (p_.gx) prefer_huge_pages(p_.gx, p_.B * p_.T * p_.D * sizeof(T));
+    for (int i = 0; i < division_.parts(); ++i) work_.push_back(make(division_.by_rows ? division_.cut[i + 1] - division_.cut[i] : p_.B));
+  }
+
+  void operator()(int thread, int threads, Barrier& barrier) {
+    division_.each(thread, threads, [&](Part part) {
+      run(part, thread, threads, barrier);
+      for (int64_t rank = part.first; rank < part.end; ++rank) {
+        begin(rank, part, p_.gh, dh_.get(), p_.gh0);
+        if (Cell::has_c) begin(rank, part, p_.gc, dc_.get(), p_.gc0);
+      }
+    });
+    for (int64_t rank = thread; rank < p_.B && p_.gx; rank += threads) {
+      T* past = p_.gx + (order_.row[rank] * p_.T + order_.length[rank]) * p_.D;
+      std::fill_n(past, (p_.T - order_.length[rank]) * p_.D, T(0));
+    }
+  }
+
+  int threads() const { return division_.threads; }
+
+  // The gradients of the weights: what all parts have added up, in their order.
+  void finish(int threads) const {
+    add_up(threads, p_.gw, Cell::gates * p_.H, p_.H, wide_, [](const Work& w) { return w.gw.get(); });
+    add_up(threads, p_.gU, Cell::gates * p_.H, p_.D, columns_, [](const Work& w) { return w.gU.get(); });
+    for (int g = 0; g < Cell::gates && p_.gb; ++g)
+      add_up(1, p_.gb + g * p_.H, 1, p_.H, wide_, [g, this](const Work& w) { return w.gb.get() + g * wide_; });
+    add_up(1, p_.gextra, 1, p_.H, wide_, [](const Work& w) { return w.gextra.get(); });
+  }
+
+ private:
+  Work make(int64_t ranks) const {
+    const int64_t rows = ranks * steps(ranks);
+    Work w;
+    w.rows = rows;
+    w.h = zeros<T>(rows * wide_);
+    w.gy = zeros<T>(rows * ldh_);
+    w.g = zeros<T>(rows * ldg_);
+    if (Cell::second > 0) w.q = zeros<T>(rows * wide_);
+    if (p_.gU) w.x = zeros<T>(rows * columns_), w.gU = zeros<T>(Cell::gates * p_.H * columns_);
+    if (input_) w.gx = allocate<T>(rows * ldx_);
+    if (p_.gw) w.gw = zeros<T>(Cell::gates * p_.H * wide_);
+    if (p_.gb) w.gb = zeros<T>(Cell::gates * wide_);
+    if (p_.gextra) w.gextra = zeros<T>(wide_);
+    return w;
+  }
+
+  int64_t steps(int64_t ranks) const {
+    return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg_ * sizeof(T)), p_.T), 1);
+  }
+
+  template <class F>
+  void add_up(int threads, T* to, int64_t rows, int64_t columns, int64_t stride, const F& from) const {
+    if (!to) return;
+    parallel(threads, rows, [&](int64_t first, int64_t end) {
+      for (int64_t m = first; m < end; ++m)
+        for (int64_t n = 0; n < columns; ++n) {
+          T sum = 0;
+          for (const Work& w : work_) sum += from(w)[m * stride + n];
+          to[m * columns + n] = sum;
+        }
+    });
+  }
+
+  // Gradient of the state before the first step.
+  void begin(int64_t rank, const Part& part, const T* last, const T* carried, T* to) const {
+    const int64_t row = order_.row[rank], left = part.left * P, count = std::min(part.right * P, p_.H) - left;
+    if (count <= 0) return;
+    T* out = to + row * p_.H + left;
+    if (order_.length[rank] == 0) std::memcpy(out, last + row * p_.H + left, count * sizeof(T));
+    else if (p_.reset[row * p_.T]) std::memset(out, 0, count * sizeof(T));
+    else std::memcpy(out, carried + rank * wide_ + left, count * sizeof(T));
+  }
+
+  void run(const Part& part, int thread, int threads, Barrier& barrier) {
+    Work& work = work_[part.number];
+    const int64_t most = steps(part.end - part.first);
+    const auto six = allocate<T>(work.rows * (p_.H + 5));
+    for (int64_t end = p_.T; end > 0; end -= std::min(most, end)) {
+      const Chunk chunk(order_, part, std::max<int64_t>(end - most, 0), end);
+      if (chunk.rows == 0) continue;
+      gather(chunk, part, work, thread, threads);
+      for (int64_t t = end - 1; t >= chunk.begin; --t)
+        if (const int64_t count = chunk.count(order_, t)) step(t, count, chunk, part, work, barrier, threads);
+      if (!division_.by_rows) barrier.wait(threads);
+      products(chunk, part, work, six.get(), thread, threads);
+      if (!division_.by_rows) barrier.wait(threads);
+    }
+  }
+
+  // The arrays of the caller have the steps of a row side by side; the loop and the products want the rows of a step.
+  void gather(const Chunk& chunk, const Part& part, Work& work, int thread, int threads) const {
+    const int64_t left = part.left * P, right = std::min(part.right * P, p_.H);
+    chunk.each(order_, [&](int64_t rank, int64_t t) {
+      const int64_t row = order_.row[rank], at = chunk.at(t, rank);
+      const T* h = p_.reset[row * p_.T + t] ? nothing_.get() : t > 0 ? p_.y + (row * p_.T + t - 1) * p_.H : p_.h0 + row * p_.H;
+      scatter(h, left, right, work.h.get(), at, work.rows);
+      std::memcpy(work.gy.get() + at * ldh_ + left, p_.gy.data + row * p_.gy.row + t * p_.gy.time + left,
+                  (right - left) * sizeof(T));
+      if (p_.gU && (division_.by_rows || rank % threads == thread))
+        scatter(p_.x.data + row * p_.x.row + t * p_.x.time, 0, p_.D, work.x.get(), at, work.rows);
+    });
+  }
+
+  // Columns [left, right) of one row into panels
+  static void scatter(const T* from, int64_t left, int64_t right, T* panels, int64_t row, int64_t rows) {
+    for (int64_t n = left; n < right; n += P) std::memcpy(panels + n * rows + row * P, from + n, std::min<int64_t>(P, right - n) * sizeof(T));
+  }
+
+  void step(int64_t t, int64_t count, const Chunk& chunk, const Part& part, Work& work, Barrier& barrier, int threads) {
+    const int64_t at = chunk.at(t, part.first);
+    for (int64_t i = 0; i < count; ++i) gates(t, part.first + i, at + i, part, work);
+    if constexpr (sums > 0) {
+      const T* g = work.g.get() + at * ldg_;
+      if (!division_.by_rows) barrier.wait(threads);
+      if constexpr (Cell::second > 0) {
+        product<Cell::second>(count, part, second_.get(), g + Cell::first * wide_, dq_.get(), false);
+        for (int64_t i = 0; i < count; ++i) gates_after(t, part.first + i, at + i, part, work);
+        if (!division_.by_rows) barrier.wait(threads);
+      }
+      product<Cell::first>(count, part, first_.get(), g, dh_.get(), true);
+    }
+  }
+
+  // to (+)= g W for the columns of the part
+  template <int N>
+  void product(int64_t count, const Part& part, const T* packed, const T* g, T* to, bool add) const {
+    const Start<T> zero{nothing_.get(), 0};
+    run_panels<2>(packed, part.left, part.right, count, g, ldg_, N * wide_, add ? nullptr : &zero, to + part.first * wide_,
+                  wide_);
+  }
+
+  // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
+  const T* carried(int64_t t, int64_t rank, const T* last, const T* from) const {
+    const int64_t row = order_.row[rank];
+    if (t + 1 == order_.length[rank]) return last + row * p_.H;
+    return p_.reset[row * p_.T + t + 1] ? nothing_.get() : from + rank * wide_;
+  }
+
+  // LSTM's cell before the step
+  const T* cell_before(int64_t t, int64_t rank) const {
+    const int64_t row = order_.row[rank];
+    if (p_.reset[row * p_.T + t]) return nothing_.get();
+    return t == 0 ? p_.c0 + row * p_.H : p_.saved + ((order_.begin[t - 1] + rank) * Cell::saves + Cell::saves - 1) * padded_;
+  }
+
+  void gates(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
+    constexpr int ready = Cell::second > 0 ? 1 : 0;  // gate 0 must wait for the second product's gradient
+    const int64_t mine = rank * wide_, H = p_.H, rows = work.rows, blocks = std::min(part.right * 2, (H + L - 1) / L);
+    const T *dh_in = carried(t, rank, p_.gh, dh_.get()), *dc_in = Cell::has_c ? carried(t, rank, p_.gc, dc_.get()) : nullptr;
+    const T *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = p_.y + (order_.row[rank] * p_.T + t) * H;
+    const T *gy = work.gy.get() + at * ldh_, *h = work.h.get() + at * P, *extra = extra_.get();
+    T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
+    Backward<T> b = saved(t, rank);
+    const T* save = b.save;
+    for (int64_t j = part.left * 2; j < blocks; ++j) {
+      const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
+      b.save = save + n;
+      b.extra = load<Vec<T>>(extra + n);
+      if (Cell::saves == 0) b.y = load_some(y + n, units);
+      b.h = load<Vec<T>>(h + panel);
+      b.D = load<Vec<T>>(gy + n) + load_some(dh_in + n, units);
+      if (Cell::has_c) b.c = load_some(c + n, units), b.dc = load_some(dc_in + n, units);
+      Cell::template backward<T>(b);
+      // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
+      for (int i = ready; i < Cell::gates; ++i) store_some(g + sum_slot(i) * wide_ + n, b.g[i], units);
+      if (Cell::shared_last) store_some(g + input_slot(Cell::gates - 1) * wide_ + n, b.apart, units);
+      if (Cell::second > 0) {
+        store(D_.get() + mine + n, b.D);
+        store_some(q + panel, b.q, units);
+      }
+      store(dh + n, b.direct);
+      if (Cell::has_c) store(dc + n, b.dc);
+    }
+  }
+
+  // The gate in front of the second product, once that product's gradient is there.
+  void gates_after(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
+    if constexpr (Cell::second > 0) {
+      Backward<T> b = saved(t, rank);
+      const T* save = b.save;
+      for (int64_t j = part.left * 2; j < std::min(part.right * 2, (p_.H + L - 1) / L); ++j) {
+        const int64_t n = j * L, mine = rank * wide_ + n;
+        b.save = save + n;
+        b.h = load<Vec<T>>(work.h.get() + at * P + j / 2 * work.rows * P + j % 2 * L);
+        b.D = load<Vec<T>>(D_.get() + mine);
+        b.direct = load<Vec<T>>(dh_.get() + mine);
+        Cell::template backward<T>(b, load<Vec<T>>(dq_.get() + mine));
+        store_some(work.g.get() + at * ldg_ + n, b.g[0], p_.H - n);
+        store(dh_.get() + mine, b.direct);
+      }
+    }
+  }
+
+  Backward<T> saved(int64_t t, int64_t rank) const {
+    Backward<T> b;
+    b.save = p_.saved + (order_.begin[t] + rank) * Cell::saves * padded_;
+    b.stride = padded_;
+    b.relu = relu_;
+    return b;
+  }
+
+  void products(const Chunk& chunk, const Part& part, Work& work, T* six, int thread, int threads) const {
+    const int64_t M = chunk.rows, left = part.left * P, right = std::min(part.right * P, p_.H);
+    for (int slot = 0; slot < slots && right > left; ++slot) {
+      const T* g = work.g.get() + slot * wide_;
+      pack_outer(M, g, ldg_, left, right, six);
+      for (int i = 0; i < Cell::gates; ++i) {
+        const T* h = i >= Cell::gates - Cell::second ? work.q.get() : work.h.get();
+        if (p_.gw && slot == sum_slot(i))
+          add_outer(M, six, left, right, h, work.rows, wide_ / P, work.gw.get() + i * p_.H * wide_, wide_);
+        if (slot != input_slot(i)) continue;
+        if (p_.gU)
+          add_outer(M, six, left, right, work.x.get(), work.rows, columns_ / P, work.gU.get() + i * p_.H * columns_, columns_);
+        if (p_.gb) add_rows(M, part, g, nullptr, work.gb.get() + i * wide_);
+      }
+    }
+    if (p_.gextra)  // the GRU's bias in front of r, or IndRNN's weights
+      add_rows(M, part, work.g.get() + sum_slot(Cell::gates - 1) * wide_, Cell::shared_last ? nullptr : &work, work.gextra.get());
+    if (p_.gx) inputs(chunk, work, thread, threads);
+  }
+
+  // to += sum over the rows of g, or of g * h
+  void add_rows(int64_t M, const Part& part, const T* g, const Work* times_h, T* to) const {
+    for (int64_t n = part.left * P; n < part.right * P; n += L) {
+      Vec<T> sum = load<Vec<T>>(to + n);
+      for (int64_t m = 0; m < M; ++m) {
+        const Vec<T> v = load<Vec<T>>(g + m * ldg_ + n);
+        sum = sum + (times_h ? v * load<Vec<T>>(times_h->h.get() + n / P * times_h->rows * P + m * P + n % P) : v);
+      }
+      store(to + n, sum);
+    }
+  }
+
+  // gx = gu U, or gu itself where the inputs are projections
+  void inputs(const Chunk& chunk, Work& work, int thread, int threads) const {
+    const int64_t pairs = columns_ / P;
+    const int64_t left = division_.by_rows ? 0 : pairs * thread / threads, right = division_.by_rows ? pairs : pairs * (thread + 1) / threads;
+    const T* gu = work.g.get() + input_slot(0) * wide_;
+    const Start<T> zero{nothing_.get(), 0};
+    if (input_)
+      run_panels<2, T>(input_.get(), left, right, chunk.rows, gu, ldg_, Cell::gates * wide_, &zero, work.gx.get(), ldx_);
+    const int64_t first = left * P, count = std::min(right * P, p_.D) - first;
+    chunk.each(order_, [&](int64_t rank, int64_t t) {
+      T* to = p_.gx + (order_.row[rank] * p_.T + t) * p_.D;
+      const int64_t at = chunk.at(t, rank);
+      if (input_) {
+        if (count > 0) std::memcpy(to + first, work.gx.get() + at * ldx_ + first, count * sizeof(T));
+      } else if (thread == 0 || division_.by_rows) {
+        for (int i = 0; i < Cell::gates; ++i) std::memcpy(to + i * p_.H, gu + at * ldg_ + i * wide_, p_.H * sizeof(T));
+      }
+    });
+  }
+
+  GatedLoopBack<T> p_;
+  bool relu_;
+  Order order_;
+  int64_t padded_, wide_, columns_, ldg_, ldh_, ldx_;
+  Division division_;
+  Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_;
+  std::vector<Work> work_;
+};
+
+}  // namespace
+
+template <class T>
+void gated_back(int kind, const GatedLoopBack<T>& loop, int threads) {
+  each_cell(kind, [&](auto cell, bool relu) {
+    RunBack<decltype(cell), T> run(loop, relu, threads);
+    team(run.threads(), [&](int thread, int count, Barrier& barrier) { run(thread, count, barrier); });
+    run.finish(threads);
+  });
+}
+
+template GatedBack<float> gated_back<float>;
+template GatedBack<double> gated_back<double>;
+
+}  // namespace elman::ELMAN_NS
