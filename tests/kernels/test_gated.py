@@ -183,6 +183,51 @@ def test_values_and_gradients(kind: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("B", "T"), [(1, 1100), (3, 400)])
+def test_more_steps_than_a_chunk(kind: str, B: int, T: int) -> None:
+    """A chunk has at most 512 rows: these sequences are cut in several."""
+    H, learned = 4, slice(0, 1) if kind.startswith("rate") else slice(None)
+    u, weights, state = arguments(kind, B, T, H, torch.float64, T)
+    lengths, reset = ragged(B, T, T)
+    lengths[0] = T
+    inputs = [t.requires_grad_() for t in (u, *weights[learned], *state)]
+    y, last = called(kind, u, weights, state, lengths, reset)
+    expected, ends = reference(kind, u, weights, state, lengths, reset)
+    torch.testing.assert_close((y, *last), (expected, *ends), rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(
+        gradients((y, *last), inputs), gradients((expected, *ends), inputs), rtol=1e-9, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_projecting_inside_is_projecting_outside(kind: str, bias: bool, threads: int) -> None:
+    """The same bits, and the same gradients of everything."""
+    for number, (B, T, H, D) in enumerate(
+        [(1, 5, 3, 1), (2, 6, 40, 5), (5, 7, 65, 33), (8, 4, 16, 17), (1, 600, 7, 3)]
+    ):
+        u, weights, state = arguments(kind, B, T, H, torch.float64, number)
+        x, U = torch.randn(B, T, D).double(), torch.randn(u.shape[-1], D).double()
+        b = torch.randn(u.shape[-1]).double() if bias else None
+        more = ragged(B, T, number)
+        fixed = weights[1:] if kind.startswith("rate") else ()
+        learned = weights[: len(weights) - len(fixed)]
+        inputs = [t.requires_grad_() for t in (x, U, *((b,) if b is not None else ()), *learned, *state)]
+        before = native.calls["gated"]
+        y, last = kernels.gated(kind, x, weights, state, *more, equations(kind, weights), U, b)
+        assert native.calls["gated"] == before + 1
+        outside, ends = called(kind, kernels.linear(x, U, b), weights, state, *more)
+        assert all(torch.equal(p, q) for p, q in zip((y, *last), (outside, *ends), strict=True)), (B, T, H, D)
+        got, expected = gradients((y, *last), inputs), gradients((outside, *ends), inputs)
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+        single = torch.autograd.grad(
+            kernels.gated(kind, x, weights, state, *more, equations(kind, weights), U, b)[0].sum(), U
+        )
+        whole = torch.autograd.grad(called(kind, kernels.linear(x, U, b), weights, state, *more)[0].sum(), U)
+        torch.testing.assert_close(single, whole, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradient_at_the_last_state_alone_and_at_y_alone(kind: str) -> None:
     u, weights, state = arguments(kind, 3, 4, 5, torch.float64)
     lengths, reset = ragged(3, 4)
@@ -455,9 +500,18 @@ class Recurrent(nn.Module):
         self.weights = nn.ParameterList(nn.Parameter(w) for w in arguments(kind, 1, 1, H, torch.float32)[1])
 
     def forward(self, x: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        u = kernels.linear(x, self.project.weight, self.project.bias)
         state = tuple(x.new_zeros(x.shape[0], self.H) for _ in range(KINDS[self.kind].states))
-        y, last = kernels.gated(self.kind, u, tuple(self.weights), state, lengths, reset, None)  # type: ignore[arg-type]
+        y, last = kernels.gated(
+            self.kind,
+            x,
+            tuple(self.weights),
+            state,
+            lengths,
+            reset,
+            None,
+            self.project.weight,
+            self.project.bias,  # type: ignore[arg-type]
+        )
         return kernels.tanh(y), last[0]  # type: ignore[return-value]
 
 

@@ -123,10 +123,8 @@ class GRU(Core):
         return (self.W,) if self.c is None else (self.W, self.c)
 
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
-        if self.gain_U is not None:
-            y, last = kernels.gated(self._kind, self._project(x), self._weights, state, lengths, reset, self.recur)
-        else:
-            y, last = kernels.gated(self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b)
+        u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
+        y, last = kernels.gated(self._kind, u, self._weights, state, lengths, reset, self.recur, U, b)
         return y.to(x.dtype), GRUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -69,9 +69,7 @@ class IndRNN(Core):
         return h.to(x.dtype), state
 
     def _scan(self, x: Tensor, state: IndRNNState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, IndRNNState]:
-        y, last = kernels.gated(
-            f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b
-        )
+        y, last = kernels.gated(f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b)
         return y.to(x.dtype), IndRNNState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

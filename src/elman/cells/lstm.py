@@ -187,10 +187,8 @@ class LSTM(Core):
         return "lstm" if plain else None
 
     def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
-        if self.gain_U is not None:
-            y, last = kernels.gated(self._kind, self._project(x), (self.W,), state, lengths, reset, self.recur)
-        else:
-            y, last = kernels.gated(self._kind, x, (self.W,), state, lengths, reset, self.recur, self.U, self.b)
+        u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
+        y, last = kernels.gated(self._kind, u, (self.W,), state, lengths, reset, self.recur, U, b)
         return y.to(x.dtype), LSTMState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -113,8 +113,15 @@ class Rate(Core):
         W = self.weights()  # once a scan, not once a step
         a = W.new_full((1,), self.a)
         h, last = kernels.gated(
-            f"rate_{self.phi}", x, (W, a), state, lengths, reset, lambda v, state: self._recur(v, state, W),
-            self.B, self.b,
+            f"rate_{self.phi}",
+            x,
+            (W, a),
+            state,
+            lengths,
+            reset,
+            lambda v, state: self._recur(v, state, W),
+            self.B,
+            self.b,
         )
         valid = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
         y = torch.where(valid, h + self.baseline, h)  # past lengths there is no rate, not even the baseline

@@ -1,5 +1,6 @@
-"""The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates, from the inputs
-to the outputs and back. The projections of the inputs are made inside, some steps at a time, and never stored.
+"""The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates.
+
+The projections of the inputs are made inside, some steps at a time, and never stored.
 """
 
 import functools
