@@ -48,6 +48,31 @@ def scan(B: int, T: int, C: int, number: str) -> dict[str, Array]:
     }
 
 
+def mamba(B: int, T: int, D: int) -> dict[str, Array]:
+    """x and the arriving gradient g (B, T, D), and the parameters of a block of width D, named as in elman.cells.mamba,
+    with the usual sizes: 2 D inner channels, 16 states each, 4 taps."""
+    rng = np.random.default_rng(0)
+    inner, N, K, R = 2 * D, 16, 4, -(-D // 16)
+
+    def uniform(*shape: int) -> Array:
+        return rng.uniform(-(shape[-1] ** -0.5), shape[-1] ** -0.5, shape).astype(np.float32)
+
+    dt = np.exp(rng.uniform(np.log(0.001), np.log(0.1), inner))
+    return {
+        "x": rng.standard_normal((B, T, D), np.float32),
+        "g": rng.standard_normal((B, T, D), np.float32),
+        "U": uniform(2 * inner, D),
+        "w": uniform(inner, K).T.copy(),
+        "c": uniform(1, inner)[0],
+        "S": uniform(R + 2 * N, inner),
+        "W": uniform(inner, R),
+        "b": np.log(np.expm1(dt)).astype(np.float32),
+        "A_log": np.log(np.tile(np.arange(1, N + 1), (inner, 1))).astype(np.float32),
+        "D": np.ones(inner, np.float32),
+        "V": uniform(D, inner),
+    }
+
+
 def product(M: int, K: int, N: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
     return {"x": rng.standard_normal((M, K), np.float32), "w": rng.standard_normal((N, K), np.float32)}

@@ -139,4 +139,24 @@ def _recompute() -> list[Row]:
     return [memory, Row(name, plain, (("elman", {**plain, "every": "auto"}),), 1.5, 1.4, upper=True)]
 
 
-ROWS = [*_products(), *_training(), *_inference(), *_ragged(), *_scans(), *_streams(), *_growth(), *_recompute()]
+def _mamba() -> list[Row]:
+    time = {"family": "mamba", "mode": "train", "B": 8, "T": 1024, "D": 256}
+    peak = {"family": "mamba", "mode": "peak", "B": 4, "T": 4096, "D": 256}
+    name = "memory mamba: peak of a training step (4,4096,256)"
+    return [
+        Row("train mamba (8,1024,256)", time, (("mambapy", time),), 5, 15),
+        Row(name, peak, (("mambapy", peak),), 4, 10, counted=True),
+    ]
+
+
+ROWS = [
+    *_products(),
+    *_training(),
+    *_inference(),
+    *_ragged(),
+    *_scans(),
+    *_streams(),
+    *_growth(),
+    *_recompute(),
+    *_mamba(),
+]

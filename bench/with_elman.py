@@ -7,6 +7,7 @@ from torch import Tensor
 
 import elman
 from bench import hmm_elman, inputs
+from bench.memory import peak
 from bench.with_torch import inferred, module, named, trained
 from bench.worker import Outputs, Run
 from elman import kernels
@@ -19,7 +20,7 @@ if kernels.active() != "native":
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
     families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
-    families["hmm"] = hmm_elman.prepare
+    families |= {"hmm": hmm_elman.prepare, "mamba": _mamba}
     return families[case["family"]](case)
 
 
@@ -83,6 +84,19 @@ def _scan(case: dict[str, Any]) -> tuple[Run, Outputs]:
         return inferred(forward, b), named(["y"])
     a.requires_grad_()
     return trained(forward, b, [a], g), named(["y", "gb", "ga"])
+
+
+def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    arrays = inputs.mamba(case["B"], case["T"], case["D"])
+    x, g = (torch.from_numpy(arrays.pop(k)) for k in ("x", "g"))
+    core = elman.cell("mamba", case["D"], case["D"])
+    leaves = [core.get_parameter(name) for name in arrays]
+    for leaf, array in zip(leaves, arrays.values(), strict=True):
+        leaf.data.copy_(torch.from_numpy(array))
+    run = trained(lambda x: core.scan(x)[0], x, leaves, g)
+    if case["mode"] == "peak":
+        return lambda: peak(run), lambda megabytes: {}
+    return run, named(["y", "gx", *(f"g{name}" for name in arrays)])
 
 
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
