@@ -17,13 +17,15 @@ from torch import Tensor
 
 from elman.errors import KernelError, UnknownNameError
 from elman.kernels import reference, reference_hmm
+from elman.kernels.newton import NewtonReport, newton_scan
+from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas",
-    "layer_norm", "linear", "linear_scan", "log", "loop", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "NewtonReport", "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa",
+    "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "reverse", "rms_norm",
+    "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
