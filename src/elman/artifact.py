@@ -34,7 +34,7 @@ def write(path: Path, fill: Callable[[Path], None]) -> None:
         new.rename(path)
         _sync(path.parent)
         shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
+    except (OSError, FileError) as error:
         shutil.rmtree(new, ignore_errors=True)
         kept = f"; what {path} held before is still there" if find(path) else ""
         raise FileError(f"cannot write {path}: {error}{kept}. Free some space, or choose another folder.") from error

@@ -318,7 +318,7 @@ def _build(
     out = Path(config.out)
     if processes.first and not stored:
         _begin(out, config)
-    recorder = Recorder(out if processes.first else None, lengths, config.training.tensorboard)
+    recorder = Recorder(out if processes.first else None, lengths, config.training.tensorboard, advance.step)
 
     def save(name: str, run: Run) -> None:
         if name == "best":

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -104,6 +105,22 @@ def test_a_killed_run_reaches_the_same_bytes(here):
         "last/optimiser.safetensors",
     ):
         assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), (name, instants)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits another process")
+def test_a_full_disk_leaves_a_checkpoint_to_go_on_from(here):
+    """No file may grow beyond 4 kB, while the run is going on: its next checkpoint does not fit."""
+    assert elman(*TRAIN, "--out", "whole", "--training.steps", "300")[0] == 0
+    process = start(*TRAIN, "--out", "run", "--training.steps", "300")
+    wait_for_lines(here / "run" / "metrics.jsonl", 10, process)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 2 and "Traceback" not in err
+    assert "cannot write" in err and "Free some space" in err
+    assert not (here / "run" / ".last.new").exists()
+    assert elman(*TRAIN, "--out", "run", "--training.steps", "300")[0] == 0
+    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/model.safetensors"):
+        assert (here / "whole" / name).read_bytes() == (here / "run" / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,9 +17,11 @@ FILES = ("metrics.jsonl", "samples.txt")  # what a resumed run cuts back to its 
 
 
 class Recorder:
-    """The open files of a run directory. A process that is not the first has none."""
+    """The open files of a run directory, after `step` steps. A process that is not the first has none."""
 
-    def __init__(self, folder: Path | None, lengths: dict[str, int] | None = None, tensorboard: bool = False) -> None:
+    def __init__(
+        self, folder: Path | None, lengths: dict[str, int] | None = None, tensorboard: bool = False, step: int = 0
+    ) -> None:
         self.files: dict[str, IO[bytes]] = {}
         self.start, self.board = time.monotonic(), None
         if folder is None:
@@ -27,7 +30,7 @@ class Recorder:
             self.files[name] = (folder / name).open("ab")
             if lengths is not None and name in FILES:
                 self.files[name].truncate(lengths[name])
-        self.board = _board(folder) if tensorboard else None
+        self.board = _board(folder, step) if tensorboard else None
 
     def metrics(self, step: int, **values: float) -> None:
         """A line of metrics; and of timings, which hold everything that no two runs share."""
@@ -47,14 +50,13 @@ class Recorder:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise FileError(
-                f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was."
-            ) from error
+            raise _cannot_write(error) from error
         return {name: file.tell() for name, file in self.files.items() if name in FILES}
 
     def close(self) -> None:
         for file in self.files.values():
-            file.close()
+            with suppress(OSError):  # what a full disk did not take, `_write` has said
+                file.close()
         if self.board is not None:
             self.board.close()
 
@@ -63,16 +65,24 @@ class Recorder:
 
     def _write(self, name: str, text: str) -> None:
         if name in self.files:
-            self.files[name].write(text.encode())
-            self.files[name].flush()
+            try:
+                self.files[name].write(text.encode())
+                self.files[name].flush()
+            except OSError as error:
+                raise _cannot_write(error) from error
 
 
-def _board(folder: Path) -> Any:
+def _cannot_write(error: OSError) -> FileError:
+    return FileError(f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was.")
+
+
+def _board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError("tensorboard", "tensorboard") from error
-    return SummaryWriter(str(folder / "tensorboard"))
+    # What an earlier process wrote of the steps to come is not shown.
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

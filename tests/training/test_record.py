@@ -1,0 +1,56 @@
+"""What a run writes as it goes, onto a full disk and for TensorBoard too."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from elman.errors import FileError, MissingExtraError
+from elman.training.record import Recorder
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timings.jsonl", "samples.txt"])
+def test_a_full_disk_is_one_clear_message(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).symlink_to("/dev/full")
+    recorder = Recorder(tmp_path)
+    with pytest.raises(FileError, match=r"No space left on device.* Free some space; the last checkpoint is as it was"):
+        recorder.metrics(1, loss=1.0)
+        recorder.sample(1, "text")
+    recorder.close()  # and says nothing more
+
+
+def test_what_a_resumed_run_cuts_back(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.metrics(1, loss=3.0)
+    lengths = recorder.flush()
+    recorder.metrics(2, loss=2.0)
+    recorder.sample(2, "text")
+    recorder.close()
+    recorder = Recorder(tmp_path, lengths, step=1)
+    recorder.metrics(2, loss=1.0)
+    recorder.close()
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 1.0}]
+    assert (tmp_path / "samples.txt").read_text() == ""
+
+
+def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for step, values in ((0, (3.0, 2.0, 9.0)), (2, (1.0, 0.5))):  # the second process goes on after step 2
+        recorder = Recorder(tmp_path, tensorboard=True, step=step)
+        for i, value in enumerate(values, step + 1):
+            recorder.metrics(i, loss=value, lr=0.1)
+        recorder.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0), (4, 0.5)]
+    assert sorted(events.Tags()["scalars"]) == ["loss", "lr"]
+
+
+def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"elman\[tensorboard\]"):
+        Recorder(tmp_path, tensorboard=True)
