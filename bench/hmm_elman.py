@@ -31,5 +31,5 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     if case["mode"] == "score":
         return score, lambda s: {"score": s.numpy()[None]}
     if case["mode"] == "viterbi":
-        return path, lambda p: {"path": p.numpy()}
+        return path, lambda p: {"score": inputs.path_score(arrays, p.numpy())}
     return expectation, lambda e: {"posterior": e.posterior.numpy(), "transition": e.transition.numpy()}

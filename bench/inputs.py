@@ -88,3 +88,10 @@ def hmm(B: int, T: int, K: int, dtype: str) -> dict[str, Array]:
         "transition": transition / transition.sum(1, keepdims=True),
     }
     return {name: array.astype(dtype) for name, array in arrays.items()}
+
+
+def path_score(arrays: dict[str, Any], path: Array) -> Array:
+    """log p of paths (B, T) jointly with x, (B,), in float64: where two are as good, libraries may choose either."""
+    x, start, transition = (np.asarray(arrays[name], dtype=np.float64) for name in ("x", "start", "transition"))
+    emitted = np.take_along_axis(x, path[..., None].astype(np.int64), 2)[..., 0].sum(1)
+    return emitted + np.log(start[path[:, 0]]) + np.log(transition[path[:, :-1], path[:, 1:]]).sum(1)

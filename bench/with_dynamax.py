@@ -37,7 +37,7 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
         if case["mode"] == "score":
             return {"score": np.asarray(result).sum()[None]}
         if case["mode"] == "viterbi":
-            return {"path": np.asarray(result)}
+            return {"score": inputs.path_score(arrays, np.asarray(result))}
         if case["mode"] == "posteriors":
             return {"posterior": np.asarray(result).reshape(-1, K)}
         return {"posterior": np.asarray(result[0]).reshape(-1, K), "transition": np.asarray(result[1]).sum(0)}

@@ -12,13 +12,12 @@ from bench.worker import Outputs, Run
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     arrays = inputs.hmm(case["B"], case["T"], case["K"], "float64")
     x, start, transition = arrays["x"], arrays["start"], arrays["transition"]
-    log_start, log_transition = np.log(start), np.log(transition)
 
     def score() -> Any:
         return sum(_hmmc.forward_scaling(start, transition, np.exp(row))[0] for row in x)
 
     def path() -> Any:
-        return np.stack([_hmmc.viterbi(log_start, log_transition, row)[0] for row in x])
+        return np.stack([_hmmc.viterbi(start, transition, row)[1] for row in x])
 
     def posteriors(row: Any) -> tuple[Any, ...]:
         likelihood = np.exp(row)
@@ -42,7 +41,7 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     if case["mode"] == "score":
         return score, lambda s: {"score": np.array([s])}
     if case["mode"] == "viterbi":
-        return path, lambda p: {"path": p}
+        return path, lambda p: {"score": inputs.path_score(arrays, p)}
     if case["mode"] == "posteriors":
         return smooth, lambda r: {"posterior": np.concatenate(r[0])}
     return expectation, lambda r: {"posterior": np.concatenate(r[0]), "transition": r[1]}
