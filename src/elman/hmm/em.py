@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.cells.hmm import HMM
+from elman.cells.hmm import HMM, log_sum_exp
 from elman.errors import FitError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
 from elman.hmm.sequences import Rows, Sequences, rows
 
+REACHED = 1e-30  # chains whose every step is more probable come back to each state long before it can underflow
 Report = Callable[[int, float], None]  # told the number of a step, and the log-likelihood before it
 
 
@@ -84,14 +85,9 @@ class HiddenMarkov(nn.Module):
         """p(z(t+1) = column | z(t) = row) (K, K)."""
         return torch.softmax(self.A, -1)
 
-    @torch.no_grad()
     def core(self) -> HMM:
         """The filter of this chain, as a Core."""
-        K = len(self.pi)
-        core = HMM(K, K).to(self.pi.dtype)
-        core.log_pi.copy_(torch.log_softmax(self.pi, -1))
-        core.log_P.copy_(torch.log_softmax(self.A, -1))
-        return core
+        return log_core(self.start, self.transition)
 
     def log_prob(self, o: Tensor, where: Rows) -> Tensor:
         """log p(o[t] | o[<t]) (R, L) of observations (N, D)."""
@@ -104,7 +100,20 @@ class HiddenMarkov(nn.Module):
     def score(self, o: Tensor, where: Rows) -> float:
         """log p of all sequences together."""
         with torch.no_grad():
-            return float(self.log_prob(o, where).sum())
+            x, start, transition = where.pack(self.emission(o)), self.start, self.transition
+            total = float(_filter(x, start, transition, where).sum())
+            if underflowed(total, x, start, transition, where):
+                return float(_log_likelihood_in_logs(self.core(), x, where))
+            return total
+
+
+@torch.no_grad()
+def log_core(start: Tensor, transition: Tensor) -> HMM:
+    """The core that filters in logarithms with these probabilities."""
+    core = HMM(len(start), len(start)).to(start.dtype)
+    core.log_pi.copy_(start.log())
+    core.log_P.copy_(transition.log())
+    return core
 
 
 def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor:
@@ -116,8 +125,34 @@ def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expec
     packed, start, transition = (v.detach().requires_grad_() for v in (where.pack(x), start, transition))
     with torch.enable_grad():
         total = _filter(packed, start, transition, where).sum()
+    if underflowed(float(total.detach()), packed, start, transition, where):
+        return _expected_in_logs(packed, start, transition, where)
     gx, gs, gt = torch.autograd.grad(total, (packed, start, transition), allow_unused=True, materialize_grads=True)
     return Expected(float(total.detach()), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
+
+
+def underflowed(total: float, packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> bool:
+    """Whether the scaled filter has lost what later turned out to matter: a state that had become 1e-300 and could not
+    be reached again. Then its log-likelihood is below that of the best path, which Viterbi finds in logarithms."""
+    if min(float(start.detach().min()), float(transition.detach().min())) > REACHED:
+        return False
+    best = float(kernels.viterbi(packed, start, transition, where.lengths, where.reset)[1].double().sum())
+    return best > total + 1e-9 * (1 + abs(total))
+
+
+def _expected_in_logs(packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
+    """The same by the core that filters in logarithms, step by step: slow, and nothing underflows."""
+    core = log_core(start, transition)
+    with torch.enable_grad():
+        total = _log_likelihood_in_logs(core, packed, where)
+        gx, gs, gt = torch.autograd.grad(total, (packed, core.log_pi, core.log_P))
+    return Expected(float(total.detach()), where.unpack(gx), gs, gt)
+
+
+def _log_likelihood_in_logs(core: HMM, packed: Tensor, where: Rows) -> Tensor:
+    y, _ = core.scan(packed, lengths=where.lengths, reset=where.reset)
+    valid = torch.arange(packed.shape[1]) < where.lengths[:, None]
+    return log_sum_exp(y, -1)[valid].sum()
 
 
 @torch.no_grad()

@@ -1,0 +1,71 @@
+"""Chains that cannot come back: a state that is less probable than the smallest number may still be the right one."""
+
+import numpy as np
+import pytest
+import torch
+
+from elman import kernels
+from elman.hmm import GaussianHMM, left_to_right
+from elman.hmm.em import expected
+from elman.hmm.sequences import rows
+
+KERNELS = pytest.mark.parametrize("kernel", kernels.available())
+
+
+def in_logs(x: np.ndarray, start: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray]:
+    """Forward and backward as the textbook has them, in logarithms: log-likelihood and posterior (T, K)."""
+    with np.errstate(divide="ignore"):
+        log_start, log_transition = np.log(start), np.log(transition)
+    forward, backward = np.empty_like(x), np.zeros_like(x)
+    forward[0] = log_start + x[0]
+    for t in range(1, len(x)):
+        forward[t] = np.logaddexp.reduce(forward[t - 1][:, None] + log_transition, 0) + x[t]
+    for t in range(len(x) - 2, -1, -1):
+        backward[t] = np.logaddexp.reduce(log_transition + x[t + 1] + backward[t + 1], 1)
+    total = np.logaddexp.reduce(forward[-1])
+    return float(total), np.exp(forward + backward - total)
+
+
+CHAINS = {
+    "two that never meet": np.eye(2),
+    "one way": np.array([[1.0, 0.0], [1e-5, 1 - 1e-5]]),
+    "almost never": np.array([[1.0, 0.0], [0.0, 1.0]]) * (1 - 1e-200) + 1e-200,
+}
+
+
+@KERNELS
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_state_that_was_given_up_comes_back(kernel: str, name: str) -> None:
+    """400 steps for state 0, which make state 1 as improbable as exp(-1200), and then 400 that make it certain."""
+    start, transition = np.array([0.5, 0.5]), CHAINS[name]
+    x = np.zeros((800, 2))
+    x[:400, 1], x[400:, 0] = -3.0, -8.0
+    want, posterior = in_logs(x, start, transition)
+    with kernels.use(kernel):
+        stats = expected(torch.tensor(x), torch.tensor(start), torch.tensor(transition), rows((800,)))
+    assert stats.log_likelihood == pytest.approx(want, rel=1e-9)
+    np.testing.assert_allclose(stats.posterior, posterior, atol=1e-9)
+    assert float(stats.transition.sum()) == pytest.approx(799, rel=1e-9)
+
+
+def test_a_left_to_right_model_on_improbable_data_gives_numbers() -> None:
+    K = 4
+    model = GaussianHMM(K, transmat_mask=left_to_right(K))
+    model.startprob_ = np.array([1.0, 0, 0, 0])
+    model.transmat_ = np.diag([0.9, 0.9, 0.9, 1.0]) + np.diag([0.1, 0.1, 0.1], 1)
+    model.means_, model.covars_ = np.arange(K, dtype=float)[:, None] * 10, np.full((K, 1), 1e-2)
+    X = np.concatenate([np.full(50, 30.0), np.full(50, 0.0), np.full(50, 60.0)])[:, None]
+    x = model.module().emission(torch.tensor(X)).detach().numpy()
+    want, posterior = in_logs(x, model.startprob_, model.transmat_)
+    assert model.score(X) == pytest.approx(want, rel=1e-9)
+    np.testing.assert_allclose(model.predict_proba(X), posterior, atol=1e-7)  # the sums are of the order of 1e7
+    path = model.predict(X)
+    assert (np.diff(path) >= 0).all() and path[0] == 0
+    filtered, _ = model.filter(X)
+    assert np.isfinite(filtered).all()
+
+
+def test_what_cannot_be_is_not_mistaken_for_underflow() -> None:
+    x = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]], dtype=torch.float64)
+    half, identity = torch.full((2,), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    assert expected(x, half, identity, rows((2,))).log_likelihood == -np.inf
