@@ -29,7 +29,7 @@ template <class T> struct Width {
   int64_t K, tile, padded, rows;
   explicit Width(int64_t K) : K(K) {
     const int64_t n = (K + lanes<T> - 1) / lanes<T>;
-    tile = n >= 8 ? 8 : n >= 4 ? 4 : n >= 2 ? 2 : 1;
+    tile = n >= 8 ? 8 : n >= 3 ? 4 : n >= 2 ? 2 : 1;  // 3 too: what fits in 4 registers is packed as 4
     padded = (n + tile - 1) / tile * tile * lanes<T>;
     rows = (K + splits - 1) / splits * splits;
   }

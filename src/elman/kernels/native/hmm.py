@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once
+from elman.kernels.native.op import SUFFIX, define, expect, once, output
 
 
 def hmm_filter(
@@ -93,8 +93,8 @@ def _run(
     expect("start", start, (K,), x.dtype)
     expect("state", state, (B, K), x.dtype)
     held = [v.contiguous() for v in (x, start, transition, state, lengths, reset)]
-    log_c, shift, scale = x.new_empty(3, B, T).unbind()
-    p, last = x.new_empty((B, T if keep else 0, K)), x.new_empty((B, K))
+    log_c, shift, scale = (x.new_empty((B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
+    p, last = output(x, (B, T if keep else 0, K)), x.new_empty((B, K))
     getattr(_native, "hmm_filter" + SUFFIX[x.dtype])(
         B, T, K, *(v.data_ptr() for v in held), log_c.data_ptr(), p.data_ptr() if keep else 0,
         shift.data_ptr(), scale.data_ptr(), last.data_ptr(), torch.get_num_threads(),
@@ -116,7 +116,7 @@ def _run_backward(
     held = [v.contiguous() for v in (x, transition, p, shift, scale, lengths, reset, glog)]
     extra = [None if v is None else v.contiguous() for v in (gp, glast)]
     groups = min(B, 16)
-    gx, gstate = torch.empty_like(held[0]), x.new_empty((B, K))
+    gx, gstate = output(x, x.shape), x.new_empty((B, K))
     gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K))
     getattr(_native, "hmm_filter_back" + SUFFIX[x.dtype])(
         B, T, K, *(v.data_ptr() for v in held), *(0 if v is None else v.data_ptr() for v in extra),
