@@ -287,18 +287,25 @@ void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, c
 }
 
 // ga += sum_t f[t] g[t]^T over `count` steps: ft (rows, chunk) transposed, g [vector of columns][chunk][lanes].
-template <class T>
-void accumulate(const T* ft, const T* g, int64_t count, Width<T> w, T* ga) {
+template <int C, class T>
+ELMAN_INLINE void accumulate_columns(const T* ft, const T* g, int64_t count, int64_t j, Width<T> w, T* ga) {
   constexpr int L = lanes<T>;
   row_tiles<4>(0, w.K, [&](auto R, int64_t i) {
     constexpr int rows = decltype(R)::value;
-    for (int64_t j = 0; j < w.padded; j += L) {
-      Vec<T> sum[rows][1];
-      for (int r = 0; r < rows; ++r) sum[r][0] = load<Vec<T>>(ga + (i + r) * w.padded + j);
-      tile<rows, 1, 1>(sum, g + j * chunk, 0, ft + i * chunk, chunk, count);
-      for (int r = 0; r < rows; ++r) store(ga + (i + r) * w.padded + j, sum[r][0]);
-    }
+    Vec<T> sum[rows][C];
+    for (int r = 0; r < rows; ++r)
+      for (int n = 0; n < C; ++n) sum[r][n] = load<Vec<T>>(ga + (i + r) * w.padded + j + n * L);
+    tile<rows, C, 1>(sum, g + j * chunk, chunk * L, ft + i * chunk, chunk, count);
+    for (int r = 0; r < rows; ++r)
+      for (int n = 0; n < C; ++n) store(ga + (i + r) * w.padded + j + n * L, sum[r][n]);
   });
+}
+
+template <class T>
+void accumulate(const T* ft, const T* g, int64_t count, Width<T> w, T* ga) {
+  int64_t j = 0;
+  for (; j + 2 * lanes<T> <= w.padded; j += 2 * lanes<T>) accumulate_columns<2>(ft, g, count, j, w, ga);
+  if (j < w.padded) accumulate_columns<1>(ft, g, count, j, w, ga);
 }
 
 // What the backward pass of a row reads and writes, at the row.
@@ -315,55 +322,117 @@ struct RowBack {
 //   r = exp(x - m) / c,  f = s r,  b = A G,  e = f (g + b - <f, b>),  gx = e,  G = gp + r (g + b - <f, b>)
 //
 // <f, b> is known if only log_c has a gradient: it is g[t+1]. Then b is scaled to agree, and posteriors sum to one.
+// What does not wait for the step to the right is done for a whole chunk at once: r and f before the chain, gx after it.
+// How b enters: scale * b + base.
+template <class T>
+struct Affine {
+  T scale, base;
+};
+
+template <class T>
+ELMAN_INLINE Affine<T> affine(bool likelihood, T mean, T onward, T g) {
+  if (likelihood && mean > 0) return {onward / mean, g - onward};
+  return {T(1), g - mean};
+}
+
+template <class T>
+ELMAN_INLINE Vec<T> part(const T* row, int64_t k, int64_t K) {
+  return k < K ? load_some(row + k, K - k) : Vec<T>{};
+}
+
+// <f, b> of one step, f = s r.
+template <class T>
+ELMAN_INLINE T mean_of(const T* s, const T* r, const T* b, Width<T> w) {
+  Vec<T> total{};
+  for (int64_t k = 0; k < w.K; k += lanes<T>) total += part(s, k, w.K) * load<Vec<T>>(r + k) * part(b, k, w.K);
+  return sum_lanes<T>(total);
+}
+
+// r (count, padded), zero where s cannot be, and f transposed, (K, chunk).
+template <class T>
+void ratios(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, T* r, T* ft, T* f) {
+  for (int64_t i = 0; i < count; ++i, r += w.padded) {
+    const int64_t t = t0 + i;
+    const T c = o.scale[t], inverse = c > 0 ? T(1) / c : T(0);
+    for (int64_t k = 0; k < w.padded; k += lanes<T>) {
+      const Vec<T> s = part(o.p + t * w.K, k, w.K);
+      const Vec<T> rk = s > T(0) ? relative<T>(part(o.x + t * w.K, k, w.K), o.shift[t]) * inverse : Vec<T>{};
+      store(r + k, rk);
+      store(f + k, Vec<T>(s * rk));
+    }
+    for (int64_t k = 0; k < w.K; ++k) ft[k * chunk + i] = f[k];
+  }
+}
+
+// What the chain carries from step to step: G (padded), and g[t+1] if step t + 1 follows on step t.
+template <class T>
+struct Link {
+  T *G, onward;
+};
+
+// G of every step of a chunk, to gs, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
+template <int C, int S, class T>
+void chain(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, const T* at, const T* r, T* gstart, T* gs, T* onwards,
+           T* b, Link<T>& link) {
+  constexpr int L = lanes<T>;
+  const bool likelihood = !o.gp && !o.glast;
+  T* G = link.G;
+  for (int64_t i = count - 1; i >= 0; --i) {
+    const int64_t t = t0 + i;
+    if (t + 1 < o.length && o.reset[t + 1]) {
+      for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+      std::fill(G, G + w.padded, T(0));
+      link.onward = 0;
+    }
+    for (int64_t k = 0; k < w.padded; k += L) store(gs + k * chunk + i * L, load<Vec<T>>(G + k));
+    Vec<T> y[C > 0 ? C : 1];
+    if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
+    else product<Times>(at, G, w, b);
+    const auto bk = [&](int64_t k) { return C > 0 ? y[k / L] : load<Vec<T>>(b + k); };
+    for (int64_t k = 0; k < w.K; k += L) store_some(o.gx + t * w.K + k, bk(k), w.K - k);
+    const T g = o.glog[t];
+    // The scale is 1 but for rounding, so the chain need not wait for it at every step.
+    Affine<T> by{T(1), T(0)};
+    if (!likelihood || t % 16 == 0 || link.onward != g || !(o.scale[t] > 0))
+      by = affine(likelihood, mean_of(o.p + t * w.K, r + i * w.padded, o.gx + t * w.K, w), link.onward, g);
+    for (int64_t k = 0; k < w.padded; k += L)
+      store(G + k, Vec<T>(load<Vec<T>>(r + i * w.padded + k) * fma(bk(k), splat<T>(by.scale), splat<T>(by.base))));
+    if (o.gp)
+      for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
+    onwards[i] = link.onward;
+    link.onward = o.scale[t] > 0 ? g : T(0);
+  }
+}
+
+// gx = f (scale b + base), where it finds b.
+template <class T>
+void finish(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, const T* r, const T* onwards) {
+  for (int64_t i = 0; i < count; ++i, r += w.padded) {
+    const T* s = o.p + (t0 + i) * w.K;
+    T* gx = o.gx + (t0 + i) * w.K;
+    const Affine<T> by = affine(!o.gp && !o.glast, mean_of(s, r, gx, w), onwards[i], o.glog[t0 + i]);
+    for (int64_t k = 0; k < w.K; k += lanes<T>) {
+      const Vec<T> f = part(s, k, w.K) * load<Vec<T>>(r + k);
+      store_some(gx + k, Vec<T>(f * fma(part(gx, k, w.K), splat<T>(by.scale), splat<T>(by.base))), w.K - k);
+    }
+  }
+}
+
 template <class T>
 void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T* gstart, T* ga, Scratch<T>& z, T* ft, T* gs) {
-  constexpr int L = lanes<T>;
-  T *G = z.u.get(), *b = z.v.get(), *s = z.s.get();
+  T *G = z.u.get(), *r = z.l.get();
   std::fill(G, G + w.padded, T(0));
   if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(T));
-  const bool likelihood = !o.gp && !o.glast;
-  T onward = 0;  // g[t+1], if step t + 1 follows on step t
+  Link<T> link{G, T(0)};
   for (int64_t end = o.length; end > 0;) {
     const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
-    for (int64_t t = end - 1; t >= t0; --t) {
-      const int64_t at_chunk = t - t0;
-      const bool fresh = t + 1 < o.length && o.reset[t + 1];
-      if (fresh) {
-        for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
-        std::fill(G, G + w.padded, T(0));
-        onward = 0;
-      }
-      product<Times>(at, G, w, b);
-      for (int64_t k = 0; k < w.padded; k += L) store(gs + k * chunk + at_chunk * L, load<Vec<T>>(G + k));
-      const T c = o.scale[t], inverse = c > 0 ? T(1) / c : T(0), g = o.glog[t], m = o.shift[t];
-      T* r = z.l.get();
-      read(o.x + t * w.K, w.K, r, w.padded, -infinity<T>);
-      read(o.p + t * w.K, w.K, s, w.padded, T(0));
-      Vec<T> total{};
-      for (int64_t k = 0; k < w.padded; k += L) {
-        const Vec<T> sk = load<Vec<T>>(s + k);
-        const Vec<T> rk = sk > T(0) ? relative<T>(load<Vec<T>>(r + k), m) * inverse : Vec<T>{};
-        store(r + k, rk);
-        const Vec<T> fk = sk * rk;
-        store(s + k, fk);
-        total += fk * load<Vec<T>>(b + k);
-      }
-      for (int64_t k = 0; k < w.K; ++k) ft[k * chunk + at_chunk] = s[k];
-      const T mean = sum_lanes<T>(total);
-      const bool known = likelihood && mean > 0;
-      const T factor = known ? onward / mean : T(1), base = known ? g - onward : g - mean;
-      // It is 1 but for rounding, so the chain need not wait for it at every step.
-      const T carried = known && t % 16 && onward == g ? T(1) : factor;
-      T* gx = o.gx + t * w.K;
-      for (int64_t k = 0; k < w.padded; k += L) {
-        const Vec<T> bk = load<Vec<T>>(b + k);
-        store(G + k, Vec<T>(load<Vec<T>>(r + k) * fma(bk, splat<T>(carried), splat<T>(base))));
-        if (k < w.K) store_some(gx + k, Vec<T>(load<Vec<T>>(s + k) * fma(bk, splat<T>(factor), splat<T>(base))), w.K - k);
-      }
-      if (o.gp)
-        for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
-      onward = c > 0 ? g : T(0);
-    }
+    ratios(t0, count, w, o, r, ft, z.s.get());
+    const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), z.v.get(), link); };
+    if (w.padded == lanes<T>) run(chain<1, 4, T>);
+    else if (w.padded == 2 * lanes<T>) run(chain<2, 4, T>);
+    else if (w.padded == 4 * lanes<T>) run(chain<4, 2, T>);
+    else run(chain<0, 1, T>);
+    finish(t0, count, w, o, r, z.m.get());
     accumulate(ft, gs, count, w, ga);
     end = t0;
   }
