@@ -6,8 +6,12 @@ dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its 
 """
 
 import argparse
+import importlib
 import json
+import resource
+import subprocess
 import sys
+from typing import Any
 
 from bench import kernels
 from bench.rows import Row
@@ -29,6 +33,38 @@ def rows() -> list[Row]:
     return table
 
 
+MEMORY = {"family": "hmm", "mode": "em", "B": 1, "T": 100_000, "K": 64, "dtype": "float64"}
+MOST = 2.0  # our memory over hmmlearn's
+
+
+def grown(library: str) -> float:
+    """Megabytes by which the peak of this process grows in one expectation, its inputs being there already."""
+    small = {**MEMORY, "T": 1000}
+    module = importlib.import_module(f"bench.with_{library}")
+    module.prepare(small, 1)[0]()  # what a library loads when it is first used is no cost of the data
+    run, _ = module.prepare(MEMORY, 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def memory() -> dict[str, Any]:
+    """Peak memory of the expectation of an EM iteration, each library in a process of its own."""
+    command = "from bench.hmm import grown; print(grown({!r}))"
+    ours, theirs = (
+        float(subprocess.run([sys.executable, "-c", command.format(name)], check=True, capture_output=True).stdout)
+        for name in ("elman", "hmmlearn")
+    )
+    name = "memory of em, 1 x 100000, K = 64, float64"
+    return {
+        "name": name,
+        "ours_mb": ours,
+        "hmmlearn_mb": theirs,
+        "ratio": ours / theirs,
+        "reached": ours <= MOST * theirs,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.hmm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -41,6 +77,9 @@ def main() -> None:
     messages = sys.stderr if options.json else sys.stdout
     print(kernels.FORMAT.format(*kernels.HEADER), file=messages)
     results = kernels.run(chosen, options.rounds, lambda r: print(kernels._line(r), file=messages, flush=True))
+    if any(text in "memory" for text in options.only):
+        results.append(memory())
+        print("{name}: {ours_mb:.0f} MB, hmmlearn {hmmlearn_mb:.0f} MB".format(**results[-1]), file=messages)
     if options.json:
         print(json.dumps(results, indent=1))
 
