@@ -7,6 +7,7 @@
 
 #include "blocks.h"
 #include "kernels.h"
+#include "norm.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -26,12 +27,13 @@ class Run {
         order_(p_.B, p_.T, p_.lengths),
         blocks_((p_.H + L - 1) / L),
         padded_(padded_width<T>(p_.H)),
+        padded_h_(padded_width<T>(p_.R)),
         second_at_(blocks_ * before * L),
         ldu_(blocks_ * Cell::gates * L + 16),
         ldx_((p_.D + 15) / 16 * 16 + 16),
-        division_(order_, blocks_, p_.H * p_.H * sums, threads) {
-    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(p_.w, p_.H, p_.H, 0);
-    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(p_.w, p_.H, p_.H, Cell::first);
+        division_(order_, blocks_, p_.R * p_.H * sums, p_.with.gain || p_.with.P, threads) {
+    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(p_.w, p_.H, p_.R, 0);
+    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(p_.w, p_.H, p_.R, Cell::first);
     if (p_.U) {
       input_ = pack_gates<before>(p_.U, p_.H, p_.D, 0);
       if constexpr (Cell::second > 0) input_second_ = pack_gates<Cell::second>(p_.U, p_.H, p_.D, before);
@@ -39,22 +41,23 @@ class Run {
       if (p_.b) arrange(p_.b, bias_.get(), 0, blocks_);
     }
     extra_ = padded_copy(p_.extra, p_.extra_size, p_.H, padded_);
+    options();
     const int64_t size = p_.B * padded_;
-    h_[0] = allocate<T>(size);
-    h_[1] = allocate<T>(size);
+    h_[0] = allocate<T>(p_.B * padded_h_);
+    h_[1] = allocate<T>(p_.B * padded_h_);
     if (Cell::has_c) c_ = allocate<T>(size);
     if (Cell::second > 0) q_ = allocate<T>(size), z_ = allocate<T>(size);
-    prefer_huge_pages(p_.y, p_.B * p_.T * p_.H * sizeof(T));
-    if (p_.saved) prefer_huge_pages(p_.saved, order_.begin.back() * Cell::saves * padded_ * sizeof(T));
-    begin(h_[0].get(), p_.h0, p_.h);
-    if (Cell::has_c) begin(c_.get(), p_.c0, p_.c);
+    prefer_huge_pages(p_.y, p_.B * p_.T * p_.R * sizeof(T));
+    if (p_.saved) prefer_huge_pages(p_.saved, order_.begin.back() * p_.saved_row * sizeof(T));
+    begin(h_[0].get(), p_.h0, p_.h, p_.R, padded_h_);
+    if (Cell::has_c) begin(c_.get(), p_.c0, p_.c, p_.H, padded_);
   }
 
   void operator()(int thread, int threads, Barrier& barrier) {
     division_.each(thread, threads, [&](Part part) { run(part, barrier, threads); });
     for (int64_t rank = thread; rank < p_.B; rank += threads) {
-      T* past = p_.y + (order_.row[rank] * p_.T + order_.length[rank]) * p_.H;
-      std::fill_n(past, (p_.T - order_.length[rank]) * p_.H, T(0));
+      T* past = p_.y + (order_.row[rank] * p_.T + order_.length[rank]) * p_.R;
+      std::fill_n(past, (p_.T - order_.length[rank]) * p_.R, T(0));
     }
   }
 
@@ -62,21 +65,32 @@ class Run {
 
  private:
   // The state before the first step, and the last state of rows that have none.
-  void begin(T* state, const T* from, T* last) {
+  void begin(T* state, const T* from, T* last, int64_t width, int64_t padded) {
     for (int64_t rank = 0; rank < p_.B; ++rank) {
       const int64_t row = order_.row[rank];
       const bool empty = order_.length[rank] == 0;
-      std::memset(state + rank * padded_, 0, padded_ * sizeof(T));
-      if (empty) std::memcpy(last + row * p_.H, from + row * p_.H, p_.H * sizeof(T));
-      else if (!p_.reset[row * p_.T]) std::memcpy(state + rank * padded_, from + row * p_.H, p_.H * sizeof(T));
+      std::memset(state + rank * padded, 0, padded * sizeof(T));
+      if (empty) std::memcpy(last + row * width, from + row * width, width * sizeof(T));
+      else if (!p_.reset[row * p_.T]) std::memcpy(state + rank * padded, from + row * width, width * sizeof(T));
     }
+  }
+
+  // The weights of the options, padded as the units are.
+  void options() {
+    const auto& w = p_.with;
+    nothing_ = zeros<T>(std::max(ldu_, padded_h_));
+    if (w.peephole) peephole_ = padded_rows(w.peephole, Cell::gates - 1, p_.H, padded_);
+    if (w.gain) gain_ = padded_rows(w.gain, Cell::gates, p_.H, padded_);
+    if (w.gain_c) gain_c_ = padded_rows(w.gain_c, 1, p_.H, padded_), bias_c_ = padded_rows(w.bias_c, 1, p_.H, padded_);
+    if (w.P) P_ = pack_gates<1>(w.P, p_.R, p_.H, 0), narrow_ = zeros<T>(p_.B * padded_);
   }
 
   void run(Part part, Barrier& barrier, int threads) {
     const int64_t steps = std::min(Chunk::steps(part, ldu_ * sizeof(T)), p_.T);
     const int64_t most = steps * (part.end - part.first);
     const auto x = allocate<T>(p_.U ? most * ldx_ : 0), u = allocate<T>(most * ldu_);
-    const auto sums = allocate<T>(Cell::shared_last ? (part.end - part.first) * ldu_ : 0);
+    const bool apart = Cell::shared_last || p_.with.gain;
+    const auto sums = allocate<T>(apart ? (part.end - part.first) * ldu_ : 0);
     for (int64_t t = 0; t < p_.T; t += steps) {
       const Chunk chunk(order_, part, t, std::min(t + steps, p_.T));
       if (chunk.rows == 0) break;
@@ -84,7 +98,7 @@ class Run {
       for (int64_t now = t; now < chunk.end; ++now)
         if (const int64_t count = chunk.count(order_, now)) {
           T* here = u.get() + chunk.at(now, part.first) * ldu_;
-          step(now, count, part, here, Cell::shared_last ? sums.get() : here, barrier, threads);
+          step(now, count, part, here, apart ? sums.get() : here, barrier, threads);
           if (!division_.by_rows) barrier.wait(threads);
         }
     }
@@ -118,43 +132,71 @@ class Run {
 
   // u and sums of the first `count` ranks of the part; both are the same unless a sum starts elsewhere.
   void step(int64_t t, int64_t count, const Part& part, T* u, T* sums, Barrier& barrier, int threads) {
-    const T* h = h_[t & 1].get() + part.first * padded_;
+    const T* h = h_[t & 1].get() + part.first * padded_h_;
+    const Start<T> zero{nothing_.get(), 0}, shared{u, ldu_, extra_.get()};
     if constexpr (Cell::first > 0) {
       constexpr int P = panel<Cell::first>, each = Cell::first / P;
-      const Start<T> start{u, ldu_, extra_.get()};
-      run_panels<P>(first_.get(), part.left * each, part.right * each, count, h, padded_, p_.H,
-                    Cell::shared_last ? &start : nullptr, sums, ldu_);
+      run_panels<P>(first_.get(), part.left * each, part.right * each, count, h, padded_h_, p_.R,
+                    gain_ ? &zero : Cell::shared_last ? &shared : nullptr, sums, ldu_);
+      if (gain_) normalise<Cell::first>(t, count, part, u, sums, 0);
     }
     if constexpr (Cell::second > 0) {
       finish<Cell::first, false>(t, count, part, u, sums);
       if (!division_.by_rows) barrier.wait(threads);
-      run_panels<Cell::second, T>(second_.get(), part.left, part.right, count, q_.get() + part.first * padded_, padded_,
-                                  p_.H, nullptr, u + second_at_, ldu_);
-      finish<Cell::second, true>(t, count, part, u, u + second_at_);
+      run_panels<Cell::second, T>(second_.get(), part.left, part.right, count, q_.get() + part.first * padded_, padded_, p_.R,
+                                  gain_ ? &zero : nullptr, sums + second_at_, ldu_);
+      if (gain_) normalise<Cell::second>(t, count, part, u + second_at_, sums + second_at_, Cell::first);
+      finish<Cell::second, true>(t, count, part, u, sums + second_at_);
     } else {
       finish<before, true>(t, count, part, u, sums);
+    }
+    if (P_) narrow(t, count, part);
+  }
+
+  // sums = start + gain * (sums - mean) * scale, for G gates from number `first` on. A candidate is normalised by itself.
+  template <int G>
+  void normalise(int64_t t, int64_t count, const Part& part, const T* u, T* sums, int first) const {
+    constexpr int together = Cell::shared_last ? G - 1 : G;
+    for (int64_t rank = part.first; rank < part.first + count; ++rank, u += ldu_, sums += ldu_) {
+      T* save = p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row : nullptr;
+      for (int a = 0; a < G; a += together) {
+        const int b = std::min(a + together, G);
+        const Moments<T> m = moments<T>(p_.H, b - a, norm_eps<T>, [&](int64_t n, int g) { return load<Vec<T>>(sums + n * G + (a + g) * L); });
+        if (save) save[p_.saved_row - 64 / sizeof(T) + first + a] = m.scale;
+        for (int64_t j = 0; j < blocks_; ++j)
+          for (int g = a; g < b; ++g) {
+            T* s = sums + (j * G + g) * L;
+            const Vec<T> v = (load<Vec<T>>(s) - m.mean) * m.scale;
+            if (save) store(save + (Cell::saves + first + g) * padded_ + j * L, v);
+            const Vec<T> start = load<Vec<T>>(Cell::shared_last && g == G - 1 ? extra_.get() + j * L : u + (j * G + g) * L);
+            store(s, fma(v, load<Vec<T>>(gain_.get() + (first + g) * padded_ + j * L), start));
+          }
+      }
     }
   }
 
   // What follows from the sums of G gates: the value that the second product reads, or the new state.
   template <int G, bool last>
   __attribute__((noinline)) void finish(int64_t t, int64_t count, const Part& part, const T* u, const T* sums) {
+    const bool direct = !gain_c_ && !P_;  // what the cell returns is h
     for (int64_t rank = part.first; rank < part.first + count; ++rank, u += ldu_, sums += ldu_) {
       const int64_t row = order_.row[rank], mine = rank * padded_, H = p_.H;
       const bool ends = t + 1 == order_.length[rank], forget = !ends && p_.reset[row * p_.T + t + 1];
-      const T *h = h_[t & 1].get() + mine, *extra = extra_.get();
-      T *y = p_.y + (row * p_.T + t) * H, *next = h_[(t + 1) & 1].get() + mine, *c = c_.get() + mine;
-      T *z = z_.get() + mine, *q = q_.get() + mine;
+      const T *h = h_[t & 1].get() + rank * padded_h_, *extra = extra_.get();
+      T *y = p_.y + (row * p_.T + t) * H, *c = c_.get() + mine, *z = z_.get() + mine, *q = q_.get() + mine;
+      T* out = P_ ? narrow_.get() + mine : h_[(t + 1) & 1].get() + rank * padded_h_;
       Forward<T> f;
       f.relu = relu_;
+      f.normed = bool(gain_c_);
       f.stride = padded_;
-      f.save = p_.saved ? p_.saved + (order_.begin[t] + rank) * Cell::saves * padded_ + part.left * L : nullptr;
+      f.save = p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row + part.left * L : nullptr;
       for (int64_t j = part.left; j < part.right; ++j) {
         Vec<T> a[G];
         for (int g = 0; g < G; ++g) a[g] = load<Vec<T>>(sums + (j * G + g) * L);
         f.u = u + j * before * L;
         f.extra = load<Vec<T>>(extra + j * L);
-        f.h = load<Vec<T>>(h + j * L);
+        f.peephole = peephole_ ? peephole_.get() + j * L : nullptr;
+        if (!P_) f.h = load<Vec<T>>(h + j * L);
         if constexpr (!last) {
           store(q + j * L, Cell::template between<T>(a, f));
           store(z + j * L, f.z);
@@ -162,29 +204,60 @@ class Run {
           if (Cell::has_c) f.c = load<Vec<T>>(c + j * L);
           if (Cell::second > 0) f.z = load<Vec<T>>(z + j * L);
           const Vec<T> now = Cell::template forward<T>(a, f);
-          store_some(y + j * L, now, H - j * L);
-          store(next + j * L, forget ? Vec<T>{} : now);
-          if (Cell::has_c) store(c + j * L, forget ? Vec<T>{} : f.c);
+          if (direct) store_some(y + j * L, now, H - j * L);
+          store(out + j * L, direct && forget ? Vec<T>{} : now);
+          if (Cell::has_c) store(c + j * L, direct && forget ? Vec<T>{} : f.c);
         }
         if (f.save) f.save += L;
       }
-      if (last && ends) end(row, part, next, c);
+      if (!last) continue;
+      if (gain_c_) through_norm(c, out);
+      if (ends && Cell::has_c) end(p_.c, row, part, c, H);
+      if (!direct && forget) std::memset(c, 0, padded_ * sizeof(T));
+      if (P_) continue;
+      if (!direct) std::memcpy(y, out, H * sizeof(T));
+      if (ends) end(p_.h, row, part, out, H);
+      if (!direct && forget) std::memset(out, 0, padded_h_ * sizeof(T));
     }
   }
 
-  // The state after the last step of a row.
-  void end(int64_t row, const Part& part, const T* h, const T* c) const {
-    const int64_t left = part.left * L, count = std::min(part.right * L, p_.H) - left;
-    std::memcpy(p_.h + row * p_.H + left, h + left, count * sizeof(T));
-    if (Cell::has_c) std::memcpy(p_.c + row * p_.H + left, c + left, count * sizeof(T));
+  // h = o * tanh(LN(c)), o given in h
+  void through_norm(const T* c, T* h) const {
+    const Moments<T> m = moments<T>(p_.H, 1, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+    for (int64_t n = 0; n < blocks_ * L; n += L) {
+      const Vec<T> v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
+      const Vec<T> to = fma(v, load<Vec<T>>(gain_c_.get() + n), load<Vec<T>>(bias_c_.get() + n));
+      store(h + n, load<Vec<T>>(h + n) * hyperbolic_tangent<T>(to));
+    }
+  }
+
+  // h = P times what the cells returned
+  void narrow(int64_t t, int64_t count, const Part& part) {
+    const Start<T> zero{nothing_.get(), 0};
+    T* next = h_[(t + 1) & 1].get() + part.first * padded_h_;
+    run_panels<1, T>(P_.get(), 0, (p_.R + L - 1) / L, count, narrow_.get() + part.first * padded_, padded_, p_.H, &zero, next,
+                     padded_h_);
+    for (int64_t rank = part.first; rank < part.first + count; ++rank, next += padded_h_) {
+      const int64_t row = order_.row[rank];
+      std::memcpy(p_.y + (row * p_.T + t) * p_.R, next, p_.R * sizeof(T));
+      if (t + 1 == order_.length[rank]) std::memcpy(p_.h + row * p_.R, next, p_.R * sizeof(T));
+      else if (p_.reset[row * p_.T + t + 1]) std::memset(next, 0, padded_h_ * sizeof(T));
+    }
+  }
+
+  // A state after the last step of a row.
+  static void end(T* to, int64_t row, const Part& part, const T* from, int64_t H) {
+    const int64_t left = part.left * L, count = std::min(part.right * L, H) - left;
+    std::memcpy(to + row * H + left, from + left, count * sizeof(T));
   }
 
   GatedLoop<T> p_;
   bool relu_;
   Order order_;
-  int64_t blocks_, padded_, second_at_, ldu_, ldx_;
+  int64_t blocks_, padded_, padded_h_, second_at_, ldu_, ldx_;
   Division division_;
   Buffer<T> first_, second_, input_, input_second_, bias_, extra_, h_[2], c_, q_, z_;
+  Buffer<T> nothing_, peephole_, gain_, gain_c_, bias_c_, P_, narrow_;
 };
 
 }  // namespace

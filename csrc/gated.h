@@ -19,10 +19,13 @@ struct Forward {
   Vec<T> h, c;       // the state before; c becomes the state after
   Vec<T> z;          // kept from the first product to the second
   bool relu;         // which phi
+  bool normed;       // LSTM: c is normalised on its way to h, which the caller does
+  const T* peephole; // LSTM: weight i is at peephole + i * stride; null without
   T* save;           // value i goes to save + i * stride; null in inference
   int64_t stride;
 
   ELMAN_INLINE Vec<T> input(int i) const { return load<Vec<T>>(u + i * lanes<T>); }
+  ELMAN_INLINE Vec<T> hole(int i) const { return load<Vec<T>>(peephole + i * stride); }
   ELMAN_INLINE void keep(int i, Vec<T> v) const {
     if (save) store(save + i * stride, v);
   }
@@ -32,12 +35,15 @@ template <class T>
 struct Backward {
   const T* save;
   int64_t stride;
-  bool relu;
+  bool relu, normed;
+  const T* peephole;
   Vec<T> extra;
-  Vec<T> h, y, c;  // the state before, the output, LSTM's cell before
-  Vec<T> D, dc;    // gradients of h and of LSTM's c; dc becomes that of c'
+  Vec<T> h, y, c;          // the state before, the output, LSTM's cell before
+  Vec<T> D, dc;            // gradients of h and of LSTM's c; dc becomes that of c'
+  Vec<T> tanh_c, through;  // LSTM's
   Vec<T> g[4], direct, apart, q;
 
+  ELMAN_INLINE Vec<T> hole(int i) const { return load<Vec<T>>(peephole + i * stride); }
   ELMAN_INLINE Vec<T> kept(int i) const { return load<Vec<T>>(save + i * stride); }
 };
 
@@ -133,30 +139,48 @@ struct GruCell {
   }
 };
 
-// i, f, o = s(u + W h'), g = tanh(u_g + W_g h'), c = f * c' + i * g, h = o * tanh(c); order i, f, g, o
+// i, f, o = s(u + W h'), g = tanh(u_g + W_g h'), c = f * c' + i * g, h = o * tanh(c); order i, f, g, o.
+// Coupled: f = 1 - i, and the order is i, g, o. `relu` stands for a logistic g. With peepholes i and f add p * c', o adds p * c.
+template <bool coupled>
 struct LstmCell {
-  static constexpr int gates = 4, first = 4, second = 0, saves = 5;
+  static constexpr int gates = coupled ? 3 : 4, first = gates, second = 0, saves = gates + 1;
   static constexpr bool has_c = true, shared_last = false;
+  static constexpr int at_f = coupled ? 0 : 1, at_g = gates - 2, at_o = gates - 1;
   template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> i = logistic<T>(a[0]), forget = logistic<T>(a[1]), g = hyperbolic_tangent<T>(a[2]), o = logistic<T>(a[3]);
-    f.c = fma(forget, f.c, i * g);
-    f.keep(0, i);
-    f.keep(1, forget);
-    f.keep(2, g);
-    f.keep(3, o);
-    f.keep(4, f.c);
-    return o * hyperbolic_tangent<T>(f.c);
+  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& b) {
+    const bool sees = b.peephole;
+    const Vec<T> i = logistic<T>(sees ? fma(b.hole(0), b.c, a[0]) : a[0]);
+    const Vec<T> f = coupled ? T(1) - i : logistic<T>(sees ? fma(b.hole(1), b.c, a[at_f]) : a[at_f]);
+    const Vec<T> g = b.relu ? logistic<T>(a[at_g]) : hyperbolic_tangent<T>(a[at_g]);
+    b.c = fma(f, b.c, i * g);
+    const Vec<T> o = logistic<T>(sees ? fma(b.hole(gates - 2), b.c, a[at_o]) : a[at_o]);
+    b.keep(0, i);
+    if (!coupled) b.keep(at_f, f);
+    b.keep(at_g, g);
+    b.keep(at_o, o);
+    b.keep(gates, b.c);
+    return b.normed ? o : o * hyperbolic_tangent<T>(b.c);  // normed: the caller goes on from o and c
   }
+  // b.tanh_c and, of the gradient of c, what comes through it (b.through) are given if the cell is normed on its way to h.
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> i = b.kept(0), f = b.kept(1), g = b.kept(2), o = b.kept(3), tanh_c = hyperbolic_tangent<T>(b.kept(4));
-    const Vec<T> dc = fma(b.D * o, T(1) - tanh_c * tanh_c, b.dc);
-    b.g[0] = dc * g * slope_of_logistic<T>(i);
-    b.g[1] = dc * b.c * slope_of_logistic<T>(f);
-    b.g[2] = dc * i * (T(1) - g * g);
-    b.g[3] = b.D * tanh_c * slope_of_logistic<T>(o);
+    const Vec<T> i = b.kept(0), f = coupled ? T(1) - i : b.kept(at_f), g = b.kept(at_g), o = b.kept(at_o);
+    if (!b.normed) {
+      b.tanh_c = hyperbolic_tangent<T>(b.kept(gates));
+      b.through = b.D * o * (T(1) - b.tanh_c * b.tanh_c);
+    }
+    b.g[at_o] = b.D * b.tanh_c * slope_of_logistic<T>(o);
+    Vec<T> dc = b.through + b.dc;
+    if (b.peephole) dc = fma(b.hole(gates - 2), b.g[at_o], dc);
+    const Vec<T> slope = b.relu ? slope_of_logistic<T>(g) : T(1) - g * g;
+    b.g[at_g] = dc * i * slope;
+    b.g[0] = dc * (coupled ? g - b.c : g) * slope_of_logistic<T>(i);
+    if (!coupled) b.g[at_f] = dc * b.c * slope_of_logistic<T>(f);
     b.dc = dc * f;
+    if (b.peephole) {
+      b.dc = fma(b.hole(0), b.g[0], b.dc);
+      if (!coupled) b.dc = fma(b.hole(1), b.g[at_f], b.dc);
+    }
     b.direct = Vec<T>{};
   }
 };
@@ -238,8 +262,10 @@ ELMAN_INLINE void each_cell(int kind, const F& f) {
     case 5: return f(RateCell{}, kind == 5);
     case 6: return f(GruCell{}, false);
     case 7: return f(GruBeforeCell{}, false);
-    case 8: return f(LstmCell{}, false);
-    default: return f(MguCell{}, false);
+    case 8: return f(MguCell{}, false);
+    case 9:
+    case 10: return f(LstmCell<false>{}, kind == 10);
+    default: return f(LstmCell<true>{}, kind == 12);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "gated.h"
 #include "kernels.h"
+#include "norm.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -33,18 +34,19 @@ template <class Cell, class T>
 class RunBack {
   static constexpr int L = lanes<T>, P = 2 * L;
   static constexpr int sums = Cell::first + Cell::second;
-  // Gradients lie in slots. Where the last sum has one of its own, it comes first and that of u last, so that those of the
-  // sums are side by side, and those of u too.
-  static constexpr int slots = Cell::gates + Cell::shared_last, turn = Cell::shared_last ? Cell::gates - 1 : 0;
-  static constexpr int sum_slot(int gate) { return Cell::shared_last ? (gate + 1) % Cell::gates : gate; }
-  static constexpr int input_slot(int gate) { return gate + Cell::shared_last; }
+  // Gradients lie in slots, those of the sums side by side and those of u too. They are the same slots, but for the last sum
+  // where it starts elsewhere: its own comes first and that of u last. Where sums are normalised, all are apart.
+  static constexpr int turn = Cell::shared_last ? Cell::gates - 1 : 0;
+  int slots() const { return gain_ ? 2 * Cell::gates : Cell::gates + Cell::shared_last; }
+  int sum_slot(int gate) const { return gain_ || !Cell::shared_last ? gate : (gate + 1) % Cell::gates; }
+  int input_slot(int gate) const { return gain_ ? Cell::gates + gate : gate + Cell::shared_last; }
 
   // What the rows of a chunk need and leave behind, and the gradients of the weights that a part of the ranks adds up.
   // x, h and q are panels, [pair of vectors of columns][row][2][lanes].
   struct Work {
     int64_t rows;
     Buffer<T> x, h, q, gy, g, gx;
-    Buffer<T> gU, gb, gw, gextra;
+    Buffer<T> gU, gb, gw, gextra, gpeephole, ggain, ggain_c, gbias_c, gP;
   };
 
  public:
@@ -53,19 +55,25 @@ class RunBack {
         relu_(relu),
         order_(p_.B, p_.T, p_.lengths),
         padded_(padded_width<T>(p_.H)),
-        wide_((p_.H + P - 1) / P * P),
-        columns_((p_.D + P - 1) / P * P),
-        ldg_(slots * wide_ + 16),
-        ldh_(wide_ + 16),
+        wide_(whole_panels(p_.H)),
+        wide_h_(whole_panels(p_.R)),
+        columns_(whole_panels(p_.D)),
+        gain_(p_.with.gain ? padded_rows(p_.with.gain, Cell::gates, p_.H, wide_) : nullptr),
+        ldg_(slots() * wide_ + 16),
+        ldh_(wide_h_ + 16),
         ldx_(columns_ + 16),
-        division_(order_, wide_ / P, p_.H * p_.H * sums, threads) {
-    if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.H, wide_, 0, Cell::first, turn);
-    if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.H, wide_, Cell::first, Cell::second, 0);
+        division_(order_, wide_ / P, p_.R * p_.H * sums, p_.with.gain || p_.with.P, threads) {
+    if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.R, wide_, 0, Cell::first, gain_ ? 0 : turn);
+    if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.R, wide_, Cell::first, Cell::second, 0);
     if (p_.U && p_.gx) input_ = pack_back(p_.U, p_.H, p_.D, wide_, 0, Cell::gates, 0);
     extra_ = padded_copy(p_.extra, p_.extra_size, p_.H, wide_);
-    nothing_ = zeros<T>(std::max(columns_, wide_));
+    const auto& w = p_.with;
+    if (w.peephole) peephole_ = padded_rows(w.peephole, Cell::gates - 1, p_.H, padded_);
+    if (w.gain_c) gain_c_ = padded_rows(w.gain_c, 1, p_.H, wide_), bias_c_ = padded_rows(w.bias_c, 1, p_.H, wide_);
+    if (w.P) P_ = pack_back(w.P, p_.R, p_.H, wide_h_, 0, 1, 0), narrow_ = allocate<T>(p_.B * wide_);
+    nothing_ = zeros<T>(std::max({columns_, wide_, wide_h_}));
     const int64_t size = p_.B * wide_;
-    dh_ = allocate<T>(size);
+    dh_ = allocate<T>(p_.B * wide_h_);
     if (Cell::has_c) dc_ = allocate<T>(size);
     if (Cell::second > 0) D_ = allocate<T>(size), dq_ = allocate<T>(size);
     if (p_.gx) prefer_huge_pages(p_.gx, p_.B * p_.T * p_.D * sizeof(T));
@@ -76,8 +84,8 @@ class RunBack {
     division_.each(thread, threads, [&](Part part) {
       run(part, thread, threads, barrier);
       for (int64_t rank = part.first; rank < part.end; ++rank) {
-        begin(rank, part, p_.gh, dh_.get(), p_.gh0);
-        if (Cell::has_c) begin(rank, part, p_.gc, dc_.get(), p_.gc0);
+        begin(rank, part, p_.gh, dh_.get(), p_.gh0, p_.R, wide_h_);
+        if (Cell::has_c) begin(rank, part, p_.gc, dc_.get(), p_.gc0, p_.H, wide_);
       }
     });
     for (int64_t rank = thread; rank < p_.B && p_.gx; rank += threads) {
@@ -90,11 +98,15 @@ class RunBack {
 
   // The gradients of the weights: what all parts have added up, in their order.
   void finish(int threads) const {
-    add_up(threads, p_.gw, Cell::gates * p_.H, p_.H, wide_, [](const Work& w) { return w.gw.get(); });
+    add_up(threads, p_.gw, Cell::gates * p_.H, p_.R, wide_h_, [](const Work& w) { return w.gw.get(); });
     add_up(threads, p_.gU, Cell::gates * p_.H, p_.D, columns_, [](const Work& w) { return w.gU.get(); });
-    for (int g = 0; g < Cell::gates && p_.gb; ++g)
-      add_up(1, p_.gb + g * p_.H, 1, p_.H, wide_, [g, this](const Work& w) { return w.gb.get() + g * wide_; });
+    add_up(1, p_.gb, Cell::gates, p_.H, wide_, [](const Work& w) { return w.gb.get(); });
     add_up(1, p_.gextra, 1, p_.H, wide_, [](const Work& w) { return w.gextra.get(); });
+    add_up(1, p_.gwith.peephole, Cell::gates - 1, p_.H, wide_, [](const Work& w) { return w.gpeephole.get(); });
+    add_up(1, p_.gwith.gain, Cell::gates, p_.H, wide_, [](const Work& w) { return w.ggain.get(); });
+    add_up(1, p_.gwith.gain_c, 1, p_.H, wide_, [](const Work& w) { return w.ggain_c.get(); });
+    add_up(1, p_.gwith.bias_c, 1, p_.H, wide_, [](const Work& w) { return w.gbias_c.get(); });
+    add_up(threads, p_.gwith.P, p_.R, p_.H, wide_, [](const Work& w) { return w.gP.get(); });
   }
 
  private:
@@ -102,17 +114,24 @@ class RunBack {
     const int64_t rows = ranks * steps(ranks);
     Work w;
     w.rows = rows;
-    w.h = zeros<T>(rows * wide_);
+    w.h = zeros<T>(rows * wide_h_);
     w.gy = zeros<T>(rows * ldh_);
     w.g = zeros<T>(rows * ldg_);
-    if (Cell::second > 0) w.q = zeros<T>(rows * wide_);
+    if (Cell::second > 0 || P_) w.q = zeros<T>(rows * wide_);
+    w.gpeephole = zeros<T>(Cell::gates * wide_);
+    w.ggain = zeros<T>(Cell::gates * wide_);
+    w.ggain_c = zeros<T>(wide_);
+    w.gbias_c = zeros<T>(wide_);
+    if (P_) w.gP = zeros<T>(p_.R * wide_);
     if (p_.gU) w.x = zeros<T>(rows * columns_), w.gU = zeros<T>(Cell::gates * p_.H * columns_);
     if (input_) w.gx = allocate<T>(rows * ldx_);
-    if (p_.gw) w.gw = zeros<T>(Cell::gates * p_.H * wide_);
+    if (p_.gw) w.gw = zeros<T>(Cell::gates * p_.H * wide_h_);
     if (p_.gb) w.gb = zeros<T>(Cell::gates * wide_);
     if (p_.gextra) w.gextra = zeros<T>(wide_);
     return w;
   }
+
+  static int64_t whole_panels(int64_t n) { return (n + P - 1) / P * P; }
 
   int64_t steps(int64_t ranks) const {
     return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg_ * sizeof(T)), p_.T), 1);
@@ -132,19 +151,26 @@ class RunBack {
   }
 
   // Gradient of the state before the first step.
-  void begin(int64_t rank, const Part& part, const T* last, const T* carried, T* to) const {
-    const int64_t row = order_.row[rank], left = part.left * P, count = std::min(part.right * P, p_.H) - left;
-    if (count <= 0) return;
-    T* out = to + row * p_.H + left;
-    if (order_.length[rank] == 0) std::memcpy(out, last + row * p_.H + left, count * sizeof(T));
-    else if (p_.reset[row * p_.T]) std::memset(out, 0, count * sizeof(T));
-    else std::memcpy(out, carried + rank * wide_ + left, count * sizeof(T));
+  void begin(int64_t rank, const Part& part, const T* last, const T* carried, T* to, int64_t width, int64_t wide) const {
+    const int64_t row = order_.row[rank];
+    const auto [left, right] = columns(part, width);
+    if (right <= left) return;
+    T* out = to + row * width + left;
+    if (order_.length[rank] == 0) std::memcpy(out, last + row * width + left, (right - left) * sizeof(T));
+    else if (p_.reset[row * p_.T]) std::memset(out, 0, (right - left) * sizeof(T));
+    else std::memcpy(out, carried + rank * wide + left, (right - left) * sizeof(T));
+  }
+
+  // The part's share of `width` columns; where h is narrower than the cell, rows alone are divided.
+  std::pair<int64_t, int64_t> columns(const Part& part, int64_t width) const {
+    if (P_) return {0, width};
+    return {part.left * P, std::min(part.right * P, width)};
   }
 
   void run(const Part& part, int thread, int threads, Barrier& barrier) {
     Work& work = work_[part.number];
     const int64_t most = steps(part.end - part.first);
-    const auto six = allocate<T>(work.rows * (p_.H + 5));
+    const auto six = allocate<T>(work.rows * (std::max(p_.H, p_.R) + 5));
     for (int64_t end = p_.T; end > 0; end -= std::min(most, end)) {
       const Chunk chunk(order_, part, std::max<int64_t>(end - most, 0), end);
       if (chunk.rows == 0) continue;
@@ -159,10 +185,10 @@ class RunBack {
 
   // The arrays of the caller have the steps of a row side by side; the loop and the products want the rows of a step.
   void gather(const Chunk& chunk, const Part& part, Work& work, int thread, int threads) const {
-    const int64_t left = part.left * P, right = std::min(part.right * P, p_.H);
-    chunk.each(order_, [&](int64_t rank, int64_t t) {
+    const auto [left, right] = columns(part, p_.R);
+    chunk.each(order_, [&, left = left, right = right](int64_t rank, int64_t t) {
       const int64_t row = order_.row[rank], at = chunk.at(t, rank);
-      const T* h = p_.reset[row * p_.T + t] ? nothing_.get() : t > 0 ? p_.y + (row * p_.T + t - 1) * p_.H : p_.h0 + row * p_.H;
+      const T* h = p_.reset[row * p_.T + t] ? nothing_.get() : t > 0 ? p_.y + (row * p_.T + t - 1) * p_.R : p_.h0 + row * p_.R;
       scatter(h, left, right, work.h.get(), at, work.rows);
       std::memcpy(work.gy.get() + at * ldh_ + left, p_.gy.data + row * p_.gy.row + t * p_.gy.time + left,
                   (right - left) * sizeof(T));
@@ -178,68 +204,166 @@ class RunBack {
 
   void step(int64_t t, int64_t count, const Chunk& chunk, const Part& part, Work& work, Barrier& barrier, int threads) {
     const int64_t at = chunk.at(t, part.first);
+    if (P_) widen(t, count, part, work.gy.get() + at * ldh_);
     for (int64_t i = 0; i < count; ++i) gates(t, part.first + i, at + i, part, work);
     if constexpr (sums > 0) {
       const T* g = work.g.get() + at * ldg_;
       if (!division_.by_rows) barrier.wait(threads);
       if constexpr (Cell::second > 0) {
+        if (gain_) normalise(t, count, at, part, work, Cell::first, Cell::gates);
         product<Cell::second>(count, part, second_.get(), g + Cell::first * wide_, dq_.get(), false);
         for (int64_t i = 0; i < count; ++i) gates_after(t, part.first + i, at + i, part, work);
         if (!division_.by_rows) barrier.wait(threads);
       }
-      product<Cell::first>(count, part, first_.get(), g, dh_.get(), true);
+      if (gain_) {
+        constexpr int together = Cell::first - Cell::shared_last;
+        normalise(t, count, at, part, work, 0, together);
+        if (Cell::shared_last) normalise(t, count, at, part, work, together, Cell::first);
+      }
+      product<Cell::first>(count, part, first_.get(), g, dh_.get(), !P_);
     }
+  }
+
+  // Through h = P m: gy becomes the whole gradient of h, narrow_ that of m.
+  void widen(int64_t t, int64_t count, const Part& part, T* gy) {
+    for (int64_t i = 0; i < count; ++i) {
+      const T* from = carried(t, part.first + i, p_.gh, dh_.get(), p_.R, wide_h_);
+      for (int64_t n = 0; n < p_.R; ++n) gy[i * ldh_ + n] += from[n];
+    }
+    const Start<T> zero{nothing_.get(), 0};
+    run_panels<2, T>(P_.get(), 0, wide_ / P, count, gy, ldh_, wide_h_, &zero, narrow_.get() + part.first * wide_, wide_);
+  }
+
+  // gs = scale * (v - mean(v) - x * mean(v * x)) with v = gain * g, x what was normalised: gates [a, b) of each row.
+  void normalise(int64_t t, int64_t count, int64_t at, const Part& part, Work& work, int a, int b) {
+    for (int64_t i = 0; i < count; ++i) {
+      T* g = work.g.get() + (at + i) * ldg_;
+      const T* save = p_.saved + (order_.begin[t] + part.first + i) * p_.saved_row;
+      const T scale = save[p_.saved_row - 64 / sizeof(T) + a];
+      const auto of = [&](int gate) { return g + (own(gate) ? sum_slot(gate) : input_slot(gate)) * wide_; };
+      const auto x = [&](int64_t n, int gate) { return load<Vec<T>>(save + (Cell::saves + gate) * padded_ + n); };
+      const auto v = [&](int64_t n, int gate) { return load<Vec<T>>(of(gate) + n) * load<Vec<T>>(gain_.get() + gate * wide_ + n); };
+      const auto mean = [&](const auto& f) {
+        return sum_units<T>(p_.H, [&](int64_t n) {
+          Vec<T> sum = f(n, a);
+          for (int gate = a + 1; gate < b; ++gate) sum = sum + f(n, gate);
+          return sum;
+        }) / T(p_.H * (b - a));
+      };
+      const T first = mean(v), second = mean([&](int64_t n, int gate) { return v(n, gate) * x(n, gate); });
+      for (int gate = a; gate < b; ++gate)
+        for (int64_t n = 0; n < p_.H; n += L) {
+          const Vec<T> gn = load<Vec<T>>(of(gate) + n);
+          add(work.ggain.get() + gate * wide_ + n, gn * x(n, gate), p_.H - n);
+          if (own(gate)) add(work.gextra.get() + n, gn, p_.gextra ? p_.H - n : 0);
+          store_some(g + sum_slot(gate) * wide_ + n, Vec<T>((v(n, gate) - first - x(n, gate) * second) * scale), p_.H - n);
+        }
+    }
+  }
+  static constexpr bool own(int gate) { return Cell::shared_last && gate == Cell::gates - 1; }
+
+  static ELMAN_INLINE void add(T* to, Vec<T> v, int64_t units) {
+    if (units > 0) store_some(to, Vec<T>(load_some(to, units) + v), units);
   }
 
   // to (+)= g W for the columns of the part
   template <int N>
   void product(int64_t count, const Part& part, const T* packed, const T* g, T* to, bool add) const {
     const Start<T> zero{nothing_.get(), 0};
-    run_panels<2>(packed, part.left, part.right, count, g, ldg_, N * wide_, add ? nullptr : &zero, to + part.first * wide_,
-                  wide_);
+    const int64_t left = P_ ? 0 : part.left, right = P_ ? wide_h_ / P : part.right;
+    run_panels<2>(packed, left, right, count, g, ldg_, N * wide_, add ? nullptr : &zero, to + part.first * wide_h_, wide_h_);
   }
 
   // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
-  const T* carried(int64_t t, int64_t rank, const T* last, const T* from) const {
+  const T* carried(int64_t t, int64_t rank, const T* last, const T* from, int64_t width, int64_t wide) const {
     const int64_t row = order_.row[rank];
-    if (t + 1 == order_.length[rank]) return last + row * p_.H;
-    return p_.reset[row * p_.T + t + 1] ? nothing_.get() : from + rank * wide_;
+    if (t + 1 == order_.length[rank]) return last + row * width;
+    return p_.reset[row * p_.T + t + 1] ? nothing_.get() : from + rank * wide;
   }
 
   // LSTM's cell before the step
   const T* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = order_.row[rank];
     if (p_.reset[row * p_.T + t]) return nothing_.get();
-    return t == 0 ? p_.c0 + row * p_.H : p_.saved + ((order_.begin[t - 1] + rank) * Cell::saves + Cell::saves - 1) * padded_;
+    return t == 0 ? p_.c0 + row * p_.H : p_.saved + (order_.begin[t - 1] + rank) * p_.saved_row + (Cell::saves - 1) * padded_;
   }
 
   void gates(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
     constexpr int ready = Cell::second > 0 ? 1 : 0;  // gate 0 must wait for the second product's gradient
     const int64_t mine = rank * wide_, H = p_.H, rows = work.rows, blocks = std::min(part.right * 2, (H + L - 1) / L);
-    const T *dh_in = carried(t, rank, p_.gh, dh_.get()), *dc_in = Cell::has_c ? carried(t, rank, p_.gc, dc_.get()) : nullptr;
+    const T* dh_in = P_ ? nullptr : carried(t, rank, p_.gh, dh_.get(), H, wide_);
+    const T* dc_in = Cell::has_c ? carried(t, rank, p_.gc, dc_.get(), H, wide_) : nullptr;
     const T *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = p_.y + (order_.row[rank] * p_.T + t) * H;
-    const T *gy = work.gy.get() + at * ldh_, *h = work.h.get() + at * P, *extra = extra_.get();
+    const T *gy = P_ ? narrow_.get() + mine : work.gy.get() + at * ldh_, *h = work.h.get() + at * P, *extra = extra_.get();
     T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<T> b = saved(t, rank);
     const T* save = b.save;
+    Buffer<T> inner;
+    if (gain_c_) inner = through_norm(save, gy, dh_in, work);
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
       b.save = save + n;
       b.extra = load<Vec<T>>(extra + n);
+      b.peephole = peephole_ ? peephole_.get() + n : nullptr;
       if (Cell::saves == 0) b.y = load_some(y + n, units);
-      b.h = load<Vec<T>>(h + panel);
-      b.D = load<Vec<T>>(gy + n) + load_some(dh_in + n, units);
+      b.D = load<Vec<T>>(gy + n);
+      if (!P_) {
+        b.h = load<Vec<T>>(h + panel);
+        b.D = b.D + load_some(dh_in + n, units);
+      }
       if (Cell::has_c) b.c = load_some(c + n, units), b.dc = load_some(dc_in + n, units);
+      if (inner) b.tanh_c = load<Vec<T>>(inner.get() + n), b.through = load<Vec<T>>(inner.get() + wide_ + n);
       Cell::template backward<T>(b);
       // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
-      for (int i = ready; i < Cell::gates; ++i) store_some(g + sum_slot(i) * wide_ + n, b.g[i], units);
+      for (int i = ready; i < Cell::gates; ++i) store_some(g + (own(i) ? sum_slot(i) : input_slot(i)) * wide_ + n, b.g[i], units);
       if (Cell::shared_last) store_some(g + input_slot(Cell::gates - 1) * wide_ + n, b.apart, units);
+      if constexpr (Cell::has_c) {
+        if (peephole_) peep(b, work, n, units);
+        if (P_) store_some(q + panel, Vec<T>(b.kept(Cell::at_o) * b.tanh_c), units);
+      }
       if (Cell::second > 0) {
         store(D_.get() + mine + n, b.D);
         store_some(q + panel, b.q, units);
       }
-      store(dh + n, b.direct);
+      if (!P_) store(dh + n, b.direct);
       if (Cell::has_c) store(dc + n, b.dc);
+    }
+  }
+
+  // Gradients of the peepholes: i and f saw c', o saw c.
+  void peep(const Backward<T>& b, Work& work, int64_t n, int64_t units) const {
+    constexpr int last = Cell::gates - 2;
+    for (int i = 0; i < last; ++i) add(work.gpeephole.get() + i * wide_ + n, b.g[i] * b.c, units);
+    add(work.gpeephole.get() + last * wide_ + n, b.g[Cell::gates - 1] * b.kept(Cell::gates), units);
+  }
+
+  // tanh(LN(c)), and the gradient that comes through it to c, for the units of a row.
+  Buffer<T> through_norm(const T* save, const T* gy, const T* dh, Work& work) const {
+    if constexpr (Cell::has_c) {
+      const int64_t H = p_.H;
+      const T *c = save + Cell::gates * padded_, *o = save + Cell::at_o * padded_;
+      auto inner = zeros<T>(3 * wide_);
+      T *t = inner.get(), *through = t + wide_, *x = through + wide_;
+      const Moments<T> m = moments<T>(H, 1, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+      for (int64_t n = 0; n < H; n += L) {
+        const Vec<T> gain = load<Vec<T>>(gain_c_.get() + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
+        const Vec<T> now = hyperbolic_tangent<T>(fma(v, gain, load<Vec<T>>(bias_c_.get() + n)));
+        Vec<T> D = load<Vec<T>>(gy + n);
+        if (dh) D = D + load_some(dh + n, H - n);
+        const Vec<T> e = D * load<Vec<T>>(o + n) * (T(1) - now * now);
+        add(work.ggain_c.get() + n, e * v, H - n);
+        add(work.gbias_c.get() + n, e, H - n);
+        store(t + n, now);
+        store(x + n, v);
+        store(through + n, Vec<T>(e * gain));
+      }
+      const auto at = [](const T* p) { return load<Vec<T>>(p); };
+      const T first = sum_units<T>(H, [&](int64_t n) { return at(through + n); }) / T(H);
+      const T second = sum_units<T>(H, [&](int64_t n) { return at(through + n) * at(x + n); }) / T(H);
+      for (int64_t n = 0; n < H; n += L) store(through + n, Vec<T>((at(through + n) - first - at(x + n) * second) * m.scale));
+      return inner;
+    } else {
+      return nullptr;
     }
   }
 
@@ -255,7 +379,7 @@ class RunBack {
         b.D = load<Vec<T>>(D_.get() + mine);
         b.direct = load<Vec<T>>(dh_.get() + mine);
         Cell::template backward<T>(b, load<Vec<T>>(dq_.get() + mine));
-        store_some(work.g.get() + at * ldg_ + n, b.g[0], p_.H - n);
+        store_some(work.g.get() + at * ldg_ + input_slot(0) * wide_ + n, b.g[0], p_.H - n);
         store(dh_.get() + mine, b.direct);
       }
     }
@@ -263,28 +387,33 @@ class RunBack {
 
   Backward<T> saved(int64_t t, int64_t rank) const {
     Backward<T> b;
-    b.save = p_.saved + (order_.begin[t] + rank) * Cell::saves * padded_;
+    b.save = p_.saved + (order_.begin[t] + rank) * p_.saved_row;
     b.stride = padded_;
     b.relu = relu_;
+    b.normed = bool(gain_c_);
     return b;
   }
 
   void products(const Chunk& chunk, const Part& part, Work& work, T* six, int thread, int threads) const {
     const int64_t M = chunk.rows, left = part.left * P, right = std::min(part.right * P, p_.H);
-    for (int slot = 0; slot < slots && right > left; ++slot) {
+    for (int slot = 0; slot < slots() && right > left; ++slot) {
       const T* g = work.g.get() + slot * wide_;
       pack_outer(M, g, ldg_, left, right, six);
       for (int i = 0; i < Cell::gates; ++i) {
         const T* h = i >= Cell::gates - Cell::second ? work.q.get() : work.h.get();
         if (p_.gw && slot == sum_slot(i))
-          add_outer(M, six, left, right, h, work.rows, wide_ / P, work.gw.get() + i * p_.H * wide_, wide_);
+          add_outer(M, six, left, right, h, work.rows, wide_h_ / P, work.gw.get() + i * p_.H * wide_h_, wide_h_);
         if (slot != input_slot(i)) continue;
         if (p_.gU)
           add_outer(M, six, left, right, work.x.get(), work.rows, columns_ / P, work.gU.get() + i * p_.H * columns_, columns_);
         if (p_.gb) add_rows(M, part, g, nullptr, work.gb.get() + i * wide_);
       }
     }
-    if (p_.gextra)  // the GRU's bias in front of r, or IndRNN's weights
+    if (P_) {
+      pack_outer(M, work.gy.get(), ldh_, 0, p_.R, six);
+      add_outer(M, six, 0, p_.R, work.q.get(), work.rows, wide_ / P, work.gP.get(), wide_);
+    }
+    if (p_.gextra && !gain_)  // the GRU's bias in front of r, or IndRNN's weights
       add_rows(M, part, work.g.get() + sum_slot(Cell::gates - 1) * wide_, Cell::shared_last ? nullptr : &work, work.gextra.get());
     if (p_.gx) inputs(chunk, work, thread, threads);
   }
@@ -324,9 +453,11 @@ class RunBack {
   GatedLoopBack<T> p_;
   bool relu_;
   Order order_;
-  int64_t padded_, wide_, columns_, ldg_, ldh_, ldx_;
+  int64_t padded_, wide_, wide_h_, columns_;
+  Buffer<T> gain_;
+  int64_t ldg_, ldh_, ldx_;
   Division division_;
-  Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_;
+  Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_, peephole_, gain_c_, bias_c_, P_, narrow_;
   std::vector<Work> work_;
 };
 

@@ -75,38 +75,53 @@ using ConvolutionBack = void(const ConvolutionInputs<T>& in, Rows<T> gy, const T
 template <class T>
 using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
 
+// What an option adds to a gated loop; null where it is off.
+template <class Real>
+struct GatedOptions {
+  Real* peephole;  // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
+  Real* P;         // (R, H): h is P times what it would have been, and R wide
+  Real* gain;      // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
+  Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
+};
+
 // One gated loop; gated.h has the cells. Inputs x (B, T, D) are projected by U (gates * H, D) and b (gates * H), or, where U is
-// null, are the projections themselves, D = gates * H. w is (gates * H, H), gates stacked, or null; extra has extra_size
-// numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
-// saved, if not null, gets what the way back needs: B * T * (values per unit) * (H rounded up to 64 bytes).
+// null, are the projections themselves, D = gates * H. w is (gates * H, R), gates stacked, or null; R is H unless there is a P.
+// extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
+// saved, if not null, gets what the way back needs, saved_row numbers for each row and step: (values per unit) * (H rounded up
+// to 64 bytes); where sums are normalised, a value more for each gate, and then 64 bytes.
 template <class Real>
 struct GatedLoop {
-  int64_t B, T, D, H;
+  int64_t B, T, D, H, R;
   Rows<Real> x;
   const Real *U, *b, *w, *extra;
   int64_t extra_size;
+  GatedOptions<const Real> with;
   const Real *h0, *c0;
   const int64_t* lengths;
   const bool* reset;
   Real *y, *h, *c, *saved;
+  int64_t saved_row;
 };
 template <class T>
 using Gated = void(int kind, const GatedLoop<T>& loop, int threads);
 
-// Its gradients. Any of gx, gU, gb, gw, gextra may be null: it is not wanted then.
+// Its gradients. Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
 template <class Real>
 struct GatedLoopBack {
-  int64_t B, T, D, H;
+  int64_t B, T, D, H, R;
   Rows<Real> x;
   const Real *U, *w, *extra;
   int64_t extra_size;
+  GatedOptions<const Real> with;
   const Real *h0, *c0;
   const int64_t* lengths;
   const bool* reset;
   const Real *y, *saved;
+  int64_t saved_row;
   Rows<Real> gy;
   const Real *gh, *gc;
   Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;
+  GatedOptions<Real> gwith;
 };
 template <class T>
 using GatedBack = void(int kind, const GatedLoopBack<T>& loop, int threads);

@@ -1,37 +1,22 @@
 // Normalisation of rows: y = (x - mean) / sqrt(variance + eps) * gain + bias, or without the mean (rms).
 //
 // A row is summed lane by lane and the lanes in order, whatever rows stand beside it. Both moments are saved for the way back.
-#include <cmath>
+#include "norm.h"
 
 #include "kernels.h"
 #include "parallel.h"
-#include "product.h"
 
 namespace elman::ELMAN_NS {
 namespace {
 
-// Sum of f(x) over a row; the lanes past its end count as zero.
-template <class T, class F>
-ELMAN_INLINE T sum(int64_t N, const T* x, const F& f) {
-  constexpr int L = lanes<T>;
-  Vec<T> total{};
-  int64_t i = 0;
-  for (; i + L <= N; i += L) total = total + f(load<Vec<T>>(x + i));
-  if (i < N) {
-    Vec<T> last = f(load_some(x + i, N - i));
-    for (int64_t l = N - i; l < L; ++l) last[l] = T(0);
-    total = total + last;
-  }
-  T s = total[0];
-  for (int l = 1; l < L; ++l) s += total[l];
-  return s;
-}
-
 template <class T>
 ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean, T* scale) {
   constexpr int L = lanes<T>;
-  const T m = centred ? sum(N, x, [](Vec<T> v) { return v; }) / T(N) : T(0);
-  const T square = sum(N, x, [=](Vec<T> v) { return (v - m) * (v - m); }) / T(N);
+  const T m = centred ? sum_units<T>(N, [=](int64_t i) { return load_some(x + i, N - i); }) / T(N) : T(0);
+  const T square = sum_units<T>(N, [=](int64_t i) {
+    const Vec<T> v = load_some(x + i, N - i) - m;
+    return v * v;
+  }) / T(N);
   const T r = T(1) / std::sqrt(square + eps);
   for (int64_t i = 0; i < N; i += L) {
     Vec<T> v = (load_some(x + i, N - i) - m) * r;

@@ -83,6 +83,14 @@ Buffer<T> padded_copy(const T* x, int64_t count, int64_t H, int64_t padded) {
   return to;
 }
 
+// (rows, H) with each row padded with zeros
+template <class T>
+Buffer<T> padded_rows(const T* x, int64_t rows, int64_t H, int64_t padded) {
+  auto to = zeros<T>(rows * padded);
+  for (int64_t i = 0; i < rows; ++i) std::memcpy(to.get() + i * padded, x + i * H, H * sizeof(T));
+  return to;
+}
+
 // Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.
 template <class T>
 void pack_lanes(const T* w, int64_t ldw, int64_t count, int64_t K, T* to, int64_t step) {

@@ -39,10 +39,10 @@ struct Division {
   int64_t blocks;
   std::vector<int64_t> cut;
 
-  Division(const Order& order, int64_t units, int64_t work, int wanted) : blocks(units) {
+  Division(const Order& order, int64_t units, int64_t work, bool rows_only, int wanted) : blocks(units) {
     const int64_t B = int64_t(order.row.size());
     threads = int(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(B, 1)));
-    if (wanted > 1 && B < 4 * wanted && !(B >= 2 * wanted && B % wanted == 0)) {
+    if (!rows_only && wanted > 1 && B < 4 * wanted && !(B >= 2 * wanted && B % wanted == 0)) {
       const int64_t most = std::min<int64_t>(units, B * work / 8192);  // a barrier costs as much as some thousand sums
       if (most >= wanted || B < wanted) {
         by_rows = false;

@@ -80,6 +80,8 @@ class Step {
         Forward<T> f;
         f.u = u + j * before * L;
         f.relu = relu_;
+        f.normed = false;
+        f.peephole = nullptr;
         f.extra = load<Vec<T>>(extra_.get() + j * L);
         f.h = load<Vec<T>>(h + at);
         f.save = nullptr;

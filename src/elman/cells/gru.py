@@ -23,6 +23,7 @@ from elman.cells.norm import layer_norm as norm
 from elman.cells.options import flag
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels import GatedOptions
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -114,9 +115,9 @@ class GRU(Core):
         return h.to(x.dtype), state
 
     @property
-    def _kind(self) -> str | None:
-        """The native loop that computes this cell, None where there is none."""
-        return None if self.layer_norm else "gru" if self.reset_after else "gru_before"
+    def _kind(self) -> str:
+        """The native loop that computes this cell."""
+        return "gru" if self.reset_after else "gru_before"
 
     @property
     def _weights(self) -> tuple[Tensor, ...]:
@@ -124,8 +125,9 @@ class GRU(Core):
 
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
         u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
-        y, last = kernels.gated(self._kind, u, self._weights, state, lengths, reset, self.recur, U, b)
+        options = GatedOptions(gain=self.gain_W)
+        y, last = kernels.gated(self._kind, u, self._weights, state, lengths, reset, self.recur, U, b, options)
         return y.to(x.dtype), GRUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(self._kind, x, self.U, self.b, self._weights, state)
+        return program.gated(None if self.layer_norm else self._kind, x, self.U, self.b, self._weights, state)

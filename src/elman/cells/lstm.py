@@ -28,6 +28,7 @@ from elman.cells.norm import layer_norm as norm
 from elman.cells.options import Activation, choice, flag, number, whole
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels import GatedOptions
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -181,15 +182,19 @@ class LSTM(Core):
         return h.to(x.dtype), state
 
     @property
-    def _kind(self) -> str | None:
-        """The native loop that computes this cell, None where there is none."""
-        plain = not (self.peephole or self.coupled or self.layer_norm or self.P is not None or self.candidate != "tanh")
-        return "lstm" if plain else None
+    def _kind(self) -> str:
+        """The native loop that computes this cell, with `_options`."""
+        return "lstm" + "_coupled" * self.coupled + "_logistic" * (self.candidate == "logistic")
+
+    @property
+    def _options(self) -> GatedOptions:
+        return GatedOptions(self.p, self.P, self.gain_W, self.gain_c, self.b_c)
 
     def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
         u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
-        y, last = kernels.gated(self._kind, u, (self.W,), state, lengths, reset, self.recur, U, b)
+        y, last = kernels.gated(self._kind, u, (self.W,), state, lengths, reset, self.recur, U, b, self._options)
         return y.to(x.dtype), LSTMState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(self._kind, x, self.U, self.b, (self.W,), state)
+        plain = not any(weight is not None for weight in self._options)
+        return program.gated(self._kind if plain else None, x, self.U, self.b, (self.W,), state)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ from elman.kernels.reference import Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "NewtonReport", "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa",
-    "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "reverse", "rms_norm",
-    "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "GatedOptions", "NewtonReport", "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter",
+    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt",
+    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -192,6 +192,16 @@ def convolution(
     return table.convolution(x, weight, bias, window, lengths, reset)
 
 
+class GatedOptions(NamedTuple):
+    """What the options of a gated cell add to its loop; None where one is off."""
+
+    peephole: Tensor | None = None  # (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
+    P: Tensor | None = None  # (R, H): h = P times what it would have been
+    gain: Tensor | None = None  # (gates * H,): W h' is normalised and multiplied by it
+    gain_c: Tensor | None = None  # (H,): the LSTM's c is normalised on its way to h
+    bias_c: Tensor | None = None
+
+
 def gated(
     kind: str | None,
     x: Tensor,
@@ -202,19 +212,21 @@ def gated(
     recur: Step,
     U: Tensor | None = None,
     b: Tensor | None = None,
+    options: GatedOptions | None = None,
 ) -> tuple[Tensor, State]:
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
-    `recur(u_t, state)` defines it; `kind` names the native loop that does the same, or is None where there is none.
-    Without U, x is u itself.
+    `recur(u_t, state)` defines it; `kind` and `options` name the native loop that does the same, `kind` is None where
+    there is none. Without U, x is u itself.
     """
     if U is not None:
         dtype = torch.promote_types(x.dtype, U.dtype)
         x, U, b = x.to(dtype), U.to(dtype), None if b is None else b.to(dtype)
-    if kind is None or _table_for(x, *weights, *leaves(state)) is reference:
+    given = [t for t in (*weights, *(options or ())) if t is not None]
+    if kind is None or _table_for(x, *given, *leaves(state)) is reference:
         u = x if U is None else linear(x, U, b)
         return reference.gated(kind, u, weights, state, lengths, reset, recur)
-    return _table.gated(kind, x, weights, state, lengths, reset, U, b)
+    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions())
 
 
 def hmm_filter(

@@ -15,6 +15,8 @@ from elman.errors import UnknownNameError
 from elman.kernels.native.op import SUFFIX, define, expect, once, rows
 from elman.state import State
 
+Options = tuple[Tensor | None, ...]
+
 
 class Kind(NamedTuple):
     """What Python must know of a cell of csrc/gated.h."""
@@ -35,8 +37,11 @@ KINDS = {
     "rate_relu": Kind(5, 1, 1),
     "gru": Kind(6, 3, 4),
     "gru_before": Kind(7, 3, 3),
-    "lstm": Kind(8, 4, 5, states=2),
-    "mgu": Kind(9, 2, 2),
+    "mgu": Kind(8, 2, 2),
+    "lstm": Kind(9, 4, 5, states=2),
+    "lstm_logistic": Kind(10, 4, 5, states=2),  # the candidate too
+    "lstm_coupled": Kind(11, 3, 4, states=2),
+    "lstm_coupled_logistic": Kind(12, 3, 4, states=2),
 }
 
 
@@ -49,21 +54,22 @@ def gated(
     reset: Tensor,
     U: Tensor | None = None,
     b: Tensor | None = None,
+    options: Options = (),
 ) -> tuple[Tensor, State]:
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
-    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H)."""
+    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H). `options` as GatedOptions."""
     if kind not in KINDS:
         raise UnknownNameError("kind of gated loop", kind, KINDS)
     leaves = states.leaves(state)
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
-    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None]
+    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *(options or [None] * 5)]
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in arguments if t is not None))
     arguments = [None if t is None else t.to(dtype) for t in arguments]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
         y, h, c = _Gated.apply(kind, *arguments, lengths, reset)
     else:
-        y, h, c, _ = _forward(kind, *arguments, lengths, reset, False)
+        y, h, c, _ = _forward(kind, *arguments[:7], arguments[7:], lengths, reset, False)
     ends = iter((h, c))
     return y, states.map(lambda leaf: next(ends), state)
 
@@ -72,137 +78,169 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-        h0: Tensor, c0: Tensor | None, lengths: Tensor, reset: Tensor,
+        h0: Tensor, c0: Tensor | None, *rest: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        y, h, c, saved = _forward(kind, x, U, b, w, extra, h0, c0, lengths, reset, True)
+        *options, lengths, reset = rest
+        y, h, c, saved = _forward(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, True)
         # Projections that were given are of no use for their own gradient: only the shape counts.
-        ctx.save_for_backward(x if U is not None else None, U, w, extra, h0, c0, lengths, reset, y, saved)
+        x = x if U is not None else None  # type: ignore[assignment]
+        ctx.save_for_backward(x, U, w, extra, h0, c0, lengths, reset, y, saved, *options)
         ctx.set_materialize_grads(False)
         ctx.kind = kind
         return y, h, c
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, U, w, extra, h0, c0, lengths, reset, y, saved = ctx.saved_tensors
+        x, U, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
         if gy is None:  # a row of zeros that is read again and again, instead of a tensor of them
             gy = torch.zeros_like(h0[:1]).unsqueeze(1).expand(y.shape)
         gh = torch.zeros_like(h0) if gh is None else gh
-        gc = torch.zeros_like(h0) if gc is None and c0 is not None else gc
+        if c0 is not None:
+            gc = torch.zeros_like(c0) if gc is None else gc
         wanted = list(ctx.needs_input_grad[1:6])
         found = once(
-            _backward, ctx.kind, x, U, w, extra, h0, c0, lengths, reset, y, saved, gy, gh,
+            _backward, ctx.kind, x, U, w, extra, h0, c0, options, lengths, reset, y, saved, gy, gh,
             gc if c0 is not None else None, wanted,
         )  # fmt: skip
-        *inputs, gh0, gc0 = found
-        some = [g if want else None for g, want in zip(inputs, wanted, strict=True)]
-        return None, *some, gh0, gc0 if c0 is not None else None, None, None
+        some = [g if want else None for g, want in zip(found[:5], wanted, strict=True)]
+        theirs = [g if given is not None else None for g, given in zip(found[5:], (h0, c0, *options), strict=True)]
+        return None, *some, *theirs, None, None
 
 
 def _address(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
 
 
+def _shapes(kind: Kind, H: int, R: int) -> list[tuple[str, tuple[int, ...]]]:
+    """The options in their order, and the shapes that they must have."""
+    norm = kind.gates * H
+    return [("peephole", (kind.gates - 1, H)), ("P", (R, H)), ("gain", (norm,)), ("gain_c", (H,)), ("bias_c", (H,))]
+
+
+def _width(kind: Kind, w: Tensor | None, h0: Tensor) -> int:
+    """Units: as many as h has, unless it is projected."""
+    return int(h0.shape[-1]) if w is None else int(w.shape[0]) // kind.gates
+
+
 def _checked(
     kind: Kind, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    h0: Tensor, c0: Tensor | None, lengths: Tensor, reset: Tensor, T: int,
+    h0: Tensor, c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, T: int,
 ) -> list[Tensor | None]:  # fmt: skip
-    """U, b, w, extra, h0, c0, lengths, reset, each of the right shape and side by side."""
-    B, H = h0.shape
-    N, dtype = kind.gates * H, h0.dtype
+    """U, b, w, extra, the options, h0, c0, lengths, reset, each of the right shape and side by side."""
+    B, R = h0.shape
+    H, dtype = _width(kind, w, h0), h0.dtype
+    N = kind.gates * H
     if x is not None:
         expect("x", x, (B, T, N if U is None else U.shape[1]), dtype)
-    for name, given, shape in (
+    if R != H and options[1] is None:
+        expect("weights[0]", h0, (B, H), dtype)  # says what h should be
+    shapes = [
         ("U", U, (N, U.shape[1] if U is not None else 0)),
         ("b", b, (N,)),
-        ("weights[0]", w, (N, H)),
+        ("weights[0]", w, (N, R)),
         ("weights[-1]", extra, (1,) if extra is not None and extra.numel() == 1 else (H,)),
-        ("state[0]", h0, (B, H)),
+        ("state[0]", h0, (B, R)),
         ("state[1]", c0, (B, H)),
-    ):
+        *((name, given, shape) for (name, shape), given in zip(_shapes(kind, H, R), options, strict=True)),
+    ]
+    for name, given, shape in shapes:
         if given is not None:
             expect(name, given, shape, dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
-    return [None if t is None else t.contiguous() for t in (U, b, w, extra, h0, c0, lengths, reset)]
+    return [None if t is None else t.contiguous() for t in (U, b, w, extra, *options, h0, c0, lengths, reset)]
+
+
+def _saved_row(kind: Kind, H: int, gain: Tensor | None, itemsize: int) -> int:
+    """Numbers that the backward pass needs of a row and step, as kernels.h says."""
+    line = 64 // itemsize
+    width = (H + line - 1) // line * line
+    return kind.saves * width if gain is None else (kind.saves + kind.gates) * width + line
 
 
 def _run(
     kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, lengths: Tensor, reset: Tensor, save: bool,
+    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    (B, T, D), H = x.shape, h0.shape[-1]
-    arrays = _checked(KINDS[kind], x, U, b, w, extra, h0, c0, lengths, reset, T)
-    U, b, w, extra, *rest = arrays
+    (B, T, D), R, facts = x.shape, h0.shape[-1], KINDS[kind]
+    U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
+    H = _width(facts, w, h0)
     x, x_row, x_time = rows(x)
-    y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, lengths, reset, save)
+    y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save)
     getattr(_native, "gated" + SUFFIX[x.dtype])(
-        KINDS[kind].number, B, T, D, H, x.data_ptr(), x_row, x_time, _address(U), _address(b), _address(w),
+        facts.number, B, T, D, H, R, x.data_ptr(), x_row, x_time, _address(U), _address(b), _address(w),
         _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest), y.data_ptr(), h.data_ptr(),
-        c.data_ptr(), saved.data_ptr() if save else 0, torch.get_num_threads(),
+        c.data_ptr(), saved.data_ptr() if save else 0, _saved_row(facts, H, options[2], x.itemsize),
+        torch.get_num_threads(),
     )  # fmt: skip
     return y, h, c, saved
 
 
 def _fake(
     kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, lengths: Tensor, reset: Tensor, save: bool,
+    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    B, T, H = x.shape[0], x.shape[1], h0.shape[-1]
-    line = 64 // x.dtype.itemsize
-    width = (H + line - 1) // line * line
-    saved = x.new_empty((B * T * KINDS[kind].saves * width if save else 0,))
-    return x.new_empty((B, T, H)), h0.new_empty((B, H)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
+    B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
+    H = _width(KINDS[kind], w, h0)
+    saved = x.new_empty((B * T * _saved_row(KINDS[kind], H, options[2], x.itemsize) if save else 0,))
+    return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
 
 
 def _run_back(
     kind: str, x: Tensor | None, U: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor, gy: Tensor, gh: Tensor,
-    gc: Tensor | None, wanted: list[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    B, T, H = y.shape
+    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
+    gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    (B, T, R), facts = y.shape, KINDS[kind]
     expect("gy", gy, y.shape, y.dtype)
-    expect("gh", gh, (B, H), y.dtype)
-    U, _, w, extra, *rest = _checked(KINDS[kind], x, U, None, w, extra, h0, c0, lengths, reset, T)
+    expect("gh", gh, (B, R), y.dtype)
+    U, _, w, extra, *rest = _checked(facts, x, U, None, w, extra, h0, c0, options, lengths, reset, T)
+    H = _width(facts, w, h0)
     gy, gy_row, gy_time = rows(gy)
     y, gh, gc = y.contiguous(), gh.contiguous(), None if gc is None else gc.contiguous()
     x_row = x_time = 0
     if x is not None:
         x, x_row, x_time = rows(x)
-    outputs = _fake_back(kind, x, U, w, extra, h0, c0, lengths, reset, y, saved, gy, gh, gc, wanted)
+    outputs = _fake_back(kind, x, U, w, extra, h0, c0, options, lengths, reset, y, saved, gy, gh, gc, wanted)
+    ours = [out.data_ptr() if want else 0 for out, want in zip(outputs[:5], wanted, strict=True)]
+    theirs = [out.data_ptr() if given is not None else 0 for out, given in zip(outputs[7:], options, strict=True)]
     getattr(_native, "gated_back" + SUFFIX[y.dtype])(
-        KINDS[kind].number, B, T, outputs[0].shape[-1] if U is None else U.shape[1], H, _address(x), x_row, x_time,
+        facts.number, B, T, facts.gates * H if U is None else U.shape[1], H, R, _address(x), x_row, x_time,
         _address(U), _address(w), _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest),
-        y.data_ptr(), saved.data_ptr(), gy.data_ptr(), gy_row, gy_time, gh.data_ptr(), _address(gc),
-        *(out.data_ptr() if want else 0 for out, want in zip(outputs[:5], wanted, strict=True)),
-        *(out.data_ptr() for out in outputs[5:]), torch.get_num_threads(),
+        y.data_ptr(), saved.data_ptr(), _saved_row(facts, H, options[2], y.itemsize), gy.data_ptr(), gy_row, gy_time,
+        gh.data_ptr(), _address(gc), *ours, *(out.data_ptr() for out in outputs[5:7]), *theirs,
+        torch.get_num_threads(),
     )  # fmt: skip
     return outputs
 
 
 def _fake_back(
     kind: str, x: Tensor | None, U: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor, gy: Tensor, gh: Tensor,
-    gc: Tensor | None, wanted: list[bool],
-) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of x, U, b, w, extra (empty where they are not wanted), h0 and c0."""
-    B, T, H = y.shape
+    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
+    gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of x, U, b, w, extra (empty where they are not wanted), h0, c0 and the options."""
+    B, T, R = y.shape
+    H = _width(KINDS[kind], w, h0)
     N = KINDS[kind].gates * H
     D = N if U is None else U.shape[1]
-    shapes = ((B, T, D), (N, D), (N,), (N, H), (H,))
-    some = [y.new_empty(shape if want else (0,)) for shape, want in zip(shapes, wanted, strict=True)]
-    return *some, y.new_empty((B, H)), y.new_empty((B, H) if c0 is not None else (0,))
+    shapes: list[tuple[int, ...]] = [(B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H)]
+    shapes += [shape for _, shape in _shapes(KINDS[kind], H, R)]
+    needed = [*wanted, True, c0 is not None, *(given is not None for given in options)]
+    return [y.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needed, strict=True)]
 
 
 _forward = define(
-    "gated(str kind, Tensor x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0, Tensor lengths,"
-    " Tensor reset, bool save) -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
+    "gated(str kind, Tensor x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0,"
+    " Tensor?[] options, Tensor lengths, Tensor reset, bool save)"
+    " -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
     _run,
     _fake,
 )
 _backward = define(
-    "gated_back(str kind, Tensor? x, Tensor? U, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0, Tensor lengths,"
-    " Tensor reset, Tensor y, Tensor saved, Tensor gy, Tensor gh, Tensor? gc, bool[] wanted)"
-    " -> (Tensor gx, Tensor gU, Tensor gb, Tensor gw, Tensor gextra, Tensor gh0, Tensor gc0)",
+    "gated_back(str kind, Tensor? x, Tensor? U, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0, Tensor?[] options,"
+    " Tensor lengths, Tensor reset, Tensor y, Tensor saved, Tensor gy, Tensor gh, Tensor? gc, bool[] wanted)"
+    " -> Tensor[]",
     _run_back,
     _fake_back,
 )
