@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-GATES = {"tanh": 1, "gru": 3, "lstm": 4}
+GATES = {"tanh": 1, "gru": 3, "lstm": 4, "lstm_norm": 4}
 
 
 def gated(cell: str, B: int, T: int, D: int, K: int, directions: int = 1) -> dict[str, Array]:

@@ -115,7 +115,7 @@ def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed,
     for i, (library, case) in enumerate(row.peers):
         path = folder / f"peer{i}.npz"
         workers[library].ask(do="prepare", case=case, path=str(path))
-        if not row.upper:
+        if library != "elman":
             _compare(row, folder / "ours.npz", path, library)
         peers.append(Timed(workers[library], case))
     return ours, peers

@@ -149,6 +149,18 @@ def _mamba() -> list[Row]:
     ]
 
 
+def _normed() -> list[Row]:
+    """The layer-norm LSTM against a loop in Torch; and our plain LSTM's time over it."""
+    sizes = SMALL[0]
+    case = gated("lstm_norm", "train", *sizes)
+    loop = Row(f"train layer-norm lstm ({shape(*sizes)})", case, (("torch", case),), 5, 7)
+    plain = (("elman", gated("lstm", "train", *sizes)),)
+    return [
+        loop,
+        Row(f"train layer-norm lstm: the plain lstm's time over its ({shape(*sizes)})", case, plain, 0.7, 0.85),
+    ]
+
+
 ROWS = [
     *_products(),
     *_training(),
@@ -159,4 +171,5 @@ ROWS = [
     *_growth(),
     *_recompute(),
     *_mamba(),
+    *_normed(),
 ]

@@ -26,9 +26,9 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
-    core = from_torch(module(case, arrays)).cores[0]
+    core = _normed(case, arrays) if case["cell"] == "lstm_norm" else from_torch(module(case, arrays)).cores[0]
     x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
-    leaves = [core.U, core.W, core.b, *([core.c] if case["cell"] == "gru" else [])]
+    leaves = [core.U, core.W, core.b, *(p for name, p in core.named_parameters() if name not in ("U", "W", "b"))]
     if "every" in case:
         core = elman.Recompute(core, case["every"])
     if case["mode"] == "forward":
@@ -36,6 +36,13 @@ def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     if case["mode"] == "saved":
         return lambda: _saved(core, x.requires_grad_()), lambda megabytes: {}
     return trained(lambda x: core.scan(x)[0], x, leaves, g), named(["y", "gx", "gU", "gW", "gb"])
+
+
+def _normed(case: dict[str, Any], arrays: dict[str, inputs.Array]) -> elman.Core:
+    core = elman.cell("lstm", case["D"], case["K"], layer_norm=True)
+    for name in ("U", "W", "b"):
+        core.get_parameter(name).data.copy_(torch.from_numpy(arrays[name]))
+    return core
 
 
 def _saved(core: elman.Core, x: Tensor) -> float:

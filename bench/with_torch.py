@@ -58,11 +58,33 @@ def named(names: list[str], time_first: bool = False) -> Outputs:
 
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
+    if case["cell"] == "lstm_norm":
+        return _normed(arrays, case["K"])
     layer, x, g = module(case, arrays), torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["g"])
     if case["mode"] == "forward":
         return inferred(lambda x: layer(x)[0], x), named(["y"], True)
     leaves = [layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0]
     return trained(lambda x: layer(x)[0], x, leaves, g), named(["y", "gx", "gU", "gW", "gb"], True)
+
+
+def _normed(arrays: dict[str, inputs.Array], K: int) -> tuple[Run, Outputs]:
+    """A loop over the layer-norm LSTM's cell, which torch.nn does not have, with the input's part outside of it."""
+    x, g, U, W, b = (torch.from_numpy(arrays[k]) for k in ("x", "g", "U", "W", "b"))
+    gains = [torch.ones(4 * K), torch.ones(4 * K), torch.ones(K), torch.zeros(K)]
+    leaves = [p.requires_grad_() for p in (U, W, b, *gains)]
+
+    def forward(x: Tensor) -> Tensor:
+        gain_U, gain_W, gain_c, b_c = gains
+        u = F.layer_norm(F.linear(x, U), (4 * K,), gain_U, b)
+        h, c, hs = x.new_zeros(x.shape[1], K), x.new_zeros(x.shape[1], K), []
+        for ut in u.unbind(0):
+            i, f, n, o = (ut + F.layer_norm(F.linear(h, W), (4 * K,), gain_W)).chunk(4, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(n)
+            h = torch.sigmoid(o) * torch.tanh(F.layer_norm(c, (K,), gain_c, b_c))
+            hs.append(h)
+        return torch.stack(hs)
+
+    return trained(forward, x, leaves, g), named(["y", "gx", "gU", "gW", "gb"], True)
 
 
 def _ragged(case: dict[str, Any]) -> tuple[Run, Outputs]:
