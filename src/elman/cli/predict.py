@@ -24,14 +24,22 @@ def run(arguments: Sequence[str]) -> int:
     if given.out is None:
         sys.stdout.writelines(lines)
         return 0
-    try:
-        with Path(given.out).open("x", encoding="utf-8") as file:
-            file.writelines(lines)
-    except FileExistsError as error:
-        raise InputError(f"{given.out} exists; it is not overwritten. Choose another --out.") from error
-    except OSError as error:
-        raise FileError(f"cannot write {given.out}: {error}") from error
+    _write(Path(given.out), lines)
     return 0
+
+
+def _write(path: Path, lines: Iterator[str]) -> None:
+    """Under another name until it is whole; what is there already stays."""
+    if path.exists():
+        raise InputError(f"{path} exists; it is not overwritten. Choose another --out.")
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+        temporary.rename(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileError(f"cannot write {path}: {error}") from error
 
 
 def _lines(model: Any, found: Any, posteriors: bool) -> Iterator[str]:
