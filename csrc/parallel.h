@@ -23,6 +23,9 @@ extern bool forked;
 
 namespace elman::ELMAN_NS {
 
+// Multiply-adds that take about as long as it takes to wake a second thread.
+constexpr int64_t worth_a_thread = 1 << 19;
+
 // f(first, end) for pieces of [0, tasks). What a task computes must not depend on the piece it is in.
 template <class F>
 void parallel(int threads, int64_t tasks, const F& f) {
