@@ -86,11 +86,11 @@ def test_values_and_gradients(name: str, options: dict[str, Any]) -> None:
 
 @some_cases
 def test_more_steps_than_a_chunk_and_two_threads(name: str, options: dict[str, Any]) -> None:
-    core = build(name, 3, 6, options)
     torch.set_num_threads(2)
     try:
-        compare(core, *drawn(core, 2, 600, 3))
-        compare(core, *drawn(core, 9, 40, 3))
+        for B, T, H in ((2, 600, 6), (9, 40, 48)):
+            core = build(name, 3, H, options)
+            compare(core, *drawn(core, B, T, 3))
     finally:
         torch.set_num_threads(1)
 
@@ -127,8 +127,8 @@ class Scanned(torch.nn.Module):
 @every_case
 def test_bits(name: str, options: dict[str, Any]) -> None:
     """Law 8: alone, in a batch, cut in time, on one thread or two."""
-    core = build(name, 3, 17, options, torch.float32)
-    x, state, lengths, reset = drawn(core, 17, 6, 3, torch.float32)
+    core = build(name, 3, 41, options, torch.float32)
+    x, state, lengths, reset = drawn(core, 17, 24, 3, torch.float32)
     with torch.no_grad():
         y, last = core.scan(x, state, lengths=lengths, reset=reset)
         for threads, (first, count) in itertools.product((1, 2), ((0, 1), (3, 2), (5, 3), (8, 8), (0, 17))):
@@ -136,7 +136,7 @@ def test_bits(name: str, options: dict[str, Any]) -> None:
             rows = slice(first, first + count)
             now = states.map(lambda s, rows=rows: s[rows], state)
             pieces = []
-            for a, b in ((0, 2), (2, 3), (3, 6)):
+            for a, b in ((0, 2), (2, 3), (3, 24)):
                 piece, now = core.scan(
                     x[rows, a:b], now, lengths=(lengths[rows] - a).clamp(0, b - a), reset=reset[rows, a:b]
                 )
