@@ -196,7 +196,7 @@ class Run {
         f.u = u + j * before * L;
         f.extra = load<Vec<T>>(extra + j * L);
         f.peephole = peephole_ ? peephole_.get() + j * L : nullptr;
-        if (!P_) f.h = load<Vec<T>>(h + j * L);
+        f.h = Cell::has_c ? Vec<T>{} : load<Vec<T>>(h + j * L);  // a cell with c goes by that
         if constexpr (!last) {
           store(q + j * L, Cell::template between<T>(a, f));
           store(z + j * L, f.z);

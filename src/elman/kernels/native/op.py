@@ -73,7 +73,8 @@ class _Once(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: Callable[..., Any], *args: Any) -> Any:
-        return run(*args)
+        found = run(*args)
+        return tuple(found) if isinstance(found, list) else found  # in a list autograd would not look for tensors
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
