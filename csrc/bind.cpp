@@ -190,6 +190,12 @@ void bind(nb::module_& m, const std::string& suffix) {
                            threads);
   });
 
+  def("norm_back", [](int64_t M, int64_t N, Address x, Address gain, Address mean, Address scale, Address gy, bool centred,
+                      Address gx, Address ggain, Address gbias, int threads) {
+    kernels().of<T>().norm_back(M, N, at<T>(x), at<T>(gain), at<T>(mean), at<T>(scale), at<T>(gy), centred, at<T>(gx),
+                                at<T>(ggain), at<T>(gbias), threads);
+  });
+
   using P = Program<T>;
   nb::class_<P>(m, ("Program" + suffix).c_str())
       .def("slot", &P::slot)

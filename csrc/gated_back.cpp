@@ -45,7 +45,7 @@ class RunBack {
   // x, h and q are panels, [pair of vectors of columns][row][2][lanes].
   struct Work {
     int64_t rows;
-    Buffer<T> x, h, q, gy, g, gx;
+    Buffer<T> x, h, q, gy, g, gx, inner;
     Buffer<T> gU, gb, gw, gextra, gpeephole, ggain, ggain_c, gbias_c, gP;
   };
 
@@ -122,6 +122,7 @@ class RunBack {
     w.ggain = zeros<T>(Cell::gates * wide_);
     w.ggain_c = zeros<T>(wide_);
     w.gbias_c = zeros<T>(wide_);
+    if (gain_c_) w.inner = zeros<T>(3 * wide_);
     if (P_) w.gP = zeros<T>(p_.R * wide_);
     if (p_.gU) w.x = zeros<T>(rows * columns_), w.gU = zeros<T>(Cell::gates * p_.H * columns_);
     if (input_) w.gx = allocate<T>(rows * ldx_);
@@ -298,8 +299,8 @@ class RunBack {
     T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<T> b = saved(t, rank);
     const T* save = b.save;
-    Buffer<T> inner;
-    if (gain_c_) inner = through_norm(save, gy, dh_in, work);
+    const T* inner = gain_c_ ? work.inner.get() : nullptr;
+    if (gain_c_) through_norm(save, gy, dh_in, work);
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
       b.save = save + n;
@@ -312,7 +313,7 @@ class RunBack {
         b.D = b.D + load_some(dh_in + n, units);
       }
       if (Cell::has_c) b.c = load_some(c + n, units), b.dc = load_some(dc_in + n, units);
-      if (inner) b.tanh_c = load<Vec<T>>(inner.get() + n), b.through = load<Vec<T>>(inner.get() + wide_ + n);
+      if (inner) b.tanh_c = load<Vec<T>>(inner + n), b.through = load<Vec<T>>(inner + wide_ + n);
       Cell::template backward<T>(b);
       // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
       for (int i = ready; i < Cell::gates; ++i) store_some(g + (own(i) ? sum_slot(i) : input_slot(i)) * wide_ + n, b.g[i], units);
@@ -338,12 +339,11 @@ class RunBack {
   }
 
   // tanh(LN(c)), and the gradient that comes through it to c, for the units of a row.
-  Buffer<T> through_norm(const T* save, const T* gy, const T* dh, Work& work) const {
+  void through_norm(const T* save, const T* gy, const T* dh, Work& work) const {
     if constexpr (Cell::has_c) {
       const int64_t H = p_.H;
       const T *c = save + Cell::gates * padded_, *o = save + Cell::at_o * padded_;
-      auto inner = zeros<T>(3 * wide_);
-      T *t = inner.get(), *through = t + wide_, *x = through + wide_;
+      T *t = work.inner.get(), *through = t + wide_, *x = through + wide_;
       const Moments<T> m = moments<T>(H, 1, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
       for (int64_t n = 0; n < H; n += L) {
         const Vec<T> gain = load<Vec<T>>(gain_c_.get() + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
@@ -361,9 +361,6 @@ class RunBack {
       const T first = sum_units<T>(H, [&](int64_t n) { return at(through + n); }) / T(H);
       const T second = sum_units<T>(H, [&](int64_t n) { return at(through + n) * at(x + n); }) / T(H);
       for (int64_t n = 0; n < H; n += L) store(through + n, Vec<T>((at(through + n) - first - at(x + n) * second) * m.scale));
-      return inner;
-    } else {
-      return nullptr;
     }
   }
 

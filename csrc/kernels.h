@@ -151,6 +151,11 @@ template <class T>
 using Norm = void(int64_t M, int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean,
                   T* scale, int threads);
 
+// Its gradients: gx (M, N), ggain and gbias (N).
+template <class T>
+using NormBack = void(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, const T* scale, const T* gy,
+                      bool centred, T* gx, T* ggain, T* gbias, int threads);
+
 // A stream: steps appended once, with the weights they pack, then run for every input of B rows. A slot is a (B, width)
 // array; methods that return an int return the slot they fill. Kinds, gates and extra are those of a gated loop.
 template <class T>
@@ -194,6 +199,7 @@ struct Table {
   HmmFilterBack<T>* hmm_filter_back;
   Viterbi<T>* viterbi;
   Norm<T>* norm;
+  NormBack<T>* norm_back;
   NewProgram<T>* program;
 };
 

@@ -40,6 +40,42 @@ void norm(int64_t M, int64_t N, const T* x, const T* gain, const T* bias, T eps,
   });
 }
 
+// With v = (x - mean) * scale and gv = gain * gy: gx = scale * (gv - mean(gv) - v * mean(gv * v)), the first mean only if
+// centred; ggain = sum of gy * v, gbias = sum of gy over the rows, in groups that do not depend on the threads.
+template <class T>
+void norm_back(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, const T* scale, const T* gy, bool centred,
+               T* gx, T* ggain, T* gbias, int threads) {
+  constexpr int64_t L = lanes<T>, groups = 16;
+  const int64_t padded = (N + L - 1) / L * L;
+  const auto sums = zeros<T>(groups * 2 * padded);
+  parallel(threads, groups, [&](int64_t first, int64_t end) {
+    for (int64_t group = first; group < end; ++group)
+      for (int64_t m = M * group / groups; m < M * (group + 1) / groups; ++m) {
+        const T *xm = x + m * N, *gm = gy + m * N;
+        const auto v = [=](int64_t n) { return (load_some(xm + n, N - n) - mean[m]) * scale[m]; };
+        const auto gv = [=](int64_t n) { return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n); };
+        const T a = centred ? sum_units<T>(N, gv) / T(N) : T(0);
+        const T b = sum_units<T>(N, [=](int64_t n) { return gv(n) * v(n); }) / T(N);
+        T *to = sums.get() + group * 2 * padded, *too = to + padded;
+        for (int64_t n = 0; n < N; n += L) {
+          const Vec<T> vn = v(n), g = load_some(gm + n, N - n);
+          store_some(gx + m * N + n, Vec<T>((gv(n) - a - vn * b) * scale[m]), N - n);
+          store(to + n, Vec<T>(load<Vec<T>>(to + n) + g * vn));
+          store(too + n, Vec<T>(load<Vec<T>>(too + n) + g));
+        }
+      }
+  });
+  for (int64_t n = 0; n < N; ++n) {
+    ggain[n] = gbias[n] = T(0);
+    for (int64_t group = 0; group < groups; ++group) {
+      ggain[n] += sums[group * 2 * padded + n];
+      gbias[n] += sums[(group * 2 + 1) * padded + n];
+    }
+  }
+}
+
+template NormBack<float> norm_back<float>;
+template NormBack<double> norm_back<double>;
 template Norm<float> norm<float>;
 template Norm<double> norm<double>;
 

@@ -24,6 +24,7 @@ template <class T> HmmFilter<T> hmm_filter;
 template <class T> HmmFilterBack<T> hmm_filter_back;
 template <class T> Viterbi<T> viterbi;
 template <class T> Norm<T> norm;
+template <class T> NormBack<T> norm_back;
 template <class T> NewProgram<T> program;
 
 template <class T>
@@ -48,6 +49,7 @@ constexpr Table<T> table{
     hmm_filter_back<T>,
     viterbi<T>,
     norm<T>,
+    norm_back<T>,
     program<T>,
 };
 

@@ -55,8 +55,10 @@ def equations(kind: str, weights: tuple[Tensor, ...]) -> Step:
 
     def lstm(u: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         h, c = state
-        i, f, g, o = (u + h @ weights[0].t()).chunk(4, 1)
-        c = s(f) * c + s(i) * torch.tanh(g)
+        *first, g, o = (u + h @ weights[0].t()).chunk(KINDS[kind].gates, 1)
+        i = s(first[0])
+        f = 1 - i if "coupled" in kind else s(first[1])
+        c = f * c + i * (s(g) if "logistic" in kind else torch.tanh(g))
         h = s(o) * torch.tanh(c)
         return h, (h, c)
 
@@ -67,7 +69,7 @@ def equations(kind: str, weights: tuple[Tensor, ...]) -> Step:
         h = (1 - f) * h + f * torch.tanh(un + (f * h) @ wn.t())
         return h, (h,)
 
-    return {"gru": gru, "gru_before": gru, "lstm": lstm, "mgu": mgu}.get(kind, simple)
+    return {"gru": gru, "gru_before": gru, "mgu": mgu}.get(kind, lstm if kind.startswith("lstm") else simple)
 
 
 def reference(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect
+from elman.kernels.native.op import SUFFIX, define, expect, once
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -32,14 +32,8 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, mean, scale = ctx.saved_tensors
-        v = (x - mean.unsqueeze(-1)) * scale.unsqueeze(-1)
-        gv = gy if gain is None else gy * gain
-        gx = gv - v * (gv * v).mean(-1, keepdim=True)
-        if ctx.centred:
-            gx = gx - gv.mean(-1, keepdim=True)
-        axes = tuple(range(gy.ndim - 1))
-        ggain = None if gain is None else (gy * v).sum(axes)
-        return gx * scale.unsqueeze(-1), ggain, gy.sum(axes) if ctx.has_bias else None, None, None
+        gx, ggain, gbias = once(_backward, x, gain, mean, scale, gy, ctx.centred)
+        return gx, None if gain is None else ggain, gbias if ctx.has_bias else None, None, None
 
 
 def _run(
@@ -66,8 +60,34 @@ def _fake(
     return x.new_empty(x.shape), x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 
 
+def _run_back(
+    x: Tensor, gain: Tensor | None, mean: Tensor, scale: Tensor, gy: Tensor, centred: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    expect("gy", gy, x.shape, x.dtype)
+    x, gy, gain = x.contiguous(), gy.contiguous(), None if gain is None else gain.contiguous()
+    gx, ggain, gbias = _fake_back(x, gain, mean, scale, gy, centred)
+    getattr(_native, "norm_back" + SUFFIX[x.dtype])(
+        mean.numel(), x.shape[-1], x.data_ptr(), 0 if gain is None else gain.data_ptr(), mean.data_ptr(),
+        scale.data_ptr(), gy.data_ptr(), centred, gx.data_ptr(), ggain.data_ptr(), gbias.data_ptr(),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return gx, ggain, gbias
+
+
+def _fake_back(
+    x: Tensor, gain: Tensor | None, mean: Tensor, scale: Tensor, gy: Tensor, centred: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return x.new_empty(x.shape), x.new_empty(x.shape[-1:]), x.new_empty(x.shape[-1:])
+
+
 _forward = define(
     "norm(Tensor x, Tensor? gain, Tensor? bias, float eps, bool centred) -> (Tensor y, Tensor mean, Tensor scale)",
     _run,
     _fake,
+)
+_backward = define(
+    "norm_back(Tensor x, Tensor? gain, Tensor mean, Tensor scale, Tensor gy, bool centred)"
+    " -> (Tensor gx, Tensor ggain, Tensor gbias)",
+    _run_back,
+    _fake_back,
 )
