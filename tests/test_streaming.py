@@ -53,7 +53,7 @@ def check(core: Core, rows: int, *, native: bool) -> None:
 def test_every_cell_streams_as_it_scans(name, options, rows):
     torch.manual_seed(0)
     plain = options.get("form", "plain") == "plain" and not options.get("layer_norm", False)
-    plain = plain and not {"peephole", "coupled", "projection", "candidate"} & set(options)
+    plain = plain and not {"peephole", "projection"} & set(options)
     check(cell(name, 5, 5, **options), rows, native=name in NATIVE_CELLS and plain)
 
 

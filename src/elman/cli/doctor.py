@@ -38,7 +38,13 @@ GATED: dict[str, tuple[str, dict[str, Any]]] = {
     "rate_relu": ("rate", {"phi": "relu"}),
     "gru": ("gru", {}),
     "gru_before": ("gru", {"reset_after": False}),
+    "gru, normed": ("gru", {"layer_norm": True}),
+    "gru_before, normed": ("gru", {"reset_after": False, "layer_norm": True}),
     "lstm": ("lstm", {}),
+    "lstm_logistic": ("lstm", {"candidate": "logistic"}),
+    "lstm_coupled": ("lstm", {"coupled": True}),
+    "lstm_coupled_logistic": ("lstm", {"coupled": True, "candidate": "logistic"}),
+    "lstm, all options": ("lstm", {"peephole": True, "projection": 4, "layer_norm": True}),
     "mgu": ("mgu", {}),
 }
 
@@ -168,6 +174,22 @@ def _problems() -> Iterator[tuple[str, Problem]]:
             f"{name}, constant",
             _problem(lambda a, b, h0: kernels.linear_scan(a, b, h0, lengths, reset), a[0, 0], b, h0),
         )
+    yield (
+        "convolution",
+        _problem(
+            lambda x, w, b, before: kernels.convolution(x, w, b, before, lengths, reset),
+            *(random(*shape) for shape in ((B, T, C), (4, C), (C,), (B, 3, C))),
+        ),
+    )
+    yield (
+        "selective_scan",
+        _problem(
+            lambda x, delta, A, b, c, h0: kernels.selective_scan(
+                x, delta.sigmoid(), -A.exp(), b, c, h0, lengths, reset
+            ),
+            *(random(*shape) for shape in ((B, T, C), (B, T, C), (C, 3), (B, T, 3), (B, T, 3), (B, C, 3))),
+        ),
+    )
     start, transition, state = random(C).softmax(-1), random(C, C).softmax(-1), random(B, C).softmax(-1)
     yield (
         "hmm_filter",
