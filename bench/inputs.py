@@ -7,6 +7,10 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 GATES = {"tanh": 1, "gru": 3, "lstm": 4, "lstm_norm": 4}
 
+NORM_GAIN = (
+    0.1  # of W h' in the layer-norm LSTM: with 1 the random network is chaotic, and no two float32 results agree
+)
+
 
 def gated(cell: str, B: int, T: int, D: int, K: int, directions: int = 1) -> dict[str, Array]:
     """x (T, B, D), the weights of one layer in PyTorch's order and scale, and the gradient g (T, B, K) that arrives."""

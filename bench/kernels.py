@@ -201,7 +201,8 @@ FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:>6}"
 
 
 def _line(r: dict[str, Any]) -> str:
-    must, aim = ("", "") if r["must"] is None else (f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']}", r["aim"])
+    must = "" if r["must"] is None else f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']}"
+    aim = "" if r["aim"] is None else r["aim"]
     verdict = {None: "", True: "ok", False: "MISSED"}[r["reached"]]
     spread = f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}"
     cells = (

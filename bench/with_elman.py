@@ -42,6 +42,7 @@ def _normed(case: dict[str, Any], arrays: dict[str, inputs.Array]) -> elman.Core
     core = elman.cell("lstm", case["D"], case["K"], layer_norm=True)
     for name in ("U", "W", "b"):
         core.get_parameter(name).data.copy_(torch.from_numpy(arrays[name]))
+    core.get_parameter("gain_W").data.fill_(inputs.NORM_GAIN)
     return core
 
 

@@ -70,7 +70,7 @@ def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
 def _normed(arrays: dict[str, inputs.Array], K: int) -> tuple[Run, Outputs]:
     """A loop over the layer-norm LSTM's cell, which torch.nn does not have, with the input's part outside of it."""
     x, g, U, W, b = (torch.from_numpy(arrays[k]) for k in ("x", "g", "U", "W", "b"))
-    gains = [torch.ones(4 * K), torch.ones(4 * K), torch.ones(K), torch.zeros(K)]
+    gains = [torch.ones(4 * K), torch.full((4 * K,), inputs.NORM_GAIN), torch.ones(K), torch.zeros(K)]
     leaves = [p.requires_grad_() for p in (U, W, b, *gains)]
 
     def forward(x: Tensor) -> Tensor:
