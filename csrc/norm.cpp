@@ -33,6 +33,7 @@ ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias,
 template <class T>
 void norm(int64_t M, int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean, T* scale,
           int threads) {
+  prefer_huge_pages(y, M * N * sizeof(T));
   const int64_t chunk = std::max<int64_t>(4096 / std::max<int64_t>(N, 1), 1);
   parallel(threads, (M + chunk - 1) / chunk, [&](int64_t first, int64_t end) {
     for (int64_t m = first * chunk; m < std::min(end * chunk, M); ++m)
@@ -48,6 +49,7 @@ void norm_back(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, c
   constexpr int64_t L = lanes<T>, groups = 16;
   const int64_t padded = (N + L - 1) / L * L;
   const auto sums = zeros<T>(groups * 2 * padded);
+  prefer_huge_pages(gx, M * N * sizeof(T));
   parallel(threads, groups, [&](int64_t first, int64_t end) {
     for (int64_t group = first; group < end; ++group)
       for (int64_t m = M * group / groups; m < M * (group + 1) / groups; ++m) {

@@ -184,15 +184,17 @@ class Stream:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
         self.batch_size = batch_size
-        model = copy.deepcopy(module).eval().requires_grad_(False)
-        self._embed: Any = getattr(model, "embed", None)
-        readout: Any = getattr(model, "readout", None)
-        core: Any = model if self._embed is None else model.core
+        model: Any = _frozen(module) if module.training else module
+        whole = hasattr(model, "embed")
+        core, readout = (model.core, model.readout) if whole else (model, None)
         if not core.causal:
             raise InputError(
                 f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
             )
-        self._engine = _native(core, readout, batch_size) or _Scanned(core, batch_size)
+        # Packing copies the weights; what is not packed has to be copied here.
+        self._engine = _native(core, readout, batch_size) or _Scanned(_frozen(core), batch_size)
+        self._embed: Any = _frozen(model.embed) if whole else None
+        readout = _frozen(readout) if whole else None
         self._finish: Any = readout.distribution if self.native and hasattr(readout, "_stream") else readout
 
     @property
@@ -286,6 +288,11 @@ class _Scanned:
 
     def set(self, state: State) -> None:
         self._state = states.map(Tensor.clone, state)
+
+
+def _frozen(module: Any) -> Any:
+    """A copy that later changes of the module do not reach."""
+    return copy.deepcopy(module).eval().requires_grad_(False)
 
 
 def _native(core: Any, readout: Any, batch_size: int) -> _Native | None:
