@@ -70,7 +70,8 @@ class Sampling:
             scores[seen] *= self.repetition_penalty
         if self.temperature == 0:
             return int(scores.argmax())
-        p = np.exp((scores - scores.max()) / self.temperature)
+        scores -= scores.max()
+        p = np.exp(scores if self.temperature == 1 else scores / self.temperature)
         if 0 < self.top_k < len(p) or self.top_p < 1:
             return self._among_the_top(p, u)
         return _at(p.cumsum(), u)
@@ -95,8 +96,8 @@ class Sampler:
         self.stepper = _stepper(model, start.core, len(start.token))
         self.token = start.token.numpy().copy()
         self.seen = start.seen.numpy().copy()
-        self.draws = start.draws.numpy().copy()
-        self.generators = [generator(int(seed), int(drawn)) for seed, drawn in self.draws]
+        self.start, self.drawn = start.draws.numpy().copy(), 0
+        self.generators = [generator(int(seed), int(drawn)) for seed, drawn in self.start]
 
     def next(self) -> NDArray[np.int64]:
         """The next symbol (B,) of each row."""
@@ -105,17 +106,17 @@ class Sampler:
             self.settings.choose(row, seen, g.random())
             for row, seen, g in zip(logits, self.seen, self.generators, strict=True)
         ]
+        for seen, symbol in zip(self.seen, chosen, strict=True):
+            seen[symbol] = True
+        self.drawn += 1
         self.token = np.array(chosen)
-        self.seen[np.arange(len(chosen)), self.token] = True
-        self.draws[:, 1] += 1
         return self.token
 
     @property
     def state(self) -> Carried:
         """What the rows go on from."""
-        return Carried(
-            self.stepper.state, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, self.draws))
-        )
+        draws = self.start + np.array([0, self.drawn])
+        return Carried(self.stepper.state, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, draws)))
 
 
 class _Streamed:
@@ -125,7 +126,9 @@ class _Streamed:
         linear = model.readout.linear
         dense = Dense(linear.input_size, linear.output_size)
         dense.U, dense.b = linear.weight, linear.bias
-        self.stream = Stream(Stack(model.core, dense), batch_size)
+        whole = Stack(model.core, dense)
+        whole.training = dense.training = model.training  # not whole.train(...): that would change the model's core
+        self.stream = Stream(whole, batch_size)
         self.stream.state = (state, ())
         self.embedding = model.embed.weight.detach().numpy().copy()
 

@@ -184,7 +184,7 @@ class Stream:
         if batch_size < 1:
             raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
         self.batch_size = batch_size
-        model: Any = _frozen(module) if module.training else module
+        model: Any = _frozen(module) if any(part.training for part in module.modules()) else module
         whole = hasattr(model, "embed")
         core, readout = (model.core, model.readout) if whole else (model, None)
         if not core.causal:
