@@ -194,8 +194,8 @@ class Stream:
         # Packing copies the weights; what is not packed has to be copied here.
         self._engine = _native(core, readout, batch_size) or _Scanned(_frozen(core), batch_size)
         self._embed: Any = _frozen(model.embed) if whole else None
-        readout = _frozen(readout) if whole else None
-        self._finish: Any = readout.distribution if self.native and hasattr(readout, "_stream") else readout
+        finish: Any = _frozen(readout) if whole else None
+        self._finish = finish.distribution if self.native and hasattr(finish, "_stream") else finish
 
     @property
     def native(self) -> bool:
