@@ -134,6 +134,8 @@ def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
         (["predict", "run", "none.csv"], "no file or folder none.csv"),
         (["predict", "run", "a.csv", "--out", "states.csv"], "states.csv exists"),
         (["predict", "run", "a.csv", "--out", "no/where.csv"], "cannot write"),
+        (["predict", "run", "a.csv", "--out", "a.csv/below.csv"], "cannot write"),
+        (["predict", "run", "three.csv", "--out", "new.csv"], "3 features"),
         (["predict", "lm", "a.csv"], "no hidden Markov model"),
         (["predict", "nothing", "a.csv"], "no folder nothing"),
         (["evaluate", "broken", "a.csv"], "truncated"),
@@ -144,6 +146,7 @@ def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
         assert main(arguments) == 2, arguments
         captured = capfd.readouterr()
         assert message in captured.err and "Traceback" not in captured.err and captured.out == "", arguments
+    assert not list(here.glob("new.csv*")), "part of a file was left behind"
 
 
 def test_two_states_find_the_vowels(capfd):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,10 @@ def _write(path: Path, lines: Iterator[str]) -> None:
             file.writelines(lines)
         temporary.rename(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FileError(f"cannot write {path}: {error}") from error
+    finally:  # also when the observations turn out to be bad, or Ctrl-C comes
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def _lines(model: Any, found: Any, posteriors: bool) -> Iterator[str]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
+from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
 
 
 def convolution(
@@ -32,8 +32,7 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         x, window = ctx.saved_tensors[0], ctx.saved_tensors[3]
-        if gy is None:  # one zero that is read again and again, instead of a tensor of them
-            gy = x.new_zeros((1, 1, x.shape[2])).expand(x.shape)
+        gy = no_gradient(x) if gy is None else gy
         if glast is None:
             glast = torch.zeros_like(window)
         return *once(_backward, *ctx.saved_tensors, gy, glast), None, None

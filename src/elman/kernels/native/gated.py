@@ -12,7 +12,7 @@ from torch import Tensor
 from elman import _native
 from elman import state as states
 from elman.errors import UnknownNameError
-from elman.kernels.native.op import SUFFIX, define, expect, once, rows
+from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, rows
 from elman.state import State
 
 Options = tuple[Tensor | None, ...]
@@ -92,8 +92,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
         x, U, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
-        if gy is None:  # a row of zeros that is read again and again, instead of a tensor of them
-            gy = torch.zeros_like(h0[:1]).unsqueeze(1).expand(y.shape)
+        gy = no_gradient(y) if gy is None else gy
         gh = torch.zeros_like(h0) if gh is None else gh
         if c0 is not None:
             gc = torch.zeros_like(c0) if gc is None else gc

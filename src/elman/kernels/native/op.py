@@ -68,6 +68,11 @@ def over_rows(x: Tensor) -> Tensor:
     return x.cumsum(0)[-1] if len(x) else x.sum(0)
 
 
+def no_gradient(like: Tensor) -> Tensor:
+    """Zeros of the shape of `like` (B, T, C): one row that is read again and again, instead of a tensor of them."""
+    return like.new_zeros((1, 1, like.shape[2])).expand(like.shape)
+
+
 class _Once(torch.autograd.Function):
     """A backward pass that says what to do when it is differentiated again."""
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
+from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -53,8 +53,7 @@ class _LinearScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gh: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         a, h0, lengths, reset, h = ctx.saved_tensors
-        if gh is None:  # a row of zeros that is read again and again, instead of a tensor of them
-            gh = torch.zeros_like(h0[:1]).unsqueeze(1).expand(h.shape)
+        gh = no_gradient(h) if gh is None else gh
         if glast is None:
             glast = torch.zeros_like(h0)
         ga, gb, gh0 = once(_backward, a, h0, lengths, reset, h, gh, glast)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, output, over_rows, rows
+from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
 
 EVERY = 32  # steps between two states that are kept for the way back: D * N / 32 numbers a step, at N = 16 half of x
 
@@ -34,8 +34,7 @@ class _SelectiveScan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         x, h0 = ctx.saved_tensors[0], ctx.saved_tensors[5]
-        if gy is None:  # one zero that is read again and again, instead of a tensor of them
-            gy = x.new_zeros((1, 1, x.shape[2])).expand(x.shape)
+        gy = no_gradient(x) if gy is None else gy
         if glast is None:
             glast = torch.zeros_like(h0)
         return *once(_backward, *ctx.saved_tensors, gy, glast), None, None
