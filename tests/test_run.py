@@ -213,19 +213,42 @@ def test_the_markov_model_is_fitted_by_the_same_verb(config):
         (TEXT, {"data": {"batch_size": 0}}, "batch_size is 0"),
         (TEXT, {"training": {"steps": 0}}, "steps is 0"),
         (TEXT, {"model": {"size": 0}}, "size"),
+        (TEXT, {"model": {"embedding_size": -1}}, r"model\.embedding_size is -1"),
+        (TEXT, {"model": {"readout_dropout": 1.5}}, "probability 1.5"),
+        (TEXT, {"model": {"embedding_dropout": -0.1}}, "probability -0.1"),
+        (TEXT, {"model": {"readout_dropout": 2.0, "cutoffs": [4]}}, "probability 2.0"),
+        (TEXT, {"training": {"sample_prompt": "Zebra"}}, r"training\.sample_prompt cannot be used.*'Z'"),
+        (TEXT, {"training": {"sample_prompt": "Zebra"}, "model": {"cell": "markov"}}, r"training\.sample_prompt"),
+        (TEXT, {"training": {"sample_tokens": -1}}, r"training\.sample_tokens is -1"),
+        (TEXT, {"training": {"patience": -1}}, r"training\.patience is -1"),
+        (TEXT, {"training": {"checkpoint_every": -1}}, r"training\.checkpoint_every is -1"),
+        (TEXT, {"optim": {"betas": (2.0, 3.0)}}, r"optim\.betas"),
+        (TEXT, {"data": {"min_count": 0}}, r"data\.min_count is 0"),
+        (TEXT, {"data": {"min_count": 10_000}}, "nothing in the training text occurs 10000 times"),
+        (TEXT, {"data": {"vocabulary": "bpe", "vocabulary_size": -3}}, r"data\.vocabulary_size is -3"),
+        (TEXT, {"data": {"train": ""}}, "the name of a text is empty"),
+        ("x" * 9999, {"data": {"vocabulary": "word"}}, r"'x{20}'\.\.\.; there is nothing"),
     ],
 )
 def test_bad_input(config, text, parts, message):
     Path(config.data.train).write_text(text)
     with pytest.raises(InputError, match=message):
         train(changed(config, **parts))
+    assert not Path(config.out).exists()  # a run that cannot begin leaves nothing behind
 
 
 def test_unknown_names(config):
     for parts in ({"task": "lmm"}, {"resume": "maybe"}, {"device": "tpu"}):
         with pytest.raises(KeyError, match="unknown"):
             train(replace(config, **parts))
-    for parts in ({"data": {"unit": "line"}}, {"data": {"vocabulary": "chr"}}, {"model": {"cell": "gruu"}}):
+    with pytest.raises(InputError, match=r"below 2\*\*62"):
+        train(replace(config, seed=2**64))
+    for parts in (
+        {"data": {"errors": "surrogateescape"}},
+        {"data": {"unit": "line"}},
+        {"data": {"vocabulary": "chr"}},
+        {"model": {"cell": "gruu"}},
+    ):
         with pytest.raises(KeyError, match="unknown"):
             train(changed(config, **parts))
     assert not Path(config.out).exists()  # a run that cannot begin leaves nothing behind

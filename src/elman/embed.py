@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elman.compose.dropping import checked_probability
+
 
 class Embedding(nn.Module):
     """x[t] = E[symbol], with dropout. Activations are in `dtype` where that is given (bfloat16), else as wide as E."""
@@ -15,7 +17,7 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self.vocabulary_size, self.output_size = vocabulary_size, size
-        self.dropout, self.dtype = dropout, dtype
+        self.dropout, self.dtype = checked_probability("an embedding", dropout), dtype
         self.weight = nn.Parameter(torch.empty(vocabulary_size, size))  # (V, D)
         self.reset_parameters()
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman import kernels
+from elman.compose.dropping import checked_probability
 from elman.distributions import Bernoulli, Categorical, Gaussian, Poisson
 from elman.errors import InputError
 
@@ -21,7 +22,8 @@ class Linear(nn.Module):
 
     def __init__(self, input_size: int, output_size: int, *, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
-        self.input_size, self.output_size, self.dropout = input_size, output_size, dropout
+        self.input_size, self.output_size = input_size, output_size
+        self.dropout = checked_probability("a read-out", dropout)
         self.weight = nn.Parameter(torch.empty(output_size, input_size))
         self.bias = nn.Parameter(torch.empty(output_size)) if bias else None
         self.reset_parameters()
@@ -118,7 +120,7 @@ class AdaptiveSoftmax(nn.Module):
                 f"cutoffs are {cutoffs}; they must rise, from at least 1 to below the {vocabulary_size} symbols"
             )
         self.bounds = [*cutoffs, vocabulary_size]
-        self.dropout = dropout
+        self.dropout = checked_probability("a read-out", dropout)
         self.head = Linear(input_size, cutoffs[0] + len(cutoffs), bias=False)
         widths = [max(1, input_size // 4**i) for i in range(1, len(cutoffs) + 1)]
         self.tails = nn.ModuleList(

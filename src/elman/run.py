@@ -21,7 +21,7 @@ from elman.tasks import TASKS, hidden_markov
 from elman.tasks.hidden_markov import HMMConfig
 from elman.tasks.language_model import KIND, VERSION, LanguageModel, ModelConfig, build
 from elman.tasks.markov import Markov
-from elman.training import checkpoint, optim
+from elman.training import checkpoint, loop, optim
 from elman.training.checkpoint import Advance, Checkpoint
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -140,17 +140,17 @@ def _check(config: RunConfig | HMMRunConfig) -> None:
         raise InputError(f"the task {config.task} needs a {wanted}, not a {type(config).__name__}")
     if config.resume not in ("never", "auto"):
         raise UnknownNameError("way to resume", config.resume, ("never", "auto"))
-    if config.seed < 0:
-        raise InputError(f"seed is {config.seed}; it must be a whole number of at least 0")
-    if isinstance(config, HMMRunConfig):
-        return
-    for name in ("steps", "accumulate", "log_every", "evaluate_every"):
-        if getattr(config.training, name) < 1:
-            raise InputError(f"training.{name} is {getattr(config.training, name)}; it must be a positive whole number")
+    if not 0 <= config.seed < 2**62:  # Torch takes 64 bits, and each process adds a little
+        raise InputError(f"seed is {config.seed}; it must be a whole number of at least 0 and below 2**62")
+    if isinstance(config, RunConfig):
+        loop.check(config.training)
+        optim.check(config.optim)
 
 
 def _train(config: RunConfig, processes: Ranks) -> None:
     out = Path(config.out)
+    if processes.world > 1 and "-" in config.data.names:
+        raise InputError("standard input can be read by one process only; give several a file")
     last = _last(out, config)
     vocabulary = LanguageModel.load(last).vocabulary if last else None
     splits = open_splits(config.data, vocabulary)
@@ -172,6 +172,16 @@ def _train(config: RunConfig, processes: Ranks) -> None:
         raise
     finally:
         run.recorder.close()
+
+
+def _check_evaluation(config: RunConfig, splits: Splits) -> None:
+    """Find out now what would else be found out at the first evaluation."""
+    if splits.valid.tokens == 0:
+        raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")
+    try:
+        splits.vocabulary.encode_known(config.training.sample_prompt)
+    except InputError as error:
+        raise InputError(f"training.sample_prompt cannot be used: {error}") from error
 
 
 def _fit(config: HMMRunConfig, processes: Ranks) -> None:
@@ -301,10 +311,9 @@ def _build(
     identity: dict[str, Any],
     processes: Ranks,
 ) -> Run:
-    if splits.valid.tokens == 0:
-        raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")
     data = config.data
     streams = Streams(splits.train, data.batch_size, data.window, config.seed, processes.rank, processes.world)
+    _check_evaluation(config, splits)
     optimiser, schedule = optim.optimiser(config.optim, lm.model), Schedule(config.optim, config.training.steps)
     unit = processes.wrap(Unit(lm.model))
     torch.manual_seed(config.seed + 1 + processes.rank)
@@ -358,6 +367,7 @@ def _sample(lm: LanguageModel, config: RunConfig, step: int, recorder: Recorder)
 
 def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
     """The Markov model is fitted in one go."""
+    _check_evaluation(config, splits)
     lm.model.fit(splits.train.ids)
     score = lm.evaluate(splits.valid)
     out = Path(config.out)

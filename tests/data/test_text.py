@@ -1,6 +1,8 @@
 import gzip
 import io
+import os
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -77,12 +79,26 @@ def test_the_fingerprint_sees_text_and_files_but_not_names(tmp_path):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(FileError, match="no file or folder"):
         open_text([str(tmp_path / "none")])
+    with pytest.raises(FileError, match="no file or folder"):
+        open_text(["x" * 300])  # longer than any name may be
+    with pytest.raises(InputError, match="empty"):
+        open_text([""])  # not the folder that one happens to be in
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no text"):
         open_text([str(tmp_path / "empty")])
     (tmp_path / "not.gz").write_text("plain")
     with pytest.raises(FileError, match="cannot read"):
         whole(open_text([str(tmp_path / "not.gz")]))
+
+
+def test_a_pipe_is_read_once_and_its_text_again_and_again(tmp_path):
+    """As in `elman train --data.train <(zcat *.gz)`."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("from a pipe\n"))
+    writer.start()
+    text = open_text([str(tmp_path / "pipe")])
+    writer.join()
+    assert whole(text) == whole(text) == "from a pipe\n"
 
 
 def test_embedded_texts_are_there():

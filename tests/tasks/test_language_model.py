@@ -218,3 +218,41 @@ def test_build_says_what_does_not_go_together():
     with pytest.raises(KeyError, match="float16"):
         build(ModelConfig(dtype="float16"), 9)
     assert isinstance(build(ModelConfig(cell="markov", order=1), 9), Markov)
+
+
+def words():
+    vocabulary = Words.fit(["the cat sat on the mat .\nthe dog sat ."], 1, 0)
+    lm = lm_of(vocabulary, cell="markov", order=3)
+    lm.model.fit(encode_string("the cat sat on the mat .\nthe dog sat .\n" * 9, vocabulary).ids)
+    return lm
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"num_beams": 2}], ids=["greedy", "beams"])
+def test_a_word_that_follows_a_prompt_is_set_apart_from_it(settings):
+    lm = words()
+    settings |= {"max_new_tokens": 4}
+    assert lm.generate("the cat", **settings) == " sat on the mat"
+    assert lm.generate("the cat ", **settings) == "sat on the mat"
+    assert lm.generate("the dog sat .\n", **settings).startswith("the ")
+    first = lm.start("the cat", **{**settings, "max_new_tokens": 1})
+    assert "".join(piece for (piece,) in first) == " sat"
+    assert lm.generate(state=first.state, **settings) == " on the mat ."
+
+
+def test_a_seed_that_is_given_with_a_state_forks_it():
+    lm = lm_of()
+    start = lm.start("to be", max_new_tokens=0, seed=3).state
+    texts = {seed: lm.generate(state=start, seed=seed, max_new_tokens=20) for seed in (None, 3, 4, 5)}
+    assert texts[None] == texts[3] == lm.generate("to be", seed=3, max_new_tokens=20)
+    assert len(set(texts.values())) == 3
+
+
+def test_behind_a_boundary_a_new_sequence_begins():
+    """As in training, where the state is reset there: a state that ended with one knows nothing of what was before."""
+    lm = lm_of()
+    _, read = lm.score("to be")
+    ended = read._replace(token=torch.zeros(1, dtype=torch.int64))
+    assert lm.generate(state=ended, max_new_tokens=9, seed=2) == lm.generate(max_new_tokens=9, seed=2)
+    assert lm.score("or not", ended)[0] == lm.score("or not")[0]
+    beams = {"num_beams": 3, "max_new_tokens": 4}
+    assert lm.generate("no", state=ended, **beams) == lm.generate("no", **beams)

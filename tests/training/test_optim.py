@@ -76,4 +76,17 @@ def test_bad_names():
     with pytest.raises(InputError, match=r"optim\.lr is 0"):
         optim.optimiser(OptimConfig(lr=0), torch.nn.Linear(1, 1))
     with pytest.raises(KeyError, match="cosine"):
-        Schedule(OptimConfig(schedule="cosin"), 1)
+        optim.check(OptimConfig(schedule="cosin"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lr", float("inf")), ("lr", float("nan")), ("betas", (0.9, 1.0)), ("betas", (-0.1, 0.9)), ("momentum", -1),
+        ("momentum", 1), ("weight_decay", -0.1), ("warmup", -1), ("final_lr", -1), ("factor", -2), ("patience", -1),
+        ("clip_norm", -1), ("clip_value", float("nan")),
+    ],
+)  # fmt: skip
+def test_numbers_out_of_their_range(name, value):
+    with pytest.raises(InputError, match=rf"optim\.{name} (is|are)"):
+        optim.optimiser(OptimConfig(**{name: value}), torch.nn.Linear(1, 1))

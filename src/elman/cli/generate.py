@@ -34,7 +34,7 @@ def _observations(model: Any, given: argparse.Namespace, parser: argparse.Argume
             raise InputError(f"--{name} is for language models; {given.run} takes --max_new_tokens, --seed and --json")
     if given.max_new_tokens < 1:
         raise InputError(f"max_new_tokens is {given.max_new_tokens}; it must be at least 1")
-    X, states = model.sample(given.max_new_tokens, random_state=given.seed)
+    X, states = model.sample(given.max_new_tokens, random_state=given.seed or 0)
     if given.json:
         print_json({"observations": X.tolist(), "states": states.tolist(), "text": model.reader_.text(X)})
     else:
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--repetition_penalty", type=float, default=1.0)
     parser.add_argument("--num_beams", type=int, default=1, help="above 1, search for the most probable text")
     parser.add_argument("--stop", action="append", help="end with this string; may be given several times")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="0, or where --state is given what that goes on with, unless you say")
     parser.add_argument("--state", help="go on from this file")
     parser.add_argument("--save_state", help="write there what the next token needs")
     parser.add_argument("--json", action="store_true", help="prompt and text as JSON")

@@ -10,7 +10,7 @@ from elman.data import vocabulary as vocabularies
 from elman.data.cache import Encoded, encode
 from elman.data.text import Text, open_text
 from elman.data.vocabulary import Vocabulary
-from elman.errors import InputError
+from elman.errors import InputError, UnknownNameError
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class DataConfig:
     batch_size: int = 32
     window: int = 128
 
+    @property
+    def names(self) -> list[str]:
+        """All texts that are named."""
+        return [name for given in (self.train, self.valid, self.test) for name in _names(given)]
+
 
 class Splits(NamedTuple):
     """The encoded texts of a run, and the vocabulary that the training text has."""
@@ -55,6 +60,7 @@ class Splits(NamedTuple):
 
 def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Splits:
     """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already."""
+    _check(config)
     texts = split_texts(config)
     if vocabulary is None:
         kind = vocabularies.kind(config.vocabulary)
@@ -63,11 +69,27 @@ def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Spl
     if train.tokens == 0:
         raise InputError(f"the training text {config.train} is empty; give some text")
     if not isinstance(vocabulary, vocabularies.Bytes) and vocabulary.size < 4:
-        raise InputError(
-            f"the training text has a single symbol, {vocabulary.decode([vocabulary.size - 1])!r}; "
-            "there is nothing to learn. Give a text with at least two different symbols."
-        )
+        raise _nothing_to_learn(vocabulary, config.min_count)
     return Splits(vocabulary, train, valid, test)
+
+
+def _check(config: DataConfig) -> None:
+    if config.errors not in ("strict", "replace"):
+        raise UnknownNameError("treatment of invalid UTF-8", config.errors, ("strict", "replace"))
+    for name in ("min_count", "vocabulary_size", "batch_size", "window"):
+        if getattr(config, name) < 1:
+            raise InputError(f"data.{name} is {getattr(config, name)}; it must be a positive whole number")
+
+
+def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
+    if vocabulary.size < 3:
+        return InputError(f"nothing in the training text occurs {min_count} times; lower data.min_count")
+    symbol = vocabulary.decode([vocabulary.size - 1])
+    shown = repr(symbol[:20]) + ("..." if len(symbol) > 20 else "")
+    return InputError(
+        f"the training text has a single symbol, {shown}; there is nothing to learn. "
+        "Give a text with at least two different symbols."
+    )
 
 
 def split_texts(config: DataConfig) -> list[Text]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import IO
 
 from elman.errors import FileError, InputError, UnknownNameError
 
@@ -88,15 +89,26 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
 def _sources(name: str) -> list[Source]:
     if name == "-":
         return [Source("standard input", partial(_file_chunks, _standard_input()))]
+    if not name:
+        raise InputError("the name of a text is empty: name a file, a folder with files, - or embedded")
     if name == "embedded" or name.startswith("embedded:"):
         return _embedded(name.partition(":")[2] or "topics")
     path = Path(name).expanduser()
+    if not _exists(path):
+        raise FileError(f"there is no file or folder {name}")
+    if path.is_fifo():
+        return [Source(name, partial(_file_chunks, _copied_pipe(path)))]
     if path.is_dir():
         files = (p for p in sorted(path.rglob("*")) if p.is_file())
         return [_file(p) for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts)]
-    if not path.exists():
-        raise FileError(f"there is no file or folder {name}")
     return [_file(path)]
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _file(path: Path) -> Source:
@@ -114,10 +126,25 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
 
 @cache
 def _standard_input() -> Path:
-    """Standard input can be read once only, a text is read several times: so it is copied to a temporary file."""
-    file = tempfile.NamedTemporaryFile(prefix="elman-", suffix=".txt")  # noqa: SIM115 (it lives as long as the process)
-    shutil.copyfileobj(sys.stdin.buffer, file)
-    file.flush()
+    return _copied(sys.stdin.buffer, "standard input")
+
+
+@cache
+def _copied_pipe(path: Path) -> Path:
+    with path.open("rb") as pipe:
+        return _copied(pipe, str(path))
+
+
+def _copied(stream: IO[bytes], name: str) -> Path:
+    """What can be read once only goes to a temporary file: a text is read several times."""
+    try:
+        file = tempfile.NamedTemporaryFile(prefix="elman-", suffix=".txt")  # noqa: SIM115 (it lives as long as the process)
+        shutil.copyfileobj(stream, file)
+        file.flush()
+    except OSError as error:
+        raise FileError(
+            f"cannot keep {name} in {tempfile.gettempdir()}: {error}. Set TMPDIR to a folder with room."
+        ) from error
     _kept.append(file)
     return Path(file.name)
 

@@ -58,8 +58,8 @@ class Vocabulary(ABC):
         """How many characters of `text` can be encoded before it is known what follows."""
         return len(text)
 
-    def decoder(self) -> Decoder:
-        """Decodes one symbol at a time, each piece when it is complete."""
+    def decoder(self, before: str = "") -> Decoder:
+        """Decodes one symbol at a time, each piece when it is complete; `before` is the text that it goes on from."""
         return Decoder(self)
 
     def encode_known(self, text: str) -> Ids:
@@ -156,7 +156,7 @@ class Bytes(Vocabulary):
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(i - 1 for i in ids if i != BOUNDARY).decode(errors="replace")
 
-    def decoder(self) -> Decoder:
+    def decoder(self, before: str = "") -> Decoder:
         return _ByteDecoder(self)
 
     def content(self) -> dict[str, Any]:
@@ -211,8 +211,8 @@ class Words(Vocabulary):
     def decode(self, ids: Sequence[int]) -> str:
         return re.sub(r" ?\n ?", "\n", " ".join(self._word(i) for i in ids if i != BOUNDARY))
 
-    def decoder(self) -> Decoder:
-        return _WordDecoder(self)
+    def decoder(self, before: str = "") -> Decoder:
+        return _WordDecoder(self, before)
 
     def cut(self, text: str) -> int:
         return _cut_at_spaces(text)
@@ -234,9 +234,9 @@ class Words(Vocabulary):
 class _WordDecoder(Decoder):
     """A space comes before each word that follows another one."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, before: str) -> None:
         super().__init__(vocabulary)
-        self._space = ""
+        self._space = " " if before and not before[-1].isspace() else ""
 
     def push(self, symbol: int) -> str:
         word = self.vocabulary.decode([symbol])
@@ -289,7 +289,7 @@ class Bpe(Vocabulary):
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode([i for i in ids if i != BOUNDARY], skip_special_tokens=False))
 
-    def decoder(self) -> Decoder:
+    def decoder(self, before: str = "") -> Decoder:
         return _BpeDecoder(self)
 
     def cut(self, text: str) -> int:

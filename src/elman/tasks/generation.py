@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from elman import state as states
 from elman.data import Vocabulary
-from elman.data.vocabulary import BOUNDARY
+from elman.data.vocabulary import BOUNDARY, Decoder
 from elman.decoding.beam import Hypothesis, beam
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
@@ -26,6 +26,7 @@ class Generation:
         model: Any,
         vocabulary: Vocabulary,
         read: Callable[[], Carried],
+        prompts: Sequence[str],
         *,
         max_new_tokens: int = 200,
         temperature: float = 1.0,
@@ -50,6 +51,8 @@ class Generation:
         if "" in self.stops:
             raise InputError("stop is the empty string, which every text holds; leave it out")
         start = read()
+        # Where no prompt was given, the text goes on from the symbol that is pending.
+        self.before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
         self._state: Callable[[], Carried] = lambda: start
 
     @property
@@ -63,7 +66,7 @@ class Generation:
     def _samples(self) -> Iterator[list[str]]:
         sampler = Sampler(self.model, self.state, self.sampling)
         self._state = lambda: sampler.state
-        rows = [_Row(self.vocabulary, self.stops) for _ in sampler.token]
+        rows = [_Row(self.vocabulary.decoder(before), self.stops) for before in self.before]
         for _ in range(self.max_new_tokens):
             yield [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
             if all(row.done for row in rows):
@@ -77,7 +80,8 @@ class Generation:
         best = [row[0] for row in found]
         after = self._after(best)
         self._state = lambda: after
-        yield [self.vocabulary.decode(hypothesis.tokens) for hypothesis in best]
+        decoders = (self.vocabulary.decoder(before) for before in self.before)
+        yield ["".join(map(d.push, h.tokens)) for d, h in zip(decoders, best, strict=True)]
 
     def _ended(self, tokens: list[int]) -> bool:
         if tokens[-1] == BOUNDARY:
@@ -95,8 +99,8 @@ class Generation:
 class _Row:
     """The text of one row so far, as far as a stop string can reach back."""
 
-    def __init__(self, vocabulary: Vocabulary, stops: list[str]) -> None:
-        self.decoder, self.stops = vocabulary.decoder(), stops
+    def __init__(self, decoder: Decoder, stops: list[str]) -> None:
+        self.decoder, self.stops = decoder, stops
         self.reach = max(map(len, stops), default=0)
         self.tail, self.done = "", False
 

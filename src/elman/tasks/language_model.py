@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import artifact
+from elman import state as states
 from elman.compose import stack
 from elman.data import Encoded, Vocabulary
 from elman.data import vocabulary as vocabularies
@@ -24,6 +25,7 @@ from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.model import SequenceModel
 from elman.readout import AdaptiveSoftmax, Softmax
+from elman.state import State
 from elman.tasks.generation import Generation
 from elman.tasks.markov import Markov
 
@@ -74,6 +76,8 @@ def build(config: ModelConfig, vocabulary_size: int) -> nn.Module:
         raise UnknownNameError("dtype", config.dtype, DTYPES)
     if config.cell == "markov":
         return Markov(vocabulary_size, config.order)
+    if config.embedding_size < 0:
+        raise InputError(f"model.embedding_size is {config.embedding_size}; it must be at least 0")
     width = config.embedding_size or config.size
     core = stack(
         config.cell, width, config.size, layers=config.layers, residual=config.residual, norm=config.norm,
@@ -168,6 +172,7 @@ class LanguageModel:
     def read(self, texts: Sequence[str], state: Carried) -> Carried:
         """The state after some more text in each row. The last symbol stays pending."""
         ids = [self.vocabulary.encode_known(text) for text in texts]
+        core = self._core(state)
         T = max(map(len, ids), default=0)
         x = torch.zeros(len(ids), T + 1, dtype=torch.int64)
         x[:, 0] = state.token
@@ -176,8 +181,12 @@ class LanguageModel:
             line[1 : 1 + len(symbols)] = torch.from_numpy(symbols)
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
-        _, core = self.model.scan(x[:, :T], state.core, lengths=lengths)
+        _, core = self.model.scan(x[:, :T], core, lengths=lengths)
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
+
+    def _core(self, state: Carried) -> State:
+        """The state of the core as the next symbol finds it: behind a boundary, a new sequence begins."""
+        return states.where(state.token == BOUNDARY, self.model.init_state(len(state.token)), state.core)
 
     @torch.inference_mode()
     def score(self, text: str, state: Carried | None = None) -> tuple[Score, Carried]:
@@ -187,7 +196,7 @@ class LanguageModel:
         x = torch.from_numpy(encoded.ids)[None].clone()
         x[:, 0] = state.token
         total = np.float64(0)
-        core = state.core
+        core = self._core(state)
         for start in range(0, encoded.tokens, 4096):
             stop = min(start + 4096, encoded.tokens)
             predicted, core = self.model.scan(x[:, start:stop], core)
@@ -216,21 +225,36 @@ class LanguageModel:
         self.model.train(training)
         return Score(float(total), encoded.tokens, encoded.characters, encoded.unknown)
 
-    def start(self, prompt: str = "", *, state: Carried | None = None, seed: int = 0, **settings: Any) -> Generation:
-        """Begin to generate after a prompt. `settings` are those of `Generation`; its `state` is the state after it."""
-        return self.start_batch([prompt], state=state, seeds=[seed], **settings)
+    def start(
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+    ) -> Generation:
+        """Begin to generate after a prompt. `settings` are those of `Generation`; its `state` is the state after it.
+
+        Without a seed, a state goes on with its own random numbers; without a state, the seed is 0.
+        """
+        return self.start_batch([prompt], state=state, seeds=None if seed is None else [seed], **settings)
 
     def start_batch(
-        self, prompts: Sequence[str], *, state: Carried | None = None, seeds: Sequence[int], **settings: Any
+        self,
+        prompts: Sequence[str],
+        *,
+        state: Carried | None = None,
+        seeds: Sequence[int] | None = None,
+        **settings: Any,
     ) -> Generation:
         """Begin to generate after several prompts, each with its own seed: the texts are the same as alone."""
-        if len(seeds) != len(prompts):
+        if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
+        start = self._seeded(len(prompts), state, seeds)
         self.model.eval()
-        start = self.init_state(seeds) if state is None else state
-        if len(start.token) != len(prompts):
-            raise InputError(f"the state has {len(start.token)} rows; there are {len(prompts)} prompts")
-        return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), **settings)
+        return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), prompts, **settings)
+
+    def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
+        if state is None:
+            return self.init_state([0] * rows if seeds is None else seeds)
+        if len(state.token) != rows:
+            raise InputError(f"the state has {len(state.token)} rows; there are {rows} prompts")
+        return state if seeds is None else state._replace(draws=self.init_state(seeds).draws)
 
     def generate(self, prompt: str = "", **settings: Any) -> str:
         """The text that goes on from the prompt. `settings` are those of `Generation`, and seed and state."""
@@ -242,7 +266,7 @@ class LanguageModel:
             yield pieces[0]
 
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Any) -> list[str]:
-        """The texts that go on from several prompts."""
+        """The texts that go on from several prompts, each with its own seed."""
         texts = [""] * len(prompts)
         for pieces in self.start_batch(prompts, seeds=seeds, **settings):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]

@@ -49,6 +49,12 @@ class TrainingConfig:
     tensorboard: bool = False
 
 
+def check(config: TrainingConfig) -> None:
+    """Raise an InputError that names the first setting that is out of its range."""
+    positive = dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), 1)
+    optim.at_least("training", config, {**positive, "checkpoint_every": 0, "patience": 0, "sample_tokens": 0})
+
+
 class Batches(Protocol):
     """Where the next batch is, is a value: what `unit` takes at a position, and the position that follows."""
 

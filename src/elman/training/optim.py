@@ -13,6 +13,7 @@ from elman.errors import InputError, UnknownNameError
 
 OPTIMISERS = ("adamw", "sgd")
 SCHEDULES = ("constant", "cosine", "plateau")
+NOT_NEGATIVE = ("weight_decay", "warmup", "final_lr", "factor", "patience", "clip_norm", "clip_value")
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,31 @@ class OptimConfig:
     clip_value: float = 0.0
 
 
-def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of a model's parameters."""
+def check(config: OptimConfig) -> None:
+    """Raise an error that names the first setting that is out of its range."""
     if config.name not in OPTIMISERS:
         raise UnknownNameError("optimiser", config.name, OPTIMISERS)
-    if not config.lr > 0:
+    if config.schedule not in SCHEDULES:
+        raise UnknownNameError("schedule", config.schedule, SCHEDULES)
+    if not 0 < config.lr < math.inf:
         raise InputError(f"optim.lr is {config.lr}; it must be positive")
+    if not 0 <= config.momentum < 1 or not all(0 <= beta < 1 for beta in config.betas):
+        raise InputError(
+            f"optim.momentum is {config.momentum}, optim.betas are {config.betas}; each must be at least 0 and below 1"
+        )
+    at_least("optim", config, dict.fromkeys(NOT_NEGATIVE, 0))
+
+
+def at_least(section: str, config: object, lowest: dict[str, int]) -> None:
+    """Raise an InputError unless the settings of a config are at least as large as `lowest` says."""
+    for name, low in lowest.items():
+        if not low <= getattr(config, name) < math.inf:
+            raise InputError(f"{section}.{name} is {getattr(config, name)}; it must be at least {low}")
+
+
+def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimiser of a model's parameters."""
+    check(config)
     parameters = [p for p in model.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
@@ -68,8 +88,6 @@ class Schedule:
     """The learning rate of each step. Only plateau remembers anything, and that is in `memory`, ready for JSON."""
 
     def __init__(self, config: OptimConfig, steps: int) -> None:
-        if config.schedule not in SCHEDULES:
-            raise UnknownNameError("schedule", config.schedule, SCHEDULES)
         self.config, self.steps = config, steps
         self.memory: dict[str, float] = {"scale": 1.0, "bad": 0}
 
