@@ -31,6 +31,20 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
+def test_what_is_not_written_anew_is_not_lost(tmp_path):
+    """`lm.save(".")` must not remove the folder that one stands in."""
+    (tmp_path / "notes.txt").write_text("precious")
+    with pytest.raises(FileError, match=r"holds notes\.txt, which would be lost"):
+        artifact.write(tmp_path, put("one"))
+    with pytest.raises(FileError, match="it is a file"):
+        artifact.write(tmp_path / "notes.txt", put("one"))
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+    assert (tmp_path / "notes.txt").read_text() == "precious"
+    (tmp_path / "empty").mkdir()
+    artifact.write(tmp_path / "empty", put("one"))
+    assert (tmp_path / "empty" / "file").read_text() == "one"
+
+
 class Died(BaseException):
     """What a killed process would be: nothing catches it."""
 
@@ -63,4 +77,11 @@ def test_dying_anywhere_leaves_a_whole_folder(tmp_path, monkeypatch, renames):
 def test_nothing_there(tmp_path):
     assert artifact.find(tmp_path / "none") is None
     with pytest.raises(FileError, match=r"no kind: there is no x\.json"):
+        artifact.read_json(tmp_path / "x.json", "kind", 1)
+
+
+@pytest.mark.parametrize("version", ["", '"version": null', '"version": "x"', '"version": [1]'])
+def test_a_version_that_is_none(tmp_path, version):
+    (tmp_path / "x.json").write_text('{"format": "kind"' + (", " + version if version else "") + "}")
+    with pytest.raises(FileError, match="nothing about its version"):
         artifact.read_json(tmp_path / "x.json", "kind", 1)

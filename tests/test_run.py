@@ -269,6 +269,49 @@ def test_a_broken_checkpoint_is_refused(config):
         train(replace(config, resume="auto"))
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"advance": None}, {"advance": {}}, {"schedule": "x"}, {"schedule": None}, {"lengths": [1]}, {"lengths": None},
+        {"lengths": {"metrics.jsonl": "x"}}, {"config": None}, {"config": "x"}, {"version": "x"}, {"format": "tar"},
+        {"version": 99},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_foreign_checkpoint_is_refused(config, change):
+    config = changed(config, training={"steps": 2, "evaluate_every": 2})
+    train(config)
+    path = Path(config.out) / "last" / "training.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(FileError):
+        train(replace(config, resume="auto"))
+
+
+def test_a_markov_model_is_not_counted_again_unasked(config, tmp_path):
+    config = replace(changed(config, model={"cell": "markov", "order": 2}), resume="auto")
+    train(config)
+    before = (Path(config.out) / "best" / "model.safetensors").read_bytes()
+    train(config)
+    with pytest.raises(InputError, match=r"model\.order = 2, not 3"):
+        train(changed(config, model={"order": 3}))
+    (tmp_path / "text.txt").write_text(TEXT * 2)
+    with pytest.raises(InputError, match=r"data\.t"):
+        train(config)
+    assert (Path(config.out) / "best" / "model.safetensors").read_bytes() == before
+
+
+def test_a_saved_model_takes_no_folder_that_holds_something_else(config, tmp_path, monkeypatch):
+    lm, _ = train(changed(config, model={"cell": "markov", "order": 1}))
+    lm.save(tmp_path / "model")
+    lm.save(tmp_path / "model")
+    with pytest.raises(FileError, match="would be lost"):
+        lm.save(config.out)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="would be lost"):
+        lm.save(".")
+    assert load(config.out).score("the")[0] == load("model").score("the")[0] == lm.score("the")[0]
+
+
 def test_training_in_a_thread_needs_no_signals(config):
     results = []
     thread = threading.Thread(target=lambda: results.append(train(config)))

@@ -20,13 +20,15 @@ from elman.errors import FileError
 
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
-    """Replace the folder `path` by one that `fill` has filled."""
+    """Replace the folder `path` by one that `fill` has filled. A folder that holds anything else is left alone."""
+    path = path.absolute()  # `.` has no name
     new, old = _new(path), _old(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         fill(new)
+        _refuse_to_lose(path, new)
         _flush(new)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
@@ -38,6 +40,14 @@ def write(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(new, ignore_errors=True)
         kept = f"; what {path} held before is still there" if find(path) else ""
         raise FileError(f"cannot write {path}: {error}{kept}. Free some space, or choose another folder.") from error
+
+
+def _refuse_to_lose(path: Path, new: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise FileError("it is a file")
+    others = {p.name for p in path.glob("*")} - {p.name for p in new.iterdir()}
+    if others:
+        raise FileError(f"it holds {min(others)}, which would be lost")
 
 
 def find(path: Path) -> Path | None:
@@ -65,7 +75,9 @@ def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
         raise FileError(
             f"{path} is no {kind}: its format is {content.get('format') if isinstance(content, dict) else None!r}"
         )
-    if content.get("version", 0) > version:
+    if not isinstance(content.get("version"), int):
+        raise FileError(f"{path} says nothing about its version; it is no {kind} that Elman wrote")
+    if content["version"] > version:
         raise FileError(
             f"{path} was written by a newer version of Elman: it is version {content['version']} of {kind}, "
             f"this one reads up to {version}. Upgrade Elman."

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from elman.training.interrupt import Interrupted
 from elman.training.loop import Run, TrainingConfig
 from elman.training.loop import train as turn
 from elman.training.optim import OptimConfig, Schedule
-from elman.training.record import Recorder, read_metrics
+from elman.training.record import Recorder, begin, read_metrics
 from elman.training.unit import Unit
 
 
@@ -160,7 +159,9 @@ def _train(config: RunConfig, processes: Ranks) -> None:
     if stored:
         checkpoint.check_config(stored.config, identity, str(out))
     if isinstance(lm.model, Markov):
-        _count(lm, splits, config)
+        if processes.world > 1:
+            raise InputError(f"a Markov model is counted by one process; there are {processes.world}")
+        _count(lm, splits, config, identity)
         return
     run = _build(config, lm, splits, stored, identity, processes)
     try:
@@ -200,7 +201,7 @@ def _fit(config: HMMRunConfig, processes: Ranks) -> None:
     with _reserved(out):
         model.set_params(verbose=True).fit(observed.X, observed.lengths).set_params(verbose=False)
     model.reader_ = reader
-    _begin(out, config)
+    begin(out, config)
     recorder = Recorder(out)
     for step, log_likelihood in enumerate(model.history_):
         recorder.metrics(step, log_likelihood=log_likelihood, train=-log_likelihood / len(observed.X))
@@ -261,17 +262,6 @@ def _last(out: Path, config: RunConfig | HMMRunConfig) -> Path | None:
     return last
 
 
-def _begin(out: Path, config: RunConfig | HMMRunConfig) -> None:
-    """Make the run directory, once everything else is known to be in order."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name in ("metrics.jsonl", "samples.txt", "timings.jsonl"):
-            (out / name).write_bytes(b"")
-        (out / "config.yaml").write_text(render(config), encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"cannot make the run directory {out}: {error}; choose another --out") from error
-
-
 def _language_model(config: RunConfig, splits: Splits, last: Path | None) -> LanguageModel:
     torch.manual_seed(config.seed)
     if last:
@@ -326,7 +316,7 @@ def _build(
         )
     out = Path(config.out)
     if processes.first and not stored:
-        _begin(out, config)
+        begin(out, config)
     recorder = Recorder(out if processes.first else None, lengths, config.training.tensorboard, advance.step)
 
     def save(name: str, run: Run) -> None:
@@ -365,13 +355,16 @@ def _sample(lm: LanguageModel, config: RunConfig, step: int, recorder: Recorder)
         recorder.sample(step, prompt + text)
 
 
-def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
-    """The Markov model is fitted in one go."""
+def _count(lm: LanguageModel, splits: Splits, config: RunConfig, identity: dict[str, Any]) -> None:
+    """The Markov model is fitted in one go: what was killed is begun again, and comes to the same end."""
+    out = Path(config.out)
+    if best := artifact.find(out / "best"):
+        checkpoint.check_config(checkpoint.read_config(best), identity, str(out))
+        return
     _check_evaluation(config, splits)
     lm.model.fit(splits.train.ids)
     score = lm.evaluate(splits.valid)
-    out = Path(config.out)
-    _begin(out, config)
+    begin(out, config)
     recorder = Recorder(out)
     recorder.metrics(
         1, tokens=splits.train.tokens, valid=score.nats_per_token, bits_per_character=score.bits_per_character
@@ -379,23 +372,9 @@ def _count(lm: LanguageModel, splits: Splits, config: RunConfig) -> None:
     _sample(lm, config, 1, recorder)
     _test(lm, splits, 1, recorder)
     recorder.close()
-    lm.save(out / "best")
 
+    def fill(folder: Path) -> None:
+        lm.fill(folder)
+        checkpoint.write_config(folder, identity)
 
-def render(config: RunConfig | HMMRunConfig) -> str:
-    """The config as YAML, every line with what it means."""
-    return "\n".join(_lines(config, "")) + "\n"
-
-
-def _lines(config: Any, indent: str) -> Iterator[str]:
-    from docstring_parser import parse  # comes with jsonargparse[signatures]
-
-    meanings = {param.arg_name: param.description for param in parse(type(config).__doc__).params}
-    for name in (part.name for part in fields(config)):
-        value = getattr(config, name)
-        yield f"{indent}# {meanings[name]}"
-        if is_dataclass(value):
-            yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ")
-        else:
-            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"
+    artifact.write(out / "best", fill)

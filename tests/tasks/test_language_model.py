@@ -212,6 +212,17 @@ def test_bad_folders(tmp_path):
         LanguageModel.load(tmp_path / "m")
 
 
+def test_weights_of_another_model(tmp_path):
+    markov().save(tmp_path / "markov")
+    lm_of().save(tmp_path / "gru")
+    for a, b in (("gru", "markov"), ("markov", "gru")):
+        (tmp_path / a / "model.safetensors").rename(tmp_path / a / "own")
+        (tmp_path / a / "model.safetensors").write_bytes((tmp_path / b / "model.safetensors").read_bytes())
+        with pytest.raises(FileError, match="not those of the model"):
+            LanguageModel.load(tmp_path / a)
+        (tmp_path / a / "own").rename(tmp_path / a / "model.safetensors")
+
+
 def test_build_says_what_does_not_go_together():
     with pytest.raises(InputError, match="exclude each other"):
         build(ModelConfig(tied=True, cutoffs=[2]), 9)

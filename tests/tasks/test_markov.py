@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elman.errors import InputError
+from elman.tasks import markov
 from elman.tasks.markov import Markov
 
 V = 4
@@ -37,6 +38,18 @@ def brute_force(sequences, order):
         return p
 
     return probability
+
+
+@pytest.mark.parametrize("order", [0, 1, 3])
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64])
+def test_a_text_is_counted_in_chunks_as_it_would_be_whole(monkeypatch, order, chunk):
+    ids = np.random.default_rng(order).integers(0, V, 300)
+    ids[0] = 0
+    whole, parts = Markov(V, order), Markov(V, order)
+    whole.fit(ids)
+    monkeypatch.setattr(markov, "CHUNK", chunk)
+    parts.fit(ids.astype(np.uint16))
+    torch.testing.assert_close(parts.state_dict(), whole.state_dict(), rtol=0, atol=0)
 
 
 @settings(max_examples=40, deadline=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from elman.errors import FileError, MissingExtraError
-from elman.training.record import Recorder
+from elman.training.record import Recorder, read_metrics
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
@@ -54,3 +54,23 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError, match=r"elman\[tensorboard\]"):
         Recorder(tmp_path, tensorboard=True)
+
+
+def test_a_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path) -> None:
+    """Cutting it back would fill it up with zeros."""
+    recorder = Recorder(tmp_path)
+    recorder.metrics(1, loss=3.0)
+    lengths = recorder.flush()
+    recorder.close()
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(FileError, match=r"metrics\.jsonl has lost something"):
+        Recorder(tmp_path, lengths)
+    assert (tmp_path / "metrics.jsonl").read_text() == ""
+
+
+def test_metrics_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="cannot be read"):
+        read_metrics(tmp_path)
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff{")
+    with pytest.raises(FileError, match="cannot be read"):
+        read_metrics(tmp_path)

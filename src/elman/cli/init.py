@@ -10,7 +10,8 @@ from elman.errors import UnknownNameError
 
 def run(arguments: Sequence[str]) -> int:
     """Print the config of a task."""
-    from elman.run import CONFIGS, render
+    from elman.run import CONFIGS
+    from elman.training.record import render
 
     parser = argparse.ArgumentParser(prog="elman init", description="Print a complete config: elman init lm > run.yaml")
     parser.add_argument("task", metavar="TASK", help="lm: a language model; hmm: a hidden Markov model")

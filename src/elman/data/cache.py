@@ -17,6 +17,7 @@ from elman.data.text import Text
 from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoined
 from elman.errors import FileError, UnknownNameError
 
+ENCODING = "encoding the text"
 UNITS = ("text", "lines", "documents")
 
 
@@ -103,7 +104,7 @@ def _encoded(text: Text, vocabulary: Vocabulary, unit: str) -> Iterator[tuple[ND
     boundary = np.array([BOUNDARY])
     yield boundary, 0
     if unit == "text":
-        for piece in rejoined((piece for _, piece in text.pieces()), vocabulary.cut):
+        for piece in rejoined((piece for _, piece in text.pieces(ENCODING)), vocabulary.cut):
             yield vocabulary.encode(piece), len(piece)
         return
     for document in _documents(text) if unit == "documents" else _lines(text):
@@ -114,7 +115,7 @@ def _documents(text: Text) -> Iterator[str]:
     """Each source whole: one document must fit into memory, their sum need not."""
     parts: list[str] = []
     last = -1
-    for number, piece in text.pieces():
+    for number, piece in text.pieces(ENCODING):
         if number != last and parts:
             yield "".join(parts)
             parts.clear()
@@ -127,7 +128,7 @@ def _documents(text: Text) -> Iterator[str]:
 def _lines(text: Text) -> Iterator[str]:
     """Each line that is not empty, without its line break."""
     rest, last = "", -1
-    for number, piece in text.pieces():
+    for number, piece in text.pieces(ENCODING):
         if number != last and rest:
             yield rest
             rest = ""

@@ -64,7 +64,8 @@ def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Spl
     texts = split_texts(config)
     if vocabulary is None:
         kind = vocabularies.kind(config.vocabulary)
-        vocabulary = kind.fit((piece for _, piece in texts[0].pieces()), config.min_count, config.vocabulary_size)
+        pieces = (piece for _, piece in texts[0].pieces("building the vocabulary"))
+        vocabulary = kind.fit(pieces, config.min_count, config.vocabulary_size)
     train, valid, test = (encode(text, vocabulary, config.unit) for text in texts)
     if train.tokens == 0:
         raise InputError(f"the training text {config.train} is empty; give some text")

@@ -20,6 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
+from elman.data.progress import Waiting
 from elman.errors import FileError, InputError, UnknownNameError
 
 CHUNK = 1 << 20
@@ -32,6 +33,7 @@ class Source:
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
+    size: int | None = None  # in bytes, where that is known
 
 
 @dataclass(frozen=True)
@@ -43,17 +45,26 @@ class Text:
     start: int = 0
     stop: int | None = None
 
-    def pieces(self) -> Iterator[tuple[int, str]]:
-        """The number of the source and some of its characters, in order; a source without characters is left out."""
+    def pieces(self, doing: str = "reading the text") -> Iterator[tuple[int, str]]:
+        """The number of the source and some of its characters, in order; a source without characters is left out.
+
+        Where that takes long, `doing` says what for.
+        """
         at = 0
-        for number, source in enumerate(self.sources):
-            for piece in _decoded(source, self.errors):
-                if self.stop is not None and at >= self.stop:
-                    return
-                part = piece[max(0, self.start - at) : None if self.stop is None else self.stop - at]
-                at += len(piece)
-                if part:
-                    yield number, part
+        with Waiting(doing, self._size()) as waiting:
+            for number, source in enumerate(self.sources):
+                for piece in _decoded(source, self.errors, waiting.add):
+                    if self.stop is not None and at >= self.stop:
+                        return
+                    part = piece[max(0, self.start - at) : None if self.stop is None else self.stop - at]
+                    at += len(piece)
+                    if part:
+                        yield number, part
+
+    def _size(self) -> int | None:
+        """The bytes of all sources, where they are known."""
+        sizes = [source.size for source in self.sources if source.size is not None]
+        return sum(sizes) if len(sizes) == len(self.sources) else None
 
     def cut(self, start: int, stop: int | None) -> Text:
         """Some of the characters of a whole text."""
@@ -112,7 +123,8 @@ def _exists(path: Path) -> bool:
 
 
 def _file(path: Path) -> Source:
-    return Source(str(path), partial(_file_chunks, path))
+    # How much a .gz holds is known when it has been read.
+    return Source(str(path), partial(_file_chunks, path), None if path.suffix == ".gz" else path.stat().st_size)
 
 
 def _file_chunks(path: Path) -> Iterator[bytes]:
@@ -179,7 +191,7 @@ def _stdlib() -> list[Source]:
 EMBEDDED: dict[str, Callable[[], list[Source]]] = {"topics": _topics, "stdlib": _stdlib}
 
 
-def _decoded(source: Source, errors: str) -> Iterator[str]:
+def _decoded(source: Source, errors: str, count: Callable[[int], None]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     read, lines = 0, 1
     for chunk in source.chunks():
@@ -189,6 +201,7 @@ def _decoded(source: Source, errors: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             raise _invalid(source, error, read - pending, lines) from error
         read += len(chunk)
+        count(len(chunk))
         lines += piece.count("\n")
         yield piece
     try:

@@ -18,6 +18,7 @@ from elman.compose import stack
 from elman.data import Encoded, Vocabulary
 from elman.data import vocabulary as vocabularies
 from elman.data.cache import encode_string
+from elman.data.progress import Waiting
 from elman.data.vocabulary import BOUNDARY
 from elman.data.windows import lane_batches
 from elman.decoding.sample import Carried
@@ -217,11 +218,13 @@ class LanguageModel:
         self.model.eval()
         total, state = np.float64(0), None
         device = next(self.model.parameters(), torch.zeros(0)).device
-        for batch in lane_batches(encoded, batch_size, chunk):
-            x, y, reset, lengths = (part.to(device) for part in batch)
-            predicted, state = self.model.scan(x, state, lengths=lengths, reset=reset)
-            valid = torch.arange(y.shape[1], device=device) < lengths[:, None]
-            total -= predicted.log_prob(y).double()[valid].sum().item()
+        with Waiting("evaluating", encoded.tokens) as waiting:
+            for batch in lane_batches(encoded, batch_size, chunk):
+                x, y, reset, lengths = (part.to(device) for part in batch)
+                predicted, state = self.model.scan(x, state, lengths=lengths, reset=reset)
+                valid = torch.arange(y.shape[1], device=device) < lengths[:, None]
+                total -= predicted.log_prob(y).double()[valid].sum().item()
+                waiting.add(int(lengths.sum()))
         self.model.train(training)
         return Score(float(total), encoded.tokens, encoded.characters, encoded.unknown)
 
@@ -313,10 +316,13 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _restore(model: nn.Module, stored: dict[str, Tensor], folder: Path) -> None:
+    foreign = FileError(f"the weights in {folder} are not those of the model that model.json describes")
     if isinstance(model, Markov):
+        if stored.keys() != model.names:
+            raise foreign
         model.restore(stored)
         return
     wanted = _tensors(model)
     if stored.keys() != wanted.keys() or any(stored[name].shape != tensor.shape for name, tensor in wanted.items()):
-        raise FileError(f"the weights in {folder} are not those of the model that model.json describes")
+        raise foreign
     model.load_state_dict(stored, strict=False)  # what is shared has one name only

@@ -9,6 +9,7 @@ N(c) is how many different symbols follow c, and D_k = n1 / (n1 + 2 n2) from the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from elman.data.progress import Waiting
 from elman.data.vocabulary import BOUNDARY
 from elman.distributions import Categorical
 from elman.errors import InputError
 
 Keys = NDArray[np.int64]
+CHUNK = 1 << 21  # symbols that are counted at a time
 
 
 class Markov(nn.Module):
@@ -34,23 +37,35 @@ class Markov(nn.Module):
             raise InputError(f"{order + 1} symbols out of {vocabulary_size} do not fit into 64 bits; lower model.order")
         self.V, self.order = vocabulary_size, order
         self.keys: list[Keys] = []  # for each k, the (k + 1)-grams as numbers in base V, sorted
-        self.counts: list[Keys] = []
+        self.cumulated: list[Keys] = []  # for each k, the sums of the counts before each key, and of all
         self.discounts: list[float] = []
 
     def fit(self, ids: NDArray[Any]) -> None:
         """Count a text. Every sequence in it begins after a boundary symbol; before that there are only more."""
-        grams = self._grams(np.asarray(ids, dtype=np.int64))
+        with Waiting("counting", len(ids) - 1) as waiting:
+            keys, counts = _count(self._chunks(ids, waiting))
         tensors = {}
         for k in range(self.order, -1, -1):
-            keys, counts = np.unique(grams, return_counts=True)
             tensors[f"keys.{k}"], tensors[f"counts.{k}"] = torch.from_numpy(keys), torch.from_numpy(counts)
-            grams = keys % self.V**k  # each different gram once, without its first symbol: continuation counts
+            # Each different gram once, without its first symbol: continuation counts.
+            keys, counts = np.unique(keys % self.V**k, return_counts=True)
         self.restore(tensors)
 
-    def _grams(self, ids: NDArray[np.int64]) -> Keys:
-        """The (m + 1)-gram that ends with each symbol but the first, with nothing from before the sequence it is in."""
-        contexts = _contexts(ids[None, :-1], np.zeros((1, self.order), dtype=np.int64) + BOUNDARY, self.order)[0]
-        grams: Keys = contexts @ self._places(self.order, 1) + ids[1:]
+    def _chunks(self, ids: NDArray[Any], waiting: Waiting) -> Iterator[Keys]:
+        for start in range(1, len(ids), CHUNK):
+            grams = self._grams(ids, start)
+            yield grams
+            waiting.add(len(grams))
+
+    def _grams(self, ids: NDArray[Any], start: int) -> Keys:
+        """The (m + 1)-gram that ends with each symbol of a chunk, with nothing from before the sequence it is in."""
+        x = np.asarray(ids[start - 1 : start - 1 + CHUNK], dtype=np.int64)
+        y = np.asarray(ids[start : start + CHUNK], dtype=np.int64)
+        history = np.full(self.order, BOUNDARY)
+        before = ids[max(0, start - 1 - self.order) : start - 1]
+        history[self.order - len(before) :] = before
+        contexts = _contexts(x[None, : len(y)], history[None], self.order)[0]
+        grams: Keys = contexts @ self._places(self.order, 1) + y
         return grams
 
     def _places(self, k: int, shift: int = 0) -> NDArray[np.int64]:
@@ -59,11 +74,17 @@ class Markov(nn.Module):
     def restore(self, stored: dict[str, Tensor]) -> None:
         """Take the counts that `state_dict` gave."""
         self.keys = [stored[f"keys.{k}"].numpy() for k in range(self.order + 1)]
-        self.counts = [stored[f"counts.{k}"].numpy() for k in range(self.order + 1)]
-        self.discounts = [_discount(counts) for counts in self.counts]
+        counts = [stored[f"counts.{k}"].numpy() for k in range(self.order + 1)]
+        self.cumulated = [np.concatenate([[0], part.cumsum()]) for part in counts]
+        self.discounts = [_discount(part) for part in counts]
+
+    @property
+    def names(self) -> set[str]:
+        """What `state_dict` gives names to."""
+        return {f"{name}.{k}" for name in ("keys", "counts") for k in range(self.order + 1)}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        named = (("keys", self.keys), ("counts", self.counts))
+        named = (("keys", self.keys), ("counts", [np.diff(part) for part in self.cumulated]))
         return {f"{name}.{k}": torch.from_numpy(part) for name, parts in named for k, part in enumerate(parts)}
 
     def init_state(self, batch_size: int) -> Tensor:
@@ -90,18 +111,15 @@ class Markov(nn.Module):
         for k in range(self.order + 1):
             c = contexts[:, self.order - k :] @ self._places(k)
             first, last = np.searchsorted(self.keys[k], c * self.V), np.searchsorted(self.keys[k], (c + 1) * self.V)
-            cumulated = self._cumulated(k)
+            cumulated = self.cumulated[k]
             total, different = cumulated[last] - cumulated[first], last - first
             at = np.minimum(np.searchsorted(self.keys[k], c * self.V + symbols), len(self.keys[k]) - 1)
-            count = np.where(self.keys[k][at] == c * self.V + symbols, self.counts[k][at], 0)
+            count = np.where(self.keys[k][at] == c * self.V + symbols, cumulated[at + 1] - cumulated[at], 0)
             D = self.discounts[k]
             seen = np.maximum(total, 1)
             p = np.where(total > 0, np.maximum(count - D, 0) / seen + D * different / seen * p, p)
         logs: NDArray[np.float64] = np.log(p)
         return logs
-
-    def _cumulated(self, k: int) -> Keys:
-        return np.concatenate([[0], self.counts[k].cumsum()])
 
 
 class MarkovDistribution:
@@ -139,6 +157,27 @@ def _contexts(x: NDArray[np.int64], history: NDArray[np.int64], order: int) -> N
     # A boundary hides everything before it: from the right, what has met one is one.
     hidden = np.logical_or.accumulate(windows[..., ::-1] == BOUNDARY, axis=-1)[..., ::-1]
     return np.where(hidden, BOUNDARY, windows).astype(np.int64)
+
+
+def _count(chunks: Iterator[Keys]) -> tuple[Keys, Keys]:
+    """The different keys of all chunks, sorted, and how often each occurs, without ever holding all chunks."""
+    parts: list[tuple[Keys, Keys]] = []
+    for chunk in chunks:
+        parts.append(np.unique(chunk, return_counts=True))
+        # As in a merge sort: what is joined is about equally long, so each key is moved a few times only.
+        while len(parts) > 1 and len(parts[-1][0]) * 2 > len(parts[-2][0]):
+            parts.append(_joined(parts.pop(), parts.pop()))
+    while len(parts) > 1:
+        parts.append(_joined(parts.pop(), parts.pop()))
+    return parts[0]
+
+
+def _joined(a: tuple[Keys, Keys], b: tuple[Keys, Keys]) -> tuple[Keys, Keys]:
+    keys, counts = np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
+    order = keys.argsort(kind="stable")
+    keys = keys[order]
+    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+    return keys[first], np.add.reduceat(counts[order], first)
 
 
 def _discount(counts: Keys) -> float:

@@ -76,9 +76,17 @@ def load(folder: Path, like: State) -> Checkpoint:
     """Read what `save` wrote. `like` is a state of the model."""
     content = artifact.read_json(folder / "training.json", KIND, VERSION)
     tensors = artifact.read_tensors(folder / "optimiser.safetensors")
-    advance = Advance(**{**content["advance"], "position": Position(*content["advance"]["position"])})
-    generators, state = tensors.pop("generators"), states.load(folder / "state.safetensors", like)
-    return Checkpoint(advance, content["schedule"], tensors, generators, state, content["lengths"], content["config"])
+    state = states.load(folder / "state.safetensors", like)
+    try:
+        advance = Advance(**{**content["advance"], "position": Position(*content["advance"]["position"])})
+        lengths = {name: int(length) for name, length in dict(content["lengths"]).items()}
+        schedule, config = dict(content["schedule"]), dict(content["config"])
+        generators = tensors.pop("generators")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(
+            f"{folder} is no checkpoint that this version knows: {type(error).__name__} {error}; it may be truncated"
+        ) from error
+    return Checkpoint(advance, schedule, tensors, generators, state, lengths, config)
 
 
 def resume(checkpoint: Checkpoint, optimiser: torch.optim.Optimizer, schedule: Schedule, ranks: Ranks) -> State:
@@ -92,6 +100,16 @@ def resume(checkpoint: Checkpoint, optimiser: torch.optim.Optimizer, schedule: S
     schedule.memory = dict(checkpoint.schedule)
     torch.set_rng_state(checkpoint.generators[ranks.rank])
     return ranks.own(checkpoint.state)
+
+
+def write_config(folder: Path, config: dict[str, Any]) -> None:
+    """All that a checkpoint has to say about a model that was fitted in one go."""
+    artifact.write_json(folder / "training.json", KIND, VERSION, {"config": config})
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config of the run that wrote `folder`."""
+    return dict(artifact.read_json(folder / "training.json", KIND, VERSION)["config"])
 
 
 def check_config(stored: dict[str, Any], given: dict[str, Any], where: str) -> None:

@@ -7,13 +7,48 @@ import math
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from elman.errors import FileError, MissingExtraError
 
 FILES = ("metrics.jsonl", "samples.txt")  # what a resumed run cuts back to its checkpoint
+
+
+def begin(folder: Path, config: Any) -> None:
+    """Make a run directory, with its config and nothing else."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (*FILES, "timings.jsonl"):
+            (folder / name).write_bytes(b"")
+        # Half a config would be read as another one: it is there whole or not at all.
+        temporary = folder / ".config.yaml"
+        temporary.write_text(render(config), encoding="utf-8")
+        temporary.replace(folder / "config.yaml")
+    except OSError as error:
+        raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
+
+
+def render(config: Any) -> str:
+    """A config as YAML, every line with what it means."""
+    return "\n".join(_lines(config, "")) + "\n"
+
+
+def _lines(config: Any, indent: str) -> Iterator[str]:
+    from docstring_parser import parse  # comes with jsonargparse[signatures]
+
+    meanings = {param.arg_name: param.description for param in parse(type(config).__doc__).params}
+    for name in (part.name for part in fields(config)):
+        value = getattr(config, name)
+        yield f"{indent}# {meanings[name]}"
+        if is_dataclass(value):
+            yield f"{indent}{name}:"
+            yield from _lines(value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"
 
 
 class Recorder:
@@ -27,9 +62,7 @@ class Recorder:
         if folder is None:
             return
         for name in (*FILES, "timings.jsonl"):
-            self.files[name] = (folder / name).open("ab")
-            if lengths is not None and name in FILES:
-                self.files[name].truncate(lengths[name])
+            self.files[name] = _open(folder / name, None if lengths is None else lengths.get(name))
         self.board = _board(folder, step) if tensorboard else None
 
     def metrics(self, step: int, **values: float) -> None:
@@ -72,6 +105,19 @@ class Recorder:
                 raise _cannot_write(error) from error
 
 
+def _open(path: Path, length: int | None) -> IO[bytes]:
+    """The file, to be written at its end; cut back to `length` bytes where that is known."""
+    try:
+        file = path.open("ab")
+        if length is not None:
+            if file.tell() < length:
+                raise FileError(f"{path} has lost something: it had {length} bytes when the checkpoint was written")
+            file.truncate(length)
+    except OSError as error:
+        raise _cannot_write(error) from error
+    return file
+
+
 def _cannot_write(error: OSError) -> FileError:
     return FileError(f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was.")
 
@@ -87,7 +133,10 @@ def _board(folder: Path, step: int) -> Any:
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The metrics of a run, line by line."""
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    try:
+        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise FileError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
 
 
 class Progress:

@@ -1,0 +1,46 @@
+"""For who waits: after two seconds, what is being done and how far it has come, on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+PATIENCE = 2.0  # seconds before progress is worth showing
+INTERVAL = 5.0  # seconds between its lines where there is no terminal
+
+
+class Waiting:
+    """How much of `total` is done: one line that changes on a terminal, else plain lines.
+
+    >>> with Waiting("encoding", 3) as waiting:  # quicker than two seconds: nothing is said
+    ...     waiting.add(1)
+    """
+
+    def __init__(self, doing: str, total: int | None) -> None:
+        self.doing, self.total, self.done = doing, total, 0
+        self.start = time.monotonic()
+        self.due = self.start + PATIENCE
+        self.line = False
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.line:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def add(self, amount: int) -> None:
+        """So much more is done."""
+        self.done += amount
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.line = sys.stderr.isatty()
+        self.due = now + (0.2 if self.line else INTERVAL)
+        text = f"{self.doing}: {self._far(now - self.start)}"
+        print(f"\r{text}\x1b[K" if self.line else text, end="" if self.line else "\n", file=sys.stderr, flush=True)
+
+    def _far(self, seconds: float) -> str:
+        if not self.total or self.done > self.total:
+            return f"{self.done:,} done"
+        return f"{self.done / self.total:.0%}, {seconds / self.done * (self.total - self.done):.0f} s left"
