@@ -134,8 +134,25 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
     assert json.loads((here / "run" / "last" / "training.json").read_text())["advance"]["step"] >= 15
 
 
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@pytest.mark.parametrize("cell", ["gru", "lru"])
+def test_two_processes_that_were_killed_reach_the_same_bytes(here, cell):
+    """Dropout is on: each process has random numbers of its own."""
+    (here / "dying.py").write_text(DYING)
+    changes = ("--model.cell", cell, "--model.size", "7", "--training.steps", "30", "--training.evaluate_every", "15")
+    assert elman(*TRAIN, *changes, "--out", "whole", program=(*TORCHRUN, "-m", "elman"))[0] == 0
+    dead = elman("3", "before", *TRAIN, *changes, "--out", "killed", program=(*TORCHRUN, "dying.py"))
+    assert dead[0] != 0 and json.loads((here / "killed/last/training.json").read_text())["advance"]["step"] < 30
+    code, _, err = elman("train", "--out", "killed", "--resume", "auto", program=(*TORCHRUN, "-m", "elman"))
+    assert code == 0, err
+    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/optimiser.safetensors"):
+        assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), name
+
+
 def test_two_processes_give_what_one_gives(here):
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "elman")
+    torchrun = (*TORCHRUN, "-m", "elman")
     changes = (
         "--model.dropout",
         "0",

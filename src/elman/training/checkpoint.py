@@ -98,7 +98,7 @@ def resume(checkpoint: Checkpoint, optimiser: torch.optim.Optimizer, schedule: S
         )
     optim.restore(optimiser, checkpoint.optimiser)
     schedule.memory = dict(checkpoint.schedule)
-    torch.set_rng_state(checkpoint.generators[ranks.rank])
+    torch.set_rng_state(checkpoint.generators[ranks.rank].clone())  # of a row of a tensor, it reads what lies elsewhere
     return ranks.own(checkpoint.state)
 
 
