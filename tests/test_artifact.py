@@ -1,8 +1,10 @@
 import errno
 
 import pytest
+import torch
 
 from elman import artifact
+from elman import state as states
 from elman.errors import FileError
 
 
@@ -85,3 +87,10 @@ def test_a_version_that_is_none(tmp_path, version):
     (tmp_path / "x.json").write_text('{"format": "kind"' + (", " + version if version else "") + "}")
     with pytest.raises(FileError, match="nothing about its version"):
         artifact.read_json(tmp_path / "x.json", "kind", 1)
+
+
+def test_who_may_read_json_may_read_tensors(tmp_path):
+    artifact.write_json(tmp_path / "x.json", "kind", 1, {})
+    artifact.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(2)})
+    states.save(tmp_path / "state.safetensors", torch.zeros(2, 1))
+    assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1

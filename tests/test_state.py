@@ -141,3 +141,10 @@ def test_save_to_nowhere_says_so(tmp_path):
 def test_check_says_what_is_wrong(state, message):
     with pytest.raises(InputError, match=message):
         states.check(state, torch.zeros(0, 3), 2)
+
+
+def test_the_same_state_is_the_same_bytes(tmp_path):
+    """Two keys of metadata come in any order: runs could not be compared byte by byte."""
+    for number in range(8):
+        states.save(tmp_path / f"{number}", (torch.ones(1, 2), (torch.zeros(1, 3), ())))
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1

@@ -86,8 +86,12 @@ def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file, which whoever may read the files beside it may read too."""
     try:
+        path.touch()
+        mode = path.stat().st_mode  # safetensors would give it to its owner alone
         save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        path.chmod(mode)
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(str(error)) from error
 

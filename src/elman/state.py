@@ -7,7 +7,6 @@ The empty tuple is the state of a core that remembers nothing.
 from __future__ import annotations
 
 import builtins
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -166,7 +165,10 @@ def save(path: str | os.PathLike[str], state: State) -> None:
     tensors = {f"state{name}": _as_real(leaf.detach()).contiguous() for name, leaf in _walk(state, "")}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(tensors, temporary, metadata={"format": FORMAT, "names": json.dumps(_names(state))})
+        temporary.touch()
+        mode = temporary.stat().st_mode  # safetensors would give it to its owner alone
+        save_file(tensors, temporary, metadata={"format": FORMAT})
+        temporary.chmod(mode)
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
@@ -187,8 +189,8 @@ def load(path: str | os.PathLike[str], like: State) -> State:
         raise FileError(
             f"{path} has the format {metadata.get('format')!r}, not {FORMAT!r}: no state that this version wrote"
         )
-    names = json.loads(metadata["names"])
-    if names != _names(like):
+    names = sorted(name.removeprefix("state") for name in tensors)
+    if names != sorted(_names(like)):
         raise FileError(f"{path} holds a state with the leaves {names}; this core's has {_names(like)}")
     loaded = iter([_as_leaf(tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)

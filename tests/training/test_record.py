@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from elman.errors import FileError, MissingExtraError
-from elman.training.record import Recorder, read_metrics
+from elman.training.optim import OptimConfig
+from elman.training.record import Recorder, begin, read_metrics
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
@@ -74,3 +75,13 @@ def test_metrics_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(b"\xff{")
     with pytest.raises(FileError, match="cannot be read"):
         read_metrics(tmp_path)
+
+
+def test_what_could_not_be_begun_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(FileError, match="cannot make the run directory"):
+        begin(tmp_path / "run", OptimConfig())
+    assert not (tmp_path / "run").exists()

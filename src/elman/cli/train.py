@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import sys
 import warnings
@@ -31,7 +32,8 @@ def run(arguments: Sequence[str]) -> int:
         return stop.exit_code
     if config.task == "hmm":
         _report(model)
-    print(f"The model is in {config.out}. Try: elman generate {config.out}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
+        print(f"The model is in {config.out}. Try: elman generate {config.out}", file=sys.stderr)
     return 0
 
 

@@ -29,7 +29,16 @@ def begin(folder: Path, config: Any) -> None:
         temporary.write_text(render(config), encoding="utf-8")
         temporary.replace(folder / "config.yaml")
     except OSError as error:
+        _remove(folder)
         raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
+
+
+def _remove(folder: Path) -> None:
+    """What could not be begun leaves nothing behind."""
+    with suppress(OSError):
+        for name in (*FILES, "timings.jsonl", ".config.yaml"):
+            (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def render(config: Any) -> str:
