@@ -2,6 +2,7 @@ import json
 import os
 import random
 import signal
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 
 from elman import run as runs
 from elman.data import DataConfig, open_splits
-from elman.errors import FileError, InputError, TrainingError
+from elman.errors import FileError, InputError, MissingExtraError, TrainingError
 from elman.run import RunConfig, load, train
 from elman.tasks.language_model import LanguageModel, ModelConfig
 from elman.training.interrupt import Interrupted
@@ -110,7 +111,7 @@ def test_a_run_is_never_overwritten_or_changed_unasked(config):
     with pytest.raises(InputError, match=r"optim\.lr = 0\.02, not 0\.5"):
         train(replace(changed(config, optim={"lr": 0.5}), resume="auto"))
     Path(config.data.train).write_text(TEXT + "more")
-    with pytest.raises(InputError, match=r"data\.t"):
+    with pytest.raises(InputError, match=r"was started with another text: what data\.t"):
         train(replace(config, resume="auto"))
 
 
@@ -259,6 +260,13 @@ def test_load_says_what_is_missing(tmp_path):
         load(tmp_path / "none")
     with pytest.raises(FileError, match="holds no elman-model"):
         load(tmp_path)
+
+
+def test_a_missing_extra_is_found_before_the_run_begins(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"elman\[tensorboard\]"):
+        train(changed(config, training={"tensorboard": True}))
+    assert not Path(config.out).exists()
 
 
 def test_a_broken_checkpoint_is_refused(config):

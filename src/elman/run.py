@@ -27,7 +27,7 @@ from elman.training.interrupt import Interrupted
 from elman.training.loop import Run, TrainingConfig
 from elman.training.loop import train as turn
 from elman.training.optim import OptimConfig, Schedule
-from elman.training.record import Recorder, begin, read_metrics
+from elman.training.record import Recorder, begin, read_metrics, summary_writer
 from elman.training.unit import Unit
 
 
@@ -144,6 +144,8 @@ def _check(config: RunConfig | HMMRunConfig) -> None:
     if isinstance(config, RunConfig):
         loop.check(config.training)
         optim.check(config.optim)
+        if config.training.tensorboard:
+            summary_writer()
 
 
 def _train(config: RunConfig, processes: Ranks) -> None:

@@ -174,6 +174,22 @@ def test_two_processes_give_what_one_gives(here):
     assert main([*TRAIN, *changes, *more]) == 2  # written by two, resumed by one: refused
 
 
+def test_a_terminal_that_knows_only_ascii_shows_question_marks(here, monkeypatch):
+    (here / "text.txt").write_text("né à côté " * 300)
+    assert main([*TRAIN, "--model.cell", "markov", "--model.order", "2", "--out", "run"]) == 0
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    code, out, err = elman("generate", "run", "--prompt", "né", "--max_new_tokens", "3")
+    assert (code, err) == (0, "") and out.startswith("n? ")
+
+
+def test_what_evaluate_says_about_invalid_text_can_be_done(here, capfd):
+    assert main([*TRAIN, "--model.cell", "markov", "--model.order", "2", "--out", "run"]) == 0
+    (here / "bad.txt").write_bytes(b"the \xff cat")
+    assert main(["evaluate", "run", "bad.txt"]) == 2
+    assert "Pass --data.errors replace" in capfd.readouterr().err
+    assert main(["evaluate", "run", "bad.txt", "--data.errors", "replace"]) == 0
+
+
 def test_the_verbs_together(here, capfd):
     assert main(["init", "lm"]) == 0
     Path("full.yaml").write_text(capfd.readouterr().out)

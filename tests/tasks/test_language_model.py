@@ -180,6 +180,7 @@ def test_bad_requests(lm):
         ({"num_beams": 2, "top_k": 3}, "does not sample"),
         ({"stop": ""}, "stop"),
         ({"seed": -1}, "seed"),
+        ({"seed": 2**70}, "seed"),
         ({"prompt": "ZZ"}, "'Z'"),
     ):
         with pytest.raises(InputError, match=word):

@@ -9,6 +9,7 @@ Results go to standard output, messages and progress to standard error.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code is 0 when done, 1 when a check failed, 2 when it could not be done."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     try:
         code = _dispatch(arguments)
         sys.stdout.flush()  # here, where a closed pipe can still be caught

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="elman evaluate", description="How well a model predicts a text, or columns.")
     parser.add_argument("run", help="a run directory or a saved model")
     parser.add_argument("text", nargs="+", help="files, folders, .gz, - or embedded")
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument(
         "--batch_size", type=int, default=64, help="independent units side by side; does not change the numbers"
     )

@@ -75,8 +75,6 @@ def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Spl
 
 
 def _check(config: DataConfig) -> None:
-    if config.errors not in ("strict", "replace"):
-        raise UnknownNameError("treatment of invalid UTF-8", config.errors, ("strict", "replace"))
     for name in ("min_count", "vocabulary_size", "batch_size", "window"):
         if getattr(config, name) < 1:
             raise InputError(f"data.{name} is {getattr(config, name)}; it must be a positive whole number")
@@ -113,6 +111,8 @@ def _names(given: list[str] | str) -> list[str]:
 
 def text_errors(vocabulary: str, errors: str) -> str:
     """How to read for a vocabulary: to bytes, no byte is invalid."""
+    if errors not in ("strict", "replace"):
+        raise UnknownNameError("treatment of invalid UTF-8", errors, ("strict", "replace"))
     return "surrogateescape" if vocabulary == "byte" else errors
 
 

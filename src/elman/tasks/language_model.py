@@ -163,8 +163,9 @@ class LanguageModel:
     def init_state(self, seeds: Sequence[int] = (0,)) -> Carried:
         """The state before any text, one row per seed."""
         B = len(seeds)
-        if min(seeds, default=0) < 0:
-            raise InputError(f"the seed is {min(seeds)}; it must be a whole number of at least 0")
+        for seed in seeds:
+            if not 0 <= seed < 2**63:
+                raise InputError(f"the seed is {seed}; it must be a whole number of at least 0 and below 2**63")
         token = torch.full((B,), BOUNDARY)
         draws = torch.tensor([[seed, 0] for seed in seeds], dtype=torch.int64).reshape(B, 2)
         return Carried(self.model.init_state(B), token, torch.zeros(B, self.vocabulary.size, dtype=torch.bool), draws)

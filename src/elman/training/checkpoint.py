@@ -20,6 +20,7 @@ from elman.training.distributed import Ranks
 from elman.training.optim import Schedule
 
 KIND, VERSION = "elman-training", 1
+TEXTS = ("data.train", "data.valid", "data.test")  # in a checkpoint they are fingerprints
 
 
 @dataclass
@@ -114,8 +115,13 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def check_config(stored: dict[str, Any], given: dict[str, Any], where: str) -> None:
     """Raise an InputError that names the first setting that differs."""
-    for name in sorted({*_flat(stored), *_flat(given)}):
+    for name in sorted({*_flat(stored), *_flat(given)}, key=lambda name: (name in TEXTS, name)):
         before, now = _flat(stored).get(name), _flat(given).get(name)
+        if before != now and name in TEXTS:
+            raise InputError(
+                f"{where} was started with another text: what {name} stands for has changed, or how it is split. "
+                f"A resumed run must be the same run: name the text that it had, or choose another --out."
+            )
         if before != now:
             raise InputError(
                 f"{where} was started with {name} = {before}, not {now}; a resumed run must be the same run. "

@@ -131,13 +131,18 @@ def _cannot_write(error: OSError) -> FileError:
     return FileError(f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was.")
 
 
-def _board(folder: Path, step: int) -> Any:
+def summary_writer() -> Any:
+    """TensorBoard's writer, or an error that says what to install."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError("tensorboard", "tensorboard") from error
+    return SummaryWriter
+
+
+def _board(folder: Path, step: int) -> Any:
     # What an earlier process wrote of the steps to come is not shown.
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+    return summary_writer()(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
