@@ -1,9 +1,14 @@
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from elman.data import encode, open_text
+from elman.data import text as texts
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError
 
@@ -57,3 +62,30 @@ def test_a_truncated_cache_is_noticed(text, tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FileError, match="truncated"):
         encode(text, Bytes(), "text", folder)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text("ab \n", max_size=30), min_size=1, max_size=3), st.sampled_from(["lines", "documents"]))
+def test_units_are_what_they_are_in_however_many_pieces_they_are_read(files, unit):
+    folder = Path(tempfile.mkdtemp())
+    for number, content in enumerate(files):
+        (folder / f"{number}").write_text(content)
+    vocabulary = Words.fit(["a b aa ab ba bb"], 1, 0)
+    wanted = [0]
+    for content in files:
+        for part in content.split("\n") if unit == "lines" else [content]:
+            wanted += [*vocabulary.encode(part), 0] if part else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(texts, "CHUNK", 3)
+        encoded = encode(open_text([str(folder)]), vocabulary, unit, folder / "cache")
+    assert encoded.ids.tolist() == wanted
+
+
+def test_a_document_is_never_held_whole(tmp_path, monkeypatch):
+    (tmp_path / "long.txt").write_text("one two three " * 1000)
+    monkeypatch.setattr(texts, "CHUNK", 64)
+    seen = []
+    monkeypatch.setattr(Words, "encode", lambda self, text: seen.append(text) or np.array([1]))
+    for unit in ("text", "lines", "documents"):
+        encode(open_text([str(tmp_path / "long.txt")]), Words([]), unit, tmp_path / "cache")
+    assert max(map(len, seen)) < 100 and len("".join(seen)) == 3 * 14_000

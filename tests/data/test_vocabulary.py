@@ -1,4 +1,6 @@
 import json
+import re
+import time
 from itertools import chain
 
 import numpy as np
@@ -81,3 +83,32 @@ def test_bpe_round_trip_and_pieces():
     pieces = [text[i : i + 7] for i in range(0, len(text), 7)]
     assert list(chain(*(vocabulary.encode(p).tolist() for p in rejoined(pieces, vocabulary.cut)))) == ids
     assert vocabularies.from_json(vocabulary.to_json()).encode(text).tolist() == ids
+
+
+@given(st.text("ab \n\t\u2003", max_size=9))
+def test_a_text_is_cut_before_its_last_spaces(text):
+    end = Words([]).cut(text)
+    assert re.fullmatch(r"(\s+\S*)?", text[end:]) or end == 0
+    assert text[:end] == text[:end].rstrip()
+
+
+def test_long_runs_of_spaces_cost_no_time():
+    """A pattern that tries each of them takes a time that grows as their square: minutes for these."""
+    start = time.monotonic()
+    assert Words([]).cut(" " * 1_000_000 + "a b") == 1_000_001
+    assert time.monotonic() - start < 5
+
+
+def test_bpe_is_the_same_in_shorter_pieces(monkeypatch):
+    pytest.importorskip("tokenizers")
+    pieces = ["one two  three\n", "four fi", "ve six " * 30]
+    whole = vocabularies.Bpe.fit(pieces, 1, 280).to_json()
+    monkeypatch.setattr(vocabularies, "SMALL", 8)
+    assert vocabularies.Bpe.fit(pieces, 1, 280).to_json() == whole
+
+
+def test_shorter_pieces_are_the_same_text(monkeypatch):
+    monkeypatch.setattr(vocabularies, "SMALL", 8)
+    pieces = ["one two  three\n", " " * 20 + "x", "a" * 30 + " b", ""]
+    smaller = list(vocabularies._smaller(pieces))
+    assert "".join(smaller) == "".join(pieces) and smaller[:2] == ["one two", "  three\n"]

@@ -107,36 +107,38 @@ def _encoded(text: Text, vocabulary: Vocabulary, unit: str) -> Iterator[tuple[ND
         for piece in rejoined((piece for _, piece in text.pieces(ENCODING)), vocabulary.cut):
             yield vocabulary.encode(piece), len(piece)
         return
-    for document in _documents(text) if unit == "documents" else _lines(text):
-        yield np.concatenate([vocabulary.encode(document), boundary]), len(document) + 1
-
-
-def _documents(text: Text) -> Iterator[str]:
-    """Each source whole: one document must fit into memory, their sum need not."""
-    parts: list[str] = []
-    last = -1
-    for number, piece in text.pieces(ENCODING):
-        if number != last and parts:
-            yield "".join(parts)
-            parts.clear()
-        last = number
-        parts.append(piece)
-    if parts:
-        yield "".join(parts)
-
-
-def _lines(text: Text) -> Iterator[str]:
-    """Each line that is not empty, without its line break."""
-    rest, last = "", -1
-    for number, piece in text.pieces(ENCODING):
-        if number != last and rest:
-            yield rest
+    rest = ""
+    for part, last in _units(text, unit):
+        rest += part
+        if last:
+            yield np.concatenate([vocabulary.encode(rest), boundary]), len(rest) + 1
             rest = ""
+        elif end := vocabulary.cut(rest):
+            yield vocabulary.encode(rest[:end]), end
+            rest = rest[end:]
+
+
+def _units(text: Text, unit: str) -> Iterator[tuple[str, bool]]:
+    """Parts of lines or documents, and whether the unit ends with it: a unit need not fit into memory.
+
+    A line has no line break, and one that is empty is left out.
+    """
+    begun, last = False, -1
+    for number, piece in text.pieces(ENCODING):
+        if number != last and begun:
+            yield "", True
+            begun = False
         last = number
-        *whole, rest = (rest + piece).split("\n")
-        yield from (line for line in whole if line)
-    if rest:
-        yield rest
+        *whole, rest = piece.split("\n") if unit == "lines" else [piece]
+        for line in whole:
+            if line or begun:
+                yield line, True
+                begun = False
+        if rest:
+            yield rest, False
+            begun = True
+    if begun:
+        yield "", True
 
 
 def _unknown(ids: NDArray[Any], vocabulary: Vocabulary) -> int:

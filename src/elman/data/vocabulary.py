@@ -22,6 +22,7 @@ Ids = NDArray[np.int64]
 
 BOUNDARY = 0
 UNKNOWN = 1
+SMALL = 1 << 15
 _CODE_POINTS = 0x110000
 
 
@@ -179,7 +180,6 @@ class _ByteDecoder(Decoder):
 
 
 _WORDS = re.compile(r"\n|\S+")
-_LAST_SPACES = re.compile(r"\s+\S*\Z")
 
 
 class Words(Vocabulary):
@@ -248,8 +248,19 @@ class _WordDecoder(Decoder):
 
 def _cut_at_spaces(text: str) -> int:
     """Before the last run of spaces: no word and no BPE token goes on from there to the left."""
-    match = _LAST_SPACES.search(text)
-    return match.start() if match else 0
+    if text[-1:].isspace():
+        return len(text.rstrip())
+    before = text.rsplit(maxsplit=1)[:-1]
+    return len(before[0]) if before else 0
+
+
+def _smaller(pieces: Iterable[str]) -> Iterator[str]:
+    """The same text in shorter pieces: `tokenizers` takes 256 at a time, which are not to be 256 megabytes."""
+    for piece in pieces:
+        while end := _cut_at_spaces(piece[:SMALL]) if len(piece) > SMALL else 0:
+            yield piece[:end]
+            piece = piece[end:]
+        yield piece
 
 
 class Bpe(Vocabulary):
@@ -280,7 +291,7 @@ class Bpe(Vocabulary):
             vocab_size=size, min_frequency=min_count, show_progress=False, special_tokens=["<|boundary|>"],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )  # fmt: skip
-        tokenizer.train_from_iterator(rejoined(pieces, _cut_at_spaces), trainer)
+        tokenizer.train_from_iterator(_smaller(rejoined(pieces, _cut_at_spaces)), trainer)
         return cls(tokenizer.to_str())
 
     def encode(self, text: str) -> Ids:
