@@ -223,6 +223,8 @@ def test_the_verbs_together(here, capfd):
         (["train", "--config", "list.yaml"], "no mapping"),
         (["train", "--config", "none.yaml"], "none.yaml"),
         (["train", "--model.size", "large"], "large"),
+        (["train", "--lr", "0.1"], "Did you mean 'optim.lr'?"),
+        (["train", "--model.lr", "0.1"], "Did you mean 'optim.lr'?"),
         (["train", "--data.train", "none.txt"], "no file or folder none.txt"),
         (["train", "--data.train", "latin.txt"], "byte 3 (line 1) is 0xe9"),
         (["train", "--data.train", "empty.txt"], "empty"),

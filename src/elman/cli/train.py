@@ -121,5 +121,8 @@ def _explained(message: str, parser: Any) -> str:
     """What jsonargparse says, and the nearest setting if one was named that does not exist."""
     unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|Option '([\w.]+)'|--([\w.]+)", message)
     named = ".".join(part for part in unknown.groups() if part) if unknown else ""
-    near = difflib.get_close_matches(named, vars(parser.get_defaults().as_flat()), n=1)
+    settings = list(vars(parser.get_defaults().as_flat()))
+    # `lr` alone is the one that ends with it; else what is spelt almost so.
+    ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
+    near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
     return message + (f" Did you mean {near[0]!r}?" if near else "")
