@@ -180,6 +180,14 @@ def test_a_full_disk_keeps_the_checkpoint(config, monkeypatch):
     assert lm.score("the")[0].tokens == 3
 
 
+def test_paths_are_as_good_as_their_names(config, tmp_path):
+    train(config)
+    paths = replace(config, out=tmp_path / "paths", data=replace(config.data, train=Path(config.data.train)))
+    train(paths)
+    train(replace(paths, resume="auto", data=replace(config.data, train=[Path(config.data.train)])))
+    assert same_files(config.out, paths.out)
+
+
 def test_early_stopping(config):
     config = changed(config, training={"patience": 2, "evaluate_every": 1, "steps": 50}, optim={"lr": 1e-12})
     _, history = train(config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -105,8 +106,8 @@ def split_texts(config: DataConfig) -> list[Text]:
     return texts
 
 
-def _names(given: list[str] | str) -> list[str]:
-    return [given] if isinstance(given, str) else given
+def _names(given: list[str] | str | os.PathLike[str]) -> list[str]:
+    return [os.fspath(name) for name in ([given] if isinstance(given, str | os.PathLike) else given)]
 
 
 def text_errors(vocabulary: str, errors: str) -> str:

@@ -57,7 +57,7 @@ def _lines(config: Any, indent: str) -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ")
         else:
-            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False, default=str)}"
 
 
 class Recorder:
