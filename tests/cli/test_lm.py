@@ -222,6 +222,7 @@ def test_the_verbs_together(here, capfd):
         (["train", "--config", "top.yaml"], "model.size"),
         (["train", "--config", "list.yaml"], "no mapping"),
         (["train", "--config", "none.yaml"], "none.yaml"),
+        (["train", "--config", "latin.txt"], "cannot read the config"),
         (["train", "--model.size", "large"], "large"),
         (["train", "--lr", "0.1"], "Did you mean 'optim.lr'?"),
         (["train", "--model.lr", "0.1"], "Did you mean 'optim.lr'?"),

@@ -89,7 +89,7 @@ def _parse(parser: Any, arguments: Sequence[str]) -> Any:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:
         raise InputError(_explained(str(error), parser)) from error
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"cannot read the config: {error}") from error
 
 
