@@ -61,7 +61,7 @@ def test_lanes_score_every_token_once_and_begin_at_boundaries(rest, B, chunk):
     assert all(text.ids[part.start] == 0 for part in parts)
     assert [p.start for p in parts[1:]] == [p.stop for p in parts[:-1]] and len(parts) <= B
     scored = [[] for _ in parts]
-    for batch in lane_batches(text, B, chunk):
+    for batch in lane_batches(text, B, chunk, 1000):
         for row, y, n in zip(scored, batch.y, batch.lengths, strict=True):
             row += y[:n].tolist()
     assert list(chain(*scored)) == rest

@@ -12,6 +12,7 @@ from elman.data import Encoded
 from elman.data.cache import encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError, InputError
+from elman.tasks import language_model
 from elman.tasks.language_model import LanguageModel, ModelConfig, Score, build
 from elman.tasks.markov import Markov
 
@@ -93,6 +94,17 @@ def test_evaluate_does_not_depend_on_how_it_is_cut(threads):
                 assert values[0] == pytest.approx(reference.evaluate(encoded, 1, 512).nats_per_token, abs=1e-6)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_large_vocabulary_is_evaluated_in_smaller_pieces(monkeypatch):
+    lm = lm_of()
+    ids = np.concatenate([[0], *([*lm.vocabulary.encode(line), 0] for line in TEXT.split(" ") if line)])
+    encoded, scan, sizes = Encoded(ids, len(TEXT), 0), lm.model.scan, []
+    whole = lm.evaluate(encoded)
+    monkeypatch.setattr(language_model, "LOGITS", 50 * lm.vocabulary.size)
+    monkeypatch.setattr(lm.model, "scan", lambda x, *a, **k: sizes.append(x.numel()) or scan(x, *a, **k))
+    assert lm.evaluate(encoded).nats == pytest.approx(whole.nats, abs=1e-6)
+    assert 25 < max(sizes) <= 50
 
 
 def test_independent_lines_are_scored_as_if_alone():

@@ -105,9 +105,13 @@ def lanes(encoded: Encoded, batch_size: int) -> list[Lane]:
     return [Lane(a, b) for a, b in zip(cuts, [*cuts[1:], last], strict=True)]
 
 
-def lane_batches(encoded: Encoded, batch_size: int, chunk: int) -> Iterator[Batch]:
-    """All of a text, each token once, as batches to be scanned one after another with a carried state."""
+def lane_batches(encoded: Encoded, batch_size: int, chunk: int, most: int) -> Iterator[Batch]:
+    """All of a text, each token once, as batches to be scanned one after another with a carried state.
+
+    A batch has `chunk` tokens of each lane, or fewer, so that it has no more than `most` in all.
+    """
     parts = lanes(encoded, batch_size)
+    chunk = min(chunk, max(1, most // len(parts)))
     longest = max(part.stop - part.start for part in parts)
     for start in range(0, longest, chunk):
         lengths = [min(max(part.stop - part.start - start, 0), chunk) for part in parts]

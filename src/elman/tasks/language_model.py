@@ -31,6 +31,7 @@ from elman.tasks.generation import Generation
 from elman.tasks.markov import Markov
 
 KIND, VERSION = "elman-model", 1
+LOGITS = 1 << 25  # numbers that an evaluation computes at a time at most: 64 lines of 512 words would be gigabytes
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
 
 
@@ -220,7 +221,7 @@ class LanguageModel:
         total, state = np.float64(0), None
         device = next(self.model.parameters(), torch.zeros(0)).device
         with Waiting("evaluating", encoded.tokens) as waiting:
-            for batch in lane_batches(encoded, batch_size, chunk):
+            for batch in lane_batches(encoded, batch_size, chunk, LOGITS // self.vocabulary.size):
                 x, y, reset, lengths = (part.to(device) for part in batch)
                 predicted, state = self.model.scan(x, state, lengths=lengths, reset=reset)
                 valid = torch.arange(y.shape[1], device=device) < lengths[:, None]
