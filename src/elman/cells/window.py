@@ -60,7 +60,9 @@ class Window(Core):
         inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
         episode = reset.cumsum(1)  # an input counts where it is of the same episode as the output
         episodes = torch.cat([episode.new_zeros(len(x), k - 1), episode], 1)
-        windows = torch.stack([inputs[:, j : j + T] for j in range(k)], 2)  # (B, T, k, D)
+        # Autograd adds up what comes back in the reverse order of this: the latest output first, wherever time is cut.
+        shifted = [inputs[:, j : j + T] for j in reversed(range(k))]
+        windows = torch.stack(shifted[::-1], 2)  # (B, T, k, D)
         same = torch.stack([episodes[:, j : j + T] for j in range(k)], 2) == episode[..., None]
         windows = torch.where(same[..., None], windows, torch.zeros_like(windows))
         y = kernels.tanh(kernels.linear(windows.flatten(2), self.W, self.b))

@@ -60,6 +60,7 @@ class Recompute(Around):
         T = x.shape[1]
         if not (torch.is_grad_enabled() and wanted and T):
             return self.core._scan(x, state, lengths, reset)
+        device = x.device.type
         every = math.ceil(math.sqrt(T)) if self.every == "auto" else int(self.every)
         draws = any(part.training and isinstance(part, Dropout | WeightDrop) for part in self.core.modules())
         pieces = _Pieces(
@@ -70,6 +71,7 @@ class Recompute(Around):
             lengths=lengths,
             reset=reset,
             kernels=kernels.active(),
+            precision=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
             training={part: part.training for part in self.core.modules()},
             seed=seed_of_scan(x.device) if draws else None,
         )
@@ -94,6 +96,7 @@ class _Pieces:
     lengths: Tensor
     reset: Tensor
     kernels: str
+    precision: torch.dtype | None  # of autocast, None where it is off
     training: dict[torch.nn.Module, bool]
     seed: int | None
 
@@ -103,7 +106,8 @@ class _Pieces:
         """The piece x of the sequence that `cut` bounds, from and to the leaves of a state."""
         start, end = cut
         lengths = (self.lengths - start).clamp(0, end - start)
-        with one_scan(self.seed, x.device):
+        autocast = torch.autocast(x.device.type, self.precision, enabled=self.precision is not None)
+        with one_scan(self.seed, x.device), autocast:
             y, state = scan(x, _rebuilt(self.state, leaves), lengths, self.reset[:, start:end])
         return y, states.leaves(state)
 
