@@ -1,104 +1,30 @@
-// Hidden Markov models: the forward filter, its gradient (which is the backward algorithm), and the most probable path.
+// Hidden Markov models: the forward filter, and its gradient, which is the backward algorithm.
 //
 //   s[0] = state, or start at a reset;   u = s[t] * exp(x[t] - m),  c = sum u,  log_c[t] = m + log c,  s[t+1] = A^T u / c
 //
 // Scaled, not in log space: m is the largest x of the step, so that only what is hopeless beside the best underflows. Where
 // almost all of s lies on such states, m is the largest x among those that s can be in, and nothing underflows together.
 // A row is computed by one thread, and the order of its sums depends on K alone: its bits do not depend on the batch.
-#include <limits>
+#include "hmm.h"
 
 #include "kernels.h"
 #include "math.h"
 #include "parallel.h"
-#include "product.h"
 
 namespace elman::ELMAN_NS {
 namespace {
 
 constexpr int64_t chunk = 64;       // steps whose exponentials are taken together, before the recurrence needs them
 constexpr int64_t row_groups = 16;  // partial sums of parameter gradients: as many whatever the threads, so they add up alike
-constexpr int64_t splits = 4;       // rows of a packed matrix are padded to a multiple of it
-
-template <class T> constexpr T infinity = std::numeric_limits<T>::infinity();
 
 // Below it, digits of c may have been lost to underflow.
 template <class T> constexpr T least = sizeof(T) == 4 ? T(1e-25) : T(1e-250);
-
-// Vectors per row: whole tiles of 8, 4, 2 or 1.
-template <class T> struct Width {
-  int64_t K, tile, padded, rows;
-  explicit Width(int64_t K) : K(K) {
-    const int64_t n = (K + lanes<T> - 1) / lanes<T>;
-    tile = n >= 8 ? 8 : n >= 3 ? 4 : n >= 2 ? 2 : 1;  // 3 too: what fits in 4 registers is packed as 4
-    padded = (n + tile - 1) / tile * tile * lanes<T>;
-    rows = (K + splits - 1) / splits * splits;
-  }
-};
-
-// [tile of columns][row][columns in the tile], `fill` outside: to(i, j) = a[i * by_row + j * by_column].
-template <class T>
-Buffer<T> pack(const T* a, int64_t by_row, int64_t by_column, Width<T> w, T fill) {
-  Buffer<T> to = allocate<T>(w.rows * w.padded);
-  const int64_t across = w.tile * lanes<T>;
-  T* at = to.get();
-  for (int64_t j0 = 0; j0 < w.padded; j0 += across)
-    for (int64_t i = 0; i < w.rows; ++i)
-      for (int64_t j = j0; j < j0 + across; ++j) *at++ = i < w.K && j < w.K ? a[i * by_row + j * by_column] : fill;
-  return to;
-}
 
 struct Times {
   template <class V> static ELMAN_INLINE V add(V sum, V a, V x) { return fma(a, x, sum); }
   template <class V> static ELMAN_INLINE V join(V a, V b) { return a + b; }
   template <class T> static constexpr T zero = T(0);
 };
-
-// The same in the algebra of max and +, for the most probable path.
-struct Best {
-  template <class V> static ELMAN_INLINE V add(V top, V a, V x) { return join(a + x, top); }
-  template <class V> static ELMAN_INLINE V join(V a, V b) { return a > b ? a : b; }
-  template <class T> static constexpr T zero = -std::numeric_limits<T>::infinity();
-};
-
-// y_j = sum_i x_i a_ij for one tile of columns; S interleaved partial sums hide the latency where there are few columns.
-template <class Algebra, int C, int S, class T>
-ELMAN_INLINE void product_tile(const T* __restrict a, const T* __restrict x, int64_t rows, Vec<T> (&y)[C]) {
-  Vec<T> sum[S][C];
-  for (int s = 0; s < S; ++s)
-    for (int n = 0; n < C; ++n) sum[s][n] = splat<T>(Algebra::template zero<T>);
-  for (int64_t i = 0; i < rows; i += S) {
-#pragma GCC unroll 8
-    for (int s = 0; s < S; ++s) {
-      const Vec<T> xi = splat<T>(x[i + s]);
-#pragma GCC unroll 8
-      for (int n = 0; n < C; ++n) sum[s][n] = Algebra::add(sum[s][n], load<Vec<T>>(a + n * lanes<T>), xi);
-      a += C * lanes<T>;
-    }
-  }
-#pragma GCC unroll 8
-  for (int n = 0; n < C; ++n) {
-    for (int s = 1; s < S; ++s) sum[0][n] = Algebra::join(sum[0][n], sum[s][n]);
-    y[n] = sum[0][n];
-  }
-}
-
-template <class Algebra, int C, int S, class T>
-void product_tiles(const T* a, const T* x, Width<T> w, T* y) {
-  for (int64_t j = 0; j < w.padded; j += C * lanes<T>) {
-    Vec<T> sum[C];
-    product_tile<Algebra, C, S>(a + j * w.rows, x, w.rows, sum);
-#pragma GCC unroll 8
-    for (int n = 0; n < C; ++n) store(y + j + n * lanes<T>, sum[n]);
-  }
-}
-
-template <class Algebra, class T>
-ELMAN_INLINE void product(const T* a, const T* x, Width<T> w, T* y) {
-  if (w.tile == 8) product_tiles<Algebra, 8, 1>(a, x, w, y);
-  else if (w.tile == 4) product_tiles<Algebra, 4, 2>(a, x, w, y);
-  else if (w.tile == 2) product_tiles<Algebra, 2, 4>(a, x, w, y);
-  else product_tiles<Algebra, 1, 4>(a, x, w, y);
-}
 
 template <class T>
 ELMAN_INLINE T sum_lanes(Vec<T> v) {
@@ -108,41 +34,11 @@ ELMAN_INLINE T sum_lanes(Vec<T> v) {
   return r;
 }
 
-template <class T>
-ELMAN_INLINE T largest_lane(Vec<T> v) {
-  T r = v[0];
-#pragma GCC unroll 16
-  for (int i = 1; i < lanes<T>; ++i) r = v[i] > r ? v[i] : r;
-  return r;
-}
-
-template <class T>
-ELMAN_INLINE T largest(const T* x, int64_t padded) {
-  Vec<T> top = load<Vec<T>>(x);
-  for (int64_t k = lanes<T>; k < padded; k += lanes<T>) top = Best::join(load<Vec<T>>(x + k), top);
-  return largest_lane<T>(top);
-}
-
 // e^(x - m), 1 at most.
 template <class T>
 ELMAN_INLINE Vec<T> relative(Vec<T> x, T m) {
   const Vec<T> d = x - m;
   return decay<T>(d > T(0) ? Vec<T>{} : d);
-}
-
-// One row of numbers, copied to a padded buffer.
-template <class T>
-ELMAN_INLINE void read(const T* from, int64_t K, T* to, int64_t padded, T fill) {
-  int64_t k = 0;
-  for (; k + lanes<T> <= K; k += lanes<T>) store(to + k, load<Vec<T>>(from + k));
-  for (; k < padded; ++k) to[k] = k < K ? from[k] : fill;
-}
-
-template <class T>
-T sum(const T* x, int64_t padded) {
-  Vec<T> total{};
-  for (int64_t k = 0; k < padded; k += lanes<T>) total += load<Vec<T>>(x + k);
-  return sum_lanes<T>(total);
 }
 
 // The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count).
@@ -443,61 +339,6 @@ void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T*
   else std::memcpy(o.gstate, G, w.K * sizeof(T));
 }
 
-// One row of the most probable path; d (N, padded) keeps the scores of all steps for the way back.
-template <class T>
-double viterbi_row(Width<T> w, const T* x, const T* log_start, const T* a, const T* at, int64_t length, const bool* reset,
-                   int64_t* path, T* d, T* from) {
-  if (length == 0) return 0;
-  double total = 0;
-  const auto row = [&](int64_t t) { return d + t * w.padded; };
-  const auto add = [&](int64_t t, T base) {  // d[t] = base + log_start + x
-    for (int64_t k = 0; k < w.padded; ++k) row(t)[k] = k < w.K ? base + log_start[k] + x[t * w.K + k] : -infinity<T>;
-  };
-  add(0, T(0));
-  for (int64_t t = 1; t < length; ++t) {
-    if (reset[t]) {
-      add(t, largest(row(t - 1), w.padded));
-    } else {
-      read(row(t - 1), w.K, from, w.rows, -infinity<T>);
-      product<Best>(a, from, w, row(t));
-      int64_t k = 0;
-      for (; k + lanes<T> <= w.K; k += lanes<T>)
-        store(row(t) + k, Vec<T>(load<Vec<T>>(row(t) + k) + load<Vec<T>>(x + t * w.K + k)));
-      for (; k < w.K; ++k) row(t)[k] += x[t * w.K + k];
-    }
-    if (t % chunk) continue;
-    // What is common to all states is kept apart, or float32 would lose the differences in a long sum.
-    const T top = largest(row(t), w.padded);
-    if (!std::isfinite(top)) continue;
-    total += top;
-    for (int64_t k = 0; k < w.K; ++k) row(t)[k] -= top;
-  }
-  const auto first_of = [&](const T* v, T best) {
-    int64_t k = 0;
-    while (k + 1 < w.K && !(v[k] == best)) ++k;
-    return k;
-  };
-  const T best = largest(row(length - 1), w.padded);
-  int64_t k = path[length - 1] = first_of(row(length - 1), best);
-  for (int64_t t = length - 1; t > 0; --t) {
-    const T* v = row(t - 1);
-    if (!reset[t]) {
-      for (int64_t i = 0; i < w.padded; i += lanes<T>)
-        store(from + i, Vec<T>(load<Vec<T>>(v + i) + load<Vec<T>>(at + k * w.padded + i)));
-      v = from;
-    }
-    k = path[t - 1] = first_of(v, largest(v, w.padded));
-  }
-  return total + double(best);
-}
-
-template <class T>
-Buffer<T> logs(const T* p, int64_t n) {
-  Buffer<T> y = allocate<T>(n);
-  for (int64_t i = 0; i < n; ++i) y[i] = std::log(p[i]);
-  return y;
-}
-
 }  // namespace
 
 template <class T>
@@ -537,29 +378,9 @@ void hmm_filter_back(int64_t B, int64_t N, int64_t K, const T* x, const T* trans
   });
 }
 
-template <class T>
-void viterbi(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
-             const bool* reset, int64_t* path, T* score, int threads) {
-  const Width<T> w(K);
-  const Buffer<T> log_start = logs(start, K), log_a = logs(transition, K * K);
-  const Buffer<T> a = pack(log_a.get(), K, 1, w, -infinity<T>);
-  Buffer<T> at = allocate<T>(K * w.padded);
-  for (int64_t j = 0; j < K; ++j)
-    for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<T>;
-  parallel(threads, B, [&](int64_t first, int64_t end) {
-    const Buffer<T> d = allocate<T>(N * w.padded), from = allocate<T>(w.padded + w.rows);
-    for (int64_t b = first; b < end; ++b) {
-      score[b] = T(viterbi_row(w, x + b * N * K, log_start.get(), a.get(), at.get(), lengths[b], reset + b * N, path + b * N,
-                               d.get(), from.get()));
-      std::fill(path + b * N + lengths[b], path + (b + 1) * N, int64_t(-1));
-    }
-  });
-}
-
-#define ELMAN_INSTANCE(T)                                                                                            \
-  template HmmFilter<T> hmm_filter<T>;                                                                               \
-  template HmmFilterBack<T> hmm_filter_back<T>;                                                                      \
-  template Viterbi<T> viterbi<T>;
+#define ELMAN_INSTANCE(T)              \
+  template HmmFilter<T> hmm_filter<T>; \
+  template HmmFilterBack<T> hmm_filter_back<T>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

@@ -1,5 +1,5 @@
-"""The filter and the most probable path of a hidden Markov model, in plain Torch: what csrc/hmm.cpp does,
-written as it is defined.
+"""The filter and the most probable path of a hidden Markov model, in plain Torch: what csrc/hmm.cpp and
+csrc/viterbi.cpp do, written as it is defined.
 
 Letters: K hidden states, `start` (K,) and `transition` (K, K, from row to column) probabilities, x (B, T, K) the
 log-likelihood log p(o[t] | z[t] = k) of each observation in each state.

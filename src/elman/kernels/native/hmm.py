@@ -1,4 +1,4 @@
-"""The filter of a hidden Markov model and the most probable path, on csrc/hmm.cpp."""
+"""The filter of a hidden Markov model and the most probable path, on csrc/hmm.cpp and csrc/viterbi.cpp."""
 
 from typing import Any
 
