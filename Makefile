@@ -18,6 +18,7 @@ INSTALL := $(PIP) install --no-build-isolation -c constraints.txt
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/test_laws.py tests/test_conformance.py
+KERNEL_TESTS := tests/kernels tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
 SANITIZED := build/sanitize
 
 .PHONY: demo test bench sanitize docs clean
@@ -42,15 +43,16 @@ docs: $(VENV)/installed
 	$(BIN)/elman laws --json | $(BIN)/python docs/tables.py
 
 # In an environment of its own that sees the packages of the other one, but not its Elman: the module with the
-# sanitizers in it loads only where they were loaded first. Python and Torch keep memory until the end, so leaks are not
-# looked for.
+# sanitizers in it loads only where they were loaded first. Fresh memory is filled with NaN, so that a number read before
+# it was written is seen. Python and Torch keep memory until the end, so leaks are not looked for.
 sanitize: $(VENV)/installed-dev
 	test -d $(SANITIZED)/venv || $(BIN)/python -m venv --without-pip $(SANITIZED)/venv
 	cd $(SANITIZED)/venv/lib/python3*/site-packages && echo "$(CURDIR)"/$(VENV)/lib/python3*/site-packages > parent.pth
 	ELMAN_NATIVE=1 $(PIP) --python $(SANITIZED)/venv/bin/python install --no-build-isolation --no-deps --force-reinstall \
 		-C cmake.define.ELMAN_SANITIZE=ON -C build-dir=$(SANITIZED)/build .
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ELMAN_NATIVE=1 \
-		ASAN_OPTIONS=detect_leaks=0 $(SANITIZED)/venv/bin/python -m pytest tests/kernels
+		ASAN_OPTIONS=detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size=1000000000 \
+		$(SANITIZED)/venv/bin/python -m pytest $(KERNEL_TESTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
