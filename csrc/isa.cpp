@@ -6,6 +6,11 @@
 
 #include "kernels.h"
 
+// A build for one machine alone (ELMAN_SANITIZE) says so in the place of "baseline".
+#ifndef ELMAN_BASELINE
+#define ELMAN_BASELINE "baseline"
+#endif
+
 namespace elman {
 
 bool forked = false;
@@ -42,7 +47,7 @@ void add(const char* name, const Kernels& table) {
 void detect() {
   if (count > 0) return;
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  add("baseline", baseline::kernels);
+  add(ELMAN_BASELINE, baseline::kernels);
 #ifdef ELMAN_X86
   const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (has_avx2) add("avx2", avx2::kernels);
