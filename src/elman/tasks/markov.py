@@ -23,7 +23,7 @@ from elman.distributions import Categorical
 from elman.errors import InputError
 
 Keys = NDArray[np.int64]
-CHUNK = 1 << 21  # symbols that are counted at a time
+CHUNK = 1 << 19  # symbols that are counted at a time
 
 
 class Markov(nn.Module):
