@@ -215,6 +215,14 @@ void bind(nb::module_& m, const std::string& suffix) {
         return p.norm(centred, x, at<T>(gain), at<T>(bias), T(eps));
       })
       .def("copy", &P::copy)
+      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
+      .def("step_symbols", [](P& p, int in, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> symbols,
+                              int out, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
+        if (int64_t(symbols.shape(0)) != p.rows() || int64_t(y.shape(0)) != p.rows() || int64_t(y.shape(1)) != p.width(out))
+          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+        const nb::gil_scoped_release release;
+        p.run_symbols(in, symbols.data(), out, y.data());
+      })
       .def("step", [](P& p, int in, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> x, int out,
                       nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
         if (int64_t(x.shape(0)) != p.rows() || int64_t(x.shape(1)) != p.width(in) || int64_t(y.shape(0)) != p.rows() ||

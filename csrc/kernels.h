@@ -176,7 +176,9 @@ struct Program {
   virtual int combine(int function, int x, int y) = 0;          // add, multiply
   virtual int norm(bool centred, int x, const T* gain, const T* bias, T eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
+  virtual int lookup(int64_t V, int64_t width, const T* table) = 0;  // the rows of a table (V, width) that symbols name
   virtual void run(int in, const T* x, int out, T* y) = 0;
+  virtual void run_symbols(int in, const int64_t* symbols, int out, T* y) = 0;  // `in` is a lookup, symbols (B,)
 };
 template <class T>
 using NewProgram = Program<T>*(int64_t B);

@@ -91,17 +91,6 @@ Buffer<T> padded_rows(const T* x, int64_t rows, int64_t H, int64_t padded) {
   return to;
 }
 
-// Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.
-template <class T>
-void pack_lanes(const T* w, int64_t ldw, int64_t count, int64_t K, T* to, int64_t step) {
-  constexpr int64_t L = lanes<T>, line = 16;
-  for (int64_t k0 = 0; k0 < K; k0 += line) {
-    const int64_t k1 = std::min(K, k0 + line);
-    for (int64_t l = 0; l < L; ++l)
-      for (int64_t k = k0; k < k1; ++k) to[k * step + l] = l < count ? w[l * ldw + k] : T(0);
-  }
-}
-
 template <class T>
 ELMAN_INLINE Vec<T> load_some(const T* p, int64_t count) {
   if (count >= lanes<T>) return load<Vec<T>>(p);
@@ -114,6 +103,35 @@ template <class T>
 ELMAN_INLINE void store_some(T* p, Vec<T> v, int64_t count) {
   if (count >= lanes<T>) store(p, v);
   else std::memcpy(p, &v, size_t(count) * sizeof(T));
+}
+
+// v[i][j] becomes v[j][i]. Each round deals the first and the second half of the vectors like two hands of cards; after as many
+// rounds as an index has bits, its bits and those of the lane have changed places.
+template <class T>
+ELMAN_INLINE void transpose(Vec<T> (&v)[lanes<T>]) {
+  constexpr int L = lanes<T>;
+#pragma GCC unroll 8
+  for (int round = 1; round < L; round *= 2) {
+    Vec<T> dealt[L];
+#pragma GCC unroll 16
+    for (int i = 0; i < L / 2; ++i) {
+      dealt[2 * i] = interleave<0>(v[i], v[i + L / 2]);
+      dealt[2 * i + 1] = interleave<L / 2>(v[i], v[i + L / 2]);
+    }
+    std::memcpy(&v, &dealt, sizeof v);
+  }
+}
+
+// Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.
+template <class T>
+void pack_lanes(const T* w, int64_t ldw, int64_t count, int64_t K, T* to, int64_t step) {
+  constexpr int64_t L = lanes<T>;
+  for (int64_t k = 0; k < K; k += L) {
+    Vec<T> v[L];
+    for (int64_t l = 0; l < L; ++l) v[l] = l < count ? load_some(w + l * ldw + k, K - k) : Vec<T>{};
+    transpose<T>(v);
+    for (int64_t i = 0; i < std::min(L, K - k); ++i) store(to + (k + i) * step, v[i]);
+  }
 }
 
 }  // namespace elman::ELMAN_NS

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -69,6 +70,20 @@ ELMAN_INLINE V shuffle(V v) {
 #else
   return V{v[I]...};
 #endif
+}
+
+// [a[first], b[first], a[first + 1], b[first + 1], ...]
+template <int first, class V, int... I>
+ELMAN_INLINE V interleave(V a, V b, std::integer_sequence<int, I...>) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, (first + I / 2 + I % 2 * int(sizeof...(I)))...);
+#else
+  return V{(I % 2 ? b : a)[first + I / 2]...};
+#endif
+}
+template <int first, class V>
+ELMAN_INLINE V interleave(V a, V b) {
+  return interleave<first>(a, b, std::make_integer_sequence<int, int(sizeof(V) / sizeof(a[0]))>{});
 }
 
 // a * b + c

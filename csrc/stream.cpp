@@ -2,6 +2,7 @@
 // each step does. They call or repeat the kernels of a scan, product by product and lane by lane, so the bits are the same.
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "blocks.h"
@@ -102,6 +103,8 @@ class Step {
   Buffer<T> first_, second_, extra_, next_, q_, z_, sums_;
 };
 
+constexpr int64_t largest_table = 1 << 22;  // numbers that a stream may remember of its symbols
+
 template <class T>
 class Steps final : public Program<T> {
   static constexpr int L = lanes<T>;
@@ -117,6 +120,16 @@ class Steps final : public Program<T> {
 
   void read(int slot, T* to) const override {
     for (int64_t row = 0; row < B_; ++row) std::memcpy(to + row * width(slot), at(slot, row), width(slot) * sizeof(T));
+  }
+
+  int lookup(int64_t V, int64_t width, const T* table) override {
+    looked_up_ = slot(width), symbols_.assign(B_, 0), V_ = V;
+    auto rows = std::make_shared<Buffer<T>>(allocate<T>(V * width));
+    std::memcpy(rows->get(), table, V * width * sizeof(T));
+    steps_.push_back([=, x = looked_up_] {
+      for (int64_t row = 0; row < B_; ++row) std::memcpy(at(x, row), rows->get() + symbols_[row] * width, width * sizeof(T));
+    });
+    return looked_up_;
   }
 
   int linear(int x, int64_t N, const T* w, const T* b) override {
@@ -204,14 +217,26 @@ class Steps final : public Program<T> {
 
   void run(int in, const T* x, int out, T* y) override {
     write(in, x);
-    for (const auto& step : steps_) step();
-    read(out, y);
+    run(out, y);
+  }
+
+  void run_symbols(int in, const int64_t* symbols, int out, T* y) override {
+    if (in != looked_up_) throw std::invalid_argument("native stream: the input is no lookup.");
+    for (int64_t row = 0; row < B_; ++row)
+      if (symbols[row] < 0 || symbols[row] >= V_) throw std::out_of_range("native stream: a symbol is outside the table.");
+    std::copy_n(symbols, B_, symbols_.begin());
+    run(out, y);
   }
 
   int64_t rows() const override { return B_; }
   int64_t width(int slot) const override { return slots_[slot].width; }
 
  private:
+  void run(int out, T* y) {
+    for (const auto& step : steps_) step();
+    read(out, y);
+  }
+
   int add(int64_t width, int64_t stride) {
     slots_.push_back({width, stride, allocate<T>(B_ * stride)});
     std::memset(slots_.back().data.get(), 0, B_ * stride * sizeof(T));
@@ -243,14 +268,33 @@ class Steps final : public Program<T> {
     const T* from = at(x, 0);
     const int64_t ldx = slots_[x].stride;
     T* to = at(y, 0);
-    steps_.push_back([=, B = B_] {
+    const auto rows = [=](int64_t first, int64_t count, T* into) {
       const Start<T> start{bias->get(), 0};
-      run_panels<2, T>(packed->get(), 0, N / P, B, from, ldx, K, &start, to, N);
-    });
+      run_panels<2, T>(packed->get(), 0, N / P, count, from + first * ldx, ldx, K, &start, into, N);
+    };
+    if (x == looked_up_ && V_ * N <= largest_table) steps_.push_back(remembered(N, to, rows));
+    else steps_.push_back([=, B = B_] { rows(0, B, to); });
     return y;
   }
 
-  int64_t B_;
+  // What rows(row, 1, to) makes of a symbol, a line of N, made when it first comes and copied from then on.
+  template <class F>
+  std::function<void()> remembered(int64_t N, T* to, const F& rows) {
+    auto table = std::make_shared<Buffer<T>>(allocate<T>(V_ * N));
+    auto known = std::make_shared<std::vector<bool>>(V_, false);
+    return [=] {
+      for (int64_t row = 0; row < B_; ++row) {
+        const int64_t symbol = symbols_[row];
+        T* line = table->get() + symbol * N;
+        if (!(*known)[symbol]) rows(row, 1, line), (*known)[symbol] = true;
+        std::memcpy(to + row * N, line, N * sizeof(T));
+      }
+    };
+  }
+
+  int64_t B_, V_ = 0;
+  int looked_up_ = -1;
+  std::vector<int64_t> symbols_;
   std::vector<Array<T>> slots_;
   std::vector<std::function<void()>> steps_;
 };

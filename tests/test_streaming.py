@@ -87,6 +87,41 @@ def test_models_stream_as_they_scan(readout):
         assert same(given.mode, wanted.mode[:, t])
 
 
+def model(symbols: int, *, dtype: torch.dtype | None = None) -> SequenceModel:
+    torch.manual_seed(0)
+    return SequenceModel(Embedding(symbols, 5, dtype=dtype), cell("gru", 5, 9), Softmax(9, 11)).eval()
+
+
+@pytest.mark.parametrize("symbols", [11, 300_000])  # of the larger table a stream does not remember what it has made
+def test_logits_of_symbols_that_come_again(symbols):
+    whole = model(symbols)
+    x = torch.tensor([[3, 1], [3, 3], [1, 3], [symbols - 1, 0], [3, symbols - 1]])  # (T, B)
+    with torch.no_grad():
+        wanted = whole.scan(x.T)[0].logits
+    stream = Stream(whole, 2)
+    with torch.no_grad():
+        whole.embed.weight.zero_(), whole.core.U.zero_()  # a snapshot
+    for t, symbol in enumerate(x):
+        assert same(torch.from_numpy(stream.logits(symbol.numpy())), wanted[:, t])
+
+
+def test_activations_in_bfloat16_stream_as_they_scan():
+    whole, x = model(11, dtype=torch.bfloat16), torch.tensor([[3], [4]])
+    with torch.no_grad():
+        wanted = whole.scan(x)[0].logits[:, 0]
+    assert torch.equal(Stream(whole, 2).step(x[:, 0].int()).logits, wanted)
+
+
+@native_only
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [([1, 11], "no such symbol"), ([-1, 1], "no such symbol"), ([1], r"int64\[2\]"), ([0.5, 1], "are integers")],
+)
+def test_bad_symbols_are_refused(x, message):
+    with pytest.raises(InputError, match=message):
+        Stream(model(11), 2).step(x)
+
+
 def test_sessions_fork_and_roll_back():
     torch.manual_seed(0)
     core = stack("gru", 3, 4, layers=2)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman.compose.dropping import checked_probability
+from elman.kernels.stream import Unstreamable
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class Embedding(nn.Module):
@@ -29,3 +35,8 @@ class Embedding(nn.Module):
         """symbols (B, T) or (B,) -> (..., D)."""
         x = F.dropout(F.embedding(symbols, self.weight), self.dropout, self.training)
         return x if self.dtype is None else x.to(self.dtype)
+
+    def _stream(self, program: Program) -> Slot:
+        if self.dtype is not None:
+            raise Unstreamable(f"activations in {self.dtype}")
+        return program.lookup(self.weight)

@@ -14,7 +14,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman.compose import Dense, Stack
 from elman.distributions import Categorical
 from elman.errors import InputError
 from elman.kernels.stream import Stream
@@ -64,17 +63,23 @@ class Sampling:
 
     def choose(self, logits: NDArray[Any], seen: NDArray[np.bool_], u: float) -> int:
         """A symbol, from logits (V,) and a uniform number u."""
-        scores = logits.astype(np.float64)
         if self.repetition_penalty != 1:
-            scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
-            scores[seen] *= self.repetition_penalty
+            logits = self._penalised(logits.astype(np.float64), seen)
+        best = logits.argmax()
         if self.temperature == 0:
-            return int(scores.argmax())
-        scores -= scores.max()
-        p = np.exp(scores if self.temperature == 1 else scores / self.temperature)
+            return int(best)
+        p = np.subtract(logits, logits[best], dtype=np.float64)
+        if self.temperature != 1:
+            p /= self.temperature
+        np.exp(p, out=p)
         if 0 < self.top_k < len(p) or self.top_p < 1:
             return self._among_the_top(p, u)
-        return _at(p.cumsum(), u)
+        return _at(p.cumsum(out=p), u)
+
+    def _penalised(self, scores: NDArray[np.float64], seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
+        scores[seen] *= self.repetition_penalty
+        return scores
 
     def _among_the_top(self, p: NDArray[np.float64], u: float) -> int:
         order = np.argsort(-p, kind="stable")[: self.top_k or None]
@@ -85,7 +90,7 @@ class Sampling:
 
 def _at(total: NDArray[np.float64], u: float) -> int:
     """The place at which a cumulated sum passes u times its end."""
-    return min(int(np.searchsorted(total, u * total[-1], side="right")), len(total) - 1)
+    return min(int(total.searchsorted(u * total[-1], "right")), len(total) - 1)
 
 
 class Sampler:
@@ -95,7 +100,7 @@ class Sampler:
         self.settings = settings
         self.stepper = _stepper(model, start.core, len(start.token))
         self.token = start.token.numpy().copy()
-        self.seen = start.seen.numpy().copy()
+        self.seen = list(start.seen.numpy().copy())
         self.start, self.drawn = start.draws.numpy().copy(), 0
         self.generators = [generator(int(seed), int(drawn)) for seed, drawn in self.start]
 
@@ -116,31 +121,21 @@ class Sampler:
     def state(self) -> Carried:
         """What the rows go on from."""
         draws = self.start + np.array([0, self.drawn])
-        return Carried(self.stepper.state, *(torch.from_numpy(part.copy()) for part in (self.token, self.seen, draws)))
+        parts = (self.token, np.stack(self.seen), draws)
+        return Carried(self.stepper.state, *(torch.from_numpy(part.copy()) for part in parts))
 
 
 class _Streamed:
-    """Core and read-out as one stream, packed once; a step is one native call between numpy rows."""
+    """The model as one stream, packed once; a step is one native call between numpy arrays."""
 
     def __init__(self, model: Any, state: State, batch_size: int) -> None:
-        linear = model.readout.linear
-        dense = Dense(linear.input_size, linear.output_size)
-        dense.U, dense.b = linear.weight, linear.bias
-        whole = Stack(model.core, dense)
-        whole.training = dense.training = model.training  # not whole.train(...): that would change the model's core
-        self.stream = Stream(whole, batch_size)
-        self.stream.state = (state, ())
-        self.embedding = model.embed.weight.detach().numpy().copy()
-
-    def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
-        """The logits (B, V) of what follows the symbols (B,)."""
-        logits: NDArray[Any] = self.stream.step(self.embedding[token])
-        return logits
+        self.stream = Stream(model, batch_size)
+        self.stream.state = state
+        self.step = self.stream.logits
 
     @property
     def state(self) -> State:
-        core: State = self.stream.state[0]
-        return core
+        return self.stream.state
 
 
 class _Scanned:
@@ -159,9 +154,8 @@ class _Scanned:
 
 
 def _stepper(model: Any, state: State, batch_size: int) -> _Streamed | _Scanned:
-    # A stream takes rows as wide as the parameters, on the CPU: not bfloat16 activations.
-    plain = isinstance(model, SequenceModel) and isinstance(model.readout, Softmax) and model.embed.dtype is None
-    if plain and all(p.device.type == "cpu" for p in model.parameters()):
+    softmax = isinstance(model, SequenceModel) and isinstance(model.readout, Softmax)
+    if softmax and all(p.device.type == "cpu" for p in model.parameters()):
         return _Streamed(model, state, batch_size)
     return _Scanned(model, state)
 

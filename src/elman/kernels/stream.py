@@ -16,8 +16,9 @@ the slot of y:
     for core, part in zip(self.cores, state):                                       # a stack
         x = program.core(core, x, part)                                             # asks each core for its `_stream`
 
-The read-out of a model takes part by `_stream(program, h) -> Slot`, which appends its product, and `distribution`,
-which makes of its result what the read-out gives; without them it is called with the core's output.
+The embedding of a model takes part by `_stream(program) -> Slot`, the vectors of the symbols that a step is given; the
+read-out by `_stream(program, h) -> Slot`, which appends its product, and `distribution`, which makes of its result
+what the read-out gives. Without them they are called before and after the core.
 
 A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs. Where a
 core has no `_stream`, or raises `Unstreamable` for an option without a native form, the whole module is scanned in
@@ -68,6 +69,16 @@ class Program:
     def slot(self, width: int) -> Slot:
         """Zeros (B, width), to be written from outside: an input, a state."""
         return Slot(self.native.slot(width), width)
+
+    def lookup(self, table: Tensor) -> Slot:
+        """The rows of `table` (V, width) that the symbols of a step name: the input of a program, in place of `slot`.
+
+        A product of them is made once for each symbol and remembered, unless that would take much memory.
+        """
+        if table.dtype != self.dtype:
+            raise Unstreamable(f"a table of {table.dtype} beside {self.dtype}")
+        rows = self._array(table, None)
+        return Slot(self.native.lookup(*table.shape, _address(rows)), table.shape[1])
 
     def core(self, core: nn.Module, x: Slot, state: Any) -> Slot:
         """What `core` makes of x and of its state."""
@@ -185,17 +196,18 @@ class Stream:
             raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
         self.batch_size = batch_size
         model: Any = _frozen(module) if any(part.training for part in module.modules()) else module
-        whole = hasattr(model, "embed")
-        core, readout = (model.core, model.readout) if whole else (model, None)
+        self._whole = hasattr(model, "embed")
+        parts: tuple[Any, ...] = (model.core, model.embed, model.readout) if self._whole else (model, None, None)
+        core, embed, readout = parts
         if not core.causal:
             raise InputError(
                 f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
             )
         # Packing copies the weights; what is not packed has to be copied here.
-        self._engine = _native(core, readout, batch_size) or _Scanned(_frozen(core), batch_size)
-        self._embed: Any = _frozen(model.embed) if whole else None
-        finish: Any = _frozen(readout) if whole else None
-        self._finish = finish.distribution if self.native and hasattr(finish, "_stream") else finish
+        self._engine = _native(core, embed, readout, batch_size) or _Scanned(_frozen(core), batch_size)
+        self._packed = self.native and hasattr(embed, "_stream")
+        self._embed = _symbols if self._packed else _frozen(embed)
+        self._finish = readout.distribution if self.native and hasattr(readout, "_stream") else _frozen(readout)
 
     @property
     def native(self) -> bool:
@@ -204,10 +216,14 @@ class Stream:
 
     def step(self, x: Any) -> Any:
         """One input for each row, x (B, D), an array or a tensor: y (B, H) of the same kind; the state moves on."""
-        if self._embed is None:
+        if not self._whole:
             return self._engine.arrays(x) if isinstance(x, np.ndarray) else self._engine.rows(x)
         with torch.no_grad():
             return self._finish(self._engine.rows(self._embed(torch.as_tensor(x))))
+
+    def logits(self, symbols: np.ndarray) -> np.ndarray:
+        """The same for a model that ends in a softmax: int64 (B,) to the logits (B, V), if possible without Torch."""
+        return self._engine.arrays(symbols) if self._packed else self.step(symbols).logits.numpy()
 
     @property
     def state(self) -> State:
@@ -225,28 +241,28 @@ class Stream:
 class _Native:
     """A program, its input and output, and its states."""
 
-    def __init__(self, core: Any, readout: Any, batch_size: int, dtype: torch.dtype) -> None:
-        program = Program(batch_size, dtype)
+    def __init__(self, core: Any, embed: Any, readout: Any, batch_size: int, dtype: torch.dtype) -> None:
+        program, looks_up = Program(batch_size, dtype), hasattr(embed, "_stream")
         self._like = core.init_state(batch_size)
-        x = program.slot(core.input_size)
+        x = embed._stream(program) if looks_up else program.slot(core.input_size)
         self._slots = states.map(lambda leaf: program.slot(_width(leaf, dtype)), self._like)  # type: ignore[arg-type,return-value]
         y = program.core(core, x, self._slots)
         if hasattr(readout, "_stream"):
             y = readout._stream(program, y)
-        self._program, self._dtype = program.native, dtype
-        self._in, self._out = x.number, y.number
-        self._shape, self._input = (batch_size, y.width), (batch_size, x.width)
-        self._numpy = np.dtype(str(dtype).removeprefix("torch."))
-        self._run = program.native.step
+        self._program, self._in, self._out = program.native, x.number, y.number
+        self._shape, self._numpy = (batch_size, y.width), np.dtype(str(dtype).removeprefix("torch."))
+        self._needs = f"int64[{batch_size}]" if looks_up else f"{self._numpy}[{batch_size}, {x.width}]"
+        self._run = program.native.step_symbols if looks_up else program.native.step
         self.set(self._like)
 
     def arrays(self, x: np.ndarray) -> np.ndarray:
         y = np.empty(self._shape, self._numpy)
         try:  # checked where it costs least, in the call
             self._run(self._in, x, self._out, y)
+        except IndexError:
+            raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
         except (TypeError, ValueError):
-            given = f"{x.dtype}{list(x.shape)}"
-            raise InputError(f"a step was given {given}; it needs {self._numpy}{list(self._input)}") from None
+            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {self._needs}") from None
         return y
 
     def rows(self, x: Tensor) -> Tensor:
@@ -292,15 +308,21 @@ class _Scanned:
 
 def _frozen(module: Any) -> Any:
     """A copy that later changes of the module do not reach."""
-    return copy.deepcopy(module).eval().requires_grad_(False)
+    return None if module is None else copy.deepcopy(module).eval().requires_grad_(False)
 
 
-def _native(core: Any, readout: Any, batch_size: int) -> _Native | None:
+def _symbols(x: Tensor) -> Tensor:
+    if x.is_floating_point() or x.is_complex():
+        raise InputError(f"a step was given {x.dtype}{list(x.shape)}; the model reads symbols, which are integers")
+    return x.long()
+
+
+def _native(core: Any, embed: Any, readout: Any, batch_size: int) -> _Native | None:
     dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(core.init_state(1)))}
     if kernels.active() != "native" or len(dtypes) != 1 or not dtypes <= set(SUFFIX):
         return None
     try:
-        return _Native(core, readout, batch_size, dtypes.pop())
+        return _Native(core, embed, readout, batch_size, dtypes.pop())
     except Unstreamable:
         return None
 
