@@ -19,6 +19,7 @@ class Run {
   static constexpr int L = lanes<T>;
   static constexpr int before = Cell::gates - Cell::second;  // gates that are known before the second product
   static constexpr int sums = Cell::first + Cell::second;
+  static constexpr int together = normed_together<Cell>;
 
  public:
   Run(const GatedLoop<T>& loop, bool relu, int threads)
@@ -31,7 +32,7 @@ class Run {
         second_at_(blocks_ * before * L),
         ldu_(blocks_ * Cell::gates * L + 16),
         ldx_((p_.D + 15) / 16 * 16 + 16),
-        division_(order_, blocks_, p_.R * p_.H * sums, p_.with.gain || p_.with.P, threads) {
+        division_(order_, blocks_, p_.R * p_.H * sums, p_.with.gain || p_.with.gain_U || p_.with.P, threads) {
     if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(p_.w, p_.H, p_.R, 0);
     if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(p_.w, p_.H, p_.R, Cell::first);
     if (p_.U) {
@@ -81,6 +82,7 @@ class Run {
     nothing_ = zeros<T>(std::max(ldu_, padded_h_));
     if (w.peephole) peephole_ = padded_rows(w.peephole, Cell::gates - 1, p_.H, padded_);
     if (w.gain) gain_ = padded_rows(w.gain, Cell::gates, p_.H, padded_);
+    if (w.gain_U) gain_U_ = padded_rows(w.gain_U, Cell::gates, p_.H, padded_);
     if (w.gain_c) gain_c_ = padded_rows(w.gain_c, 1, p_.H, padded_), bias_c_ = padded_rows(w.bias_c, 1, p_.H, padded_);
     if (w.P) P_ = pack_gates<1>(w.P, p_.R, p_.H, 0), narrow_ = zeros<T>(p_.B * padded_);
   }
@@ -104,7 +106,7 @@ class Run {
     }
   }
 
-  // u = U x + b for all rows of a chunk
+  // u = U x + b for all rows of a chunk, U x normalised or not
   void project(const Chunk& chunk, const Part& part, T* x, T* u) const {
     chunk.each(order_, [&](int64_t rank, int64_t t) {
       const T* from = p_.x.data + order_.row[rank] * p_.x.row + t * p_.x.time;
@@ -114,11 +116,19 @@ class Run {
     if (!p_.U) return;
     const auto panels = [&](auto G, const T* packed, int64_t at) {
       constexpr int P = panel<G>, each = G / P;
-      const Start<T> start{bias_.get() + at, 0};
+      const Start<T> start{gain_U_ ? nothing_.get() : bias_.get() + at, 0};
       run_panels<P>(packed, part.left * each, part.right * each, chunk.rows, x, ldx_, p_.D, &start, u + at, ldu_);
     };
     panels(std::integral_constant<int, before>{}, input_.get(), 0);
     if constexpr (Cell::second > 0) panels(std::integral_constant<int, Cell::second>{}, input_second_.get(), second_at_);
+    if (!gain_U_) return;
+    chunk.each(order_, [&](int64_t rank, int64_t t) {
+      const auto at = [&](int64_t j, int g) { return gate(j, g); };
+      const auto start = [&](int64_t j, int g) { return load<Vec<T>>(bias_.get() + gate(j, g)); };
+      T *row = u + chunk.at(t, rank) * ldu_, *save = saved(t, rank);
+      normalise<0, together>(row, at, start, gain_U_.get(), save, Cell::gates);
+      normalise<together, Cell::gates>(row, at, start, gain_U_.get(), save, Cell::gates);
+    });
   }
 
   // One row of gates side by side, in the order in which the products leave them.
@@ -138,14 +148,14 @@ class Run {
       constexpr int P = panel<Cell::first>, each = Cell::first / P;
       run_panels<P>(first_.get(), part.left * each, part.right * each, count, h, padded_h_, p_.R,
                     gain_ ? &zero : Cell::shared_last ? &shared : nullptr, sums, ldu_);
-      if (gain_) normalise<Cell::first>(t, count, part, u, sums, 0);
+      if (gain_) normalise_sums<0, Cell::first>(t, count, part, u, sums);
     }
     if constexpr (Cell::second > 0) {
       finish<Cell::first, false>(t, count, part, u, sums);
       if (!division_.by_rows) barrier.wait(threads);
       run_panels<Cell::second, T>(second_.get(), part.left, part.right, count, q_.get() + part.first * padded_, padded_, p_.R,
                                   gain_ ? &zero : nullptr, sums + second_at_, ldu_);
-      if (gain_) normalise<Cell::second>(t, count, part, u + second_at_, sums + second_at_, Cell::first);
+      if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, part, u + second_at_, sums + second_at_);
       finish<Cell::second, true>(t, count, part, u, sums + second_at_);
     } else {
       finish<before, true>(t, count, part, u, sums);
@@ -153,27 +163,40 @@ class Run {
     if (P_) narrow(t, count, part);
   }
 
-  // sums = start + gain * (sums - mean) * scale, for G gates from number `first` on. A candidate is normalised by itself.
-  template <int G>
-  void normalise(int64_t t, int64_t count, const Part& part, const T* u, T* sums, int first) const {
-    constexpr int together = Cell::shared_last ? G - 1 : G;
+  // The sums of gates [first, end) of the rows of a step.
+  template <int first, int end>
+  void normalise_sums(int64_t t, int64_t count, const Part& part, const T* u, T* sums) const {
     for (int64_t rank = part.first; rank < part.first + count; ++rank, u += ldu_, sums += ldu_) {
-      T* save = p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row : nullptr;
-      for (int a = 0; a < G; a += together) {
-        const int b = std::min(a + together, G);
-        const Moments<T> m = moments<T>(p_.H, b - a, norm_eps<T>, [&](int64_t n, int g) { return load<Vec<T>>(sums + n * G + (a + g) * L); });
-        if (save) save[p_.saved_row - 64 / sizeof(T) + first + a] = m.scale;
-        for (int64_t j = 0; j < blocks_; ++j)
-          for (int g = a; g < b; ++g) {
-            T* s = sums + (j * G + g) * L;
-            const Vec<T> v = (load<Vec<T>>(s) - m.mean) * m.scale;
-            if (save) store(save + (Cell::saves + first + g) * padded_ + j * L, v);
-            const Vec<T> start = load<Vec<T>>(Cell::shared_last && g == G - 1 ? extra_.get() + j * L : u + (j * G + g) * L);
-            store(s, fma(v, load<Vec<T>>(gain_.get() + (first + g) * padded_ + j * L), start));
-          }
-      }
+      const auto at = [&](int64_t j, int g) { return (j * (end - first) + g - first) * L; };
+      const auto start = [&](int64_t j, int g) {
+        return load<Vec<T>>(Cell::shared_last && g == Cell::gates - 1 ? extra_.get() + j * L : u + at(j, g));
+      };
+      T* save = saved(t, rank);
+      constexpr int border = std::clamp(together, first, end);
+      normalise<first, border>(sums, at, start, gain_.get(), save, 0);
+      normalise<border, end>(sums, at, start, gain_.get(), save, 0);
     }
   }
+
+  // Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. What the
+  // way back needs is saved behind the values of the cell, in the slots from `slot` on.
+  template <int a, int b, class At, class From>
+  ELMAN_INLINE void normalise(T* row, const At& at, const From& start, const T* gain, T* save, int slot) const {
+    if constexpr (a < b) {
+      const Moments<T> m = moments<b - a>(p_.H, norm_eps<T>, [&](int64_t n, int g) { return load<Vec<T>>(row + at(n / L, a + g)); });
+      if (save) save[p_.saved_row - 64 / sizeof(T) + slot + a] = m.scale;
+      T* to = save ? save + (Cell::saves + slot) * padded_ : nullptr;
+      for (int64_t j = 0; j < blocks_; ++j)
+#pragma GCC unroll 4
+        for (int g = a; g < b; ++g) {
+          T* s = row + at(j, g);
+          const Vec<T> v = (load<Vec<T>>(s) - m.mean) * m.scale;
+          if (to) store(to + g * padded_ + j * L, v);
+          store(s, fma(v, load<Vec<T>>(gain + g * padded_ + j * L), start(j, g)));
+        }
+    }
+  }
+  T* saved(int64_t t, int64_t rank) const { return p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row : nullptr; }
 
   // What follows from the sums of G gates: the value that the second product reads, or the new state.
   template <int G, bool last>
@@ -189,7 +212,7 @@ class Run {
       f.relu = relu_;
       f.normed = bool(gain_c_);
       f.stride = padded_;
-      f.save = p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row + part.left * L : nullptr;
+      f.save = p_.saved ? saved(t, rank) + part.left * L : nullptr;
       for (int64_t j = part.left; j < part.right; ++j) {
         Vec<T> a[G];
         for (int g = 0; g < G; ++g) a[g] = load<Vec<T>>(sums + (j * G + g) * L);
@@ -223,7 +246,7 @@ class Run {
 
   // h = o * tanh(LN(c)), o given in h
   void through_norm(const T* c, T* h) const {
-    const Moments<T> m = moments<T>(p_.H, 1, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+    const Moments<T> m = moments<1>(p_.H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
     for (int64_t n = 0; n < blocks_ * L; n += L) {
       const Vec<T> v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
       const Vec<T> to = fma(v, load<Vec<T>>(gain_c_.get() + n), load<Vec<T>>(bias_c_.get() + n));
@@ -257,7 +280,7 @@ class Run {
   int64_t blocks_, padded_, padded_h_, second_at_, ldu_, ldx_;
   Division division_;
   Buffer<T> first_, second_, input_, input_second_, bias_, extra_, h_[2], c_, q_, z_;
-  Buffer<T> nothing_, peephole_, gain_, gain_c_, bias_c_, P_, narrow_;
+  Buffer<T> nothing_, peephole_, gain_, gain_U_, gain_c_, bias_c_, P_, narrow_;
 };
 
 }  // namespace

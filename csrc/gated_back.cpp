@@ -37,6 +37,7 @@ class RunBack {
   // Gradients lie in slots, those of the sums side by side and those of u too. They are the same slots, but for the last sum
   // where it starts elsewhere: its own comes first and that of u last. Where sums are normalised, all are apart.
   static constexpr int turn = Cell::shared_last ? Cell::gates - 1 : 0;
+  static constexpr int together = normed_together<Cell>;
   int slots() const { return gain_ ? 2 * Cell::gates : Cell::gates + Cell::shared_last; }
   int sum_slot(int gate) const { return gain_ || !Cell::shared_last ? gate : (gate + 1) % Cell::gates; }
   int input_slot(int gate) const { return gain_ ? Cell::gates + gate : gate + Cell::shared_last; }
@@ -46,7 +47,7 @@ class RunBack {
   struct Work {
     int64_t rows;
     Buffer<T> x, h, q, gy, g, gx, inner;
-    Buffer<T> gU, gb, gw, gextra, gpeephole, ggain, ggain_c, gbias_c, gP;
+    Buffer<T> gU, gb, gw, gextra, gpeephole, ggain, ggain_U, ggain_c, gbias_c, gP;
   };
 
  public:
@@ -62,13 +63,14 @@ class RunBack {
         ldg_(slots() * wide_ + 16),
         ldh_(wide_h_ + 16),
         ldx_(columns_ + 16),
-        division_(order_, wide_ / P, p_.R * p_.H * sums, p_.with.gain || p_.with.P, threads) {
+        division_(order_, wide_ / P, p_.R * p_.H * sums, p_.with.gain || p_.with.gain_U || p_.with.P, threads) {
     if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.R, wide_, 0, Cell::first, gain_ ? 0 : turn);
     if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.R, wide_, Cell::first, Cell::second, 0);
     if (p_.U && p_.gx) input_ = pack_back(p_.U, p_.H, p_.D, wide_, 0, Cell::gates, 0);
     extra_ = padded_copy(p_.extra, p_.extra_size, p_.H, wide_);
     const auto& w = p_.with;
     if (w.peephole) peephole_ = padded_rows(w.peephole, Cell::gates - 1, p_.H, padded_);
+    if (w.gain_U) gain_U_ = padded_rows(w.gain_U, Cell::gates, p_.H, wide_);
     if (w.gain_c) gain_c_ = padded_rows(w.gain_c, 1, p_.H, wide_), bias_c_ = padded_rows(w.bias_c, 1, p_.H, wide_);
     if (w.P) P_ = pack_back(w.P, p_.R, p_.H, wide_h_, 0, 1, 0), narrow_ = allocate<T>(p_.B * wide_);
     nothing_ = zeros<T>(std::max({columns_, wide_, wide_h_}));
@@ -104,6 +106,7 @@ class RunBack {
     add_up(1, p_.gextra, 1, p_.H, wide_, [](const Work& w) { return w.gextra.get(); });
     add_up(1, p_.gwith.peephole, Cell::gates - 1, p_.H, wide_, [](const Work& w) { return w.gpeephole.get(); });
     add_up(1, p_.gwith.gain, Cell::gates, p_.H, wide_, [](const Work& w) { return w.ggain.get(); });
+    add_up(1, p_.gwith.gain_U, Cell::gates, p_.H, wide_, [](const Work& w) { return w.ggain_U.get(); });
     add_up(1, p_.gwith.gain_c, 1, p_.H, wide_, [](const Work& w) { return w.ggain_c.get(); });
     add_up(1, p_.gwith.bias_c, 1, p_.H, wide_, [](const Work& w) { return w.gbias_c.get(); });
     add_up(threads, p_.gwith.P, p_.R, p_.H, wide_, [](const Work& w) { return w.gP.get(); });
@@ -120,6 +123,7 @@ class RunBack {
     if (Cell::second > 0 || P_) w.q = zeros<T>(rows * wide_);
     w.gpeephole = zeros<T>(Cell::gates * wide_);
     w.ggain = zeros<T>(Cell::gates * wide_);
+    w.ggain_U = zeros<T>(Cell::gates * wide_);
     w.ggain_c = zeros<T>(wide_);
     w.gbias_c = zeros<T>(wide_);
     if (gain_c_) w.inner = zeros<T>(3 * wide_);
@@ -179,6 +183,7 @@ class RunBack {
       for (int64_t t = end - 1; t >= chunk.begin; --t)
         if (const int64_t count = chunk.count(order_, t)) step(t, count, chunk, part, work, barrier, threads);
       if (!division_.by_rows) barrier.wait(threads);
+      if (gain_U_) normalise_inputs(chunk, work);
       products(chunk, part, work, six.get(), thread, threads);
       if (!division_.by_rows) barrier.wait(threads);
     }
@@ -211,15 +216,14 @@ class RunBack {
       const T* g = work.g.get() + at * ldg_;
       if (!division_.by_rows) barrier.wait(threads);
       if constexpr (Cell::second > 0) {
-        if (gain_) normalise(t, count, at, part, work, Cell::first, Cell::gates);
+        if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, at, part, work);
         product<Cell::second>(count, part, second_.get(), g + Cell::first * wide_, dq_.get(), false);
         for (int64_t i = 0; i < count; ++i) gates_after(t, part.first + i, at + i, part, work);
         if (!division_.by_rows) barrier.wait(threads);
       }
       if (gain_) {
-        constexpr int together = Cell::first - Cell::shared_last;
-        normalise(t, count, at, part, work, 0, together);
-        if (Cell::shared_last) normalise(t, count, at, part, work, together, Cell::first);
+        normalise_sums<0, together>(t, count, at, part, work);
+        normalise_sums<together, Cell::first>(t, count, at, part, work);
       }
       product<Cell::first>(count, part, first_.get(), g, dh_.get(), !P_);
     }
@@ -235,30 +239,49 @@ class RunBack {
     run_panels<2, T>(P_.get(), 0, wide_ / P, count, gy, ldh_, wide_h_, &zero, narrow_.get() + part.first * wide_, wide_);
   }
 
-  // gs = scale * (v - mean(v) - x * mean(v * x)) with v = gain * g, x what was normalised: gates [a, b) of each row.
-  void normalise(int64_t t, int64_t count, int64_t at, const Part& part, Work& work, int a, int b) {
+  // Gates [a, b) of W h': the gradients of the normalised sums become those of the sums.
+  template <int a, int b>
+  void normalise_sums(int64_t t, int64_t count, int64_t at, const Part& part, Work& work) const {
     for (int64_t i = 0; i < count; ++i) {
       T* g = work.g.get() + (at + i) * ldg_;
-      const T* save = p_.saved + (order_.begin[t] + part.first + i) * p_.saved_row;
-      const T scale = save[p_.saved_row - 64 / sizeof(T) + a];
-      const auto of = [&](int gate) { return g + (own(gate) ? sum_slot(gate) : input_slot(gate)) * wide_; };
-      const auto x = [&](int64_t n, int gate) { return load<Vec<T>>(save + (Cell::saves + gate) * padded_ + n); };
-      const auto v = [&](int64_t n, int gate) { return load<Vec<T>>(of(gate) + n) * load<Vec<T>>(gain_.get() + gate * wide_ + n); };
-      const auto mean = [&](const auto& f) {
-        return sum_units<T>(p_.H, [&](int64_t n) {
-          Vec<T> sum = f(n, a);
-          for (int gate = a + 1; gate < b; ++gate) sum = sum + f(n, gate);
-          return sum;
-        }) / T(p_.H * (b - a));
-      };
-      const T first = mean(v), second = mean([&](int64_t n, int gate) { return v(n, gate) * x(n, gate); });
-      for (int gate = a; gate < b; ++gate)
-        for (int64_t n = 0; n < p_.H; n += L) {
-          const Vec<T> gn = load<Vec<T>>(of(gate) + n);
-          add(work.ggain.get() + gate * wide_ + n, gn * x(n, gate), p_.H - n);
-          if (own(gate)) add(work.gextra.get() + n, gn, p_.gextra ? p_.H - n : 0);
-          store_some(g + sum_slot(gate) * wide_ + n, Vec<T>((v(n, gate) - first - x(n, gate) * second) * scale), p_.H - n);
-        }
+      const auto from = [&](int gate) { return g + (own(gate) ? sum_slot(gate) : input_slot(gate)) * wide_; };
+      const auto to = [&](int gate) { return g + sum_slot(gate) * wide_; };
+      if (a < b && own(a) && p_.gextra)
+        for (int64_t n = 0; n < p_.H; n += L) add(work.gextra.get() + n, load<Vec<T>>(from(a) + n), p_.H - n);
+      normalise<a, b>(t, part.first + i, 0, gain_.get(), work.ggain.get(), from, to);
+    }
+  }
+
+  // U x likewise, for all rows of a chunk; b, which is added behind the norm, has its gradient from before.
+  void normalise_inputs(const Chunk& chunk, Work& work) const {
+    if (p_.gb)
+      for (int gate = 0; gate < Cell::gates; ++gate)
+        add_rows(chunk.rows, {0, 0, 0, wide_ / P, 0}, work.g.get() + input_slot(gate) * wide_, nullptr, work.gb.get() + gate * wide_);
+    chunk.each(order_, [&](int64_t rank, int64_t t) {
+      const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * ldg_ + input_slot(gate) * wide_; };
+      normalise<0, together>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
+      normalise<together, Cell::gates>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
+    });
+  }
+
+  // Through s = gain * x, x what was normalised, saved in the slots from `slot` on; for gates [a, b) of a row. Lanes past the
+  // last unit are not zero after it, but neither are they infinite where the others are not.
+  template <int a, int b, class From, class To>
+  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const T* gain, T* ggain, const From& from, const To& to) const {
+    if constexpr (a < b) {
+      struct {
+        const T *g, *x, *gain;
+        T *ggain, *to;
+      } of[b - a];
+      const T* save = p_.saved + (order_.begin[t] + rank) * p_.saved_row;
+      for (int i = a; i < b; ++i)
+        of[i - a] = {from(i), save + (Cell::saves + slot + i) * padded_, gain + i * wide_, ggain + i * wide_, to(i)};
+      const auto x = [&](int64_t n, int i) { return load<Vec<T>>(of[i].x + n); };
+      const auto v = [&](int64_t n, int i) { return load<Vec<T>>(of[i].g + n) * load<Vec<T>>(of[i].gain + n); };
+      moments_back<b - a>(p_.H, save[p_.saved_row - 64 / sizeof(T) + slot + a], v, x, [&](int64_t n, int i, Vec<T> gs) {
+        store(of[i].ggain + n, fma(load<Vec<T>>(of[i].g + n), x(n, i), load<Vec<T>>(of[i].ggain + n)));
+        store(of[i].to + n, gs);
+      });
     }
   }
   static constexpr bool own(int gate) { return Cell::shared_last && gate == Cell::gates - 1; }
@@ -299,6 +322,7 @@ class RunBack {
     T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<T> b = saved(t, rank);
     const T* save = b.save;
+    if (t > 0) fetch(save - order_.running[t - 1] * p_.saved_row);
     const T* inner = gain_c_ ? work.inner.get() : nullptr;
     if (gain_c_) through_norm(save, gy, dh_in, work);
     for (int64_t j = part.left * 2; j < blocks; ++j) {
@@ -344,7 +368,7 @@ class RunBack {
       const int64_t H = p_.H;
       const T *c = save + Cell::gates * padded_, *o = save + Cell::at_o * padded_;
       T *t = work.inner.get(), *through = t + wide_, *x = through + wide_;
-      const Moments<T> m = moments<T>(H, 1, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+      const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
       for (int64_t n = 0; n < H; n += L) {
         const Vec<T> gain = load<Vec<T>>(gain_c_.get() + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
         const Vec<T> now = hyperbolic_tangent<T>(fma(v, gain, load<Vec<T>>(bias_c_.get() + n)));
@@ -357,10 +381,9 @@ class RunBack {
         store(x + n, v);
         store(through + n, Vec<T>(e * gain));
       }
-      const auto at = [](const T* p) { return load<Vec<T>>(p); };
-      const T first = sum_units<T>(H, [&](int64_t n) { return at(through + n); }) / T(H);
-      const T second = sum_units<T>(H, [&](int64_t n) { return at(through + n) * at(x + n); }) / T(H);
-      for (int64_t n = 0; n < H; n += L) store(through + n, Vec<T>((at(through + n) - first - at(x + n) * second) * m.scale));
+      moments_back<1>(H, m.scale, [&](int64_t n, int) { return load<Vec<T>>(through + n); },
+                      [&](int64_t n, int) { return load<Vec<T>>(x + n); },
+                      [&](int64_t n, int, Vec<T> gs) { store(through + n, gs); });
     }
   }
 
@@ -380,6 +403,11 @@ class RunBack {
         store(dh_.get() + mine, b.direct);
       }
     }
+  }
+
+  // What the step before has saved of this row, into the cache: the memory is read backwards, which processors do not expect.
+  void fetch(const T* save) const {
+    for (int64_t n = 0; n < p_.saved_row; n += 64 / sizeof(T)) __builtin_prefetch(save + n, 0, 2);
   }
 
   Backward<T> saved(int64_t t, int64_t rank) const {
@@ -403,7 +431,7 @@ class RunBack {
         if (slot != input_slot(i)) continue;
         if (p_.gU)
           add_outer(M, six, left, right, work.x.get(), work.rows, columns_ / P, work.gU.get() + i * p_.H * columns_, columns_);
-        if (p_.gb) add_rows(M, part, g, nullptr, work.gb.get() + i * wide_);
+        if (p_.gb && !gain_U_) add_rows(M, part, g, nullptr, work.gb.get() + i * wide_);
       }
     }
     if (P_) {
@@ -454,7 +482,7 @@ class RunBack {
   Buffer<T> gain_;
   int64_t ldg_, ldh_, ldx_;
   Division division_;
-  Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_, peephole_, gain_c_, bias_c_, P_, narrow_;
+  Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_, peephole_, gain_U_, gain_c_, bias_c_, P_, narrow_;
   std::vector<Work> work_;
 };
 

@@ -81,6 +81,7 @@ struct GatedOptions {
   Real* peephole;  // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
   Real* P;         // (R, H): h is P times what it would have been, and R wide
   Real* gain;      // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
+  Real* gain_U;    // (gates * H): so is U x, before b is added
   Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
 };
 
@@ -88,7 +89,7 @@ struct GatedOptions {
 // null, are the projections themselves, D = gates * H. w is (gates * H, R), gates stacked, or null; R is H unless there is a P.
 // extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
 // saved, if not null, gets what the way back needs, saved_row numbers for each row and step: (values per unit) * (H rounded up
-// to 64 bytes); where sums are normalised, a value more for each gate, and then 64 bytes.
+// to 64 bytes); where W h' or U x is normalised, a value more for each gate of either, and then 64 bytes.
 template <class Real>
 struct GatedLoop {
   int64_t B, T, D, H, R;

@@ -12,11 +12,11 @@ namespace {
 template <class T>
 ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean, T* scale) {
   constexpr int L = lanes<T>;
-  const T m = centred ? sum_units<T>(N, [=](int64_t i) { return load_some(x + i, N - i); }) / T(N) : T(0);
-  const T square = sum_units<T>(N, [=](int64_t i) {
+  const T m = centred ? sums_over_units<1, T>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / T(N) : T(0);
+  const T square = sums_over_units<1, T>(N, [=](int64_t i, int) {
     const Vec<T> v = load_some(x + i, N - i) - m;
-    return v * v;
-  }) / T(N);
+    return Vec<T>(v * v);
+  })[0] / T(N);
   const T r = T(1) / std::sqrt(square + eps);
   for (int64_t i = 0; i < N; i += L) {
     Vec<T> v = (load_some(x + i, N - i) - m) * r;
@@ -56,8 +56,8 @@ void norm_back(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, c
         const T *xm = x + m * N, *gm = gy + m * N;
         const auto v = [=](int64_t n) { return (load_some(xm + n, N - n) - mean[m]) * scale[m]; };
         const auto gv = [=](int64_t n) { return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n); };
-        const T a = centred ? sum_units<T>(N, gv) / T(N) : T(0);
-        const T b = sum_units<T>(N, [=](int64_t n) { return gv(n) * v(n); }) / T(N);
+        const auto [first, second] = sums_over_units<2, T>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<T>(gv(n) * v(n)); });
+        const T a = centred ? first / T(N) : T(0), b = second / T(N);
         T *to = sums.get() + group * 2 * padded, *too = to + padded;
         for (int64_t n = 0; n < N; n += L) {
           const Vec<T> vn = v(n), g = load_some(gm + n, N - n);

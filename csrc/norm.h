@@ -1,28 +1,33 @@
 // What a normalisation needs of a row: sums that do not depend on the rows beside it.
 #pragma once
 
+#include <array>
 #include <cmath>
 
 #include "product.h"
 
 namespace elman::ELMAN_NS {
 
-// The sum over units [0, H) of f(n), the vector of units n, n + 1, ...: lane by lane, then the lanes in order. Lanes past H do
-// not count.
-template <class T, class F>
-ELMAN_INLINE T sum_units(int64_t H, const F& f) {
+// The sums over units [0, H) of N functions: f(n, i) is the vector of units n, n + 1, ... of the i-th. Lane by lane, then the
+// lanes in order; lanes past H do not count.
+template <int N, class T, class F>
+ELMAN_INLINE std::array<T, N> sums_over_units(int64_t H, const F& f) {
   constexpr int L = lanes<T>;
-  Vec<T> total{};
+  Vec<T> total[N] = {};
   int64_t n = 0;
-  for (; n + L <= H; n += L) total = total + f(n);
-  if (n < H) {
-    Vec<T> last = f(n);
-    for (int64_t l = H - n; l < L; ++l) last[l] = T(0);
-    total = total + last;
+  for (; n + L <= H; n += L)
+#pragma GCC unroll 8
+    for (int i = 0; i < N; ++i) total[i] = total[i] + f(n, i);
+  std::array<T, N> sums;
+  for (int i = 0; i < N; ++i) {
+    if (n < H) {
+      const Vec<T> last = f(n, i);
+      for (int64_t l = 0; l < H - n; ++l) total[i][l] += last[l];
+    }
+    sums[i] = total[i][0];
+    for (int l = 1; l < L; ++l) sums[i] += total[i][l];
   }
-  T s = total[0];
-  for (int l = 1; l < L; ++l) s += total[l];
-  return s;
+  return sums;
 }
 
 template <class T>
@@ -34,22 +39,30 @@ struct Moments {
 };
 
 // Of G numbers per unit: value(n, g) is the vector of the g-th of units n, n + 1, ...
-template <class T, class F>
-ELMAN_INLINE Moments<T> moments(int64_t H, int G, T eps, const F& value) {
-  const T mean = sum_units<T>(H, [&](int64_t n) {
-    Vec<T> v = value(n, 0);
-    for (int g = 1; g < G; ++g) v = v + value(n, g);
-    return v;
-  }) / T(H * G);
-  const T square = sum_units<T>(H, [&](int64_t n) {
-    Vec<T> sum{};
-    for (int g = 0; g < G; ++g) {
-      const Vec<T> v = value(n, g) - mean;
-      sum = fma(v, v, sum);
-    }
-    return sum;
-  }) / T(H * G);
-  return {mean, T(1) / std::sqrt(square + eps)};
+template <int G, class T, class F>
+ELMAN_INLINE Moments<T> moments(int64_t H, T eps, const F& value) {
+  T sum = 0, square = 0;
+  for (const T part : sums_over_units<G, T>(H, value)) sum += part;
+  const T mean = sum / T(H * G);
+  const auto squares = [&](int64_t n, int g) {
+    const Vec<T> v = value(n, g) - mean;
+    return Vec<T>(v * v);
+  };
+  for (const T part : sums_over_units<G, T>(H, squares)) square += part;
+  return {mean, T(1) / std::sqrt(square / T(H * G) + eps)};
+}
+
+// The way back from x = (s - mean) * scale, G numbers per unit: f(n, g, gs) with gs = scale * (v - mean(v) - x * mean(v * x)),
+// where v(n, g) is the gradient of x(n, g).
+template <int G, class T, class V, class X, class F>
+ELMAN_INLINE void moments_back(int64_t H, T scale, const V& v, const X& x, const F& f) {
+  T first = 0, second = 0;
+  const auto sums = sums_over_units<2 * G, T>(H, [&](int64_t n, int i) { return i < G ? v(n, i) : Vec<T>(v(n, i - G) * x(n, i - G)); });
+  for (int g = 0; g < G; ++g) first += sums[g], second += sums[G + g];
+  first /= T(H * G), second /= T(H * G);
+  for (int64_t n = 0; n < H; n += lanes<T>)
+#pragma GCC unroll 4
+    for (int g = 0; g < G; ++g) f(n, g, Vec<T>((v(n, g) - first - x(n, g) * second) * scale));
 }
 
 }  // namespace elman::ELMAN_NS

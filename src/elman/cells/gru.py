@@ -124,9 +124,10 @@ class GRU(Core):
         return (self.W,) if self.c is None else (self.W, self.c)
 
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
-        u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
-        options = GatedOptions(gain=self.gain_W)
-        y, last = kernels.gated(self._kind, u, self._weights, state, lengths, reset, self.recur, U, b, options)
+        options = GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
+        y, last = kernels.gated(
+            self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b, options, self._project
+        )
         return y.to(x.dtype), GRUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -175,7 +175,7 @@ class LSTM(Core):
         """U x + b (..., gates * H), normalised with layer_norm."""
         if self.gain_U is None:
             return kernels.linear(x, self.U, self.b)
-        return norm(kernels.linear(x, self.U), self.gain_U) + self.b
+        return norm(kernels.linear(x, self.U), self.gain_U, self.b)
 
     def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         h, state = self.recur(self._project(x), state)
@@ -188,11 +188,12 @@ class LSTM(Core):
 
     @property
     def _options(self) -> GatedOptions:
-        return GatedOptions(self.p, self.P, self.gain_W, self.gain_c, self.b_c)
+        return GatedOptions(self.p, self.P, self.gain_W, self.gain_U, self.gain_c, self.b_c)
 
     def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
-        u, U, b = (x, self.U, self.b) if self.gain_U is None else (self._project(x), None, None)
-        y, last = kernels.gated(self._kind, u, (self.W,), state, lengths, reset, self.recur, U, b, self._options)
+        y, last = kernels.gated(
+            self._kind, x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, self._options, self._project
+        )
         return y.to(x.dtype), LSTMState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -198,6 +198,7 @@ class GatedOptions(NamedTuple):
     peephole: Tensor | None = None  # (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
     P: Tensor | None = None  # (R, H): h = P times what it would have been
     gain: Tensor | None = None  # (gates * H,): W h' is normalised and multiplied by it
+    gain_U: Tensor | None = None  # (gates * H,): so is U x, before b is added
     gain_c: Tensor | None = None  # (H,): the LSTM's c is normalised on its way to h
     bias_c: Tensor | None = None
 
@@ -213,18 +214,19 @@ def gated(
     U: Tensor | None = None,
     b: Tensor | None = None,
     options: GatedOptions | None = None,
+    project: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, State]:
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
-    `recur(u_t, state)` defines it; `kind` and `options` name the native loop that does the same, `kind` is None where
-    there is none. Without U, x is u itself.
+    `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
+    the native loop that does the same, `kind` is None where there is none. Without U, x is u itself.
     """
     if U is not None:
         dtype = torch.promote_types(x.dtype, U.dtype)
         x, U, b = x.to(dtype), U.to(dtype), None if b is None else b.to(dtype)
     given = [t for t in (*weights, *(options or ())) if t is not None]
     if kind is None or _table_for(x, *given, *leaves(state)) is reference:
-        u = x if U is None else linear(x, U, b)
+        u = project(x) if project else x if U is None else linear(x, U, b)
         return reference.gated(kind, u, weights, state, lengths, reset, recur)
     return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions())
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elman import _native
 from elman import state as states
-from elman.errors import UnknownNameError
+from elman.errors import InputError, UnknownNameError
 from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, rows
 from elman.state import State
 
@@ -63,7 +63,7 @@ def gated(
     leaves = states.leaves(state)
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
-    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *(options or [None] * 5)]
+    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *(options or [None] * 6)]
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in arguments if t is not None))
     arguments = [None if t is None else t.to(dtype) for t in arguments]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
@@ -112,8 +112,9 @@ def _address(x: Tensor | None) -> int:
 
 def _shapes(kind: Kind, H: int, R: int) -> list[tuple[str, tuple[int, ...]]]:
     """The options in their order, and the shapes that they must have."""
-    norm = kind.gates * H
-    return [("peephole", (kind.gates - 1, H)), ("P", (R, H)), ("gain", (norm,)), ("gain_c", (H,)), ("bias_c", (H,))]
+    N = kind.gates * H
+    norms = [("gain", (N,)), ("gain_U", (N,)), ("gain_c", (H,)), ("bias_c", (H,))]
+    return [("peephole", (kind.gates - 1, H)), ("P", (R, H)), *norms]
 
 
 def _width(kind: Kind, w: Tensor | None, h0: Tensor) -> int:
@@ -131,6 +132,8 @@ def _checked(
     N = kind.gates * H
     if x is not None:
         expect("x", x, (B, T, N if U is None else U.shape[1]), dtype)
+    if options[3] is not None and (options[2] is None or U is None):
+        raise InputError("gain_U normalises U x beside a normalised W h': it needs U and gain as well")
     if R != H and options[1] is None:
         expect("weights[0]", h0, (B, H), dtype)  # says what h should be
     shapes = [
@@ -150,11 +153,12 @@ def _checked(
     return [None if t is None else t.contiguous() for t in (U, b, w, extra, *options, h0, c0, lengths, reset)]
 
 
-def _saved_row(kind: Kind, H: int, gain: Tensor | None, itemsize: int) -> int:
+def _saved_row(kind: Kind, H: int, options: list[Tensor | None], itemsize: int) -> int:
     """Numbers that the backward pass needs of a row and step, as kernels.h says."""
     line = 64 // itemsize
     width = (H + line - 1) // line * line
-    return kind.saves * width if gain is None else (kind.saves + kind.gates) * width + line
+    norms = sum(gain is not None for gain in options[2:4])
+    return (kind.saves + norms * kind.gates) * width + (line if norms else 0)
 
 
 def _run(
@@ -169,7 +173,7 @@ def _run(
     getattr(_native, "gated" + SUFFIX[x.dtype])(
         facts.number, B, T, D, H, R, x.data_ptr(), x_row, x_time, _address(U), _address(b), _address(w),
         _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest), y.data_ptr(), h.data_ptr(),
-        c.data_ptr(), saved.data_ptr() if save else 0, _saved_row(facts, H, options[2], x.itemsize),
+        c.data_ptr(), saved.data_ptr() if save else 0, _saved_row(facts, H, options, x.itemsize),
         torch.get_num_threads(),
     )  # fmt: skip
     return y, h, c, saved
@@ -181,7 +185,7 @@ def _fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
     H = _width(KINDS[kind], w, h0)
-    saved = x.new_empty((B * T * _saved_row(KINDS[kind], H, options[2], x.itemsize) if save else 0,))
+    saved = x.new_empty((B * T * _saved_row(KINDS[kind], H, options, x.itemsize) if save else 0,))
     return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
 
 
@@ -206,7 +210,7 @@ def _run_back(
     getattr(_native, "gated_back" + SUFFIX[y.dtype])(
         facts.number, B, T, facts.gates * H if U is None else U.shape[1], H, R, _address(x), x_row, x_time,
         _address(U), _address(w), _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest),
-        y.data_ptr(), saved.data_ptr(), _saved_row(facts, H, options[2], y.itemsize), gy.data_ptr(), gy_row, gy_time,
+        y.data_ptr(), saved.data_ptr(), _saved_row(facts, H, options, y.itemsize), gy.data_ptr(), gy_row, gy_time,
         gh.data_ptr(), _address(gc), *ours, *(out.data_ptr() for out in outputs[5:7]), *theirs,
         torch.get_num_threads(),
     )  # fmt: skip
