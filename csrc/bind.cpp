@@ -209,6 +209,12 @@ void bind(nb::module_& m, const std::string& suffix) {
         p.gated(kind, gates, x, at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size, h, c);
       })
       .def("scan", &P::scan)
+      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
+        return p.selective(x, delta, N, at<T>(A), B, C, h);
+      })
+      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
+        return p.convolution(x, K, at<T>(w), at<T>(bias), window);
+      })
       .def("map", &P::map)
       .def("combine", &P::combine)
       .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {

@@ -173,6 +173,9 @@ struct Program {
   virtual void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
                      int h, int c) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
+  // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
+  virtual int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) = 0;
+  virtual int convolution(int x, int64_t K, const T* w, const T* bias, int window) = 0;
   virtual int map(int function, int x) = 0;                     // sigmoid, tanh, softplus, silu, relu
   virtual int combine(int function, int x, int y) = 0;          // add, multiply
   virtual int norm(bool centred, int x, const T* gain, const T* bias, T eps) = 0;

@@ -13,6 +13,8 @@ namespace elman::ELMAN_NS {
 
 template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScan<T> complex_scan;
+template <class T> SelectiveScan<T> selective_scan;
+template <class T> Convolution<T> convolution;
 template <class T> Norm<T> norm;
 template <class T> Elementwise<T> sigmoid;
 template <class T> Elementwise<T> tanh;
@@ -104,6 +106,8 @@ class Step {
 };
 
 constexpr int64_t largest_table = 1 << 22;  // numbers that a stream may remember of its symbols
+constexpr int64_t one = 1;                  // for kernels that take sequences: a length
+constexpr bool no = false;                  // and no reset
 
 template <class T>
 class Steps final : public Program<T> {
@@ -158,13 +162,35 @@ class Steps final : public Program<T> {
     const int64_t C = is_complex ? width(h) / 2 : width(h);
     const auto kernel = is_complex ? complex_scan<T> : linear_scan<T>;
     steps_.push_back([=] {
-      static constexpr int64_t one = 1;
-      static constexpr bool no = false;
       for (int64_t row = 0; row < B_; ++row) {
         kernel({1, 1, C}, {at(a, row), 0, 0}, {at(b, row), 0, 0}, at(h, row), &one, &no, at(after, row), at(last, row), 1);
         std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
       }
     });
+  }
+
+  int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) override {
+    const int y = slot(width(x)), a = constant(width(x) * N, A), last = slot(width(h));
+    steps_.push_back([=] {
+      for (int64_t row = 0; row < B_; ++row) {
+        const Rows<T> v{at(x, row), 0, 0}, dt{at(delta, row), 0, 0}, b{at(B, row), 0, 0}, c{at(C, row), 0, 0};
+        selective_scan<T>({{1, 1, width(x)}, N, 1, v, dt, at(a, 0), b, c, at(h, row), &one, &no}, at(y, row), at(last, row), nullptr, 1);
+        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
+      }
+    });
+    return y;
+  }
+
+  int convolution(int x, int64_t K, const T* w, const T* bias, int window) override {
+    const int y = slot(width(x)), taps = constant(width(x) * K, w), b = constant(width(x), bias), last = slot(width(window));
+    steps_.push_back([=] {
+      for (int64_t row = 0; row < B_; ++row) {
+        ELMAN_NS::convolution<T>({{1, 1, width(x)}, K, {at(x, row), 0, 0}, at(taps, 0), at(b, 0), at(window, row), &one, &no},
+                                 at(y, row), at(last, row), 1);
+        std::memcpy(at(window, row), at(last, row), width(window) * sizeof(T));
+      }
+    });
+    return y;
   }
 
   int map(int function, int x) override {

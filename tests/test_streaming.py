@@ -19,7 +19,7 @@ from elman.model import SequenceModel
 from elman.readout import AdaptiveSoftmax, BernoulliReadout, GaussianReadout, PoissonReadout, Softmax
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
-NATIVE_CELLS = {"elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s5"}
+NATIVE_CELLS = {"elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s5", "mamba"}
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
 WORDS = {
     "stack": lambda: stack("gru", 5, 9, layers=3, residual=True, norm="layer", dropout=0.2),
@@ -27,6 +27,7 @@ WORDS = {
     "inputs": lambda: Stack(cell("elman", 5, 3), cell("lru", 8, 4), inputs="all"),
     "parallel": lambda: Parallel(cell("gru", 5, 3), Stack(Norm(5), Dense(5, 5, activation="silu"))),
     "residual": lambda: Residual(Stack(cell("mgu", 5, 7), Dense(7, 5, activation="softplus"))),
+    "mamba": lambda: stack("mamba", 5, 40, layers=2, norm="rms"),
     "wrapped": lambda: Dropout(WeightDrop(cell("lstm", 5, 4), 0.5), 0.5),
 }
 

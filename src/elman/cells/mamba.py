@@ -14,7 +14,7 @@ implementation, the step takes A exactly (zero-order hold) and B to first order.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from elman import kernels
 from elman.cells.options import whole
 from elman.core import Core
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 DT_MIN, DT_MAX = 0.001, 0.1  # section 3.6: the first steps are drawn between these
 
@@ -101,6 +104,18 @@ class Mamba(Core):
         dt, B, C = self.select(v)
         s, h = kernels.selective_scan(v, dt, self.A(v.dtype), B, C, state.h, lengths, reset)
         return self.read(s, v, z).to(x.dtype), MambaState(window, h)
+
+    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        inner, R, N = self.inner, self.dt_rank, self.state_size
+        both = program.linear(x, self.U)
+        u, z = program.cut(both, 0, inner), program.cut(both, inner, inner)
+        v = program.map("silu", program.convolution(u, self.w, self.c, state.window))
+        selected = program.linear(v, self.S)
+        r, B, C = program.cut(selected, 0, R), program.cut(selected, R, N), program.cut(selected, R + N, N)
+        dt = program.map("softplus", program.linear(r, self.W, self.b))
+        s = program.selective(v, dt, self.A(self.A_log.dtype), B, C, state.h)
+        s = program.add(s, program.mul(program.constant(self.D), v))
+        return program.linear(program.mul(s, program.map("silu", z)), self.V)
 
     def project(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> u and z, each (..., I)."""

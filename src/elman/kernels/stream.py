@@ -116,6 +116,23 @@ class Program:
         self.native.scan(is_complex, a.number, b.number, h.number)
         return h
 
+    def selective(self, x: Slot, delta: Slot, A: Tensor, B: Slot, C: Slot, h: Slot) -> Slot:
+        """h = exp(delta A) * h + delta x B, in place, h (D * N) and A (D, N): sum_n C[n] h[:, n]."""
+        D, N = A.shape
+        self._expect({"x": x, "delta": delta}, D)
+        self._expect({"B": B, "C": C}, N)
+        self._expect({"h": h}, D * N)
+        a = self._array(A, None)
+        return Slot(self.native.selective(x.number, delta.number, N, _address(a), B.number, C.number, h.number), D)
+
+    def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
+        """bias + sum_k weight[k] * (the last K values of x)[k], weight (K, D), `window` ((K - 1) * D) in place."""
+        K, D = weight.shape
+        self._expect({"x": x}, D)
+        self._expect({"window": window}, (K - 1) * D)
+        w, b = self._array(weight, None), self._array(bias, (D,))
+        return Slot(self.native.convolution(x.number, K, _address(w), _address(b), window.number), D)
+
     def constant(self, values: Tensor) -> Slot:
         """`values` (width,), the same in every row."""
         array = self._array(values, None)
@@ -160,6 +177,11 @@ class Program:
         y = self.slot(width)
         self.native.copy(x.number, first, width, y.number, 0)
         return y
+
+    def _expect(self, slots: dict[str, Slot], width: int) -> None:
+        for name, slot in slots.items():
+            if slot.width != width:
+                raise InputError(f"{name} is a slot of width {slot.width}; it must be {width} wide")
 
     def _combine(self, function: int, x: Slot, y: Slot) -> Slot:
         if x.width != y.width:
