@@ -7,7 +7,7 @@ import torch
 from bench import inputs
 from bench.worker import Outputs, Run
 from elman import kernels
-from elman.hmm.em import expected
+from elman.hmm.em import expected, posterior
 from elman.hmm.sequences import rows
 
 
@@ -25,6 +25,9 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     def path() -> Any:
         return kernels.viterbi(x, start, transition, where.lengths, where.reset)[0]
 
+    def posteriors() -> Any:
+        return posterior(flat, start, transition, where)[1]
+
     def expectation() -> Any:
         return expected(flat, start, transition, where)
 
@@ -32,4 +35,6 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
         return score, lambda s: {"score": s.numpy()[None]}
     if case["mode"] == "viterbi":
         return path, lambda p: {"score": inputs.path_score(arrays, p.numpy())}
+    if case["mode"] == "posteriors":
+        return posteriors, lambda p: {"posterior": p.numpy()}
     return expectation, lambda e: {"posterior": e.posterior.numpy(), "transition": e.transition.numpy()}

@@ -244,7 +244,7 @@ ELMAN_INLINE T mean_of(const T* s, const T* r, const T* b, Width<T> w) {
   return sum_lanes<T>(total);
 }
 
-// r (count, padded), zero where s cannot be, and f transposed, (K, chunk).
+// r (count, padded), zero where s cannot be, and f transposed, (K, chunk), unless that is null.
 template <class T>
 void ratios(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, T* r, T* ft, T* f) {
   for (int64_t i = 0; i < count; ++i, r += w.padded) {
@@ -256,7 +256,7 @@ void ratios(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, T* r, T*
       store(r + k, rk);
       store(f + k, Vec<T>(s * rk));
     }
-    for (int64_t k = 0; k < w.K; ++k) ft[k * chunk + i] = f[k];
+    for (int64_t k = 0; k < w.K && ft; ++k) ft[k * chunk + i] = f[k];
   }
 }
 
@@ -266,7 +266,7 @@ struct Link {
   T *G, onward;
 };
 
-// G of every step of a chunk, to gs, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
+// G of every step of a chunk, to gs unless that is null, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
 template <int C, int S, class T>
 void chain(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, const T* at, const T* r, T* gstart, T* gs, T* onwards,
            T* b, Link<T>& link) {
@@ -280,7 +280,7 @@ void chain(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, const T* 
       std::fill(G, G + w.padded, T(0));
       link.onward = 0;
     }
-    for (int64_t k = 0; k < w.padded; k += L) store(gs + k * chunk + i * L, load<Vec<T>>(G + k));
+    for (int64_t k = 0; k < w.padded && gs; k += L) store(gs + k * chunk + i * L, load<Vec<T>>(G + k));
     Vec<T> y[C > 0 ? C : 1];
     if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
     else product<Times>(at, G, w, b);
@@ -329,7 +329,7 @@ void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T*
     else if (w.padded == 4 * lanes<T>) run(chain<4, 2, T>);
     else run(chain<0, 1, T>);
     finish(t0, count, w, o, r, z.m.get());
-    accumulate(ft, gs, count, w, ga);
+    if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;
   }
   std::fill(o.gx + o.length * w.K, o.gx + N * w.K, T(0));
@@ -363,9 +363,10 @@ void hmm_filter_back(int64_t B, int64_t N, int64_t K, const T* x, const T* trans
   const int64_t groups = std::min(B, row_groups);
   parallel(threads, groups, [&](int64_t first, int64_t end) {
     Scratch<T> z(w);
-    const Buffer<T> ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);
+    Buffer<T> ft, gs, sum;
+    if (ga) ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);
     for (int64_t i = first; i < end; ++i) {
-      std::fill(sum.get(), sum.get() + w.padded * w.padded, T(0));
+      if (ga) std::fill(sum.get(), sum.get() + w.padded * w.padded, T(0));
       std::fill(gstart + i * K, gstart + (i + 1) * K, T(0));
       for (int64_t b = B * i / groups; b < B * (i + 1) / groups; ++b) {
         const RowBack<T> row{x + b * N * K, p + b * N * K, shift + b * N, scale + b * N, glog + b * N,
@@ -373,7 +374,7 @@ void hmm_filter_back(int64_t B, int64_t N, int64_t K, const T* x, const T* trans
                              gx + b * N * K, gstate + b * K};
         filter_row_back(N, w, row, at.get(), gstart + i * K, sum.get(), z, ft.get(), gs.get());
       }
-      for (int64_t k = 0; k < K; ++k) std::memcpy(ga + (i * K + k) * K, sum.get() + k * w.padded, K * sizeof(T));
+      for (int64_t k = 0; k < K && ga; ++k) std::memcpy(ga + (i * K + k) * K, sum.get() + k * w.padded, K * sizeof(T));
     }
   });
 }

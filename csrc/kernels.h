@@ -136,7 +136,8 @@ template <class T>
 using HmmFilter = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const T* state,
                        const int64_t* lengths, const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, int threads);
 
-// Gradients of the above; gp and glast may be null. gstart (G, K) and ga (G, K, K) are sums of G = min(B, 16) groups of rows.
+// Gradients of the above; gp and glast may be null. gstart (G, K) and ga (G, K, K), which may be null, are sums of G = min(B, 16)
+// groups of rows.
 template <class T>
 using HmmFilterBack = void(int64_t B, int64_t N, int64_t K, const T* x, const T* transition, const T* p, const T* shift,
                            const T* scale, const int64_t* lengths, const bool* reset, const T* glog, const T* gp,

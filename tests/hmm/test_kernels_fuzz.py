@@ -87,9 +87,20 @@ def test_the_operations_compile_and_keep_their_promises() -> None:
         arguments = (x, start, transition, state, lengths, reset, keep)
         torch.library.opcheck(ops.hmm_filter.default, arguments, test_utils=utils)
     back = (x, transition, p, shift, scale, lengths, reset, torch.ones_like(log_c))
-    torch.library.opcheck(ops.hmm_filter_back.default, (*back, None, None), test_utils=utils)
-    torch.library.opcheck(ops.hmm_filter_back.default, (*back, torch.ones_like(p), state), test_utils=utils)
+    for counts in (True, False):
+        torch.library.opcheck(ops.hmm_filter_back.default, (*back, None, None, counts), test_utils=utils)
+    torch.library.opcheck(ops.hmm_filter_back.default, (*back, torch.ones_like(p), state, True), test_utils=utils)
     torch.library.opcheck(ops.viterbi.default, (x, start, transition, lengths, reset), test_utils=utils)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_posteriors_alone_are_those_beside_the_counts(seed: int) -> None:
+    (x, start, transition, state), lengths, reset = draw(seed)
+    x.requires_grad_()
+    whole = kernels.hmm_log_prob(x, start, transition.clone().requires_grad_(), state, lengths, reset)
+    alone = kernels.hmm_log_prob(x, start, transition, state, lengths, reset)
+    weight = torch.randn_like(alone)
+    assert torch.equal(torch.autograd.grad(alone, x, weight)[0], torch.autograd.grad(whole, x, weight)[0])
 
 
 @native

@@ -131,6 +131,18 @@ def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expec
     return Expected(float(total.detach()), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
 
 
+def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
+    """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
+    packed = where.pack(x).detach().requires_grad_()
+    with torch.enable_grad():
+        total = _filter(packed, start.detach(), transition.detach(), where).sum()
+    if underflowed(float(total.detach()), packed, start, transition, where):
+        stats = _expected_in_logs(packed, start, transition, where)
+        return stats.log_likelihood, stats.posterior
+    (gx,) = torch.autograd.grad(total, packed)
+    return float(total.detach()), where.unpack(gx)
+
+
 def underflowed(total: float, packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> bool:
     """Whether the scaled filter has lost what later turned out to matter: a state that had become 1e-300 and could not
     be reached again. Then its log-likelihood is below that of the best path, which Viterbi finds in logarithms."""

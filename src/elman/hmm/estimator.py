@@ -168,10 +168,10 @@ class HiddenMarkovEstimator:
         data, model = self._prepared(X, lengths, mask)
         with torch.no_grad():
             x = model.emission(data.o)
-        stats = em.expected(x, model.start, model.transition, sequences.rows(data.lengths))
-        if stats.log_likelihood == -math.inf:
+        total, posterior = em.posterior(x, model.start, model.transition, sequences.rows(data.lengths))
+        if total == -math.inf:
             raise FitError("the model gives these data probability zero, so there is no posterior; see `score`")
-        return stats.log_likelihood, data.unflatten(stats.posterior, math.nan)
+        return total, data.unflatten(posterior, math.nan)
 
     def predict_proba(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
         """The posterior p(z[t] | all of the sequence): (N, K), or (B, T, K) for a padded X."""
@@ -190,7 +190,7 @@ class HiddenMarkovEstimator:
             where = sequences.rows(data.lengths)
             with torch.no_grad():
                 x = model.emission(data.o)
-            top = em.expected(x, model.start, model.transition, where).posterior.max(-1)
+            top = em.posterior(x, model.start, model.transition, where)[1].max(-1)
             return float(top.values.sum()), data.unflatten(top.indices, -1)
         where = sequences.rows(data.lengths)
         with torch.no_grad():

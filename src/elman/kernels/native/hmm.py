@@ -58,8 +58,8 @@ class _Filter(torch.autograd.Function):
         if gp is not None or glast is not None:
             gp = torch.zeros_like(p) if gp is None else gp
             glast = torch.zeros_like(p[:, 0]) if glast is None else glast
-        gs = once(_backward, x, transition, p, shift, scale, lengths, reset, glog, gp, glast)
-        return (*gs, None, None)
+        gs = once(_backward, x, transition, p, shift, scale, lengths, reset, glog, gp, glast, ctx.needs_input_grad[2])
+        return *_present(gs), None, None
 
 
 class _LogProb(torch.autograd.Function):
@@ -74,8 +74,14 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, glog: Tensor) -> tuple[Tensor | None, ...]:
-        gs = once(_backward, *ctx.saved_tensors, glog, None, None)
-        return (*gs, None, None)
+        gs = once(_backward, *ctx.saved_tensors, glog, None, None, ctx.needs_input_grad[2])
+        return *_present(gs), None, None
+
+
+def _present(gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+    """Those of x, start, transition and state, None for that of transition where it was not counted."""
+    gx, gstart, ga, gstate = gradients
+    return gx, gstart, ga if ga.dim() == 2 else None, gstate
 
 
 def _check(x: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[int, int, int]:
@@ -104,7 +110,7 @@ def _run(
 
 def _run_backward(
     x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
-    glog: Tensor, gp: Tensor | None, glast: Tensor | None,
+    glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     B, T, K = _check(x, transition, lengths, reset)
     expect("p", p, (B, T, K), x.dtype)
@@ -117,12 +123,12 @@ def _run_backward(
     extra = [None if v is None else v.contiguous() for v in (gp, glast)]
     groups = min(B, 16)
     gx, gstate = output(x, x.shape), x.new_empty((B, K))
-    gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K))
+    gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K) if counts else (0,))
     getattr(_native, "hmm_filter_back" + SUFFIX[x.dtype])(
         B, T, K, *(v.data_ptr() for v in held), *(0 if v is None else v.data_ptr() for v in extra),
-        gx.data_ptr(), gstart.data_ptr(), ga.data_ptr(), gstate.data_ptr(), torch.get_num_threads(),
+        gx.data_ptr(), gstart.data_ptr(), ga.data_ptr() if counts else 0, gstate.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
-    return gx, gstart.sum(0), ga.sum(0), gstate
+    return gx, gstart.sum(0), ga.sum(0) if counts else ga, gstate
 
 
 def _run_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -146,10 +152,10 @@ def _fake(
 
 def _fake_backward(
     x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
-    glog: Tensor, gp: Tensor | None, glast: Tensor | None,
+    glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     B, _, K = x.shape
-    return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K)), x.new_empty((B, K))
+    return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K) if counts else (0,)), x.new_empty((B, K))
 
 
 def _fake_viterbi(
@@ -166,7 +172,7 @@ _forward = define(
 )
 _backward = define(
     "hmm_filter_back(Tensor x, Tensor transition, Tensor p, Tensor shift, Tensor scale, Tensor lengths, Tensor reset,"
-    " Tensor glog, Tensor? gp, Tensor? glast) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
+    " Tensor glog, Tensor? gp, Tensor? glast, bool counts) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
     _run_backward,
     _fake_backward,
 )
