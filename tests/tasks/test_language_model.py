@@ -107,6 +107,19 @@ def test_a_large_vocabulary_is_evaluated_in_smaller_pieces(monkeypatch):
     assert 25 < max(sizes) <= 50
 
 
+def test_a_large_vocabulary_is_read_in_smaller_pieces(lm, monkeypatch):
+    def everything():
+        carried = lm.read([TEXT, "a"], lm.init_state([1, 2]))
+        return lm.score(TEXT)[0].nats, *states.leaves(carried.core)
+
+    wanted, scan, sizes = everything(), lm.model.scan, []
+    monkeypatch.setattr("elman.tasks.language_model.LOGITS", 10 * lm.vocabulary.size)
+    monkeypatch.setattr(lm.model, "scan", lambda x, *a, **k: sizes.append(x.numel()) or scan(x, *a, **k))
+    for given, want in zip(everything(), wanted, strict=True):
+        torch.testing.assert_close(torch.as_tensor(given), torch.as_tensor(want))
+    assert max(sizes) == 10
+
+
 def test_independent_lines_are_scored_as_if_alone():
     lm = lm_of(dtype="float64")
     ids = [lm.vocabulary.encode(line) for line in ("to be", "or", "not to be")]

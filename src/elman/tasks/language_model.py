@@ -31,7 +31,7 @@ from elman.tasks.generation import Generation
 from elman.tasks.markov import Markov
 
 KIND, VERSION = "elman-model", 1
-LOGITS = 1 << 25  # numbers that an evaluation computes at a time at most: 64 lines of 512 words would be gigabytes
+LOGITS = 1 << 25  # numbers that reading a text computes at a time at most: 64 lines of 512 words would be gigabytes
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
 
 
@@ -184,8 +184,15 @@ class LanguageModel:
             line[1 : 1 + len(symbols)] = torch.from_numpy(symbols)
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
-        _, core = self.model.scan(x[:, :T], core, lengths=lengths)
+        steps = self._steps(len(ids), T)
+        for start in range(0, T, steps):
+            piece = x[:, start : min(start + steps, T)]
+            _, core = self.model.scan(piece, core, lengths=(lengths - start).clamp(0, piece.shape[1]))
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
+
+    def _steps(self, rows: int, most: int) -> int:
+        """How many steps of so many rows to predict at a time: a large vocabulary makes each of them a long one."""
+        return max(1, min(most, LOGITS // (max(1, rows) * self.vocabulary.size)))
 
     def _core(self, state: Carried) -> State:
         """The state of the core as the next symbol finds it: behind a boundary, a new sequence begins."""
@@ -200,8 +207,9 @@ class LanguageModel:
         x[:, 0] = state.token
         total = np.float64(0)
         core = self._core(state)
-        for start in range(0, encoded.tokens, 4096):
-            stop = min(start + 4096, encoded.tokens)
+        steps = self._steps(1, 4096)
+        for start in range(0, encoded.tokens, steps):
+            stop = min(start + steps, encoded.tokens)
             predicted, core = self.model.scan(x[:, start:stop], core)
             total -= predicted.log_prob(x[:, start + 1 : stop + 1]).double().sum().item()
         seen = state.seen.clone()
