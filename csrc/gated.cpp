@@ -6,8 +6,8 @@
 #include "gated.h"
 
 #include "blocks.h"
+#include "gated_norm.h"
 #include "kernels.h"
-#include "norm.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -19,7 +19,6 @@ class Run {
   static constexpr int L = lanes<T>;
   static constexpr int before = Cell::gates - Cell::second;  // gates that are known before the second product
   static constexpr int sums = Cell::first + Cell::second;
-  static constexpr int together = normed_together<Cell>;
 
  public:
   Run(const GatedLoop<T>& loop, bool relu, int threads)
@@ -125,9 +124,8 @@ class Run {
     chunk.each(order_, [&](int64_t rank, int64_t t) {
       const auto at = [&](int64_t j, int g) { return gate(j, g); };
       const auto start = [&](int64_t j, int g) { return load<Vec<T>>(bias_.get() + gate(j, g)); };
-      T *row = u + chunk.at(t, rank) * ldu_, *save = saved(t, rank);
-      normalise<0, together>(row, at, start, gain_U_.get(), save, Cell::gates);
-      normalise<together, Cell::gates>(row, at, start, gain_U_.get(), save, Cell::gates);
+      normalise_gates<Cell, 0, Cell::gates>(p_.H, u + chunk.at(t, rank) * ldu_, at, start, gain_U_.get(), padded_,
+                                            saved_norm(t, rank, Cell::gates));
     });
   }
 
@@ -171,32 +169,18 @@ class Run {
       const auto start = [&](int64_t j, int g) {
         return load<Vec<T>>(Cell::shared_last && g == Cell::gates - 1 ? extra_.get() + j * L : u + at(j, g));
       };
-      T* save = saved(t, rank);
-      constexpr int border = std::clamp(together, first, end);
-      normalise<first, border>(sums, at, start, gain_.get(), save, 0);
-      normalise<border, end>(sums, at, start, gain_.get(), save, 0);
+      normalise_gates<Cell, first, end>(p_.H, sums, at, start, gain_.get(), padded_, saved_norm(t, rank, 0));
     }
   }
 
-  // Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. What the
-  // way back needs is saved behind the values of the cell, in the slots from `slot` on.
-  template <int a, int b, class At, class From>
-  ELMAN_INLINE void normalise(T* row, const At& at, const From& start, const T* gain, T* save, int slot) const {
-    if constexpr (a < b) {
-      const Moments<T> m = moments<b - a>(p_.H, norm_eps<T>, [&](int64_t n, int g) { return load<Vec<T>>(row + at(n / L, a + g)); });
-      if (save) save[p_.saved_row - 64 / sizeof(T) + slot + a] = m.scale;
-      T* to = save ? save + (Cell::saves + slot) * padded_ : nullptr;
-      for (int64_t j = 0; j < blocks_; ++j)
-#pragma GCC unroll 4
-        for (int g = a; g < b; ++g) {
-          T* s = row + at(j, g);
-          const Vec<T> v = (load<Vec<T>>(s) - m.mean) * m.scale;
-          if (to) store(to + g * padded_ + j * L, v);
-          store(s, fma(v, load<Vec<T>>(gain + g * padded_ + j * L), start(j, g)));
-        }
-    }
-  }
   T* saved(int64_t t, int64_t rank) const { return p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row : nullptr; }
+
+  // Behind the values of the cell, in the slots from `slot` on; the scales are in the last cache line.
+  SavedNorm<T> saved_norm(int64_t t, int64_t rank, int slot) const {
+    T* save = saved(t, rank);
+    if (!save) return {nullptr, nullptr, 0};
+    return {save + (Cell::saves + slot) * padded_, save + p_.saved_row - 64 / sizeof(T) + slot, padded_};
+  }
 
   // What follows from the sums of G gates: the value that the second product reads, or the new state.
   template <int G, bool last>
@@ -234,23 +218,13 @@ class Run {
         if (f.save) f.save += L;
       }
       if (!last) continue;
-      if (gain_c_) through_norm(c, out);
+      if (gain_c_) through_norm(H, c, gain_c_.get(), bias_c_.get(), out);
       if (ends && Cell::has_c) end(p_.c, row, part, c, H);
       if (!direct && forget) std::memset(c, 0, padded_ * sizeof(T));
       if (P_) continue;
       if (!direct) std::memcpy(y, out, H * sizeof(T));
       if (ends) end(p_.h, row, part, out, H);
       if (!direct && forget) std::memset(out, 0, padded_h_ * sizeof(T));
-    }
-  }
-
-  // h = o * tanh(LN(c)), o given in h
-  void through_norm(const T* c, T* h) const {
-    const Moments<T> m = moments<1>(p_.H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
-    for (int64_t n = 0; n < blocks_ * L; n += L) {
-      const Vec<T> v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
-      const Vec<T> to = fma(v, load<Vec<T>>(gain_c_.get() + n), load<Vec<T>>(bias_c_.get() + n));
-      store(h + n, load<Vec<T>>(h + n) * hyperbolic_tangent<T>(to));
     }
   }
 

@@ -12,10 +12,6 @@
 
 namespace elman::ELMAN_NS {
 
-// How many gates are normalised together, where they are; the GRU's candidate is normalised by itself.
-template <class Cell>
-constexpr int normed_together = Cell::gates - (Cell::shared_last ? 1 : Cell::second);
-
 template <class T>
 struct Forward {
   const T* u;        // gate i of this block is at u + i * lanes

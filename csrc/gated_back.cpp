@@ -4,8 +4,8 @@
 // A reset is a branch: what would have flowed back across it is not read. Nothing is multiplied by zero to make it vanish.
 #include "blocks.h"
 #include "gated.h"
+#include "gated_norm.h"
 #include "kernels.h"
-#include "norm.h"
 #include "parallel.h"
 #include "rows.h"
 
@@ -264,24 +264,15 @@ class RunBack {
     });
   }
 
-  // Through s = gain * x, x what was normalised, saved in the slots from `slot` on; for gates [a, b) of a row. Lanes past the
-  // last unit are not zero after it, but neither are they infinite where the others are not.
+  // Gates [a, b) of a row whose normalised values were saved in the slots from `slot` on.
   template <int a, int b, class From, class To>
   ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const T* gain, T* ggain, const From& from, const To& to) const {
     if constexpr (a < b) {
-      struct {
-        const T *g, *x, *gain;
-        T *ggain, *to;
-      } of[b - a];
-      const T* save = p_.saved + (order_.begin[t] + rank) * p_.saved_row;
+      const T *save = p_.saved + (order_.begin[t] + rank) * p_.saved_row, *scales = save + p_.saved_row - 64 / sizeof(T);
+      NormedGate<T> of[b - a];
       for (int i = a; i < b; ++i)
         of[i - a] = {from(i), save + (Cell::saves + slot + i) * padded_, gain + i * wide_, ggain + i * wide_, to(i)};
-      const auto x = [&](int64_t n, int i) { return load<Vec<T>>(of[i].x + n); };
-      const auto v = [&](int64_t n, int i) { return load<Vec<T>>(of[i].g + n) * load<Vec<T>>(of[i].gain + n); };
-      moments_back<b - a>(p_.H, save[p_.saved_row - 64 / sizeof(T) + slot + a], v, x, [&](int64_t n, int i, Vec<T> gs) {
-        store(of[i].ggain + n, fma(load<Vec<T>>(of[i].g + n), x(n, i), load<Vec<T>>(of[i].ggain + n)));
-        store(of[i].to + n, gs);
-      });
+      normalise_back(p_.H, scales[slot + a], of);
     }
   }
   static constexpr bool own(int gate) { return Cell::shared_last && gate == Cell::gates - 1; }
@@ -324,7 +315,13 @@ class RunBack {
     const T* save = b.save;
     if (t > 0) fetch(save - order_.running[t - 1] * p_.saved_row);
     const T* inner = gain_c_ ? work.inner.get() : nullptr;
-    if (gain_c_) through_norm(save, gy, dh_in, work);
+    if constexpr (Cell::has_c)
+      if (gain_c_) {
+        const auto D = [&](int64_t n) { return load<Vec<T>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<T>{}); };
+        T* to = work.inner.get();
+        through_norm_back(H, save + Cell::gates * padded_, save + Cell::at_o * padded_, gain_c_.get(), bias_c_.get(), D,
+                          work.ggain_c.get(), work.gbias_c.get(), to, to + wide_, to + 2 * wide_);
+      }
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
       b.save = save + n;
@@ -360,31 +357,6 @@ class RunBack {
     constexpr int last = Cell::gates - 2;
     for (int i = 0; i < last; ++i) add(work.gpeephole.get() + i * wide_ + n, b.g[i] * b.c, units);
     add(work.gpeephole.get() + last * wide_ + n, b.g[Cell::gates - 1] * b.kept(Cell::gates), units);
-  }
-
-  // tanh(LN(c)), and the gradient that comes through it to c, for the units of a row.
-  void through_norm(const T* save, const T* gy, const T* dh, Work& work) const {
-    if constexpr (Cell::has_c) {
-      const int64_t H = p_.H;
-      const T *c = save + Cell::gates * padded_, *o = save + Cell::at_o * padded_;
-      T *t = work.inner.get(), *through = t + wide_, *x = through + wide_;
-      const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
-      for (int64_t n = 0; n < H; n += L) {
-        const Vec<T> gain = load<Vec<T>>(gain_c_.get() + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
-        const Vec<T> now = hyperbolic_tangent<T>(fma(v, gain, load<Vec<T>>(bias_c_.get() + n)));
-        Vec<T> D = load<Vec<T>>(gy + n);
-        if (dh) D = D + load_some(dh + n, H - n);
-        const Vec<T> e = D * load<Vec<T>>(o + n) * (T(1) - now * now);
-        add(work.ggain_c.get() + n, e * v, H - n);
-        add(work.gbias_c.get() + n, e, H - n);
-        store(t + n, now);
-        store(x + n, v);
-        store(through + n, Vec<T>(e * gain));
-      }
-      moments_back<1>(H, m.scale, [&](int64_t n, int) { return load<Vec<T>>(through + n); },
-                      [&](int64_t n, int) { return load<Vec<T>>(x + n); },
-                      [&](int64_t n, int, Vec<T> gs) { store(through + n, gs); });
-    }
   }
 
   // The gate in front of the second product, once that product's gradient is there.

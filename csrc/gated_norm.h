@@ -1,0 +1,97 @@
+// The normalisations inside a gated cell, of its gates' sums and of the LSTM's c on its way to h, there and back.
+#pragma once
+
+#include "math.h"
+#include "norm.h"
+
+namespace elman::ELMAN_NS {
+
+// How many gates are normalised together; the GRU's candidate is normalised by itself.
+template <class Cell>
+constexpr int normed_together = Cell::gates - (Cell::shared_last ? 1 : Cell::second);
+
+// What the way back needs of a row: the normalised value of gate g at values + g * stride, the scale of the gates that are
+// normalised together at scales + the first of them. Null in inference.
+template <class T>
+struct SavedNorm {
+  T* values;
+  T* scales;
+  int64_t stride;
+};
+
+// Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. The gains of
+// a gate are `stride` apart from those of the next.
+template <int a, int b, class T, class At, class From>
+ELMAN_INLINE void normalise(int64_t H, T* row, const At& at, const From& start, const T* gain, int64_t stride, SavedNorm<T> save) {
+  if constexpr (a < b) {
+    constexpr int L = lanes<T>;
+    const Moments<T> m = moments<b - a>(H, norm_eps<T>, [&](int64_t n, int g) { return load<Vec<T>>(row + at(n / L, a + g)); });
+    if (save.scales) save.scales[a] = m.scale;
+    for (int64_t j = 0; j * L < H; ++j)
+#pragma GCC unroll 4
+      for (int g = a; g < b; ++g) {
+        T* s = row + at(j, g);
+        const Vec<T> v = (load<Vec<T>>(s) - m.mean) * m.scale;
+        if (save.values) store(save.values + g * save.stride + j * L, v);
+        store(s, fma(v, load<Vec<T>>(gain + g * stride + j * L), start(j, g)));
+      }
+  }
+}
+
+// All gates of a row in one order, the groups that are normalised together one after the other.
+template <class Cell, int first, int end, class T, class... Rest>
+ELMAN_INLINE void normalise_gates(int64_t H, T* row, const Rest&... rest) {
+  constexpr int border = normed_together<Cell> < first ? first : normed_together<Cell> > end ? end : normed_together<Cell>;
+  normalise<first, border>(H, row, rest...);
+  normalise<border, end>(H, row, rest...);
+}
+
+// One gate on the way back: the gradient g of s = gain * x, x the normalised value.
+template <class T>
+struct NormedGate {
+  const T *g, *x, *gain;
+  T *ggain, *to;
+};
+
+// ggain += g x, and `to` becomes the gradient of what was normalised. Lanes past the last unit are not zero after it, but neither
+// are they infinite where the others are not.
+template <int G, class T>
+ELMAN_INLINE void normalise_back(int64_t H, T scale, const NormedGate<T> (&of)[G]) {
+  const auto x = [&](int64_t n, int i) { return load<Vec<T>>(of[i].x + n); };
+  const auto v = [&](int64_t n, int i) { return load<Vec<T>>(of[i].g + n) * load<Vec<T>>(of[i].gain + n); };
+  moments_back<G>(H, scale, v, x, [&](int64_t n, int i, Vec<T> gs) {
+    store(of[i].ggain + n, fma(load<Vec<T>>(of[i].g + n), x(n, i), load<Vec<T>>(of[i].ggain + n)));
+    store(of[i].to + n, gs);
+  });
+}
+
+// h = o * tanh(gain * (c - mean) * scale + bias), o given in h
+template <class T>
+ELMAN_INLINE void through_norm(int64_t H, const T* c, const T* gain, const T* bias, T* h) {
+  const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+  for (int64_t n = 0; n < H; n += lanes<T>) {
+    const Vec<T> v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
+    store(h + n, load<Vec<T>>(h + n) * hyperbolic_tangent<T>(fma(v, load<Vec<T>>(gain + n), load<Vec<T>>(bias + n))));
+  }
+}
+
+// Its way back, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room for the normalised c.
+template <class T, class F>
+ELMAN_INLINE void through_norm_back(int64_t H, const T* c, const T* o, const T* gain, const T* bias, const F& D, T* ggain, T* gbias,
+                                    T* tanh_c, T* gc, T* x) {
+  const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+  for (int64_t n = 0; n < H; n += lanes<T>) {
+    const Vec<T> w = load<Vec<T>>(gain + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
+    const Vec<T> now = hyperbolic_tangent<T>(fma(v, w, load<Vec<T>>(bias + n)));
+    const Vec<T> e = D(n) * load<Vec<T>>(o + n) * (T(1) - now * now);
+    store(ggain + n, fma(e, v, load<Vec<T>>(ggain + n)));
+    store(gbias + n, Vec<T>(load<Vec<T>>(gbias + n) + e));
+    store(tanh_c + n, now);
+    store(x + n, v);
+    store(gc + n, Vec<T>(e * w));
+  }
+  moments_back<1>(H, m.scale, [&](int64_t n, int) { return load<Vec<T>>(gc + n); },
+                  [&](int64_t n, int) { return load<Vec<T>>(x + n); }, [&](int64_t n, int, Vec<T> gs) { store(gc + n, gs); });
+}
+
+}  // namespace elman::ELMAN_NS
