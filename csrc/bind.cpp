@@ -205,8 +205,10 @@ void bind(nb::module_& m, const std::string& suffix) {
       .def("read", [](P& p, int slot, Address to) { p.read(slot, at<T>(to)); })
       .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
       .def("gated", [](P& p, int kind, int gates, int x, Address U, Address b, Address w, Address extra,
-                       int64_t extra_size, int h, int c) {
-        p.gated(kind, gates, x, at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size, h, c);
+                       int64_t extra_size, Address peephole, Address P, Address gain, Address gain_U, Address gain_c,
+                       Address bias_c, int h, int c) {
+        p.gated(kind, gates, x, at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size,
+                options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), h, c);
       })
       .def("scan", &P::scan)
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {

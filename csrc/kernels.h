@@ -172,7 +172,7 @@ struct Program {
   virtual int linear(int x, int64_t N, const T* w, const T* b) = 0;
   // Projects x by U (gates * H, D) and b, then steps the states h and c (or -1) in place.
   virtual void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
-                     int h, int c) = 0;
+                     const GatedOptions<const T>& with, int h, int c) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
   virtual int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) = 0;

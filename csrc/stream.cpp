@@ -7,6 +7,7 @@
 
 #include "blocks.h"
 #include "gated.h"
+#include "gated_norm.h"
 #include "kernels.h"
 
 namespace elman::ELMAN_NS {
@@ -36,46 +37,81 @@ struct Array {
   Buffer<T> data;
 };
 
-// One step of a gated cell, as Run in gated.cpp takes it; u has the gates of a block of units side by side.
+// One step of a gated cell, as Run in gated.cpp takes it. u has the gates of a block of units side by side, those of the second
+// product behind the others; so has the bias, where it is not in u already but U x is normalised first.
 template <class Cell, class T>
 class Step {
   static constexpr int L = lanes<T>, before = Cell::gates - Cell::second;
 
  public:
-  Step(bool relu, int64_t B, int64_t H, int64_t stride, const T* w, const T* extra, int64_t extra_size)
-      : relu_(relu), B_(B), H_(H), stride_(stride), blocks_((H + L - 1) / L), ldu_(Cell::gates * stride) {
-    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(w, H, H, 0);
-    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(w, H, H, Cell::first);
+  // h (B, stride_h), R wide; c and the units (B, stride), H wide
+  Step(bool relu, int64_t B, int64_t H, int64_t R, int64_t stride, int64_t stride_h, const T* w, const T* extra,
+       int64_t extra_size, const GatedOptions<const T>& with, Buffer<T> bias)
+      : relu_(relu), B_(B), H_(H), R_(R), stride_(stride), stride_h_(stride_h), blocks_((H + L - 1) / L), ldu_(Cell::gates * stride),
+        bias_(std::move(bias)) {
+    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(w, H, R, 0);
+    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(w, H, R, Cell::first);
     extra_ = padded_copy(extra, extra_size, H, stride);
-    next_ = zeros<T>(B * stride);
+    nothing_ = zeros<T>(std::max(ldu_, stride_h));
+    next_ = zeros<T>(B * std::max(stride, stride_h));
     if (Cell::second > 0) q_ = zeros<T>(B * stride), z_ = zeros<T>(B * stride);
-    if (Cell::shared_last) sums_ = zeros<T>(B * ldu_);
+    if (Cell::shared_last || with.gain) sums_ = zeros<T>(B * ldu_);
+    if (with.peephole) peephole_ = padded_rows(with.peephole, Cell::gates - 1, H, stride);
+    if (with.gain) gain_ = padded_rows(with.gain, Cell::gates, H, stride);
+    if (with.gain_U) gain_U_ = padded_rows(with.gain_U, Cell::gates, H, stride);
+    if (with.gain_c) gain_c_ = padded_rows(with.gain_c, 1, H, stride), bias_c_ = padded_rows(with.bias_c, 1, H, stride);
+    if (with.P) P_ = pack_gates<1>(with.P, R, H, 0);
   }
 
-  // u (B, gates * stride), overwritten; h and c (B, stride), both updated
+  // u (B, gates * stride), overwritten; h and c updated
   void operator()(T* u, T* h, T* c) {
-    T* sums = Cell::shared_last ? sums_.get() : u;
+    if (gain_U_)
+      for (int64_t row = 0; row < B_; ++row) normalise<0, Cell::gates>(u + row * ldu_, bias_.get(), gain_U_.get(), nullptr);
+    T* sums = sums_ ? sums_.get() : u;
+    const Start<T> zero{nothing_.get(), 0}, shared{u, ldu_, extra_.get()};
     if constexpr (Cell::first > 0) {
       constexpr int P = panel<Cell::first>;
-      const Start<T> start{u, ldu_, extra_.get()};
-      run_panels<P>(first_.get(), 0, blocks_ * (Cell::first / P), B_, h, stride_, H_, Cell::shared_last ? &start : nullptr,
-                    sums, ldu_);
+      run_panels<P>(first_.get(), 0, blocks_ * (Cell::first / P), B_, h, stride_h_, R_,
+                    gain_ ? &zero : Cell::shared_last ? &shared : nullptr, sums, ldu_);
+      normalise_sums<0, Cell::first>(u, sums);
     }
     if constexpr (Cell::second > 0) {
       finish<Cell::first, false>(u, sums, h, c);
-      T* rest = u + before * stride_;
-      run_panels<Cell::second, T>(second_.get(), 0, blocks_, B_, q_.get(), stride_, H_, nullptr, rest, ldu_);
+      T* rest = sums + before * stride_;
+      run_panels<Cell::second, T>(second_.get(), 0, blocks_, B_, q_.get(), stride_, H_, gain_ ? &zero : nullptr, rest, ldu_);
+      normalise_sums<Cell::first, Cell::gates>(u, sums);
       finish<Cell::second, true>(u, rest, h, c);
     } else {
       finish<before, true>(u, sums, h, c);
     }
-    std::memcpy(h, next_.get(), B_ * stride_ * sizeof(T));
+    if (P_) run_panels<1, T>(P_.get(), 0, (R_ + L - 1) / L, B_, next_.get(), stride_, H_, &zero, h, stride_h_);
+    else std::memcpy(h, next_.get(), B_ * stride_ * sizeof(T));
   }
 
  private:
+  // Where gate g of block j is in a row of u or of the sums
+  int64_t gate(int64_t j, int g) const {
+    return g < before ? (j * before + g) * L : before * stride_ + (j * Cell::second + g - before) * L;
+  }
+
+  // Gates [a, b) of a row, which go on from another row, but the last of them from `shared` where that is given.
+  template <int a, int b>
+  void normalise(T* row, const T* from, const T* gain, const T* shared) const {
+    const auto start = [&](int64_t j, int g) {
+      return load<Vec<T>>(shared && g == Cell::gates - 1 ? shared + j * L : from + gate(j, g));
+    };
+    normalise_gates<Cell, a, b>(H_, row, [&](int64_t j, int g) { return gate(j, g); }, start, gain, stride_, SavedNorm<T>{});
+  }
+
+  template <int a, int b>
+  void normalise_sums(const T* u, T* sums) const {
+    for (int64_t row = 0; row < B_ && gain_; ++row)
+      normalise<a, b>(sums + row * ldu_, u + row * ldu_, gain_.get(), Cell::shared_last ? extra_.get() : nullptr);
+  }
+
   template <int G, bool last>
   void finish(const T* u, const T* sums, const T* h, T* c) {
-    for (int64_t row = 0; row < B_; ++row, u += ldu_, sums += ldu_)
+    for (int64_t row = 0; row < B_; ++row, u += ldu_, sums += ldu_) {
       for (int64_t j = 0; j < blocks_; ++j) {
         Vec<T> a[G];
         for (int g = 0; g < G; ++g) a[g] = load<Vec<T>>(sums + (j * G + g) * L);
@@ -83,10 +119,11 @@ class Step {
         Forward<T> f;
         f.u = u + j * before * L;
         f.relu = relu_;
-        f.normed = false;
-        f.peephole = nullptr;
+        f.normed = bool(gain_c_);
+        f.peephole = peephole_ ? peephole_.get() + j * L : nullptr;
+        f.stride = stride_;
         f.extra = load<Vec<T>>(extra_.get() + j * L);
-        f.h = load<Vec<T>>(h + at);
+        f.h = Cell::has_c ? Vec<T>{} : load<Vec<T>>(h + at);
         f.save = nullptr;
         if constexpr (last) {
           if (Cell::has_c) f.c = load<Vec<T>>(c + at);
@@ -98,11 +135,13 @@ class Step {
           store(z_.get() + at, f.z);
         }
       }
+      if (last && gain_c_) through_norm(H_, c + row * stride_, gain_c_.get(), bias_c_.get(), next_.get() + row * stride_);
+    }
   }
 
   bool relu_;
-  int64_t B_, H_, stride_, blocks_, ldu_;
-  Buffer<T> first_, second_, extra_, next_, q_, z_, sums_;
+  int64_t B_, H_, R_, stride_, stride_h_, blocks_, ldu_;
+  Buffer<T> bias_, first_, second_, extra_, nothing_, next_, q_, z_, sums_, peephole_, gain_, gain_U_, gain_c_, bias_c_, P_;
 };
 
 constexpr int64_t largest_table = 1 << 22;  // numbers that a stream may remember of its symbols
@@ -140,18 +179,21 @@ class Steps final : public Program<T> {
     return product(x, N, padded<T>(N), w, b, [=](int64_t n) { return std::pair(n, N - n); });
   }
 
-  void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size, int h,
-             int c) override {
-    const int64_t H = width(h), stride = slots_[h].stride;
+  void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
+             const GatedOptions<const T>& with, int h, int c) override {
+    const int units = with.P ? c : h;  // as many as h has, unless it is projected
+    const int64_t H = width(units), stride = slots_[units].stride, R = width(h), stride_h = slots_[h].stride;
     each_cell(kind, [&](auto cell, bool relu) {
       using Cell = decltype(cell);
       constexpr int64_t before = Cell::gates - Cell::second;  // the others lie behind these
-      const int u = product(x, gates * stride, gates * stride, U, b, [=](int64_t n) {
+      const auto where = [=](int64_t n) {
         const int64_t v = n / L, late = v - before * stride / L, j = late < 0 ? v / before : late / std::max(Cell::second, 1);
         const int64_t gate = late < 0 ? v % before : before + late % std::max(Cell::second, 1);
         return std::pair(gate * H + j * L, H - j * L);
-      });
-      auto step = std::make_shared<Step<Cell, T>>(relu, B_, H, stride, w, extra, extra_size);
+      };
+      const int u = product(x, gates * stride, gates * stride, U, with.gain_U ? nullptr : b, where);
+      auto bias = with.gain_U ? arranged(gates * stride, b, where) : Buffer<T>();
+      auto step = std::make_shared<Step<Cell, T>>(relu, B_, H, R, stride, stride_h, w, extra, extra_size, with, std::move(bias));
       T *from = at(u, 0), *ht = at(h, 0), *ct = c < 0 ? nullptr : at(c, 0);
       steps_.push_back([=] { (*step)(from, ht, ct); });
     });
@@ -284,12 +326,10 @@ class Steps final : public Program<T> {
     const int64_t K = this->width(x);
     const int y = add(width, N);
     auto packed = std::make_shared<Buffer<T>>(allocate<T>(N * K));
-    auto bias = std::make_shared<Buffer<T>>(zeros<T>(N));
+    auto bias = std::make_shared<Buffer<T>>(arranged(N, b, where));
     for (int64_t n = 0; n < N; n += L) {
       const auto [row, rest] = where(n);
-      const int64_t count = std::clamp<int64_t>(rest, 0, L);
-      pack_lanes(w + row * K, K, count, K, packed->get() + n / P * P * K + n % P, P);
-      if (b && count > 0) std::memcpy(bias->get() + n, b + row, count * sizeof(T));
+      pack_lanes(w + row * K, K, std::clamp<int64_t>(rest, 0, L), K, packed->get() + n / P * P * K + n % P, P);
     }
     const T* from = at(x, 0);
     const int64_t ldx = slots_[x].stride;
@@ -301,6 +341,17 @@ class Steps final : public Program<T> {
     if (x == looked_up_ && V_ * N <= largest_table) steps_.push_back(remembered(N, to, rows));
     else steps_.push_back([=, B = B_] { rows(0, B, to); });
     return y;
+  }
+
+  // b as the columns of a product lie, zeros where there is none.
+  template <class F>
+  static Buffer<T> arranged(int64_t N, const T* b, const F& where) {
+    auto to = zeros<T>(N);
+    for (int64_t n = 0; n < N && b; n += L) {
+      const auto [row, rest] = where(n);
+      if (rest > 0) std::memcpy(to.get() + n, b + row, std::min<int64_t>(rest, L) * sizeof(T));
+    }
+    return to;
   }
 
   // What rows(row, 1, to) makes of a symbol, a line of N, made when it first comes and copied from then on.

@@ -123,12 +123,16 @@ class GRU(Core):
     def _weights(self) -> tuple[Tensor, ...]:
         return (self.W,) if self.c is None else (self.W, self.c)
 
+    @property
+    def _options(self) -> GatedOptions:
+        return GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
+
     def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
-        options = GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
         y, last = kernels.gated(
-            self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b, options, self._project
-        )
+            self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b, self._options,
+            self._project,
+        )  # fmt: skip
         return y.to(x.dtype), GRUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(None if self.layer_norm else self._kind, x, self.U, self.b, self._weights, state)
+        return program.gated(self._kind, x, self.U, self.b, self._weights, state, self._options)

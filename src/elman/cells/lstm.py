@@ -197,5 +197,4 @@ class LSTM(Core):
         return y.to(x.dtype), LSTMState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        plain = not any(weight is not None for weight in self._options)
-        return program.gated(self._kind if plain else None, x, self.U, self.b, (self.W,), state)
+        return program.gated(self._kind, x, self.U, self.b, (self.W,), state, self._options)

@@ -93,21 +93,25 @@ class Program:
         return Slot(self.native.linear(x.number, len(weight), _address(w), _address(b)), len(weight))
 
     def gated(
-        self, kind: str | None, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot]
-    ) -> Slot:
-        """A gated cell over U x + b, with `kind` and `weights` as in `kernels.gated`; y is its first state."""
-        from elman.kernels.native.gated import KINDS
+        self, kind: str | None, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...],
+        state: Sequence[Slot], options: kernels.GatedOptions | None = None,
+    ) -> Slot:  # fmt: skip
+        """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
+        from elman.kernels.native.gated import KINDS, option_shapes
 
         if kind is None:
             raise Unstreamable("a variant of a gated cell that has no native loop")
-        facts, H = KINDS[kind], state[0].width
+        facts, R, given = KINDS[kind], state[0].width, options or kernels.GatedOptions()
+        H = R if given.P is None else state[1].width
         N = facts.gates * H
-        w = self._array(weights[0], (N, H)) if facts.matrix else None
+        w = self._array(weights[0], (N, R)) if facts.matrix else None
         extra = self._array(weights[-1], None) if len(weights) > 1 or w is None else None
         u, bias = self._array(U, (N, x.width)), self._array(b, (N,))
+        more = [self._array(o, shape) for o, (_, shape) in zip(given, option_shapes(facts, H, R), strict=True)]
         self.native.gated(
             facts.number, facts.gates, x.number, _address(u), _address(bias), _address(w), _address(extra),
-            0 if extra is None else extra.numel(), state[0].number, state[1].number if len(state) > 1 else -1,
+            0 if extra is None else extra.numel(), *map(_address, more), state[0].number,
+            state[1].number if len(state) > 1 else -1,
         )  # fmt: skip
         return state[0]
 

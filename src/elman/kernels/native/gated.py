@@ -110,7 +110,7 @@ def _address(x: Tensor | None) -> int:
     return 0 if x is None else x.data_ptr()
 
 
-def _shapes(kind: Kind, H: int, R: int) -> list[tuple[str, tuple[int, ...]]]:
+def option_shapes(kind: Kind, H: int, R: int) -> list[tuple[str, tuple[int, ...]]]:
     """The options in their order, and the shapes that they must have."""
     N = kind.gates * H
     norms = [("gain", (N,)), ("gain_U", (N,)), ("gain_c", (H,)), ("bias_c", (H,))]
@@ -143,7 +143,7 @@ def _checked(
         ("weights[-1]", extra, (1,) if extra is not None and extra.numel() == 1 else (H,)),
         ("state[0]", h0, (B, R)),
         ("state[1]", c0, (B, H)),
-        *((name, given, shape) for (name, shape), given in zip(_shapes(kind, H, R), options, strict=True)),
+        *((name, given, shape) for (name, shape), given in zip(option_shapes(kind, H, R), options, strict=True)),
     ]
     for name, given, shape in shapes:
         if given is not None:
@@ -228,7 +228,7 @@ def _fake_back(
     N = KINDS[kind].gates * H
     D = N if U is None else U.shape[1]
     shapes: list[tuple[int, ...]] = [(B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H)]
-    shapes += [shape for _, shape in _shapes(KINDS[kind], H, R)]
+    shapes += [shape for _, shape in option_shapes(KINDS[kind], H, R)]
     needed = [*wanted, True, c0 is not None, *(given is not None for given in options)]
     return [y.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needed, strict=True)]
 
