@@ -19,18 +19,18 @@ def slow(monkeypatch):
 
 
 def test_nothing_is_said_before_two_seconds(capsys):
-    with Waiting("encoding", 10) as waiting:
+    with Waiting("encoding", 10, "bytes") as waiting:
         waiting.add(5)
     assert capsys.readouterr().err == ""
 
 
 def test_how_far_it_has_come(slow, capsys):
-    with Waiting("encoding", 1_000_000) as waiting:
+    with Waiting("encoding", 1_000_000, "bytes") as waiting:
         waiting.add(250_000)
-    assert re.fullmatch(r"encoding: 25%, \d+ s left\n", capsys.readouterr().err)
-    with Waiting("encoding", None) as waiting:
+    assert re.fullmatch(r"encoding: 25%, [\d,]+ bytes/s, \d+ s left\n", capsys.readouterr().err)
+    with Waiting("encoding", None, "bytes") as waiting:
         waiting.add(2048)
-    assert capsys.readouterr().err == "encoding: 2,048 done\n"
+    assert re.fullmatch(r"encoding: 2,048 bytes, [\d,]+ bytes/s\n", capsys.readouterr().err)
 
 
 def test_a_long_encoding_and_a_long_evaluation_say_how_far_they_are(slow, capsys, tmp_path):
@@ -39,7 +39,7 @@ def test_a_long_encoding_and_a_long_evaluation_say_how_far_they_are(slow, capsys
     vocabulary = Characters("".join(sorted(set("to be or not to be"))))
     encode(text, vocabulary, folder=tmp_path / "cache")
     said = capsys.readouterr().err
-    assert "reading the text: 100%, 0 s left" in said and "encoding the text: 100%, 0 s left" in said
+    assert all(re.search(rf"{doing} the text: 100%, .* bytes/s, 0 s left", said) for doing in ("reading", "encoding"))
     model = Markov(vocabulary.size, 1)
     model.fit(encode_string("to be", vocabulary).ids)
     lm = LanguageModel(model, vocabulary, ModelConfig(cell="markov", order=1))

@@ -152,6 +152,19 @@ def test_prompts_in_a_batch_give_what_they_give_alone(lm):
     assert len(set(together)) > 1
 
 
+def test_a_row_that_ends_in_a_batch_has_the_state_that_it_has_alone(lm):
+    prompts, seeds, settings = ["to be", "or", "", "that"], [1, 2, 3, 4], {"stop": ["t", "e"], "max_new_tokens": 25}
+    together = lm.start_batch(prompts, seeds=seeds, **settings)
+    assert list(together)
+    lengths = set()
+    for row, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+        alone = lm.start(prompt, seed=seed, **settings)
+        lengths.add(len(list(alone)))
+        given, wanted = states.leaves(states.take(together.state, [row])), states.leaves(alone.state)
+        assert all(map(torch.allclose, given, wanted))
+    assert len(lengths) > 1
+
+
 def test_a_state_goes_on_as_if_nothing_had_happened(lm, tmp_path):
     settings = {"temperature": 0.9, "repetition_penalty": 1.1}
     texts = ((seed, lm.generate("to", max_new_tokens=30, seed=seed, **settings)) for seed in range(99))

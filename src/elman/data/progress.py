@@ -10,14 +10,14 @@ INTERVAL = 5.0  # seconds between its lines where there is no terminal
 
 
 class Waiting:
-    """How much of `total` is done: one line that changes on a terminal, else plain lines.
+    """How many of `total` units are done: one line that changes on a terminal, else plain lines.
 
-    >>> with Waiting("encoding", 3) as waiting:  # quicker than two seconds: nothing is said
+    >>> with Waiting("encoding", 3, "bytes") as waiting:  # quicker than two seconds: nothing is said
     ...     waiting.add(1)
     """
 
-    def __init__(self, doing: str, total: int | None) -> None:
-        self.doing, self.total, self.done = doing, total, 0
+    def __init__(self, doing: str, total: int | None, unit: str) -> None:
+        self.doing, self.total, self.unit, self.done = doing, total, unit, 0
         self.start = time.monotonic()
         self.due = self.start + PATIENCE
         self.line = False
@@ -41,6 +41,8 @@ class Waiting:
         print(f"\r{text}\x1b[K" if self.line else text, end="" if self.line else "\n", file=sys.stderr, flush=True)
 
     def _far(self, seconds: float) -> str:
+        per_second = self.done / seconds
+        speed = f"{per_second:,.0f} {self.unit}/s"
         if not self.total or self.done > self.total:
-            return f"{self.done:,} done"
-        return f"{self.done / self.total:.0%}, {seconds / self.done * (self.total - self.done):.0f} s left"
+            return f"{self.done:,} {self.unit}, {speed}"
+        return f"{self.done / self.total:.0%}, {speed}, {(self.total - self.done) / per_second:.0f} s left"

@@ -51,7 +51,7 @@ class Text:
         Where that takes long, `doing` says what for.
         """
         at = 0
-        with Waiting(doing, self._size()) as waiting:
+        with Waiting(doing, self._size(), "bytes") as waiting:
             for number, source in enumerate(self.sources):
                 for piece in _decoded(source, self.errors, waiting.add):
                     if self.stop is not None and at >= self.stop:

@@ -65,11 +65,16 @@ class Generation:
 
     def _samples(self) -> Iterator[list[str]]:
         sampler = Sampler(self.model, self.state, self.sampling)
-        self._state = lambda: sampler.state
+        ended: dict[int, Any] = {}  # the rows that have ended, as they were then: the others go on
+        self._state = lambda: _with_rows(sampler.state, ended)
         rows = [_Row(self.vocabulary.decoder(before), self.stops) for before in self.before]
         for _ in range(self.max_new_tokens):
-            yield [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
-            if all(row.done for row in rows):
+            pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
+            for number, row in enumerate(rows):
+                if row.done and number not in ended:
+                    ended[number] = states.take(sampler.state, [number])
+            yield pieces
+            if len(ended) == len(rows):
                 return
 
     def _beams(self) -> Iterator[list[str]]:
@@ -123,6 +128,12 @@ class _Row:
             return piece
         self.done = True
         return text[len(text) - len(piece) : min(ends)]
+
+
+def _with_rows(state: Any, rows: dict[int, Any]) -> Any:
+    for number, row in rows.items():
+        state = states.put(state, [number], row)
+    return state
 
 
 def _holds(text: str, stops: list[str]) -> bool:

@@ -228,7 +228,7 @@ class LanguageModel:
         self.model.eval()
         total, state = np.float64(0), None
         device = next(self.model.parameters(), torch.zeros(0)).device
-        with Waiting("evaluating", encoded.tokens) as waiting:
+        with Waiting("evaluating", encoded.tokens, "tokens") as waiting:
             for batch in lane_batches(encoded, batch_size, chunk, LOGITS // self.vocabulary.size):
                 x, y, reset, lengths = (part.to(device) for part in batch)
                 predicted, state = self.model.scan(x, state, lengths=lengths, reset=reset)

@@ -42,7 +42,7 @@ class Markov(nn.Module):
 
     def fit(self, ids: NDArray[Any]) -> None:
         """Count a text. Every sequence in it begins after a boundary symbol; before that there are only more."""
-        with Waiting("counting", len(ids) - 1) as waiting:
+        with Waiting("counting", len(ids) - 1, "tokens") as waiting:
             keys, counts = _count(self._chunks(ids, waiting))
         tensors = {}
         for k in range(self.order, -1, -1):
