@@ -205,12 +205,15 @@ def test_more_steps_than_a_chunk(kind: str, B: int, T: int) -> None:
     )
 
 
+THREADED = [(3, 40, 130, 9), (9, 30, 70, 5)]  # work enough for a second thread: units are divided, then rows
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_projecting_inside_is_projecting_outside(kind: str, bias: bool, threads: int) -> None:
     """The same bits, and the same gradients of everything."""
     for number, (B, T, H, D) in enumerate(
-        [(1, 5, 3, 1), (2, 6, 40, 5), (5, 7, 65, 33), (8, 4, 16, 17), (1, 600, 7, 3)]
+        [(1, 5, 3, 1), (2, 6, 40, 5), (5, 7, 65, 33), (8, 4, 16, 17), (1, 600, 7, 3), *THREADED]
     ):
         u, weights, state = arguments(kind, B, T, H, torch.float64, number)
         x, U = torch.randn(B, T, D).double(), torch.randn(u.shape[-1], D).double()

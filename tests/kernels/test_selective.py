@@ -126,11 +126,15 @@ def test_nothing_leaks_past_a_reset_or_out_of_the_padding(op: Operation, bad: fl
 @each_dtype
 @pytest.mark.parametrize("bad", [float("inf"), -float("inf"), float("nan"), 1e30, 1e-42])
 def test_what_is_not_ordinary_comes_out_as_from_the_loop(op: Operation, bad: float, dtype: torch.dtype) -> None:
-    """One bad number in each argument in turn. In the loop's own dtype: 1e30 squared is infinite in float32."""
-    for name in op.axes:
-        c = case(op, (2, 6, 5, 3), dtype)
+    """One bad number in each argument in turn. In the loop's own dtype: 1e30 squared is infinite in float32.
+
+    Of one channel too: a sum over it alone is infinite where one over several may be NaN, whatever is added to it.
+    """
+    for name, channels in itertools.product(op.axes, (5, 1)):
+        c = case(op, (2, 6, channels, 3), dtype)
         c.lengths[:], c.reset[:] = 6, False
-        c.arguments[name].view(-1)[-2] = bad
+        values = c.arguments[name].view(-1)
+        values[max(len(values) - 2, 0)] = bad
         for x, expected in zip(run(c), op.loop(*c.inputs), strict=True):
             same(x, expected)
         out = arriving(c)

@@ -1,0 +1,35 @@
+"""The native Viterbi path where sums are long: float32 must not lose what tells one state from another."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from elman import kernels
+
+native = pytest.importorskip("elman.kernels.native")
+
+
+def probability(path: Tensor, x: Tensor, start: Tensor, transition: Tensor) -> float:
+    """The logarithm of the joint probability of one path (T,) with x (T, K), by its definition."""
+    steps = transition.log()[path[:-1], path[1:]].sum()
+    return float(start.log()[path[0]] + steps + x[torch.arange(len(path)), path].sum())
+
+
+@pytest.mark.parametrize("K", [2, 5, 17])
+def test_a_long_path_is_as_probable_as_the_one_in_float64(K: int) -> None:
+    """Every step adds -500: after 4000, neighbouring float32 are 1/8 apart, more than states often differ by."""
+    g = torch.Generator().manual_seed(K)
+    T = 4000
+    x = (torch.randn(1, T, K, generator=g, dtype=torch.float64) - 500).float()
+    start = torch.full((K,), 1 / K)
+    transition = torch.rand(K, K, generator=g).add(torch.eye(K)).softmax(1)
+    full, none = torch.tensor([T]), torch.zeros(1, T, dtype=torch.bool)
+    before = native.calls["viterbi"]
+    path, score = kernels.viterbi(x, start, transition, full, none)
+    assert native.calls["viterbi"] == before + 1
+    wide = [t.double() for t in (x[0], start, transition)]
+    with kernels.use("reference"):
+        best, _ = kernels.viterbi(wide[0][None], *wide[1:], full, none)
+    lost = probability(best[0], *wide) - probability(path[0], *wide)
+    assert 0 <= lost < 0.05
+    assert float(score) == pytest.approx(probability(path[0], *wide), rel=1e-6)
