@@ -63,6 +63,7 @@ class RunBack {
         ldg_(slots() * wide_ + 16),
         ldh_(wide_h_ + 16),
         ldx_(columns_ + 16),
+        fetches_(sums * p_.H * p_.R * int64_t(sizeof(T)) <= 1 << 18),
         division_(order_, wide_ / P, p_.R * p_.H * sums, p_.with.gain || p_.with.gain_U || p_.with.P, threads) {
     if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.R, wide_, 0, Cell::first, gain_ ? 0 : turn);
     if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.R, wide_, Cell::first, Cell::second, 0);
@@ -313,7 +314,7 @@ class RunBack {
     T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<T> b = saved(t, rank);
     const T* save = b.save;
-    if (t > 0) fetch(save - order_.running[t - 1] * p_.saved_row);
+    if (t > 0 && fetches_) fetch(save - order_.running[t - 1] * p_.saved_row);
     const T* inner = gain_c_ ? work.inner.get() : nullptr;
     if constexpr (Cell::has_c)
       if (gain_c_) {
@@ -377,7 +378,8 @@ class RunBack {
     }
   }
 
-  // What the step before has saved of this row, into the cache: the memory is read backwards, which processors do not expect.
+  // What the step before has saved of this row, into the second-level cache: memory is read backwards, which processors do not
+  // expect. Where the weights alone fill that cache at every step, it would not stay there.
   void fetch(const T* save) const {
     for (int64_t n = 0; n < p_.saved_row; n += 64 / sizeof(T)) __builtin_prefetch(save + n, 0, 2);
   }
@@ -453,6 +455,7 @@ class RunBack {
   int64_t padded_, wide_, wide_h_, columns_;
   Buffer<T> gain_;
   int64_t ldg_, ldh_, ldx_;
+  bool fetches_;
   Division division_;
   Buffer<T> first_, second_, input_, extra_, nothing_, dh_, dc_, D_, dq_, peephole_, gain_U_, gain_c_, bias_c_, P_, narrow_;
   std::vector<Work> work_;
