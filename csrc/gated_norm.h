@@ -53,15 +53,15 @@ struct NormedGate {
   T *ggain, *to;
 };
 
-// ggain += g x, and `to` becomes the gradient of what was normalised. Lanes past the last unit are not zero after it, but neither
-// are they infinite where the others are not.
+// ggain += g x, and `to` becomes the gradient of what was normalised, zero past the last unit: what stayed there would meet the
+// row that takes its place in the next chunk.
 template <int G, class T>
 ELMAN_INLINE void normalise_back(int64_t H, T scale, const NormedGate<T> (&of)[G]) {
   const auto x = [&](int64_t n, int i) { return load<Vec<T>>(of[i].x + n); };
   const auto v = [&](int64_t n, int i) { return load<Vec<T>>(of[i].g + n) * load<Vec<T>>(of[i].gain + n); };
   moments_back<G>(H, scale, v, x, [&](int64_t n, int i, Vec<T> gs) {
     store(of[i].ggain + n, fma(load<Vec<T>>(of[i].g + n), x(n, i), load<Vec<T>>(of[i].ggain + n)));
-    store(of[i].to + n, gs);
+    store_some(of[i].to + n, gs, H - n);
   });
 }
 

@@ -160,6 +160,20 @@ def test_nothing_crosses_a_reset(name: str, options: dict[str, Any]) -> None:
     assert y[0, 3:].isfinite().all() and gx[0, 3:].isfinite().all() and gx[1].isfinite().all()
 
 
+@every_case
+def test_what_a_chunk_leaves_behind_reaches_no_other(name: str, options: dict[str, Any]) -> None:
+    """NaN in a late episode of a row: its gradients are NaN, and those of the episode before are not."""
+    T, cut = 1600, 900  # several chunks of either direction
+    core = build(name, 3, 5, options)
+    x = torch.randn(1, T, 3, dtype=torch.float64)
+    x[0, 1500] = torch.nan
+    reset = torch.zeros(1, T, dtype=torch.bool)
+    reset[0, cut] = True
+    y, _ = core.scan(x.requires_grad_(), reset=reset)
+    (gx,) = torch.autograd.grad(y.sum(), x)
+    assert gx[0, :cut].isfinite().all() and gx[0, cut:1500].isnan().any()
+
+
 @given(data=st.data())
 @settings(max_examples=40)
 def test_fuzz(data: st.DataObject) -> None:
