@@ -31,7 +31,7 @@ class Run {
         second_at_(blocks_ * before * L),
         ldu_(blocks_ * Cell::gates * L + 16),
         ldx_((p_.D + 15) / 16 * 16 + 16),
-        division_(order_, blocks_, p_.R * p_.H * sums, p_.with.gain || p_.with.gain_U || p_.with.P, threads) {
+        division_(order_, blocks_, p_.R * p_.H * sums, p_.with.gain || p_.with.P, threads) {
     if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(p_.w, p_.H, p_.R, 0);
     if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(p_.w, p_.H, p_.R, Cell::first);
     if (p_.U) {

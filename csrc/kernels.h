@@ -81,7 +81,7 @@ struct GatedOptions {
   Real* peephole;  // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
   Real* P;         // (R, H): h is P times what it would have been, and R wide
   Real* gain;      // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
-  Real* gain_U;    // (gates * H): so is U x, before b is added
+  Real* gain_U;    // (gates * H): so is U x, before b is added; only beside gain
   Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
 };
 

@@ -85,12 +85,12 @@ def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
     return content
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file, which whoever may read the files beside it may read too."""
     try:
         path.touch()
         mode = path.stat().st_mode  # safetensors would give it to its owner alone
-        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path, metadata)
         path.chmod(mode)
     except SafetensorError as error:  # how safetensors reports a full disk
         raise OSError(str(error)) from error

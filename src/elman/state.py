@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from elman import artifact
 from elman.errors import FileError, InputError
 
 State = Tensor | tuple["State", ...]
@@ -162,15 +162,12 @@ def save(path: str | os.PathLike[str], state: State) -> None:
     torch.complex64
     """
     path = Path(path)
-    tensors = {f"state{name}": _as_real(leaf.detach()).contiguous() for name, leaf in _walk(state, "")}
+    tensors = {f"state{name}": _as_real(leaf.detach()) for name, leaf in _walk(state, "")}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode  # safetensors would give it to its owner alone
-        save_file(tensors, temporary, metadata={"format": FORMAT})
-        temporary.chmod(mode)
+        artifact.write_tensors(temporary, tensors, {"format": FORMAT})
         os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         temporary.unlink(missing_ok=True)
         raise FileError(f"cannot write the state to {path}: {error}") from error
 

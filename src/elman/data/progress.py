@@ -9,6 +9,17 @@ PATIENCE = 2.0  # seconds before progress is worth showing
 INTERVAL = 5.0  # seconds between its lines where there is no terminal
 
 
+def show(text: str) -> None:
+    """One line that changes, on a terminal; else a line of its own."""
+    terminal = sys.stderr.isatty()
+    print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+
+def interval() -> float:
+    """Seconds until there is something new to show."""
+    return 0.2 if sys.stderr.isatty() else INTERVAL
+
+
 class Waiting:
     """How many of `total` units are done: one line that changes on a terminal, else plain lines.
 
@@ -35,10 +46,8 @@ class Waiting:
         now = time.monotonic()
         if now < self.due:
             return
-        self.line = sys.stderr.isatty()
-        self.due = now + (0.2 if self.line else INTERVAL)
-        text = f"{self.doing}: {self._far(now - self.start)}"
-        print(f"\r{text}\x1b[K" if self.line else text, end="" if self.line else "\n", file=sys.stderr, flush=True)
+        self.line, self.due = sys.stderr.isatty(), now + interval()
+        show(f"{self.doing}: {self._far(now - self.start)}")
 
     def _far(self, seconds: float) -> str:
         per_second = self.done / seconds

@@ -120,9 +120,8 @@ class Sampler:
     @property
     def state(self) -> Carried:
         """What the rows go on from."""
-        draws = self.start + np.array([0, self.drawn])
-        parts = (self.token, np.stack(self.seen), draws)
-        return Carried(self.stepper.state, *(torch.from_numpy(part.copy()) for part in parts))
+        parts = (self.token.copy(), np.stack(self.seen), self.start + np.array([0, self.drawn]))
+        return Carried(self.stepper.state, *map(torch.from_numpy, parts))
 
 
 class _Streamed:

@@ -123,9 +123,8 @@ def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor
 def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
     """Log-likelihood, posterior and expected counts of log-likelihoods x (N, K), all from one gradient."""
     packed, start, transition = (v.detach().requires_grad_() for v in (where.pack(x), start, transition))
-    with torch.enable_grad():
-        total = _filter(packed, start, transition, where).sum()
-    if underflowed(float(total.detach()), packed, start, transition, where):
+    total = _log_likelihood(packed, start, transition, where)
+    if total is None:
         return _expected_in_logs(packed, start, transition, where)
     gx, gs, gt = torch.autograd.grad(total, (packed, start, transition), allow_unused=True, materialize_grads=True)
     return Expected(float(total.detach()), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
@@ -133,14 +132,20 @@ def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expec
 
 def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
     """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
-    packed = where.pack(x).detach().requires_grad_()
-    with torch.enable_grad():
-        total = _filter(packed, start.detach(), transition.detach(), where).sum()
-    if underflowed(float(total.detach()), packed, start, transition, where):
+    packed, start, transition = where.pack(x).detach().requires_grad_(), start.detach(), transition.detach()
+    total = _log_likelihood(packed, start, transition, where)
+    if total is None:
         stats = _expected_in_logs(packed, start, transition, where)
         return stats.log_likelihood, stats.posterior
     (gx,) = torch.autograd.grad(total, packed)
     return float(total.detach()), where.unpack(gx)
+
+
+def _log_likelihood(packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor | None:
+    """By the scaled filter, to be differentiated; None where that has underflowed."""
+    with torch.enable_grad():
+        total = _filter(packed, start, transition, where).sum()
+    return None if underflowed(float(total.detach()), packed, start, transition, where) else total
 
 
 def underflowed(total: float, packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from elman.data import progress
 from elman.errors import FileError, MissingExtraError
 
 FILES = ("metrics.jsonl", "samples.txt")  # what a resumed run cuts back to its checkpoint
@@ -165,15 +166,13 @@ class Progress:
     def step(self, step: int, loss: float, tokens: int) -> None:
         self.tokens += tokens
         now = time.monotonic()
-        terminal = sys.stderr.isatty()
-        if not self.shown or (now - self.last < (0.2 if terminal else 5.0) and step < self.steps):
+        if not self.shown or (now - self.last < progress.interval() and step < self.steps):
             return
         self.last = now
         seconds = max(1e-9, now - self.start)
         left = seconds / max(1, step - self.first) * (self.steps - step)
         numbers = f"loss {loss:.4f}  {loss * self.bits:.3f} bits/character  {self.tokens / seconds:,.0f} tokens/s"
-        text = f"step {step}/{self.steps}  {numbers}  {clock(left)} left"
-        print(f"\r{text}\x1b[K" if terminal else text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        progress.show(f"step {step}/{self.steps}  {numbers}  {clock(left)} left")
 
     def say(self, text: str) -> None:
         """A line that stays."""
