@@ -126,6 +126,12 @@ def test_bad_symbols_are_refused(x, message):
         Stream(model(11), 2).step(x)
 
 
+def test_logits_take_int64_alone():
+    for x in (np.array([0.5, 1]), np.array([0, 1], np.int32)):
+        with pytest.raises(InputError, match=r"it needs int64\[2\]"):
+            Stream(model(11), 2).logits(x)
+
+
 def test_sessions_fork_and_roll_back():
     torch.manual_seed(0)
     core = stack("gru", 3, 4, layers=2)
