@@ -127,25 +127,27 @@ void bind(nb::module_& m, const std::string& suffix) {
   def("gated", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, int64_t R, Address x, int64_t x_row, int64_t x_time, Address U,
                   Address b, Address w, Address extra, int64_t extra_size, Address peephole, Address P, Address gain,
                   Address gain_U, Address gain_c, Address bias_c, Address h0, Address c0, Address lengths, Address reset, Address y,
-                  Address h, Address c, Address saved, int64_t saved_row, int threads) {
+                  Address h, Address c, Address saved, int64_t saved_row, int64_t every, Address kept, int threads) {
     kernels().of<T>().gated(kind,
                             {B, N, D, H, R, rows<T>(x, x_row, x_time), at<T>(U), at<T>(b), at<T>(w), at<T>(extra),
                              extra_size, options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), at<T>(h0), at<T>(c0),
-                             checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(h), at<T>(c), at<T>(saved), saved_row},
+                             checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(h), at<T>(c), at<T>(saved), saved_row, every,
+                             at<T>(kept)},
                             threads);
   });
 
   def("gated_back", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, int64_t R, Address x, int64_t x_row, int64_t x_time,
-                       Address U, Address w, Address extra, int64_t extra_size, Address peephole, Address P, Address gain,
+                       Address U, Address b, Address w, Address extra, int64_t extra_size, Address peephole, Address P, Address gain,
                        Address gain_U, Address gain_c, Address bias_c, Address h0, Address c0, Address lengths,
-                       Address reset, Address y, Address saved, int64_t saved_row, Address gy, int64_t gy_row, int64_t gy_time, Address gh,
+                       Address reset, Address y, Address saved, int64_t saved_row, int64_t every, Address kept, Address gy,
+                       int64_t gy_row, int64_t gy_time, Address gh,
                        Address gc, Address gx, Address gU, Address gb, Address gw, Address gextra, Address gh0,
                        Address gc0, Address gpeephole, Address gP, Address ggain, Address ggain_U, Address ggain_c,
                        Address gbias_c, int threads) {
     kernels().of<T>().gated_back(kind,
-                                 {B, N, D, H, R, rows<T>(x, x_row, x_time), at<T>(U), at<T>(w), at<T>(extra), extra_size,
+                                 {B, N, D, H, R, rows<T>(x, x_row, x_time), at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size,
                                   options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), at<T>(h0), at<T>(c0),
-                                  checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(saved), saved_row,
+                                  checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(saved), saved_row, every, at<T>(kept),
                                   rows<T>(gy, gy_row, gy_time), at<T>(gh), at<T>(gc), at<T>(gx), at<T>(gU), at<T>(gb),
                                   at<T>(gw), at<T>(gextra), at<T>(gh0), at<T>(gc0),
                                   options<T>(gpeephole, gP, ggain, ggain_U, ggain_c, gbias_c)},

@@ -6,6 +6,7 @@
 #include "gated.h"
 
 #include "blocks.h"
+#include "gated_again.h"
 #include "gated_norm.h"
 #include "kernels.h"
 #include "parallel.h"
@@ -15,7 +16,7 @@ namespace elman::ELMAN_NS {
 namespace {
 
 template <class Cell, class T>
-class Run {
+class Run : public Again<T> {
   static constexpr int L = lanes<T>;
   static constexpr int before = Cell::gates - Cell::second;  // gates that are known before the second product
   static constexpr int sums = Cell::first + Cell::second;
@@ -24,7 +25,7 @@ class Run {
   Run(const GatedLoop<T>& loop, bool relu, int threads)
       : p_(loop),
         relu_(relu),
-        order_(p_.B, p_.T, p_.lengths),
+        order_(p_.B, p_.T, p_.lengths, p_.every),
         blocks_((p_.H + L - 1) / L),
         padded_(padded_width<T>(p_.H)),
         padded_h_(padded_width<T>(p_.R)),
@@ -47,18 +48,28 @@ class Run {
     h_[1] = allocate<T>(p_.B * padded_h_);
     if (Cell::has_c) c_ = allocate<T>(size);
     if (Cell::second > 0) q_ = allocate<T>(size), z_ = allocate<T>(size);
+  }
+
+  void operator()(int thread, int threads, Barrier& barrier) {
+    division_.each(thread, threads, [&](Part part) { run(0, p_.T, part, barrier, division_.by_rows ? 1 : threads); });
+    for (int64_t rank = thread; rank < p_.B; rank += threads) {
+      T* past = p_.y + (order_.row[rank] * p_.T + order_.length[rank]) * p_.R;
+      std::fill_n(past, (p_.T - order_.length[rank]) * p_.R, T(0));
+    }
+  }
+
+  // What must be there before the threads begin.
+  void prepare() {
     prefer_huge_pages(p_.y, p_.B * p_.T * p_.R * sizeof(T));
     if (p_.saved) prefer_huge_pages(p_.saved, order_.begin.back() * p_.saved_row * sizeof(T));
     begin(h_[0].get(), p_.h0, p_.h, p_.R, padded_h_);
     if (Cell::has_c) begin(c_.get(), p_.c0, p_.c, p_.H, padded_);
   }
 
-  void operator()(int thread, int threads, Barrier& barrier) {
-    division_.each(thread, threads, [&](Part part) { run(part, barrier, threads); });
-    for (int64_t rank = thread; rank < p_.B; rank += threads) {
-      T* past = p_.y + (order_.row[rank] * p_.T + order_.length[rank]) * p_.R;
-      std::fill_n(past, (p_.T - order_.length[rank]) * p_.R, T(0));
-    }
+  void again(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int together) override {
+    exchange(begin, part, [](T* state, T* kept, int64_t bytes) { std::memcpy(state, kept, bytes); });
+    barrier.wait(together);
+    run(begin, end, part, barrier, together);
   }
 
   int threads() const { return division_.threads; }
@@ -86,21 +97,36 @@ class Run {
     if (w.P) P_ = pack_gates<1>(w.P, p_.R, p_.H, 0), narrow_ = zeros<T>(p_.B * padded_);
   }
 
-  void run(Part part, Barrier& barrier, int threads) {
-    const int64_t steps = std::min(Chunk::steps(part, ldu_ * sizeof(T)), p_.T);
+  // f(state, kept, bytes) for each row of the part that runs at step t, one of those whose state is kept.
+  template <class F>
+  void exchange(int64_t t, const Part& part, const F& f) {
+    const int64_t first = part.left * L, bytes = (part.right - part.left) * L * sizeof(T), width = padded_h_ + (c_ ? padded_ : 0);
+    for (int64_t rank = part.first; rank < std::min(part.end, order_.running[t]); ++rank) {
+      T* kept = p_.kept + (t / p_.every * p_.B + rank) * width;
+      if (P_) f(h_[t & 1].get() + rank * padded_h_, kept, padded_h_ * sizeof(T));  // then units are never divided
+      else f(h_[t & 1].get() + rank * padded_h_ + first, kept + first, bytes);
+      if (c_) f(c_.get() + rank * padded_ + first, kept + padded_h_ + first, bytes);
+    }
+  }
+
+  // Steps [begin, end) of a part; `together` threads divide its units.
+  void run(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int together) {
+    const int64_t steps = std::min(Chunk::steps(part, ldu_ * sizeof(T)), end - begin);
     const int64_t most = steps * (part.end - part.first);
     const auto x = allocate<T>(p_.U ? most * ldx_ : 0), u = allocate<T>(most * ldu_);
     const bool apart = Cell::shared_last || p_.with.gain;
     const auto sums = allocate<T>(apart ? (part.end - part.first) * ldu_ : 0);
-    for (int64_t t = 0; t < p_.T; t += steps) {
-      const Chunk chunk(order_, part, t, std::min(t + steps, p_.T));
+    for (int64_t t = begin; t < end; t += steps) {
+      const Chunk chunk(order_, part, t, std::min(t + steps, end));
       if (chunk.rows == 0) break;
       project(chunk, part, x.get(), u.get());
       for (int64_t now = t; now < chunk.end; ++now)
         if (const int64_t count = chunk.count(order_, now)) {
+          if (p_.y && p_.kept && now % p_.every == 0)
+            exchange(now, part, [](T* state, T* kept, int64_t bytes) { std::memcpy(kept, state, bytes); });
           T* here = u.get() + chunk.at(now, part.first) * ldu_;
-          step(now, count, part, here, apart ? sums.get() : here, barrier, threads);
-          if (!division_.by_rows) barrier.wait(threads);
+          step(now, count, part, here, apart ? sums.get() : here, barrier, together);
+          barrier.wait(together);
         }
     }
   }
@@ -139,7 +165,7 @@ class Run {
   }
 
   // u and sums of the first `count` ranks of the part; both are the same unless a sum starts elsewhere.
-  void step(int64_t t, int64_t count, const Part& part, T* u, T* sums, Barrier& barrier, int threads) {
+  void step(int64_t t, int64_t count, const Part& part, T* u, T* sums, Barrier& barrier, int together) {
     const T* h = h_[t & 1].get() + part.first * padded_h_;
     const Start<T> zero{nothing_.get(), 0}, shared{u, ldu_, extra_.get()};
     if constexpr (Cell::first > 0) {
@@ -150,7 +176,7 @@ class Run {
     }
     if constexpr (Cell::second > 0) {
       finish<Cell::first, false>(t, count, part, u, sums);
-      if (!division_.by_rows) barrier.wait(threads);
+      barrier.wait(together);
       run_panels<Cell::second, T>(second_.get(), part.left, part.right, count, q_.get() + part.first * padded_, padded_, p_.R,
                                   gain_ ? &zero : nullptr, sums + second_at_, ldu_);
       if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, part, u + second_at_, sums + second_at_);
@@ -186,11 +212,12 @@ class Run {
   template <int G, bool last>
   __attribute__((noinline)) void finish(int64_t t, int64_t count, const Part& part, const T* u, const T* sums) {
     const bool direct = !gain_c_ && !P_;  // what the cell returns is h
+    const bool known = !p_.y;             // outputs and last states are, the second time
     for (int64_t rank = part.first; rank < part.first + count; ++rank, u += ldu_, sums += ldu_) {
       const int64_t row = order_.row[rank], mine = rank * padded_, H = p_.H;
       const bool ends = t + 1 == order_.length[rank], forget = !ends && p_.reset[row * p_.T + t + 1];
       const T *h = h_[t & 1].get() + rank * padded_h_, *extra = extra_.get();
-      T *y = p_.y + (row * p_.T + t) * H, *c = c_.get() + mine, *z = z_.get() + mine, *q = q_.get() + mine;
+      T *y = known ? nullptr : p_.y + (row * p_.T + t) * H, *c = c_.get() + mine, *z = z_.get() + mine, *q = q_.get() + mine;
       T* out = P_ ? narrow_.get() + mine : h_[(t + 1) & 1].get() + rank * padded_h_;
       Forward<T> f;
       f.relu = relu_;
@@ -211,7 +238,7 @@ class Run {
           if (Cell::has_c) f.c = load<Vec<T>>(c + j * L);
           if (Cell::second > 0) f.z = load<Vec<T>>(z + j * L);
           const Vec<T> now = Cell::template forward<T>(a, f);
-          if (direct) store_some(y + j * L, now, H - j * L);
+          if (direct && !known) store_some(y + j * L, now, H - j * L);
           store(out + j * L, direct && forget ? Vec<T>{} : now);
           if (Cell::has_c) store(c + j * L, direct && forget ? Vec<T>{} : f.c);
         }
@@ -219,11 +246,11 @@ class Run {
       }
       if (!last) continue;
       if (gain_c_) through_norm(H, c, gain_c_.get(), bias_c_.get(), out);
-      if (ends && Cell::has_c) end(p_.c, row, part, c, H);
+      if (ends && Cell::has_c && !known) end(p_.c, row, part, c, H);
       if (!direct && forget) std::memset(c, 0, padded_ * sizeof(T));
       if (P_) continue;
-      if (!direct) std::memcpy(y, out, H * sizeof(T));
-      if (ends) end(p_.h, row, part, out, H);
+      if (!direct && !known) std::memcpy(y, out, H * sizeof(T));
+      if (ends && !known) end(p_.h, row, part, out, H);
       if (!direct && forget) std::memset(out, 0, padded_h_ * sizeof(T));
     }
   }
@@ -236,9 +263,10 @@ class Run {
                      padded_h_);
     for (int64_t rank = part.first; rank < part.first + count; ++rank, next += padded_h_) {
       const int64_t row = order_.row[rank];
-      std::memcpy(p_.y + (row * p_.T + t) * p_.R, next, p_.R * sizeof(T));
-      if (t + 1 == order_.length[rank]) std::memcpy(p_.h + row * p_.R, next, p_.R * sizeof(T));
-      else if (p_.reset[row * p_.T + t + 1]) std::memset(next, 0, padded_h_ * sizeof(T));
+      const bool ends = t + 1 == order_.length[rank];
+      if (p_.y) std::memcpy(p_.y + (row * p_.T + t) * p_.R, next, p_.R * sizeof(T));
+      if (p_.y && ends) std::memcpy(p_.h + row * p_.R, next, p_.R * sizeof(T));
+      if (!ends && p_.reset[row * p_.T + t + 1]) std::memset(next, 0, padded_h_ * sizeof(T));
     }
   }
 
@@ -263,11 +291,21 @@ template <class T>
 void gated(int kind, const GatedLoop<T>& loop, int threads) {
   each_cell(kind, [&](auto cell, bool relu) {
     Run<decltype(cell), T> run(loop, relu, threads);
+    run.prepare();
     team(run.threads(), [&](int thread, int count, Barrier& barrier) { run(thread, count, barrier); });
   });
 }
 
+template <class T>
+std::unique_ptr<Again<T>> gated_again(int kind, const GatedLoop<T>& loop) {
+  std::unique_ptr<Again<T>> again;
+  each_cell(kind, [&](auto cell, bool relu) { again = std::make_unique<Run<decltype(cell), T>>(loop, relu, 1); });
+  return again;
+}
+
 template Gated<float> gated<float>;
 template Gated<double> gated<double>;
+template std::unique_ptr<Again<float>> gated_again(int, const GatedLoop<float>&);
+template std::unique_ptr<Again<double>> gated_again(int, const GatedLoop<double>&);
 
 }  // namespace elman::ELMAN_NS

@@ -1,7 +1,10 @@
 // The gated loop, backward: a chunk of steps at a time, from the last to the first. The loop over a chunk leaves the gradients
 // of its sums in an array, which the products that follow turn into those of the inputs and weights while it is in the cache.
 //
+// Where only states were kept, the steps between two of them are computed again when the loop comes to them.
+//
 // A reset is a branch: what would have flowed back across it is not read. Nothing is multiplied by zero to make it vanish.
+#include "gated_again.h"
 #include "gated_gradients.h"
 #include "gated_norm.h"
 
@@ -17,8 +20,8 @@ class RunBack : public Gradients<Cell, T> {
   static constexpr int together = normed_together<Cell>;
 
  public:
-  RunBack(const GatedLoopBack<T>& loop, bool relu, int threads)
-      : Base(loop, threads), relu_(relu), fetches_(sums * p_.H * p_.R * int64_t(sizeof(T)) <= 1 << 18) {
+  RunBack(const GatedLoopBack<T>& loop, bool relu, Again<T>* again, int threads)
+      : Base(loop, threads), relu_(relu), again_(again), fetches_(sums * p_.H * p_.R * int64_t(sizeof(T)) <= 1 << 18) {
     if (p_.with.gain) gain_ = padded_rows(p_.with.gain, Cell::gates, p_.H, wide_);
     if (Cell::first > 0) first_ = pack_back(p_.w, p_.H, p_.R, wide_, 0, Cell::first, gain_ ? 0 : turn);
     if (Cell::second > 0) second_ = pack_back(p_.w, p_.H, p_.R, wide_, Cell::first, Cell::second, 0);
@@ -64,8 +67,11 @@ class RunBack : public Gradients<Cell, T> {
     Work& work = this->work_[part.number];
     const int64_t most = steps(part.end - part.first);
     const auto six = allocate<T>(work.rows * (std::max(p_.H, p_.R) + 5));
-    for (int64_t end = p_.T; end > 0; end -= std::min(most, end)) {
-      const Chunk chunk(order_, part, std::max<int64_t>(end - most, 0), end);
+    for (int64_t end = p_.T, begin; end > 0; end = begin) {
+      const int64_t kept = (end - 1) / p_.every * p_.every;  // the last step before which the state was
+      begin = std::max(end - most, kept);
+      const Chunk chunk(order_, part, begin, end);
+      if (again_ && (end == p_.T || end % p_.every == 0)) recompute(kept, end, part, barrier, threads);
       if (chunk.rows == 0) continue;
       this->gather(chunk, part, work, thread, threads);
       for (int64_t t = end - 1; t >= chunk.begin; --t)
@@ -75,6 +81,13 @@ class RunBack : public Gradients<Cell, T> {
       this->products(chunk, part, work, six.get(), thread, threads);
       if (!division_.by_rows) barrier.wait(threads);
     }
+  }
+
+  // What the steps [begin, end) save
+  void recompute(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int threads) {
+    const int64_t blocks = (p_.H + L - 1) / L;
+    const Part same{part.first, part.end, std::min(part.left * 2, blocks), std::min(part.right * 2, blocks), part.number};
+    again_->again(begin, end, same, barrier, division_.by_rows ? 1 : threads);
   }
 
   void step(int64_t t, int64_t count, const Chunk& chunk, const Part& part, Work& work, Barrier& barrier, int threads) {
@@ -165,6 +178,10 @@ class RunBack : public Gradients<Cell, T> {
   const T* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = order_.row[rank];
     if (p_.reset[row * p_.T + t]) return nothing_.get();
+    if (again_ && t % p_.every == 0) {
+      const int64_t padded_h = padded_width<T>(p_.R);
+      return p_.kept + (t / p_.every * p_.B + rank) * (padded_h + padded_) + padded_h;
+    }
     return t == 0 ? p_.c0 + row * p_.H : p_.saved + (order_.begin[t - 1] + rank) * p_.saved_row + (Cell::saves - 1) * padded_;
   }
 
@@ -178,7 +195,7 @@ class RunBack : public Gradients<Cell, T> {
     T *g = work.g.get() + at * ldg_, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<T> b = saved(t, rank);
     const T* save = b.save;
-    if (t > 0 && fetches_) fetch(save - order_.running[t - 1] * p_.saved_row);
+    if (t > 0 && fetches_) fetch(saved(t - 1, rank).save);
     const T* inner = gain_c_ ? work.inner.get() : nullptr;
     if constexpr (Cell::has_c)
       if (gain_c_) {
@@ -257,7 +274,9 @@ class RunBack : public Gradients<Cell, T> {
     return b;
   }
 
-  bool relu_, fetches_;
+  bool relu_;
+  Again<T>* again_;
+  bool fetches_;
   Buffer<T> first_, second_, extra_, dh_, dc_, D_, dq_, narrow_, P_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
 };
 
@@ -265,8 +284,17 @@ class RunBack : public Gradients<Cell, T> {
 
 template <class T>
 void gated_back(int kind, const GatedLoopBack<T>& loop, int threads) {
+  GatedLoopBack<T> p = loop;
+  Buffer<T> saved;
+  std::unique_ptr<Again<T>> again;
+  if (p.kept) {
+    saved = allocate<T>(p.every * p.B * p.saved_row);
+    p.saved = saved.get();
+    again = gated_again<T>(kind, {p.B, p.T, p.D, p.H, p.R, p.x, p.U, p.b, p.w, p.extra, p.extra_size, p.with, p.h0, p.c0, p.lengths,
+                                  p.reset, nullptr, nullptr, nullptr, saved.get(), p.saved_row, p.every, const_cast<T*>(p.kept)});
+  }
   each_cell(kind, [&](auto cell, bool relu) {
-    RunBack<decltype(cell), T> run(loop, relu, threads);
+    RunBack<decltype(cell), T> run(p, relu, again.get(), threads);
     team(run.threads(), [&](int thread, int count, Barrier& barrier) { run(thread, count, barrier); });
     run.finish(threads);
   });

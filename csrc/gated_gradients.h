@@ -68,7 +68,7 @@ class Gradients {
 
   Gradients(const GatedLoopBack<T>& loop, int threads)
       : p_(loop),
-        order_(p_.B, p_.T, p_.lengths),
+        order_(p_.B, p_.T, p_.lengths, p_.every),
         padded_(padded_width<T>(p_.H)),
         wide_(whole_panels(p_.H)),
         wide_h_(whole_panels(p_.R)),
@@ -168,7 +168,7 @@ class Gradients {
   static int64_t whole_panels(int64_t n) { return (n + P - 1) / P * P; }
 
   int64_t steps(int64_t ranks) const {
-    return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg_ * sizeof(T)), p_.T), 1);
+    return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg_ * sizeof(T)), p_.every), 1);
   }
 
   GatedLoopBack<T> p_;

@@ -90,6 +90,8 @@ struct GatedOptions {
 // extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
 // saved, if not null, gets what the way back needs, saved_row numbers for each row and step: (values per unit) * (H rounded up
 // to 64 bytes); where W h' or U x is normalised, a value more for each gate of either, and then 64 bytes.
+// kept, if not null, gets the state before steps 0, every, 2 every, ... instead, of each row in the order of their lengths, padded
+// as the loop has it: (T / every rounded up, B, R (+ H for c), both rounded up to 64 bytes). Without it `every` is T.
 template <class Real>
 struct GatedLoop {
   int64_t B, T, D, H, R;
@@ -101,24 +103,27 @@ struct GatedLoop {
   const int64_t* lengths;
   const bool* reset;
   Real *y, *h, *c, *saved;
-  int64_t saved_row;
+  int64_t saved_row, every;
+  Real* kept;
 };
 template <class T>
 using Gated = void(int kind, const GatedLoop<T>& loop, int threads);
 
 // Its gradients. Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
+// Either saved or kept is null; what lies between the states that were kept is computed again.
 template <class Real>
 struct GatedLoopBack {
   int64_t B, T, D, H, R;
   Rows<Real> x;
-  const Real *U, *w, *extra;
+  const Real *U, *b, *w, *extra;
   int64_t extra_size;
   GatedOptions<const Real> with;
   const Real *h0, *c0;
   const int64_t* lengths;
   const bool* reset;
   const Real *y, *saved;
-  int64_t saved_row;
+  int64_t saved_row, every;
+  const Real* kept;
   Rows<Real> gy;
   const Real *gh, *gc;
   Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;

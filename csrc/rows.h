@@ -19,17 +19,19 @@ struct Part {
   int number;           // among the parts that divide the ranks
 };
 
-// Rows by length; how many run at each step; where a step's rows begin in an array that has only the running ones.
+// Rows by length; how many run at each step; where a step's rows begin in an array that has only the running ones, or all rows
+// of the last `every` steps.
 struct Order {
   std::vector<int64_t> row, length, running, begin;
-  Order(int64_t B, int64_t T, const int64_t* lengths) : row(B), length(B), running(T + 1, 0), begin(T + 1, 0) {
+  Order(int64_t B, int64_t T, const int64_t* lengths, int64_t every)
+      : row(B), length(B), running(T + 1, 0), begin(T + 1, 0) {
     std::iota(row.begin(), row.end(), int64_t(0));
     std::stable_sort(row.begin(), row.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
     for (int64_t i = 0; i < B; ++i) length[i] = lengths[row[i]];
     for (int64_t t = 0, n = B; t < T; ++t) {
       while (n > 0 && length[n - 1] <= t) --n;
       running[t] = n;
-      begin[t + 1] = begin[t] + n;
+      begin[t + 1] = every < T ? (t + 1) % every * B : begin[t] + n;
     }
   }
 };

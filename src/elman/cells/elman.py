@@ -34,6 +34,7 @@ class Elman(Core):
     """
 
     emits_state = True
+    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "relu"})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "tanh") -> None:
@@ -61,8 +62,12 @@ class Elman(Core):
         h, state = self.recur(kernels.linear(x, self.U, self.b), state)
         return h.to(x.dtype), state
 
-    def _scan(self, x: Tensor, state: ElmanState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, ElmanState]:
-        y, last = kernels.gated(f"elman_{self.phi}", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b)
+    def _scan(
+        self, x: Tensor, state: ElmanState, lengths: Tensor, reset: Tensor, every: int | None = None
+    ) -> tuple[Tensor, ElmanState]:
+        y, last = kernels.gated(
+            f"elman_{self.phi}", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, every=every
+        )
         return y.to(x.dtype), ElmanState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

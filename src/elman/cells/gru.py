@@ -44,6 +44,7 @@ class GRU(Core):
     """
 
     emits_state = True
+    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"reset_after": False},
@@ -127,10 +128,12 @@ class GRU(Core):
     def _options(self) -> GatedOptions:
         return GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
 
-    def _scan(self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, GRUState]:
+    def _scan(
+        self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor, every: int | None = None
+    ) -> tuple[Tensor, GRUState]:
         y, last = kernels.gated(
             self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b, self._options,
-            self._project,
+            self._project, every,
         )  # fmt: skip
         return y.to(x.dtype), GRUState(*last)
 

@@ -38,6 +38,7 @@ class IndRNN(Core):
     """
 
     emits_state = True
+    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "tanh"}, {"t_max": 50})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "relu", t_max: float | None = None) -> None:
@@ -68,8 +69,12 @@ class IndRNN(Core):
         h, state = self.recur(kernels.linear(x, self.W, self.b), state)
         return h.to(x.dtype), state
 
-    def _scan(self, x: Tensor, state: IndRNNState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, IndRNNState]:
-        y, last = kernels.gated(f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b)
+    def _scan(
+        self, x: Tensor, state: IndRNNState, lengths: Tensor, reset: Tensor, every: int | None = None
+    ) -> tuple[Tensor, IndRNNState]:
+        y, last = kernels.gated(
+            f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b, every=every
+        )
         return y.to(x.dtype), IndRNNState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -53,6 +53,7 @@ class LSTM(Core):
     """
 
     emits_state = True
+    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"peephole": True},
@@ -190,10 +191,13 @@ class LSTM(Core):
     def _options(self) -> GatedOptions:
         return GatedOptions(self.p, self.P, self.gain_W, self.gain_U, self.gain_c, self.b_c)
 
-    def _scan(self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LSTMState]:
+    def _scan(
+        self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor, every: int | None = None
+    ) -> tuple[Tensor, LSTMState]:
         y, last = kernels.gated(
-            self._kind, x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, self._options, self._project
-        )
+            self._kind, x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, self._options, self._project,
+            every,
+        )  # fmt: skip
         return y.to(x.dtype), LSTMState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

@@ -33,6 +33,7 @@ class MGU(Core):
     """
 
     emits_state = True
+    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def __init__(self, input_size: int, size: int) -> None:
@@ -65,8 +66,10 @@ class MGU(Core):
         h, state = self.recur(kernels.linear(x, self.U, self.b), state)
         return h.to(x.dtype), state
 
-    def _scan(self, x: Tensor, state: MGUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MGUState]:
-        y, last = kernels.gated("mgu", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b)
+    def _scan(
+        self, x: Tensor, state: MGUState, lengths: Tensor, reset: Tensor, every: int | None = None
+    ) -> tuple[Tensor, MGUState]:
+        y, last = kernels.gated("mgu", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, every=every)
         return y.to(x.dtype), MGUState(*last)
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot:

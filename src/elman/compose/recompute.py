@@ -1,7 +1,7 @@
 """Long sequences in little memory: keep the state every so many steps, compute what lies between them again.
 
 A scan of T steps in pieces of `every` keeps T / every states; the backward pass holds what one piece saves. Both are
-O(sqrt(T)) where every = sqrt(T), for one more forward pass.
+O(sqrt(T)) where every = sqrt(T), for one more forward pass. A cell that is one native loop does all this inside it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,11 @@ class Recompute(Around):
         T = x.shape[1]
         if not (torch.is_grad_enabled() and wanted and T):
             return self.core._scan(x, state, lengths, reset)
-        device = x.device.type
         every = math.ceil(math.sqrt(T)) if self.every == "auto" else int(self.every)
+        if self.core.recomputes and kernels.native_for(x, *leaves, *weights.values()):
+            one_loop: Any = self.core._scan
+            return one_loop(x, state, lengths, reset, every)
+        device = x.device.type
         draws = any(part.training and isinstance(part, Dropout | WeightDrop) for part in self.core.modules())
         pieces = _Pieces(
             core=self.core,

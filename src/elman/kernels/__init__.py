@@ -96,6 +96,11 @@ def use(name: str) -> Iterator[None]:
         _table = before
 
 
+def native_for(*tensors: Tensor) -> bool:
+    """Whether the native kernels take these: active, and all of one dtype that they know, on the CPU."""
+    return _table_for(*tensors) is not reference
+
+
 def _table_for(*tensors: Tensor) -> ModuleType:
     dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
     fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
@@ -215,11 +220,13 @@ def gated(
     b: Tensor | None = None,
     options: GatedOptions | None = None,
     project: Callable[[Tensor], Tensor] | None = None,
+    every: int | None = None,
 ) -> tuple[Tensor, State]:
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
     `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
-    the native loop that does the same, `kind` is None where there is none. Without U, x is u itself.
+    the native loop that does the same, `kind` is None where there is none. Without U, x is u itself. With `every`, the
+    native loop keeps only its state every so many steps for the backward pass, which computes the rest again.
     """
     if U is not None:
         dtype = torch.promote_types(x.dtype, U.dtype)
@@ -228,7 +235,7 @@ def gated(
     if kind is None or _table_for(x, *given, *leaves(state)) is reference:
         u = project(x) if project else x if U is None else linear(x, U, b)
         return reference.gated(kind, u, weights, state, lengths, reset, recur)
-    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions())
+    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every)
 
 
 def hmm_filter(

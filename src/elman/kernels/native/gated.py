@@ -1,6 +1,7 @@
 """The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates.
 
-The projections of the inputs are made inside, some steps at a time, and never stored.
+The projections of the inputs are made inside, some steps at a time, and never stored. For the backward pass each step
+saves a few values per unit; or, if told so, the state is kept every so many steps, and the rest computed again.
 """
 
 import functools
@@ -55,9 +56,13 @@ def gated(
     U: Tensor | None = None,
     b: Tensor | None = None,
     options: Options = (),
+    every: int | None = None,
 ) -> tuple[Tensor, State]:
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
-    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H). `options` as GatedOptions."""
+    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H). `options` as GatedOptions.
+
+    With `every`, the state is kept every so many steps for the backward pass, and nothing else.
+    """
     if kind not in KINDS:
         raise UnknownNameError("kind of gated loop", kind, KINDS)
     leaves = states.leaves(state)
@@ -67,9 +72,10 @@ def gated(
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in arguments if t is not None))
     arguments = [None if t is None else t.to(dtype) for t in arguments]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
-        y, h, c = _Gated.apply(kind, *arguments, lengths, reset)
+        # A cell that saves nothing but y has nothing to compute again.
+        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, *arguments, lengths, reset)
     else:
-        y, h, c, _ = _forward(kind, *arguments[:7], arguments[7:], lengths, reset, False)
+        y, h, c, _ = _forward(kind, *arguments[:7], arguments[7:], lengths, reset, False, None)
     ends = iter((h, c))
     return y, states.map(lambda leaf: next(ends), state)
 
@@ -77,33 +83,33 @@ def gated(
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-        h0: Tensor, c0: Tensor | None, *rest: Any,
+        ctx: Any, kind: str, every: int | None, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None,
+        extra: Tensor | None, h0: Tensor, c0: Tensor | None, *rest: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         *options, lengths, reset = rest
-        y, h, c, saved = _forward(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, True)
+        y, h, c, saved = _forward(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, True, every)
         # Projections that were given are of no use for their own gradient: only the shape counts.
-        x = x if U is not None else None  # type: ignore[assignment]
-        ctx.save_for_backward(x, U, w, extra, h0, c0, lengths, reset, y, saved, *options)
+        x = x if U is not None or every is not None else None  # type: ignore[assignment]
+        ctx.save_for_backward(x, U, b, w, extra, h0, c0, lengths, reset, y, saved, *options)
         ctx.set_materialize_grads(False)
-        ctx.kind = kind
+        ctx.kind, ctx.every = kind, every
         return y, h, c
 
     @staticmethod
     def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, U, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
+        x, U, b, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
         gy = no_gradient(y) if gy is None else gy
         gh = torch.zeros_like(h0) if gh is None else gh
         if c0 is not None:
             gc = torch.zeros_like(c0) if gc is None else gc
-        wanted = list(ctx.needs_input_grad[1:6])
+        wanted = list(ctx.needs_input_grad[2:7])
         found = once(
-            _backward, ctx.kind, x, U, w, extra, h0, c0, options, lengths, reset, y, saved, gy, gh,
+            _backward, ctx.kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, ctx.every, gy, gh,
             gc if c0 is not None else None, wanted,
         )  # fmt: skip
         some = [g if want else None for g, want in zip(found[:5], wanted, strict=True)]
         theirs = [g if given is not None else None for g, given in zip(found[5:], (h0, c0, *options), strict=True)]
-        return None, *some, *theirs, None, None
+        return None, None, *some, *theirs, None, None
 
 
 def _address(x: Tensor | None) -> int:
@@ -155,26 +161,37 @@ def _checked(
 
 def _saved_row(kind: Kind, H: int, options: list[Tensor | None], itemsize: int) -> int:
     """Numbers that the backward pass needs of a row and step, as kernels.h says."""
-    line = 64 // itemsize
-    width = (H + line - 1) // line * line
     norms = sum(gain is not None for gain in options[2:4])
-    return (kind.saves + norms * kind.gates) * width + (line if norms else 0)
+    return (kind.saves + norms * kind.gates) * _padded(H, itemsize) + (64 // itemsize if norms else 0)
+
+
+def _padded(width: int, itemsize: int) -> int:
+    line = 64 // itemsize
+    return (width + line - 1) // line * line
+
+
+def _saved_or_kept(
+    saved: Tensor, save: bool, kind: Kind, H: int, options: list[Tensor | None], every: int | None, T: int
+) -> tuple[int, int, int, int]:
+    """saved, saved_row, every and kept, as kernels.h says."""
+    row, address = _saved_row(kind, H, options, saved.itemsize), saved.data_ptr() if save else 0
+    return (address, row, max(T, 1), 0) if every is None else (0, row, min(every, max(T, 1)), address)
 
 
 def _run(
     kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
+    every: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     (B, T, D), R, facts = x.shape, h0.shape[-1], KINDS[kind]
     U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
     H = _width(facts, w, h0)
     x, x_row, x_time = rows(x)
-    y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save)
+    y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save, every)
     getattr(_native, "gated" + SUFFIX[x.dtype])(
         facts.number, B, T, D, H, R, x.data_ptr(), x_row, x_time, _address(U), _address(b), _address(w),
         _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest), y.data_ptr(), h.data_ptr(),
-        c.data_ptr(), saved.data_ptr() if save else 0, _saved_row(facts, H, options, x.itemsize),
-        torch.get_num_threads(),
+        c.data_ptr(), *_saved_or_kept(saved, save, facts, H, options, every, T), torch.get_num_threads(),
     )  # fmt: skip
     return y, h, c, saved
 
@@ -182,45 +199,50 @@ def _run(
 def _fake(
     kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
+    every: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
     H = _width(KINDS[kind], w, h0)
-    saved = x.new_empty((B * T * _saved_row(KINDS[kind], H, options, x.itemsize) if save else 0,))
+    if every is None:
+        numbers = T * B * _saved_row(KINDS[kind], H, options, x.itemsize)
+    else:
+        numbers = -(-T // every) * B * (_padded(R, x.itemsize) + (_padded(H, x.itemsize) if c0 is not None else 0))
+    saved = x.new_empty((numbers if save else 0,))
     return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
 
 
 def _run_back(
-    kind: str, x: Tensor | None, U: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
+    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
-    gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
+    every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     (B, T, R), facts = y.shape, KINDS[kind]
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    U, _, w, extra, *rest = _checked(facts, x, U, None, w, extra, h0, c0, options, lengths, reset, T)
+    U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
     H = _width(facts, w, h0)
     gy, gy_row, gy_time = rows(gy)
     y, gh, gc = y.contiguous(), gh.contiguous(), None if gc is None else gc.contiguous()
     x_row = x_time = 0
     if x is not None:
         x, x_row, x_time = rows(x)
-    outputs = _fake_back(kind, x, U, w, extra, h0, c0, options, lengths, reset, y, saved, gy, gh, gc, wanted)
+    outputs = _fake_back(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, every, gy, gh, gc, wanted)
     ours = [out.data_ptr() if want else 0 for out, want in zip(outputs[:5], wanted, strict=True)]
     theirs = [out.data_ptr() if given is not None else 0 for out, given in zip(outputs[7:], options, strict=True)]
     getattr(_native, "gated_back" + SUFFIX[y.dtype])(
         facts.number, B, T, facts.gates * H if U is None else U.shape[1], H, R, _address(x), x_row, x_time,
-        _address(U), _address(w), _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest),
-        y.data_ptr(), saved.data_ptr(), _saved_row(facts, H, options, y.itemsize), gy.data_ptr(), gy_row, gy_time,
-        gh.data_ptr(), _address(gc), *ours, *(out.data_ptr() for out in outputs[5:7]), *theirs,
+        _address(U), _address(b), _address(w), _address(extra), 0 if extra is None else extra.numel(),
+        *map(_address, rest), y.data_ptr(), *_saved_or_kept(saved, True, facts, H, options, every, T),
+        gy.data_ptr(), gy_row, gy_time, gh.data_ptr(), _address(gc), *ours, *map(_address, outputs[5:7]), *theirs,
         torch.get_num_threads(),
     )  # fmt: skip
     return outputs
 
 
 def _fake_back(
-    kind: str, x: Tensor | None, U: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
+    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
-    gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
+    every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of x, U, b, w, extra (empty where they are not wanted), h0, c0 and the options."""
     B, T, R = y.shape
@@ -235,14 +257,15 @@ def _fake_back(
 
 _forward = define(
     "gated(str kind, Tensor x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0,"
-    " Tensor?[] options, Tensor lengths, Tensor reset, bool save)"
+    " Tensor?[] options, Tensor lengths, Tensor reset, bool save, SymInt? every)"
     " -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
     _run,
     _fake,
 )
 _backward = define(
-    "gated_back(str kind, Tensor? x, Tensor? U, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0, Tensor?[] options,"
-    " Tensor lengths, Tensor reset, Tensor y, Tensor saved, Tensor gy, Tensor gh, Tensor? gc, bool[] wanted)"
+    "gated_back(str kind, Tensor? x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0,"
+    " Tensor?[] options, Tensor lengths, Tensor reset, Tensor y, Tensor saved, SymInt? every, Tensor gy, Tensor gh,"
+    " Tensor? gc, bool[] wanted)"
     " -> Tensor[]",
     _run_back,
     _fake_back,
