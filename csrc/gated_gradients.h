@@ -99,7 +99,9 @@ class Gradients {
 
   // Columns [left, right) of one row into panels
   static void scatter(const T* from, int64_t left, int64_t right, T* panels, int64_t row, int64_t rows) {
-    for (int64_t n = left; n < right; n += P) std::memcpy(panels + n * rows + row * P, from + n, std::min<int64_t>(P, right - n) * sizeof(T));
+    int64_t n = left;
+    for (; n + P <= right; n += P) std::memcpy(panels + n * rows + row * P, from + n, P * sizeof(T));
+    if (n < right) std::memcpy(panels + n * rows + row * P, from + n, (right - n) * sizeof(T));
   }
 
   // What the rows of a chunk add to the gradients of the weights, and the gradients of their inputs.

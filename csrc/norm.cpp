@@ -1,6 +1,6 @@
 // Normalisation of rows: y = (x - mean) / sqrt(variance + eps) * gain + bias, or without the mean (rms).
 //
-// A row is summed lane by lane and the lanes in order, whatever rows stand beside it. Both moments are saved for the way back.
+// A row is summed lane by lane and then over the lanes, whatever rows stand beside it. Both moments are saved for the way back.
 #include "norm.h"
 
 #include "kernels.h"
@@ -12,8 +12,8 @@ namespace {
 template <class T>
 ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean, T* scale) {
   constexpr int L = lanes<T>;
-  const T m = centred ? sums_over_units<1, T>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / T(N) : T(0);
-  const T square = sums_over_units<1, T>(N, [=](int64_t i, int) {
+  const T m = centred ? sums_over_units<1, 1, T>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / T(N) : T(0);
+  const T square = sums_over_units<1, 1, T>(N, [=](int64_t i, int) {
     const Vec<T> v = load_some(x + i, N - i) - m;
     return Vec<T>(v * v);
   })[0] / T(N);
@@ -56,7 +56,7 @@ void norm_back(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, c
         const T *xm = x + m * N, *gm = gy + m * N;
         const auto v = [=](int64_t n) { return (load_some(xm + n, N - n) - mean[m]) * scale[m]; };
         const auto gv = [=](int64_t n) { return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n); };
-        const auto [first, second] = sums_over_units<2, T>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<T>(gv(n) * v(n)); });
+        const auto [first, second] = sums_over_units<2, 1, T>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<T>(gv(n) * v(n)); });
         const T a = centred ? first / T(N) : T(0), b = second / T(N);
         T *to = sums.get() + group * 2 * padded, *too = to + padded;
         for (int64_t n = 0; n < N; n += L) {

@@ -8,24 +8,40 @@
 
 namespace elman::ELMAN_NS {
 
-// The sums over units [0, H) of N functions: f(n, i) is the vector of units n, n + 1, ... of the i-th. Lane by lane, then the
-// lanes in order; lanes past H do not count.
-template <int N, class T, class F>
+// The sum of all lanes: of halves, of their halves, and so on.
+template <int step, class V, int... I>
+ELMAN_INLINE V fold(V v, std::integer_sequence<int, I...> lanes) {
+  if constexpr (step == 0) return v;
+  else return fold<step / 2>(V(v + shuffle<(I ^ step)...>(v)), lanes);
+}
+template <class T>
+ELMAN_INLINE T sum_of_lanes(Vec<T> v) {
+  return fold<lanes<T> / 2>(v, std::make_integer_sequence<int, lanes<T>>{})[0];
+}
+
+// N sums over units [0, H), each of G functions: f(n, i) is the vector of units n, n + 1, ... of the i-th, G of them for the first
+// sum, G for the second. Lane by lane, then over the lanes; lanes past H do not count.
+template <int N, int G, class T, class F>
 ELMAN_INLINE std::array<T, N> sums_over_units(int64_t H, const F& f) {
   constexpr int L = lanes<T>;
-  Vec<T> total[N] = {};
+  Vec<T> total[N * G] = {};
   int64_t n = 0;
   for (; n + L <= H; n += L)
 #pragma GCC unroll 8
-    for (int i = 0; i < N; ++i) total[i] = total[i] + f(n, i);
-  std::array<T, N> sums;
-  for (int i = 0; i < N; ++i) {
-    if (n < H) {
-      const Vec<T> last = f(n, i);
-      for (int64_t l = 0; l < H - n; ++l) total[i][l] += last[l];
+    for (int i = 0; i < N * G; ++i) total[i] = total[i] + f(n, i);
+  if (n < H)
+#pragma GCC unroll 8
+    for (int i = 0; i < N * G; ++i) {
+      T last[L];
+      store(last, f(n, i));
+      total[i] = total[i] + load_some(last, H - n);
     }
-    sums[i] = total[i][0];
-    for (int l = 1; l < L; ++l) sums[i] += total[i][l];
+  std::array<T, N> sums;
+#pragma GCC unroll 2
+  for (int i = 0; i < N; ++i) {
+#pragma GCC unroll 4
+    for (int g = 1; g < G; ++g) total[i * G] = total[i * G] + total[i * G + g];
+    sums[i] = sum_of_lanes<T>(total[i * G]);
   }
   return sums;
 }
@@ -41,25 +57,20 @@ struct Moments {
 // Of G numbers per unit: value(n, g) is the vector of the g-th of units n, n + 1, ...
 template <int G, class T, class F>
 ELMAN_INLINE Moments<T> moments(int64_t H, T eps, const F& value) {
-  T sum = 0, square = 0;
-  for (const T part : sums_over_units<G, T>(H, value)) sum += part;
-  const T mean = sum / T(H * G);
+  const T mean = sums_over_units<1, G, T>(H, value)[0] / T(H * G);
   const auto squares = [&](int64_t n, int g) {
     const Vec<T> v = value(n, g) - mean;
     return Vec<T>(v * v);
   };
-  for (const T part : sums_over_units<G, T>(H, squares)) square += part;
-  return {mean, T(1) / std::sqrt(square / T(H * G) + eps)};
+  return {mean, T(1) / std::sqrt(sums_over_units<1, G, T>(H, squares)[0] / T(H * G) + eps)};
 }
 
 // The way back from x = (s - mean) * scale, G numbers per unit: f(n, g, gs) with gs = scale * (v - mean(v) - x * mean(v * x)),
 // where v(n, g) is the gradient of x(n, g).
 template <int G, class T, class V, class X, class F>
 ELMAN_INLINE void moments_back(int64_t H, T scale, const V& v, const X& x, const F& f) {
-  T first = 0, second = 0;
-  const auto sums = sums_over_units<2 * G, T>(H, [&](int64_t n, int i) { return i < G ? v(n, i) : Vec<T>(v(n, i - G) * x(n, i - G)); });
-  for (int g = 0; g < G; ++g) first += sums[g], second += sums[G + g];
-  first /= T(H * G), second /= T(H * G);
+  const auto sums = sums_over_units<2, G, T>(H, [&](int64_t n, int i) { return i < G ? v(n, i) : Vec<T>(v(n, i - G) * x(n, i - G)); });
+  const T first = sums[0] / T(H * G), second = sums[1] / T(H * G);
   for (int64_t n = 0; n < H; n += lanes<T>)
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) f(n, g, Vec<T>((v(n, g) - first - x(n, g) * second) * scale));
