@@ -228,7 +228,7 @@ def gated(
     the native loop that does the same, `kind` is None where there is none. Without U, x is u itself. With `every`, the
     native loop keeps only its state every so many steps for the backward pass, which computes the rest again.
     """
-    if U is not None:
+    if U is not None and U.dtype != x.dtype:
         dtype = torch.promote_types(x.dtype, U.dtype)
         x, U, b = x.to(dtype), U.to(dtype), None if b is None else b.to(dtype)
     given = [t for t in (*weights, *(options or ())) if t is not None]

@@ -69,8 +69,8 @@ def gated(
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
     arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *(options or [None] * 6)]
-    dtype = functools.reduce(torch.promote_types, (t.dtype for t in arguments if t is not None))
-    arguments = [None if t is None else t.to(dtype) for t in arguments]
+    dtype = functools.reduce(torch.promote_types, {t.dtype for t in arguments if t is not None})
+    arguments = [t if t is None or t.dtype == dtype else t.to(dtype) for t in arguments]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
         # A cell that saves nothing but y has nothing to compute again.
         y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, *arguments, lengths, reset)
