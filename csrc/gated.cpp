@@ -201,12 +201,15 @@ class Run : public Again<T> {
 
   T* saved(int64_t t, int64_t rank) const { return p_.saved ? p_.saved + (order_.begin[t] + rank) * p_.saved_row : nullptr; }
 
-  // Behind the values of the cell, in the slots from `slot` on; the scales are in the last cache line.
+  // Behind the values of the cell, in the slots from `slot` on.
   SavedNorm<T> saved_norm(int64_t t, int64_t rank, int slot) const {
     T* save = saved(t, rank);
     if (!save) return {nullptr, nullptr, 0};
-    return {save + (Cell::saves + slot) * padded_, save + p_.saved_row - 64 / sizeof(T) + slot, padded_};
+    return {save + (Cell::saves + slot) * padded_, scales(save) + slot, padded_};
   }
+  // The last cache line of a row: at a the scale of gates [a, b) of W h', at gates + a that of U x; at 1 and 2 the LSTM's mean and
+  // scale of c.
+  T* scales(T* save) const { return save + p_.saved_row - 64 / sizeof(T); }
 
   // What follows from the sums of G gates: the value that the second product reads, or the new state.
   template <int G, bool last>
@@ -245,7 +248,7 @@ class Run : public Again<T> {
         if (f.save) f.save += L;
       }
       if (!last) continue;
-      if (gain_c_) through_norm(H, c, gain_c_.get(), bias_c_.get(), out);
+      if (gain_c_) through_norm(H, c, gain_c_.get(), bias_c_.get(), out, p_.saved ? scales(saved(t, rank)) + 1 : nullptr);
       if (ends && Cell::has_c && !known) end(p_.c, row, part, c, H);
       if (!direct && forget) std::memset(c, 0, padded_ * sizeof(T));
       if (P_) continue;

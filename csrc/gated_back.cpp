@@ -150,13 +150,14 @@ class RunBack : public Gradients<Cell, T> {
   template <int a, int b, class From, class To>
   ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const T* gain, T* ggain, const From& from, const To& to) const {
     if constexpr (a < b) {
-      const T *save = p_.saved + (order_.begin[t] + rank) * p_.saved_row, *scales = save + p_.saved_row - 64 / sizeof(T);
+      const T *save = p_.saved + (order_.begin[t] + rank) * p_.saved_row, *scale = scales(save) + slot + a;
       NormedGate<T> of[b - a];
       for (int i = a; i < b; ++i)
         of[i - a] = {from(i), save + (Cell::saves + slot + i) * padded_, gain + i * wide_, ggain + i * wide_, to(i)};
-      normalise_back(p_.H, scales[slot + a], of);
+      normalise_back(p_.H, *scale, of);
     }
   }
+  const T* scales(const T* save) const { return save + p_.saved_row - 64 / sizeof(T); }
   static ELMAN_INLINE void add(T* to, Vec<T> v, int64_t units) { store_some(to, Vec<T>(load_some(to, units) + v), units); }
 
   // to (+)= g W for the columns of the part
@@ -201,7 +202,7 @@ class RunBack : public Gradients<Cell, T> {
       if (gain_c_) {
         const auto D = [&](int64_t n) { return load<Vec<T>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<T>{}); };
         T* to = work.inner.get();
-        through_norm_back(H, save + Cell::gates * padded_, save + Cell::at_o * padded_, gain_c_.get(), bias_c_.get(), D,
+        through_norm_back(H, save + Cell::gates * padded_, save + Cell::at_o * padded_, scales(save) + 1, gain_c_.get(), bias_c_.get(), D,
                           work.ggain_c.get(), work.gbias_c.get(), to, to + wide_, to + 2 * wide_);
       }
     for (int64_t j = part.left * 2; j < blocks; ++j) {

@@ -65,24 +65,25 @@ ELMAN_INLINE void normalise_back(int64_t H, T scale, const NormedGate<T> (&of)[G
   });
 }
 
-// h = o * tanh(gain * (c - mean) * scale + bias), o given in h. (Neither this nor its way back is inlined: the loop around the
-// plain cell would lose registers to them, and 6 % of its speed.)
+// h = o * tanh(gain * (c - mean) * scale + bias), o given in h; mean and scale go to `save` if it is not null. (Neither this nor
+// its way back is inlined: the loop around the plain cell would lose registers to them, and 6 % of its speed.)
 template <class T>
-__attribute__((noinline)) void through_norm(int64_t H, const T* c, const T* gain, const T* bias, T* h) {
+__attribute__((noinline)) void through_norm(int64_t H, const T* c, const T* gain, const T* bias, T* h, T* save) {
   const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+  if (save) save[0] = m.mean, save[1] = m.scale;
   for (int64_t n = 0; n < H; n += lanes<T>) {
     const Vec<T> v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
     store(h + n, load<Vec<T>>(h + n) * hyperbolic_tangent<T>(fma(v, load<Vec<T>>(gain + n), load<Vec<T>>(bias + n))));
   }
 }
 
-// Its way back, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room for the normalised c.
+// Its way back, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room for the normalised c.
 template <class T, class F>
-__attribute__((noinline)) void through_norm_back(int64_t H, const T* c, const T* o, const T* gain, const T* bias, const F& D, T* ggain,
-                                                 T* gbias, T* tanh_c, T* gc, T* x) {
-  const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
+__attribute__((noinline)) void through_norm_back(int64_t H, const T* c, const T* o, const T* saved, const T* gain, const T* bias,
+                                                 const F& D, T* ggain, T* gbias, T* tanh_c, T* gc, T* x) {
+  const T mean = saved[0], scale = saved[1];
   for (int64_t n = 0; n < H; n += lanes<T>) {
-    const Vec<T> w = load<Vec<T>>(gain + n), v = (load<Vec<T>>(c + n) - m.mean) * m.scale;
+    const Vec<T> w = load<Vec<T>>(gain + n), v = (load<Vec<T>>(c + n) - mean) * scale;
     const Vec<T> now = hyperbolic_tangent<T>(fma(v, w, load<Vec<T>>(bias + n)));
     const Vec<T> e = D(n) * load<Vec<T>>(o + n) * (T(1) - now * now);
     store(ggain + n, fma(e, v, load<Vec<T>>(ggain + n)));
@@ -91,7 +92,7 @@ __attribute__((noinline)) void through_norm_back(int64_t H, const T* c, const T*
     store(x + n, v);
     store(gc + n, Vec<T>(e * w));
   }
-  moments_back<1>(H, m.scale, [&](int64_t n, int) { return load<Vec<T>>(gc + n); },
+  moments_back<1>(H, scale, [&](int64_t n, int) { return load<Vec<T>>(gc + n); },
                   [&](int64_t n, int) { return load<Vec<T>>(x + n); }, [&](int64_t n, int, Vec<T> gs) { store(gc + n, gs); });
 }
 

@@ -89,7 +89,7 @@ struct GatedOptions {
 // null, are the projections themselves, D = gates * H. w is (gates * H, R), gates stacked, or null; R is H unless there is a P.
 // extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
 // saved, if not null, gets what the way back needs, saved_row numbers for each row and step: (values per unit) * (H rounded up
-// to 64 bytes); where W h' or U x is normalised, a value more for each gate of either, and then 64 bytes.
+// to 64 bytes); where W h' or U x is normalised, a value more for each gate of either; where anything is, 64 bytes behind that.
 // kept, if not null, gets the state before steps 0, every, 2 every, ... instead, of each row in the order of their lengths, padded
 // as the loop has it: (T / every rounded up, B, R (+ H for c), both rounded up to 64 bytes). Without it `every` is T.
 template <class Real>

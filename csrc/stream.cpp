@@ -135,7 +135,7 @@ class Step {
           store(z_.get() + at, f.z);
         }
       }
-      if (last && gain_c_) through_norm(H_, c + row * stride_, gain_c_.get(), bias_c_.get(), next_.get() + row * stride_);
+      if (last && gain_c_) through_norm(H_, c + row * stride_, gain_c_.get(), bias_c_.get(), next_.get() + row * stride_, (T*)nullptr);
     }
   }
 

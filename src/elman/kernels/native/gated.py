@@ -161,8 +161,9 @@ def _checked(
 
 def _saved_row(kind: Kind, H: int, options: list[Tensor | None], itemsize: int) -> int:
     """Numbers that the backward pass needs of a row and step, as kernels.h says."""
-    norms = sum(gain is not None for gain in options[2:4])
-    return (kind.saves + norms * kind.gates) * _padded(H, itemsize) + (64 // itemsize if norms else 0)
+    gain, gain_U, gain_c = (gain is not None for gain in options[2:5])
+    values = kind.saves + (gain + gain_U) * kind.gates
+    return values * _padded(H, itemsize) + (64 // itemsize if gain or gain_U or gain_c else 0)
 
 
 def _padded(width: int, itemsize: int) -> int:
