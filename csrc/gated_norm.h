@@ -77,7 +77,8 @@ __attribute__((noinline)) void through_norm(int64_t H, const T* c, const T* gain
   }
 }
 
-// Its way back, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room for the normalised c.
+// Its way back, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room
+// for the normalised c.
 template <class T, class F>
 __attribute__((noinline)) void through_norm_back(int64_t H, const T* c, const T* o, const T* saved, const T* gain, const T* bias,
                                                  const F& D, T* ggain, T* gbias, T* tanh_c, T* gc, T* x) {

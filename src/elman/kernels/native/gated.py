@@ -65,6 +65,8 @@ def gated(
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of gated loop", kind, KINDS)
+    if every is not None and every < 1:
+        raise InputError(f"every is {every}; the state can be kept every 1, 2, 3, ... steps")
     leaves = states.leaves(state)
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
@@ -166,6 +168,15 @@ def _saved_row(kind: Kind, H: int, options: list[Tensor | None], itemsize: int) 
     return values * _padded(H, itemsize) + (64 // itemsize if gain or gain_U or gain_c else 0)
 
 
+def _saved_numbers(
+    kind: Kind, B: int, T: int, H: int, R: int, options: list[Tensor | None], every: int | None, itemsize: int
+) -> int:
+    """All that the backward pass needs, or all that is kept instead."""
+    if every is None:
+        return T * B * _saved_row(kind, H, options, itemsize)
+    return -(-T // every) * B * (_padded(R, itemsize) + (_padded(H, itemsize) if kind.states == 2 else 0))
+
+
 def _padded(width: int, itemsize: int) -> int:
     line = 64 // itemsize
     return (width + line - 1) // line * line
@@ -204,11 +215,7 @@ def _fake(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
     H = _width(KINDS[kind], w, h0)
-    if every is None:
-        numbers = T * B * _saved_row(KINDS[kind], H, options, x.itemsize)
-    else:
-        numbers = -(-T // every) * B * (_padded(R, x.itemsize) + (_padded(H, x.itemsize) if c0 is not None else 0))
-    saved = x.new_empty((numbers if save else 0,))
+    saved = x.new_empty((_saved_numbers(KINDS[kind], B, T, H, R, options, every, x.itemsize) if save else 0,))
     return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
 
 
@@ -220,6 +227,8 @@ def _run_back(
     (B, T, R), facts = y.shape, KINDS[kind]
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
+    numbers = _saved_numbers(facts, B, T, _width(facts, w, h0), R, options, every, y.itemsize)
+    expect("saved", saved, (numbers,), y.dtype)
     U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
     H = _width(facts, w, h0)
     gy, gy_row, gy_time = rows(gy)
