@@ -18,7 +18,7 @@ INSTALL := $(PIP) install --no-build-isolation -c constraints.txt
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/test_laws.py tests/test_conformance.py
-KERNEL_TESTS := tests/kernels tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
+KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
 SANITIZED := build/sanitize
 
 .PHONY: demo test bench sanitize docs clean
