@@ -123,6 +123,20 @@ def test_wherever_rows_or_units_are_divided(
     assert_close(plain[2], ours[2], torch.float64)
 
 
+@pytest.mark.skipif("native" not in kernels.available(), reason="there is one thread in the reference kernels' loop")
+@pytest.mark.parametrize("batch_size", [3, 9], ids=["units divided", "rows divided"])
+@pytest.mark.parametrize(("name", "options"), [("lstm", {}), ("gru", {}), ("gru", {"reset_after": False}), ("mgu", {})])
+def test_threads_do_not_meet_in_the_room_of_a_piece(name: str, options: dict[str, Any], batch_size: int) -> None:
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        plain, ours = pair(CELLS[name](8, 128, **options), torch.float32, 2, batch_size=batch_size, time=150)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(plain[0] + plain[1], ours[0] + ours[1], strict=True))
+
+
 WORDS: dict[str, Callable[[], Core]] = {
     "learned state": lambda: Learned(S),
     "stack": lambda: stack("lstm", S, S, layers=2, residual=True, norm="layer", dropout=0.5),
