@@ -109,9 +109,8 @@ class _Gated(torch.autograd.Function):
             _backward, ctx.kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, ctx.every, gy, gh,
             gc if c0 is not None else None, wanted,
         )  # fmt: skip
-        some = [g if want else None for g, want in zip(found[:5], wanted, strict=True)]
-        theirs = [g if given is not None else None for g, given in zip(found[5:], (h0, c0, *options), strict=True)]
-        return None, None, *some, *theirs, None, None
+        gradients = iter(found)
+        return None, None, *(next(gradients) if need else None for need in _needed(wanted, c0, options)), None, None
 
 
 def _address(x: Tensor | None) -> int:
@@ -237,14 +236,13 @@ def _run_back(
     if x is not None:
         x, x_row, x_time = rows(x)
     outputs = _fake_back(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, every, gy, gh, gc, wanted)
-    ours = [out.data_ptr() if want else 0 for out, want in zip(outputs[:5], wanted, strict=True)]
-    theirs = [out.data_ptr() if given is not None else 0 for out, given in zip(outputs[7:], options, strict=True)]
+    found = iter(outputs)
+    addresses = [next(found).data_ptr() if need else 0 for need in _needed(wanted, c0, options)]
     getattr(_native, "gated_back" + SUFFIX[y.dtype])(
         facts.number, B, T, facts.gates * H if U is None else U.shape[1], H, R, _address(x), x_row, x_time,
         _address(U), _address(b), _address(w), _address(extra), 0 if extra is None else extra.numel(),
         *map(_address, rest), y.data_ptr(), *_saved_or_kept(saved, True, facts, H, options, every, T),
-        gy.data_ptr(), gy_row, gy_time, gh.data_ptr(), _address(gc), *ours, *map(_address, outputs[5:7]), *theirs,
-        torch.get_num_threads(),
+        gy.data_ptr(), gy_row, gy_time, gh.data_ptr(), _address(gc), *addresses, torch.get_num_threads(),
     )  # fmt: skip
     return outputs
 
@@ -254,15 +252,18 @@ def _fake_back(
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
     every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of x, U, b, w, extra (empty where they are not wanted), h0, c0 and the options."""
+    """Gradients of x, U, b, w, extra, h0, c0 and the options: those that are needed."""
     B, T, R = y.shape
     H = _width(KINDS[kind], w, h0)
     N = KINDS[kind].gates * H
     D = N if U is None else U.shape[1]
     shapes: list[tuple[int, ...]] = [(B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H)]
     shapes += [shape for _, shape in option_shapes(KINDS[kind], H, R)]
-    needed = [*wanted, True, c0 is not None, *(given is not None for given in options)]
-    return [y.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needed, strict=True)]
+    return [y.new_empty(shape) for shape, need in zip(shapes, _needed(wanted, c0, options), strict=True) if need]
+
+
+def _needed(wanted: list[bool], c0: Tensor | None, options: list[Tensor | None]) -> list[bool]:
+    return [*wanted, True, c0 is not None, *(given is not None for given in options)]
 
 
 _forward = define(
