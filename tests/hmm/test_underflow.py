@@ -69,3 +69,23 @@ def test_what_cannot_be_is_not_mistaken_for_underflow() -> None:
     x = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0]], dtype=torch.float64)
     half, identity = torch.full((2,), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
     assert expected(x, half, identity, rows((2,))).log_likelihood == -np.inf
+
+
+@KERNELS
+def test_what_lies_before_an_impossible_step_has_the_gradient_it_has_alone(kernel: str) -> None:
+    """With respect to x that is the posterior of the steps before; nothing flows back from a step that cannot be."""
+    T, cut, K = 40, 20, 5
+    rng = np.random.default_rng(0)
+    start, transition, x = rng.dirichlet(np.ones(K)), rng.dirichlet(np.ones(K), K), rng.normal(size=(T, K))
+    _, posterior = in_logs(x[:cut], start, transition)
+    x[cut] = -np.inf
+    given = torch.tensor(x)[None].requires_grad_()
+    first, matrix = torch.tensor(start), torch.tensor(transition)
+    with kernels.use(kernel):
+        y = kernels.hmm_log_prob(
+            given, first, matrix, first[None], torch.tensor([T]), torch.zeros(1, T, dtype=torch.bool)
+        )
+        y.backward(torch.ones_like(y))
+    assert given.grad is not None
+    np.testing.assert_allclose(given.grad[0, :cut], posterior, atol=1e-12)
+    assert not given.grad[0, cut:].any()

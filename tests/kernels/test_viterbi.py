@@ -33,3 +33,12 @@ def test_a_long_path_is_as_probable_as_the_one_in_float64(K: int) -> None:
     lost = probability(best[0], *wide) - probability(path[0], *wide)
     assert 0 <= lost < 0.05
     assert float(score) == pytest.approx(probability(path[0], *wide), rel=1e-6)
+
+
+@pytest.mark.parametrize("K", [2, 5, 17])
+def test_ties_go_to_the_first_state(K: int) -> None:
+    reset = torch.zeros(1, 70, dtype=torch.bool)
+    reset[0, 30] = True
+    uniform = torch.full((K,), 1 / K)
+    path, _ = kernels.viterbi(torch.zeros(1, 70, K), uniform, uniform.expand(K, K), torch.tensor([70]), reset)
+    assert not path.any()
