@@ -158,6 +158,17 @@ def test_words_have_the_same_gradients(name: str, kernel: str, every: int | str)
         assert_close(one, two, torch.float64)
 
 
+def test_a_scan_that_a_subclass_overrides_is_the_one_that_runs() -> None:
+    class Louder(CELLS["gru"]):  # type: ignore[misc, name-defined]
+        def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+            return super()._scan(2 * x, state, lengths, reset)
+
+    torch.manual_seed(0)
+    plain, ours = pair(Louder(S, S), torch.float64)
+    for one, two in zip(plain, ours, strict=True):
+        assert_close(one, two, torch.float64)
+
+
 def test_one_core_in_two_places_gets_both_gradients() -> None:
     torch.manual_seed(0)
     shared = cell("gru", S, S)
