@@ -100,9 +100,9 @@ class Run : public Again<T> {
   // f(state, kept, bytes) for each row of the part that runs at step t, one of those whose state is kept.
   template <class F>
   void exchange(int64_t t, const Part& part, const F& f) {
-    const int64_t first = part.left * L, bytes = (part.right - part.left) * L * sizeof(T), width = padded_h_ + (c_ ? padded_ : 0);
+    const int64_t first = part.left * L, bytes = (part.right - part.left) * L * sizeof(T);
     for (int64_t rank = part.first; rank < std::min(part.end, order_.running[t]); ++rank) {
-      T* kept = p_.kept + (t / p_.every * p_.B + rank) * width;
+      T* kept = kept_state<T>(p_, t, rank, Cell::has_c);
       if (P_) f(h_[t & 1].get() + rank * padded_h_, kept, padded_h_ * sizeof(T));  // then units are never divided
       else f(h_[t & 1].get() + rank * padded_h_ + first, kept + first, bytes);
       if (c_) f(c_.get() + rank * padded_ + first, kept + padded_h_ + first, bytes);
@@ -205,11 +205,8 @@ class Run : public Again<T> {
   SavedNorm<T> saved_norm(int64_t t, int64_t rank, int slot) const {
     T* save = saved(t, rank);
     if (!save) return {nullptr, nullptr, 0};
-    return {save + (Cell::saves + slot) * padded_, scales(save) + slot, padded_};
+    return {save + (Cell::saves + slot) * padded_, saved_scales(save, p_.saved_row) + slot, padded_};
   }
-  // The last cache line of a row: at a the scale of gates [a, b) of W h', at gates + a that of U x; at 1 and 2 the LSTM's mean and
-  // scale of c.
-  T* scales(T* save) const { return save + p_.saved_row - 64 / sizeof(T); }
 
   // What follows from the sums of G gates: the value that the second product reads, or the new state.
   template <int G, bool last>
@@ -248,7 +245,8 @@ class Run : public Again<T> {
         if (f.save) f.save += L;
       }
       if (!last) continue;
-      if (gain_c_) through_norm(H, c, gain_c_.get(), bias_c_.get(), out, p_.saved ? scales(saved(t, rank)) + 1 : nullptr);
+      if (gain_c_)
+        through_norm(H, c, gain_c_.get(), bias_c_.get(), out, p_.saved ? saved_scales(saved(t, rank), p_.saved_row) + 1 : nullptr);
       if (ends && Cell::has_c && !known) end(p_.c, row, part, c, H);
       if (!direct && forget) std::memset(c, 0, padded_ * sizeof(T));
       if (P_) continue;

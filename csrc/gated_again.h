@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels.h"
+#include "product.h"
 #include "rows.h"
 
 namespace elman::ELMAN_NS {
@@ -14,6 +15,12 @@ struct Again {
   // Steps [begin, end) of a part from the state kept before `begin`: fills saved. `together` threads divide the part's units.
   virtual void again(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int together) = 0;
 };
+
+// Where the state of a rank before step t is kept, in a loop or its way back: h, then c.
+template <class T, class Loop>
+auto kept_state(const Loop& p, int64_t t, int64_t rank, bool has_c) {
+  return p.kept + (t / p.every * p.B + rank) * (padded_width<T>(p.R) + (has_c ? padded_width<T>(p.H) : 0));
+}
 
 // `loop` with kept and saved, room for `every` steps, and without y, h and c.
 template <class T>

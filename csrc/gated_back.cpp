@@ -150,14 +150,13 @@ class RunBack : public Gradients<Cell, T> {
   template <int a, int b, class From, class To>
   ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const T* gain, T* ggain, const From& from, const To& to) const {
     if constexpr (a < b) {
-      const T *save = p_.saved + (order_.begin[t] + rank) * p_.saved_row, *scale = scales(save) + slot + a;
+      const T *save = p_.saved + (order_.begin[t] + rank) * p_.saved_row, *scale = saved_scales(save, p_.saved_row) + slot + a;
       NormedGate<T> of[b - a];
       for (int i = a; i < b; ++i)
         of[i - a] = {from(i), save + (Cell::saves + slot + i) * padded_, gain + i * wide_, ggain + i * wide_, to(i)};
       normalise_back(p_.H, *scale, of);
     }
   }
-  const T* scales(const T* save) const { return save + p_.saved_row - 64 / sizeof(T); }
   static ELMAN_INLINE void add(T* to, Vec<T> v, int64_t units) { store_some(to, Vec<T>(load_some(to, units) + v), units); }
 
   // to (+)= g W for the columns of the part
@@ -179,10 +178,7 @@ class RunBack : public Gradients<Cell, T> {
   const T* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = order_.row[rank];
     if (p_.reset[row * p_.T + t]) return nothing_.get();
-    if (again_ && t % p_.every == 0) {
-      const int64_t padded_h = padded_width<T>(p_.R);
-      return p_.kept + (t / p_.every * p_.B + rank) * (padded_h + padded_) + padded_h;
-    }
+    if (again_ && t % p_.every == 0) return kept_state<T>(p_, t, rank, true) + padded_width<T>(p_.R);
     return t == 0 ? p_.c0 + row * p_.H : p_.saved + (order_.begin[t - 1] + rank) * p_.saved_row + (Cell::saves - 1) * padded_;
   }
 
@@ -202,8 +198,8 @@ class RunBack : public Gradients<Cell, T> {
       if (gain_c_) {
         const auto D = [&](int64_t n) { return load<Vec<T>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<T>{}); };
         T* to = work.inner.get();
-        through_norm_back(H, save + Cell::gates * padded_, save + Cell::at_o * padded_, scales(save) + 1, gain_c_.get(), bias_c_.get(), D,
-                          work.ggain_c.get(), work.gbias_c.get(), to, to + wide_, to + 2 * wide_);
+        through_norm_back(H, save + Cell::gates * padded_, save + Cell::at_o * padded_, saved_scales(save, p_.saved_row) + 1,
+                          gain_c_.get(), bias_c_.get(), D, work.ggain_c.get(), work.gbias_c.get(), to, to + wide_, to + 2 * wide_);
       }
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;

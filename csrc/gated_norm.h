@@ -19,6 +19,13 @@ struct SavedNorm {
   int64_t stride;
 };
 
+// The last cache line of what was saved of a row: at a the scale of gates [a, b) of W h', at gates + a that of U x; at 1 and 2 the
+// LSTM's mean and scale of c.
+template <class T>
+ELMAN_INLINE T* saved_scales(T* save, int64_t saved_row) {
+  return save + saved_row - 64 / sizeof(T);
+}
+
 // Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. The gains of
 // a gate are `stride` apart from those of the next.
 template <int a, int b, class T, class At, class From>

@@ -26,14 +26,6 @@ struct Times {
   template <class T> static constexpr T zero = T(0);
 };
 
-template <class T>
-ELMAN_INLINE T sum_lanes(Vec<T> v) {
-  T r = 0;
-#pragma GCC unroll 16
-  for (int i = 0; i < lanes<T>; i += 2) r += v[i] + v[i + 1];
-  return r;
-}
-
 // e^(x - m), 1 at most.
 template <class T>
 ELMAN_INLINE Vec<T> relative(Vec<T> x, T m) {

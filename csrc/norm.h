@@ -8,17 +8,6 @@
 
 namespace elman::ELMAN_NS {
 
-// The sum of all lanes: of halves, of their halves, and so on.
-template <int step, class V, int... I>
-ELMAN_INLINE V fold(V v, std::integer_sequence<int, I...> lanes) {
-  if constexpr (step == 0) return v;
-  else return fold<step / 2>(V(v + shuffle<(I ^ step)...>(v)), lanes);
-}
-template <class T>
-ELMAN_INLINE T sum_of_lanes(Vec<T> v) {
-  return fold<lanes<T> / 2>(v, std::make_integer_sequence<int, lanes<T>>{})[0];
-}
-
 // N sums over units [0, H), each of G functions: f(n, i) is the vector of units n, n + 1, ... of the i-th, G of them for the first
 // sum, G for the second. Lane by lane, then over the lanes; lanes past H do not count.
 template <int N, int G, class T, class F>
@@ -41,7 +30,7 @@ ELMAN_INLINE std::array<T, N> sums_over_units(int64_t H, const F& f) {
   for (int i = 0; i < N; ++i) {
 #pragma GCC unroll 4
     for (int g = 1; g < G; ++g) total[i * G] = total[i * G] + total[i * G + g];
-    sums[i] = sum_of_lanes<T>(total[i * G]);
+    sums[i] = sum_lanes<T>(total[i * G]);
   }
   return sums;
 }

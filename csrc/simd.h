@@ -72,6 +72,17 @@ ELMAN_INLINE V shuffle(V v) {
 #endif
 }
 
+// The sum of all lanes: of halves, of their halves, and so on.
+template <int step, class V, int... I>
+ELMAN_INLINE V fold(V v, std::integer_sequence<int, I...> lanes) {
+  if constexpr (step == 0) return v;
+  else return fold<step / 2>(V(v + shuffle<(I ^ step)...>(v)), lanes);
+}
+template <class T>
+ELMAN_INLINE T sum_lanes(Vec<T> v) {
+  return fold<lanes<T> / 2>(v, std::make_integer_sequence<int, lanes<T>>{})[0];
+}
+
 // [a[first], b[first], a[first + 1], b[first + 1], ...]
 template <int first, class V, int... I>
 ELMAN_INLINE V interleave(V a, V b, std::integer_sequence<int, I...>) {

@@ -130,6 +130,7 @@ def test_logits_take_int64_alone():
     for x in (np.array([0.5, 1]), np.array([0, 1], np.int32)):
         with pytest.raises(InputError, match=r"it needs int64\[2\]"):
             Stream(model(11), 2).logits(x)
+    assert Stream(model(11), 2).logits([0, 1]).shape == (2, 11)  # type: ignore[arg-type]
 
 
 def test_sessions_fork_and_roll_back():

@@ -35,7 +35,6 @@ class Core(nn.Module):
 
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     emits_state: bool = False  # True where y is the first leaf of the state
-    recomputes: bool = False  # True where `_scan` takes `every`: one gated loop, which can compute again what it did
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # the option sets that the conformance table covers
 
     def __init__(self, input_size: int, output_size: int) -> None:

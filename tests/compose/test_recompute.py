@@ -102,7 +102,9 @@ def test_outputs_and_gradients_of_inputs_and_states_have_the_same_bits(
 @pytest.mark.skipif("native" not in kernels.available(), reason="bit for bit is the native kernels' promise")
 @settings(max_examples=60, deadline=None)
 @given(
-    variant=st.sampled_from([(name, options) for name, options in VARIANTS if CELLS[name].recomputes]),
+    variant=st.sampled_from(
+        [variant for variant in VARIANTS if variant[0] in ("elman", "indrnn", "mgu", "gru", "lstm")]
+    ),
     sizes=st.tuples(st.integers(1, 20), st.integers(2, 70), st.integers(1, 9), st.integers(1, 60)),
     every=st.integers(1, 70),
     threads=st.integers(1, 3),

@@ -34,7 +34,6 @@ class Elman(Core):
     """
 
     emits_state = True
-    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "relu"})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "tanh") -> None:

@@ -44,7 +44,6 @@ class GRU(Core):
     """
 
     emits_state = True
-    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"reset_after": False},

@@ -38,7 +38,6 @@ class IndRNN(Core):
     """
 
     emits_state = True
-    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "tanh"}, {"t_max": 50})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "relu", t_max: float | None = None) -> None:

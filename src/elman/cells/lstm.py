@@ -53,7 +53,6 @@ class LSTM(Core):
     """
 
     emits_state = True
-    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"peephole": True},

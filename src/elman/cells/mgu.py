@@ -33,7 +33,6 @@ class MGU(Core):
     """
 
     emits_state = True
-    recomputes = True
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)
 
     def __init__(self, input_size: int, size: int) -> None:

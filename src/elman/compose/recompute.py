@@ -6,6 +6,7 @@ O(sqrt(T)) where every = sqrt(T), for one more forward pass. A cell that is one 
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -61,9 +62,10 @@ class Recompute(Around):
         if not (torch.is_grad_enabled() and wanted and T):
             return self.core._scan(x, state, lengths, reset)
         every = math.ceil(math.sqrt(T)) if self.every == "auto" else int(self.every)
-        if _in_one_loop(self.core) and kernels.native_for(x, *leaves, *weights.values()):
-            one_loop: Any = self.core._scan
-            return one_loop(x, state, lengths, reset, every)
+        scan: Any = self.core._scan
+        # A cell that is one gated loop takes `every`, and does all this inside it.
+        if "every" in inspect.signature(scan).parameters and kernels.native_for(x, *leaves, *weights.values()):
+            return scan(x, state, lengths, reset, every)
         device = x.device.type
         draws = any(part.training and isinstance(part, Dropout | WeightDrop) for part in self.core.modules())
         pieces = _Pieces(
@@ -221,12 +223,6 @@ def _arriving(outputs: list[Tensor], gradients: list[Tensor | None]) -> tuple[li
 def _set_random(drawn: tuple[Tensor, Any, Any]) -> None:
     torch.set_rng_state(drawn[0])
     set_device_states(*drawn[1:])
-
-
-def _in_one_loop(core: Core) -> bool:
-    """Whether the core's `_scan` is that of a class that says so: one that overrides it may not know of `every`."""
-    owner = next(class_ for class_ in type(core).__mro__ if "_scan" in vars(class_))
-    return bool(vars(owner).get("recomputes", False))
 
 
 def _rebuilt(state: State, leaves: list[Tensor]) -> Any:

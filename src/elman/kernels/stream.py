@@ -249,6 +249,7 @@ class Stream:
 
     def logits(self, symbols: np.ndarray) -> np.ndarray:
         """The same for a model that ends in a softmax: int64 (B,) to the logits (B, V), if possible without Torch."""
+        symbols = np.asarray(symbols)
         if symbols.dtype != np.int64:  # 0.5 is not the symbol 0
             given = f"{symbols.dtype}{list(symbols.shape)}"
             raise InputError(f"logits was given {given}; it needs int64[{self.batch_size}]")

@@ -226,10 +226,9 @@ def _run_back(
     (B, T, R), facts = y.shape, KINDS[kind]
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    numbers = _saved_numbers(facts, B, T, _width(facts, w, h0), R, options, every, y.itemsize)
-    expect("saved", saved, (numbers,), y.dtype)
     U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
     H = _width(facts, w, h0)
+    expect("saved", saved, (_saved_numbers(facts, B, T, H, R, options, every, y.itemsize),), y.dtype)
     gy, gy_row, gy_time = rows(gy)
     y, gh, gc = y.contiguous(), gh.contiguous(), None if gc is None else gc.contiguous()
     x_row = x_time = 0
