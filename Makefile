@@ -2,6 +2,7 @@
 #   make demo      look at it: what is installed, the conformance table, a language model trained against its baselines
 #   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
 #   make bench     the kernels against other libraries
+#   make bench-guard  whether anything is slower than it was, in under three minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make docs      write the tables in README.md and docs/conformance.md again
 #   make clean     remove what the others made
@@ -21,7 +22,7 @@ LAW_SUITE := tests/test_laws.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
 SANITIZED := build/sanitize
 
-.PHONY: demo test bench sanitize docs clean
+.PHONY: demo test bench bench-guard sanitize docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -38,6 +39,9 @@ test: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels
+
+bench-guard: $(VENV)/installed-dev
+	$(BIN)/python -m bench.guard
 
 docs: $(VENV)/installed
 	$(BIN)/elman laws --json | $(BIN)/python docs/tables.py

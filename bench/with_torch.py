@@ -15,7 +15,8 @@ MODULES = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
-    return {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product}[case["family"]](case)
+    families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
+    return families[case["family"]](case)
 
 
 def module(case: dict[str, Any], arrays: dict[str, inputs.Array], bidirectional: bool = False) -> nn.RNNBase:
@@ -105,6 +106,13 @@ def _product(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.product(case["M"], case["K"], case["N"])
     x, w = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["w"])
     return inferred(lambda x: F.linear(x, w), x), named(["y"])
+
+
+def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    """One step from a state of zeros, as Stream's first one."""
+    arrays = inputs.gated(case["cell"], case["B"], 1, case["D"], case["K"])
+    layer, x = module(case, arrays), torch.from_numpy(arrays["x"])
+    return inferred(lambda x: layer(x)[0], x), lambda results: {"y": results[0][0].numpy()}
 
 
 def _scan(case: dict[str, Any]) -> tuple[Run, Outputs]:
