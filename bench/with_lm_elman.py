@@ -8,12 +8,10 @@ import torch
 from bench import lm_inputs
 from bench.worker import Outputs, Run
 from elman.data import Streams
-from elman.training.checkpoint import Advance
-from elman.training.distributed import Ranks
+from elman.tasks.lm import LanguageModelTask
 from elman.training.loop import Run as Training
 from elman.training.loop import _gradients, _update
 from elman.training.optim import OptimConfig, Schedule, optimiser
-from elman.training.record import Recorder
 from elman.training.unit import Unit
 
 
@@ -24,10 +22,8 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 def _train(case: dict[str, Any]) -> tuple[Run, Outputs]:
     model, config = lm_inputs.language_model(case["cell"]).model.train(), OptimConfig()
-    run = Training(
-        Unit(model), Streams(lm_inputs.text(), case["B"], case["T"]), optimiser(config, model), Schedule(config, 1000),
-        model.init_state(case["B"]), Advance(), Recorder(None), Ranks(), lambda step: {}, lambda name, run: None,
-    )  # fmt: skip
+    streams = Streams(lm_inputs.text(), case["B"], case["T"])
+    run = Training(Unit(LanguageModelTask(), model), streams, optimiser(config, model), Schedule(config, 1000))
 
     def step() -> float:
         loss, count = _gradients(run, 1)

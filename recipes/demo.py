@@ -10,38 +10,37 @@ import elman
 from elman.cli.output import print_table
 from elman.data import DataConfig, open_splits
 from elman.errors import MissingExtraError
-from elman.tasks.language_model import ModelConfig
+from elman.tables import Table
+from elman.tasks import lm, markov
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
 OUT = Path("runs/demo")
 DATA = DataConfig(train="embedded", batch_size=32, window=64)
-MODELS = {
-    "markov, 5 characters": (ModelConfig(cell="markov", order=5), 1),
-    "window of 5 characters": (ModelConfig(cell="window", size=256, layers=1, embedding_size=32), 1000),
-    "gru, 2 x 256": (ModelConfig(cell="gru", size=256, layers=2, embedding_size=64, dropout=0.1), 2000),
+NETWORKS = {
+    "window of 5 characters": (lm.ModelConfig(cell="window", size=256, layers=1, embedding_size=32), 1000),
+    "gru, 2 x 256": (lm.ModelConfig(cell="gru", size=256, layers=2, embedding_size=64, dropout=0.1), 2000),
 }
 
 
+def network(name: str, out: str) -> lm.RunConfig:
+    model, steps = NETWORKS[name]
+    training = TrainingConfig(steps=steps, evaluate_every=250, checkpoint_every=100)
+    return lm.RunConfig(data=DATA, model=model, optim=OptimConfig(lr=0.004), training=training, out=out, resume="auto")
+
+
 def main() -> None:
+    counted = markov.RunConfig(data=DATA, model=markov.ModelConfig(order=5), out=str(OUT / "0"), resume="auto")
+    configs = {"markov, 5 characters": counted, **{n: network(n, str(OUT / str(i))) for i, n in enumerate(NETWORKS, 1)}}
     rows, histories = [], {}
     test = open_splits(DATA).test
-    for number, (name, (model, steps)) in enumerate(MODELS.items()):
-        training = TrainingConfig(steps=steps, evaluate_every=250, checkpoint_every=100)
-        config = elman.RunConfig(
-            data=DATA,
-            model=model,
-            optim=OptimConfig(lr=0.004),
-            training=training,
-            out=str(OUT / f"{number}"),
-            resume="auto",
-        )
+    for name, config in configs.items():
         print(f"Training: {name}", flush=True)
-        lm, histories[name] = elman.train(config)
-        score = lm.evaluate(test)
+        model, histories[name] = elman.train(config)
+        score = model.evaluate(test)
         rows.append((name, f"{score.bits_per_character:.3f}", f"{score.perplexity:.2f}"))
-    print_table("On text that no model has seen", ("model", "bits per character", "perplexity"), rows)
-    print("\nA sample of the GRU:\n\nThe " + lm.generate("The ", max_new_tokens=400, temperature=0.7, seed=1))
+    print_table(Table("On text that no model has seen", ("model", "bits per character", "perplexity"), rows))
+    print("\nA sample of the GRU:\n\nThe " + model.generate("The ", max_new_tokens=400, temperature=0.7, seed=1))
     print(f"\nThe learning curve is in {plot(histories)}.")
 
 

@@ -13,8 +13,11 @@ import torch
 from elman import run as runs
 from elman.data import DataConfig, open_splits
 from elman.errors import FileError, InputError, MissingExtraError, TrainingError
-from elman.run import RunConfig, load, train
-from elman.tasks.language_model import LanguageModel, ModelConfig
+from elman.run import load, train
+from elman.tasks import markov
+from elman.tasks.lm import LanguageModel, ModelConfig, RunConfig
+from elman.tasks.text import PreviewConfig
+from elman.training import loop
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -34,13 +37,28 @@ def config(tmp_path):
         data=DataConfig(train=str(tmp_path / "text.txt"), batch_size=4, window=8),
         model=ModelConfig(size=8, layers=2, dropout=0.2, readout_dropout=0.1),
         optim=OptimConfig(lr=0.02, warmup=2),
-        training=TrainingConfig(steps=12, log_every=2, evaluate_every=5, sample_tokens=5),
+        training=TrainingConfig(
+            steps=12,
+            log_every=2,
+            evaluate_every=5,
+        ),
+        preview=PreviewConfig(tokens=5),
         out=str(tmp_path / "run"),
     )
 
 
+def counting(config, order):
+    """The same run with a Markov model."""
+    same = {name: getattr(config, name) for name in ("data", "preview", "out", "resume", "seed")}
+    return markov.RunConfig(model=markov.ModelConfig(order), **same)
+
+
 def changed(config, **parts):
-    return replace(config, **{name: replace(getattr(config, name), **values) for name, values in parts.items()})
+    new = {
+        name: replace(getattr(config, name), **values) if isinstance(values, dict) else values
+        for name, values in parts.items()
+    }
+    return replace(config, **new)
 
 
 def same_files(a, b, names=("metrics.jsonl", "samples.txt", "last/model.safetensors", "best/model.safetensors")):
@@ -74,7 +92,7 @@ def test_a_run_that_is_interrupted_anywhere_gives_the_same_bytes(config, tmp_pat
     train(config)
     other = replace(config, out=str(tmp_path / "other"), resume="auto")
     stop_at = iter([3, 4, 9])
-    original = runs.turn
+    original = loop.train
 
     def stopping(run, training, optim):
         at = next(stop_at, None)
@@ -88,7 +106,7 @@ def test_a_run_that_is_interrupted_anywhere_gives_the_same_bytes(config, tmp_pat
         run.unit.forward = counted
         original(run, training, optim)
 
-    monkeypatch.setattr(runs, "turn", stopping)
+    monkeypatch.setattr(loop, "train", stopping)
     for _ in range(3):
         with pytest.raises(Interrupted, match=r"stopped after step.*--resume auto") as stop:
             train(other)
@@ -111,7 +129,7 @@ def test_a_run_is_never_overwritten_or_changed_unasked(config):
     with pytest.raises(InputError, match=r"optim\.lr = 0\.02, not 0\.5"):
         train(replace(changed(config, optim={"lr": 0.5}), resume="auto"))
     Path(config.data.train).write_text(TEXT + "more")
-    with pytest.raises(InputError, match=r"was started with another text: what data\.t"):
+    with pytest.raises(InputError, match=r"was started with other data: what data\.t"):
         train(replace(config, resume="auto"))
 
 
@@ -203,8 +221,8 @@ def test_lines_and_words_train_too(config):
 
 
 def test_the_markov_model_is_fitted_by_the_same_verb(config):
-    lm, history = train(changed(config, model={"cell": "markov", "order": 4}))
-    assert history[0]["valid"] < 0.3  # the text repeats itself
+    lm, history = train(counting(config, 4))
+    assert history[1]["valid"] < 0.3  # the text repeats itself
     assert (
         "the mat" in lm.generate("the m", max_new_tokens=60, seed=1) or lm.generate("the c", max_new_tokens=2) == "at"
     )
@@ -226,9 +244,10 @@ def test_the_markov_model_is_fitted_by_the_same_verb(config):
         (TEXT, {"model": {"readout_dropout": 1.5}}, "probability 1.5"),
         (TEXT, {"model": {"embedding_dropout": -0.1}}, "probability -0.1"),
         (TEXT, {"model": {"readout_dropout": 2.0, "cutoffs": [4]}}, "probability 2.0"),
-        (TEXT, {"training": {"sample_prompt": "Zebra"}}, r"training\.sample_prompt cannot be used.*'Z'"),
-        (TEXT, {"training": {"sample_prompt": "Zebra"}, "model": {"cell": "markov"}}, r"training\.sample_prompt"),
-        (TEXT, {"training": {"sample_tokens": -1}}, r"training\.sample_tokens is -1"),
+        (TEXT, {"preview": {"prompt": "Zebra"}}, r"preview\.prompt cannot be used.*'Z'"),
+        (TEXT, {"model": {"cell": "markov"}}, "a task of its own: elman train --task markov"),
+        (TEXT, {"device": "cuda"}, "trained on the CPU"),
+        (TEXT, {"preview": {"tokens": -1}}, r"preview\.tokens is -1"),
         (TEXT, {"training": {"patience": -1}}, r"training\.patience is -1"),
         (TEXT, {"training": {"checkpoint_every": -1}}, r"training\.checkpoint_every is -1"),
         (TEXT, {"optim": {"betas": (2.0, 3.0)}}, r"optim\.betas"),
@@ -289,7 +308,7 @@ def test_a_broken_checkpoint_is_refused(config):
     "change",
     [
         {"advance": None}, {"advance": {}}, {"schedule": "x"}, {"schedule": None}, {"lengths": [1]}, {"lengths": None},
-        {"lengths": {"metrics.jsonl": "x"}}, {"config": None}, {"config": "x"}, {"version": "x"}, {"format": "tar"},
+        {"lengths": {"metrics.jsonl": "x"}}, {"identity": None}, {"identity": "x"}, {"version": "x"}, {"format": "tar"},
         {"version": 99},
     ],
     ids=str,
@@ -304,7 +323,7 @@ def test_a_foreign_checkpoint_is_refused(config, change):
 
 
 def test_a_markov_model_is_not_counted_again_unasked(config, tmp_path):
-    config = replace(changed(config, model={"cell": "markov", "order": 2}), resume="auto")
+    config = replace(counting(config, 2), resume="auto")
     train(config)
     before = (Path(config.out) / "best" / "model.safetensors").read_bytes()
     train(config)
@@ -317,7 +336,7 @@ def test_a_markov_model_is_not_counted_again_unasked(config, tmp_path):
 
 
 def test_a_saved_model_takes_no_folder_that_holds_something_else(config, tmp_path, monkeypatch):
-    lm, _ = train(changed(config, model={"cell": "markov", "order": 1}))
+    lm, _ = train(counting(config, 1))
     lm.save(tmp_path / "model")
     lm.save(tmp_path / "model")
     with pytest.raises(FileError, match="would be lost"):
@@ -337,6 +356,6 @@ def test_training_in_a_thread_needs_no_signals(config):
 
 
 def test_the_loop_fits_one_screen():
-    source = Path(runs.turn.__code__.co_filename).read_text()
+    source = Path(loop.train.__code__.co_filename).read_text()
     start = source.index("def train(")
     assert source[start : source.index("\ndef ", start + 1)].count("\n") < 50

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from elman.errors import ElmanError
     from elman.kernels.stream import Stream
     from elman.model import SequenceModel
-    from elman.run import RunConfig, load, train
-    from elman.tasks.language_model import LanguageModel
+    from elman.run import load, train
+    from elman.tasks.lm import LanguageModel, RunConfig
 
 __version__ = "0.1.0"
 
@@ -53,8 +53,8 @@ _NAMES = {
     "errors": ("ElmanError",),
     "kernels.stream": ("Stream",),
     "model": ("SequenceModel",),
-    "run": ("RunConfig", "load", "train"),
-    "tasks.language_model": ("LanguageModel",),
+    "run": ("load", "train"),
+    "tasks.lm": ("LanguageModel", "RunConfig"),
 }  # fmt: skip
 _HOME = {name: f"elman.{module}" for module, names in _NAMES.items() for name in names}
 

@@ -18,6 +18,9 @@ from torch import Tensor
 
 from elman.errors import FileError
 
+MODEL = "elman-model"  # what model.json is
+MODEL_VERSION = 2
+
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
     """Replace the folder `path` by one that `fill` has filled. A folder that holds anything else is left alone."""
@@ -54,6 +57,16 @@ def find(path: Path) -> Path | None:
     """The folder `path`; or the one before it, if the process died between the two renames; or None."""
     path = path.absolute()  # `.` has no name
     return next((folder for folder in (path, _old(path)) if folder.is_dir()), None)
+
+
+def write_model_json(folder: Path, task: str, content: dict[str, Any]) -> None:
+    """Write model.json: the task of a model, and what else is needed to build it."""
+    write_json(folder / "model.json", MODEL, MODEL_VERSION, {"task": task, **content})
+
+
+def read_model_json(folder: Path) -> dict[str, Any]:
+    """Read model.json, of this version or an earlier one."""
+    return read_json(folder / "model.json", MODEL, MODEL_VERSION)
 
 
 def write_json(path: Path, kind: str, version: int, content: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import elman
 from elman.cli import main
 from elman.data import open_text
 from elman.hmm import GaussianHMM, PoissonHMM
-from elman.tasks.language_model import ModelConfig
+from elman.tasks import markov
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -58,10 +58,10 @@ def test_the_verbs_together(here, capfd):
     posteriors = np.loadtxt("states.csv", delimiter=",", skiprows=1)
     np.testing.assert_allclose(posteriors[:, 3:], model.predict_proba(found.X, [60, 60]), atol=1e-5)
 
-    assert main(["generate", "run", "--max_new_tokens", "5", "--seed", "3"]) == 0
+    assert main(["generate", "run", "--observations", "5", "--seed", "3"]) == 0
     drawn = capfd.readouterr().out
     assert drawn.splitlines()[0] == "x,y" and len(drawn.splitlines()) == 6
-    assert main(["generate", "run", "--max_new_tokens", "5", "--seed", "3", "--json"]) == 0
+    assert main(["generate", "run", "--observations", "5", "--seed", "3", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["text"] == drawn.rstrip("\n")
 
     assert main(["train", "--out", "run", "--resume", "auto"]) == 0  # done: it has its own config, and its table
@@ -123,7 +123,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(here, capfd, arguments, 
 
 def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
     assert main([*TRAIN]) == 0
-    elman.train(elman.RunConfig(model=ModelConfig(cell="markov", order=1), out="lm"))
+    elman.train(markov.RunConfig(model=markov.ModelConfig(order=1), out="lm"))
     (here / "three.csv").write_text("1,2,3\n")
     (here / "states.csv").write_text("")
     (here / "broken").mkdir()
@@ -136,11 +136,10 @@ def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
         (["predict", "run", "a.csv", "--out", "no/where.csv"], "cannot write"),
         (["predict", "run", "a.csv", "--out", "a.csv/below.csv"], "cannot write"),
         (["predict", "run", "three.csv", "--out", "new.csv"], "3 features"),
-        (["predict", "lm", "a.csv"], "no hidden Markov model"),
+        (["predict", "lm", "a.csv"], "it answers `elman generate`, `elman evaluate`"),
         (["predict", "nothing", "a.csv"], "no folder nothing"),
         (["evaluate", "broken", "a.csv"], "truncated"),
-        (["generate", "run", "--temperature", "0.5"], "--temperature is for language models"),
-        (["generate", "run", "--max_new_tokens", "0"], "at least 1"),
+        (["generate", "run", "--observations", "0"], "at least 1"),
         (["train", "--out", "run", "--resume", "auto", "--seed", "1"], "seed = 0, not 1"),
     ):
         assert main(arguments) == 2, arguments

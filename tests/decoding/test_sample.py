@@ -7,7 +7,7 @@ from elman import state as states
 from elman.decoding.sample import Carried, Sampler, Sampling, _Scanned, _Streamed, generator
 from elman.distributions import Categorical
 from elman.errors import InputError
-from elman.tasks.language_model import ModelConfig, build
+from elman.tasks.lm import ModelConfig, build
 
 P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 NONE = np.zeros(5, dtype=bool)

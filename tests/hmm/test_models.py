@@ -107,7 +107,7 @@ def test_a_batch_of_all_sequences_is_one_step_of_plain_adam() -> None:
     optimiser = torch.optim.Adam(module.parameters(), lr=0.1)
     for _ in range(5):
         optimiser.zero_grad()
-        (-(module.log_prob(data, where).sum() + module.log_prior(Priors())) / len(data)).backward()
+        (-(module.log_prob(where.pack(data), where).sum() + module.log_prior(Priors())) / len(data)).backward()
         optimiser.step()
     quietly(
         lambda: model.set_params(method="adam", init_params="", n_iter=5, learning_rate=0.1, tol=0.0).fit(X2, lengths)

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elman import markov
 from elman.errors import InputError
-from elman.tasks import markov
-from elman.tasks.markov import Markov
+from elman.markov import Markov
 
 V = 4
 

@@ -10,7 +10,7 @@ import pytest
 
 from elman.errors import FileError, MissingExtraError
 from elman.training.optim import OptimConfig
-from elman.training.record import Recorder, begin, read_metrics
+from elman.training.record import Preview, Recorder, begin, read_metrics
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no disk that is always full")
@@ -20,7 +20,7 @@ def test_a_full_disk_is_one_clear_message(tmp_path: Path, name: str) -> None:
     recorder = Recorder(tmp_path)
     with pytest.raises(FileError, match=r"No space left on device.* Free some space; the last checkpoint is as it was"):
         recorder.metrics(1, loss=1.0)
-        recorder.sample(1, "text")
+        recorder.preview(1, Preview("text"))
     recorder.close()  # and says nothing more
 
 
@@ -29,7 +29,7 @@ def test_what_a_resumed_run_cuts_back(tmp_path: Path) -> None:
     recorder.metrics(1, loss=3.0)
     lengths = recorder.flush()
     recorder.metrics(2, loss=2.0)
-    recorder.sample(2, "text")
+    recorder.preview(2, Preview("text"))
     recorder.close()
     recorder = Recorder(tmp_path, lengths, step=1)
     recorder.metrics(2, loss=1.0)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from elman import __version__
 from elman.cli.output import brief, print_json, print_table
+from elman.tables import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -276,12 +277,12 @@ def _cpuinfo() -> dict[str, str]:
 def _print(report: dict[str, Any]) -> None:
     for title in ("versions", "machine", "kernels"):
         facts = [(name.replace("_", " "), _text(value)) for name, value in report[title].items()]
-        print_table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value])
+        print_table(Table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value]))
     if report["kernels"]["why_not_native"]:
         print(f"The native kernels do not run: {report['kernels']['why_not_native']}. {_remedy()}")
     rows = [(c["kernel"], c["dtype"], c["runs_on"], brief(c["worst_error"]), _result(c)) for c in report["checks"]]
     header = ("kernel", "dtype", "runs on", "worst error", "result")
-    print_table("Kernels in use against the reference in double precision, gradients included", header, rows)
+    print_table(Table("Kernels in use against the reference in double precision, gradients included", header, rows))
 
 
 def _text(value: object) -> str:

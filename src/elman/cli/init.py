@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from elman.errors import UnknownNameError
-
 
 def run(arguments: Sequence[str]) -> int:
     """Print the config of a task."""
-    from elman.run import CONFIGS
-    from elman.training.record import render
+    from elman.config import render
+    from elman.tasks import TASKS, find
 
-    parser = argparse.ArgumentParser(prog="elman init", description="Print a complete config: elman init lm > run.yaml")
-    parser.add_argument("task", metavar="TASK", help="lm: a language model; hmm: a hidden Markov model")
-    task = parser.parse_args(arguments).task
-    if task not in CONFIGS:
-        raise UnknownNameError("task", task, CONFIGS)
-    print(render(CONFIGS[task]()), end="")
+    titles = "; ".join(f"{name}: {task.title}" for name, task in TASKS.items())
+    parser = argparse.ArgumentParser(
+        prog="elman init", description="Print a complete config: elman init TASK > run.yaml"
+    )
+    parser.add_argument("task", metavar="TASK", help=titles)
+    print(render(find(parser.parse_args(arguments).task).Config()), end="")
     return 0

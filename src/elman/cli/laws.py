@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from elman.cli.output import brief, print_json, print_table, track
+from elman.cli.output import brief, print_json, print_table
 from elman.errors import UnknownNameError
+from elman.progress import track
+from elman.tables import Table
 
 if TYPE_CHECKING:
     from elman.laws import Row
@@ -42,7 +44,7 @@ def check(cells: Sequence[str], kernels: Sequence[str]) -> list[Row]:
         if cell not in CELLS:
             raise UnknownNameError("cell", cell, CELLS)
     jobs = [(cell, kernel) for cell in cells or CELLS for kernel in kernels or available()]
-    return [row for cell, kernel in track(jobs, "checking laws") for row in laws.rows([cell], [kernel])]
+    return [row for cell, kernel in track(jobs, "checking laws", "cells") for row in laws.rows([cell], [kernel])]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,11 +77,8 @@ def _print(rows: Sequence[Row]) -> None:
         line = lines.setdefault((row.cell, _options(row.options), row.kernels), {})
         line[row.law] = f"{'' if row.ok else 'FAIL '}{brief(row.worst_error)}"
     header = ("cell", "options", "kernels", *map(str, TITLES))
-    print_table(
-        "The worst error of each law",
-        header,
-        [(*key, *(line.get(law, "-") for law in TITLES)) for key, line in lines.items()],
-    )
+    cells = [(*key, *(line.get(law, "-") for law in TITLES)) for key, line in lines.items()]
+    print_table(Table("The worst error of each law", header, cells))
     for law, title in TITLES.items():
         print(f"{law}. {title}")
     failed = sum(not row.ok for row in rows)

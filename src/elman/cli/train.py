@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import os
 import re
@@ -11,78 +12,63 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from elman.errors import FileError, InputError, UnknownNameError
+from elman.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from elman.run import HMMRunConfig, RunConfig
+    from jsonargparse import ArgumentParser
+
+    from elman.tasks.task import Settings
 
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 128 plus the signal if it was asked to stop."""
+    from elman import tasks
+    from elman.cli.output import print_table
     from elman.run import train
     from elman.training.interrupt import Interrupted
 
-    config = read_config(arguments)
+    settings = read_config(arguments)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **_: print(f"elman: warning: {message}", file=sys.stderr)
-            model, _ = train(config)
+            face, _ = train(settings)
     except Interrupted as stop:
         print(f"elman: {stop}", file=sys.stderr)
         return stop.exit_code
-    if config.task == "hmm":
-        _report(model)
     if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
-        print(f"The model is in {config.out}. Try: elman generate {config.out}", file=sys.stderr)
+        for table in face.describe():
+            print_table(table)
+        verb = next(iter(tasks.find(settings.task).verbs))
+        print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}", file=sys.stderr)
     return 0
 
 
-def _report(model: Any) -> None:
-    from elman.cli.output import print_table
-    from elman.tasks.hidden_markov import tables
-
-    for table in tables(model):
-        print_table(*table)
-
-
-def read_config(arguments: Sequence[str]) -> RunConfig | HMMRunConfig:
+def read_config(arguments: Sequence[str]) -> Settings:
     """The config that a command line describes. A run that goes on needs no --config: it has its own."""
-    from elman.run import CONFIGS
+    from elman import config, tasks
 
-    task = _task(arguments)
-    if task not in CONFIGS:
-        raise UnknownNameError("task", task, CONFIGS)
-    parser = _parser(CONFIGS[task])
-    given = _parse(parser, arguments)
-    own = Path(given.out) / "config.yaml"
-    if given.resume == "auto" and given.config is None and own.exists():
-        given = _parse(parser, ["--config", str(own), *arguments])
-    return _instance(parser, CONFIGS[task], given)
+    named = _named(arguments)
+    default = next(iter(tasks.TASKS))
+    path = named.config
+    if path is None and named.resume == "auto":
+        own = Path(named.out or tasks.find(named.task or default).Config().out) / config.NAME
+        if own.exists():
+            path, arguments = str(own), ["--config", str(own), *arguments]
+    settings = config.read(Path(path)) if path else {}
+    task = tasks.find(named.task or str(settings.get("task", default)))
+    parser = _parser(task.Config)
+    return _instance(parser, task.Config, _parse(parser, arguments))
 
 
-def _task(arguments: Sequence[str]) -> str:
-    """What is trained, which decides what else may be said: from --task, from the config, or from the run in --out."""
-    import argparse
-
+def _named(arguments: Sequence[str]) -> argparse.Namespace:
+    """What must be known before the rest can be read: the task decides which settings there are."""
     parser = argparse.ArgumentParser(prog="elman train", add_help=False, allow_abbrev=False, exit_on_error=False)
     for name in ("--task", "--config", "--out", "--resume"):
         parser.add_argument(name, nargs="?")
-    given = parser.parse_known_args(arguments)[0]
-    own = Path(given.out or "") / "config.yaml"
-    config = given.config or (own if given.resume == "auto" and given.out and own.exists() else None)
-    return given.task or (_task_of(Path(config)) if config else None) or "lm"
+    return parser.parse_known_args(arguments)[0]
 
 
-def _task_of(config: Path) -> str | None:
-    """The task that a config names; what is wrong with the rest of it, the real parser says better."""
-    try:
-        found = re.search(r"^task:\s*[\"']?([\w-]+)", config.read_text(encoding="utf-8"), re.MULTILINE)
-    except (OSError, ValueError):
-        return None
-    return found[1] if found else None
-
-
-def _parse(parser: Any, arguments: Sequence[str]) -> Any:
+def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Any:
     from jsonargparse import ArgumentError
 
     try:
@@ -93,31 +79,32 @@ def _parse(parser: Any, arguments: Sequence[str]) -> Any:
         raise FileError(f"cannot read the config: {error}") from error
 
 
-def _parser(config: type[RunConfig] | type[HMMRunConfig]) -> Any:
+def _parser(config: type) -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
+    from elman.tasks import TASKS
+
+    settings = "; ".join(f"`elman train --task {name} --help` for {task.title}" for name, task in TASKS.items())
     parser = ArgumentParser(
         prog="elman train",
         exit_on_error=False,
         allow_abbrev=False,
-        description="Train a model. `elman init lm` or `elman init hmm` writes a config to begin with; "
-        "`elman train --task hmm --help` shows the settings of a hidden Markov model.",
+        description=f"Train a model. `elman init TASK` writes a config to begin with. Settings: {settings}.",
     )
     parser.add_argument("--config", action="config", help="a YAML file; what stands on the command line goes before it")
     parser.add_class_arguments(config, as_group=False)
     return parser
 
 
-def _instance(parser: Any, config: Any, given: Any) -> RunConfig | HMMRunConfig:
+def _instance(parser: ArgumentParser, config: type, given: Any) -> Any:
     try:
         parts = vars(parser.instantiate(given))
     except TypeError as error:
-        raise InputError(f"a section of the config (data, model, ...) is no mapping: {error}") from error
-    built: RunConfig | HMMRunConfig = config(**{name: value for name, value in parts.items() if name != "config"})
-    return built
+        raise InputError(f"a section of the config (data, model, ...) is not a mapping: {error}") from error
+    return config(**{name: value for name, value in parts.items() if name != "config"})
 
 
-def _explained(message: str, parser: Any) -> str:
+def _explained(message: str, parser: ArgumentParser) -> str:
     """What jsonargparse says, and the nearest setting if one was named that does not exist."""
     unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|Option '([\w.]+)'|--([\w.]+)", message)
     named = ".".join(part for part in unknown.groups() if part) if unknown else ""

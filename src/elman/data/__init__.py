@@ -1,12 +1,13 @@
 """From text to batches: sources, vocabularies, the encoded cache, windows."""
 
+from elman.data.batches import Batch, Batches, ExampleBatches, Examples, Position, Shuffled, padded
 from elman.data.cache import Encoded, encode
 from elman.data.config import DataConfig, Splits, open_splits
 from elman.data.text import Text, open_text
 from elman.data.vocabulary import VOCABULARIES, Vocabulary
-from elman.data.windows import Batch, Position, Streams, lanes
+from elman.data.windows import Streams, lanes
 
 __all__ = [
-    "VOCABULARIES", "Batch", "DataConfig", "Encoded", "Position", "Splits", "Streams", "Text", "Vocabulary", "encode",
-    "lanes", "open_splits", "open_text",
+    "VOCABULARIES", "Batch", "Batches", "DataConfig", "Encoded", "ExampleBatches", "Examples", "Position", "Shuffled",
+    "Splits", "Streams", "Text", "Vocabulary", "encode", "lanes", "open_splits", "open_text", "padded",
 ]  # fmt: skip

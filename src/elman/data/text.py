@@ -16,12 +16,12 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import IO
 
-from elman.data.progress import Waiting
 from elman.errors import FileError, InputError, UnknownNameError
+from elman.progress import Waiting
 
 CHUNK = 1 << 20
 ERRORS = ("strict", "replace", "surrogateescape")  # an error; U+FFFD; kept byte for byte, for byte vocabularies
@@ -44,6 +44,7 @@ class Text:
     errors: str = "strict"
     start: int = 0
     stop: int | None = None
+    whole: Text | None = None  # what it was cut from
 
     def pieces(self, doing: str = "reading the text") -> Iterator[tuple[int, str]]:
         """The number of the source and some of its characters, in order; a source without characters is left out.
@@ -66,12 +67,24 @@ class Text:
         sizes = [source.size for source in self.sources if source.size is not None]
         return sum(sizes) if len(sizes) == len(self.sources) else None
 
-    def cut(self, start: int, stop: int | None) -> Text:
+    def cut(self, start: int, stop: int) -> Text:
         """Some of the characters of a whole text."""
-        return replace(self, start=start, stop=stop)
+        return replace(self, start=start, stop=stop, whole=self)
 
     def measure(self) -> tuple[str, int]:
-        """A fingerprint of the characters and of where each source ends; the number of characters."""
+        """A fingerprint of the characters and of where each source ends; the number of characters.
+
+        A text is read once for this: what was cut from it has the fingerprint of the whole, and from where to where.
+        """
+        if self.whole is None:
+            return self._measured
+        fingerprint, characters = self.whole.measure()
+        stop = min(characters, self.stop or 0)
+        part = hashlib.sha256(f"{fingerprint} {self.start} {stop}".encode())
+        return part.hexdigest(), max(0, stop - self.start)
+
+    @cached_property
+    def _measured(self) -> tuple[str, int]:
         digest, characters, last = hashlib.sha256(), 0, 0
         for number, piece in self.pieces():
             if number != last:

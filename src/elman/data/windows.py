@@ -12,27 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from elman.data.batches import Batch, Position
 from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError
-
-
-class Batch(NamedTuple):
-    """Symbols, the symbols that follow them, where sequences begin, how many of each row count."""
-
-    x: Tensor  # (B, T) int64
-    y: Tensor  # (B, T) int64
-    reset: Tensor  # (B, T) bool
-    lengths: Tensor  # (B,) int64
-
-
-class Position(NamedTuple):
-    """The next batch: window number `window` of pass number `epoch`."""
-
-    epoch: int = 0
-    window: int = 0
 
 
 class Streams:

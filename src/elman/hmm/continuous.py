@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from elman.errors import InputError
-from elman.hmm import initial
+from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
 from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
+from elman.tables import Table
 
 
 class GaussianHMM(HiddenMarkovEstimator):
@@ -25,6 +26,7 @@ class GaussianHMM(HiddenMarkovEstimator):
     True
     """
 
+    emission: ClassVar[str] = "gaussian"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "m": "mean", "c": "covariance"}
     covariance_type: str
     min_covar: float
@@ -89,6 +91,12 @@ class GaussianHMM(HiddenMarkovEstimator):
     def _check_observations(self, o: Tensor) -> None:
         check_covariance_type(self.covariance_type)
 
+    def _emission_tables(self) -> list[Table]:
+        return [
+            describe.by_state("means", self.means_, self.reader_.names),
+            describe.covariances(self.covars_, self.covariance_type == "tied", self.reader_.names),
+        ]
+
     def _n_emission_parameters(self) -> int:
         K, D = self.means_.shape
         return int(
@@ -108,6 +116,7 @@ class GMMHMM(HiddenMarkovEstimator):
     (2, 2, 1)
     """
 
+    emission: ClassVar[str] = "mixture"
     letters: ClassVar[dict[str, str]] = {
         "s": "start",
         "t": "transition",
@@ -197,6 +206,9 @@ class GMMHMM(HiddenMarkovEstimator):
         check_covariance_type(self.covariance_type)
         if not isinstance(self.n_mix, int) or self.n_mix < 1:
             raise InputError(f"n_mix is {self.n_mix!r}; it must be a whole number of at least 1")
+
+    def _emission_tables(self) -> list[Table]:
+        return [describe.by_state("weights of the mixture", self.weights_)]
 
     def _n_emission_parameters(self) -> int:
         K, M, D = self.means_.shape

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from elman.errors import InputError
-from elman.hmm import initial
+from elman.hmm import describe, initial
 from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check_symbols
 from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
+from elman.tables import Table
 
 
 class CategoricalHMM(HiddenMarkovEstimator):
@@ -23,6 +24,7 @@ class CategoricalHMM(HiddenMarkovEstimator):
     ((8,), True)
     """
 
+    emission: ClassVar[str] = "categorical"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
     n_features: int | None
     emissionprob_prior: Any
@@ -77,6 +79,9 @@ class CategoricalHMM(HiddenMarkovEstimator):
         known = hasattr(self, "emissionprob_") and "e" not in self.init_params
         check_symbols(o, self.n_features or (self.emissionprob_.shape[1] if known else self._alphabet(o)))
 
+    def _emission_tables(self) -> list[Table]:
+        return [describe.symbols(self.emissionprob_, self.startprob_, self.transmat_, self.reader_.names)]
+
     def _n_emission_parameters(self) -> int:
         K, V = self.emissionprob_.shape
         return int(K * (V - 1))
@@ -90,6 +95,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
     (2, 2)
     """
 
+    emission: ClassVar[str] = "bernoulli"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
     emissionprob_prior: float
     emissionprob_: Array
@@ -137,6 +143,9 @@ class BernoulliHMM(HiddenMarkovEstimator):
         if bool(((o != 0) & (o != 1) & ~o.isnan()).any()):
             raise InputError("X holds values other than 0 and 1; a BernoulliHMM reads bits (NaN where one is missing)")
 
+    def _emission_tables(self) -> list[Table]:
+        return [describe.by_state("probability of a 1", self.emissionprob_, self.reader_.names)]
+
     def _n_emission_parameters(self) -> int:
         return int(self.emissionprob_.size)
 
@@ -150,6 +159,7 @@ class PoissonHMM(HiddenMarkovEstimator):
     [0.5, 10.0]
     """
 
+    emission: ClassVar[str] = "poisson"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "l": "emission"}
     lambdas_prior: float
     lambdas_weight: float
@@ -204,6 +214,9 @@ class PoissonHMM(HiddenMarkovEstimator):
                 "X holds values that are no counts; a PoissonHMM reads whole numbers of at least 0 (NaN where "
                 "one is missing)"
             )
+
+    def _emission_tables(self) -> list[Table]:
+        return [describe.by_state("rates", self.lambdas_, self.reader_.names)]
 
     def _n_emission_parameters(self) -> int:
         return int(self.lambdas_.size)

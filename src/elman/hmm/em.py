@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,15 @@ Report = Callable[[int, float], None]  # told the number of a step, and the log-
 
 class FitWarning(UserWarning):
     """A fit that went on, but not as one would wish."""
+
+
+class Lengths(Protocol):
+    """How much of each row is valid, and where sequences begin."""
+
+    @property
+    def lengths(self) -> Tensor: ...  # (R,)
+    @property
+    def reset(self) -> Tensor: ...  # (R, L)
 
 
 class Expected(NamedTuple):
@@ -89,9 +98,9 @@ class HiddenMarkov(nn.Module):
         """The filter of this chain, as a Core."""
         return log_core(self.start, self.transition)
 
-    def log_prob(self, o: Tensor, where: Rows) -> Tensor:
-        """log p(o[t] | o[<t]) (R, L) of observations (N, D)."""
-        return _filter(where.pack(self.emission(o)), self.start, self.transition, where)
+    def log_prob(self, o: Tensor, where: Lengths) -> Tensor:
+        """log p(o[t] | o[<t]) (R, L) of observations (R, L, D), as long as they are valid."""
+        return _filter(self.emission(o), self.start, self.transition, where)
 
     def log_prior(self, priors: Priors) -> Tensor:
         chain = dirichlet(self.start, priors.start) + dirichlet(self.transition, priors.transition)
@@ -116,7 +125,7 @@ def log_core(start: Tensor, transition: Tensor) -> HMM:
     return core
 
 
-def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor:
+def _filter(x: Tensor, start: Tensor, transition: Tensor, where: Lengths) -> Tensor:
     return kernels.hmm_log_prob(x, start, transition, start.expand(len(x), -1), where.lengths, where.reset)
 
 

@@ -15,22 +15,25 @@ import inspect
 import math
 import sys
 import warnings
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elman import kernels
+from elman import artifact, kernels
 from elman.cells.hmm import HMMState
 from elman.data.observations import Reader
 from elman.errors import FitError, InputError
-from elman.hmm import em, initial, sequences
+from elman.hmm import describe, em, initial, sequences
 from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors
 from elman.hmm.emissions import Emission
 from elman.hmm.gradient import gradient
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
+from elman.tables import Table
 
 Array = np.ndarray[Any, Any]
 METHODS = ("em", "adam", "sgd")
@@ -40,6 +43,7 @@ class HiddenMarkovEstimator:
     """fit, predict, score and the rest. A subclass says what its emission is, where it starts, and what it is
     called."""
 
+    emission: ClassVar[str]  # what it is called in configs and files
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition"}  # what `params` and `init_params` may name
 
     n_components: int
@@ -89,6 +93,10 @@ class HiddenMarkovEstimator:
         raise NotImplementedError
 
     def _n_emission_parameters(self) -> int:
+        raise NotImplementedError
+
+    def _emission_tables(self) -> list[Table]:
+        """What the states emit, to be read."""
         raise NotImplementedError
 
     # Fitting
@@ -259,6 +267,26 @@ class HiddenMarkovEstimator:
             raise InputError("a parameter of the emission is NaN; fit the model again, or set it to a number")
         return HiddenMarkov(emission, start, distribution("transmat_", self.transmat_, (K, K)))
 
+    def describe(self) -> list[Table]:
+        """Where the states begin and go, and what they emit."""
+        return [describe.chain(self.startprob_, self.transmat_), *self._emission_tables()]
+
+    def fill(self, folder: Path) -> None:
+        """Write the files of a fitted model, with its options and how it reads, into a folder that is there."""
+        options = self.get_params()
+        held = {**options, **{name: value for name, value in vars(self).items() if name.endswith("_")}}
+        tensors = {name: value for name, value in held.items() if isinstance(value, np.ndarray)}
+        plain = {name: _plain(value) for name, value in held.items() if name not in tensors and name != "reader_"}
+        content = {
+            "emission": self.emission,
+            "options": {name: value for name, value in plain.items() if name in options},
+            "fitted": {name: value for name, value in plain.items() if name not in options},
+            "reader": asdict(self.reader_),
+        }
+        copies = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
+        artifact.write_tensors(folder / "model.safetensors", copies)
+        artifact.write_model_json(folder, "hmm", content)
+
     # scikit-learn
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -328,6 +356,11 @@ class HiddenMarkovEstimator:
             unknown = set(getattr(self, name)) - set(self.letters)
             if unknown:
                 raise InputError(f"{name} is {getattr(self, name)!r}; its letters may be {', '.join(self.letters)}")
+
+
+def _plain(value: object) -> object:
+    """A number of numpy as Python's own, which JSON knows."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _say(step: int, log_likelihood: float) -> None:

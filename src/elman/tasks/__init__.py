@@ -1,9 +1,36 @@
-"""What models are for. A task is which embed, which read-out, which targets."""
+"""What models are for. Adding a task: its file, a line in TASKS, its page in the docs, its recipe."""
 
-from elman.hmm.estimator import HiddenMarkovEstimator
-from elman.tasks.hidden_markov import HMMConfig
-from elman.tasks.language_model import LanguageModel, ModelConfig, Score
+from __future__ import annotations
 
-TASKS: dict[str, type] = {"lm": LanguageModel, "hmm": HiddenMarkovEstimator}
+from pathlib import Path
+from typing import Any
 
-__all__ = ["TASKS", "HMMConfig", "HiddenMarkovEstimator", "LanguageModel", "ModelConfig", "Score"]
+from elman import artifact
+from elman.errors import UnknownNameError
+from elman.tasks.hmm import HMMTask
+from elman.tasks.lm import LanguageModel, LanguageModelTask
+from elman.tasks.markov import MarkovTask
+from elman.tasks.task import Data, Face, Generated, Task, Verb
+
+TASKS: dict[str, Task[Any, Any, Any]] = {"lm": LanguageModelTask(), "markov": MarkovTask(), "hmm": HMMTask()}
+
+__all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder"]
+
+
+def find(name: str) -> Task[Any, Any, Any]:
+    """The task called `name`.
+
+    >>> find("lm").title
+    'a language model'
+    """
+    if name not in TASKS:
+        raise UnknownNameError("task", name, TASKS)
+    return TASKS[name]
+
+
+def of_folder(folder: Path) -> Task[Any, Any, Any]:
+    """The task of a saved model."""
+    content = artifact.read_model_json(folder)
+    # Version 1 had no task for Markov models: they were language models with a cell of that name.
+    markov = content["version"] == 1 and dict(content.get("config", {})).get("cell") == "markov"
+    return find("markov" if markov else str(content.get("task")))

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman import artifact
+from elman import config as configs
 from elman import state as states
+from elman.config import Identity
 from elman.data import Position
 from elman.errors import FileError, InputError
 from elman.state import State
 from elman.training import optim
-from elman.training.distributed import Ranks
-from elman.training.optim import Schedule
+from elman.training.loop import Advance, Run
 
-KIND, VERSION = "elman-training", 1
-TEXTS = ("data.train", "data.valid", "data.test")  # in a checkpoint they are fingerprints
-
-
-@dataclass
-class Advance:
-    """How far a run has come. Everything in it is a number, so JSON keeps it to the last bit."""
-
-    step: int = 0
-    tokens: int = 0
-    position: Position = field(default_factory=Position)
-    best: float | None = None
-    bad: int = 0  # evaluations since the best
+KIND, VERSION = "elman-training", 2
+FILE = "training.json"
 
 
 @dataclass(frozen=True)
@@ -42,106 +31,94 @@ class Checkpoint:
     schedule: dict[str, float]
     optimiser: dict[str, Tensor]
     generators: Tensor  # (world, bytes): Torch's generator of each process
-    state: State  # of all streams
+    state: State | None  # of all rows; None where nothing is carried from batch to batch
     lengths: dict[str, int]  # of the files that are cut back
-    config: dict[str, Any]
+    identity: Identity
 
 
-def save(
-    folder: Path,
-    save_model: Callable[[Path], None],
-    advance: Advance,
-    schedule: Schedule,
-    optimiser: torch.optim.Optimizer,
-    state: State,
-    lengths: dict[str, int],
-    config: dict[str, Any],
-    ranks: Ranks,
-) -> None:
-    """Write `folder` whole. All processes call it, the first one writes."""
-    state = ranks.gather_state(state)
-    generators = ranks.gather(torch.get_rng_state()[None])
+def take(run: Run, identity: Identity) -> Checkpoint:
+    """The checkpoint of a run as it stands. All processes call it: each has some rows and its own random numbers."""
+    state = None if run.state is None else run.ranks.gather_state(run.state)
+    generators = run.ranks.gather(torch.get_rng_state()[None])
+    optimiser, lengths = optim.tensors(run.optimiser), run.recorder.flush()
+    return Checkpoint(run.advance, run.schedule.memory, optimiser, generators, state, lengths, identity)
+
+
+def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoint) -> None:
+    """Write `folder` whole: the model's files, and the checkpoint beside them."""
 
     def fill(new: Path) -> None:
-        save_model(new)
-        artifact.write_tensors(new / "optimiser.safetensors", {**optim.tensors(optimiser), "generators": generators})
-        states.save(new / "state.safetensors", state)
-        content = {"advance": asdict(advance), "schedule": schedule.memory, "lengths": lengths, "config": config}
-        artifact.write_json(new / "training.json", KIND, VERSION, {**content, "world": ranks.world})
+        fill_model(new)
+        tensors = {**checkpoint.optimiser, "generators": checkpoint.generators}
+        artifact.write_tensors(new / "optimiser.safetensors", tensors)
+        if checkpoint.state is not None:
+            states.save(new / "state.safetensors", checkpoint.state)
+        parts = {"advance": asdict(checkpoint.advance), "schedule": checkpoint.schedule, "lengths": checkpoint.lengths}
+        artifact.write_json(new / FILE, KIND, VERSION, {**parts, "identity": checkpoint.identity})
 
-    if ranks.first:
-        artifact.write(folder, fill)
+    artifact.write(folder, fill)
 
 
-def load(folder: Path, like: State) -> Checkpoint:
-    """Read what `save` wrote. `like` is a state of the model."""
-    content = artifact.read_json(folder / "training.json", KIND, VERSION)
+def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
+    """Read what `save` wrote. `like` gives a state of the model, where it has one."""
+    content = artifact.read_json(folder / FILE, KIND, VERSION)
+    if content["version"] < VERSION:
+        raise FileError(
+            f"{folder} is a checkpoint of an earlier version of Elman, which kept what the optimiser remembers by the "
+            "position of a parameter, not by its name: it cannot be resumed. Its model still loads; to train, start "
+            "another run with another --out."
+        )
     tensors = artifact.read_tensors(folder / "optimiser.safetensors")
-    state = states.load(folder / "state.safetensors", like)
+    stored = folder / "state.safetensors"
+    state = states.load(stored, like()) if stored.exists() else None
     try:
         advance = Advance(**{**content["advance"], "position": Position(*content["advance"]["position"])})
         lengths = {name: int(length) for name, length in dict(content["lengths"]).items()}
-        schedule, config = dict(content["schedule"]), dict(content["config"])
+        schedule, identity = dict(content["schedule"]), dict(content["identity"])
         generators = tensors.pop("generators")
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
-            f"{folder} is no checkpoint that this version knows: {type(error).__name__} {error}; it may be truncated"
+            f"{folder} is not a checkpoint that this version knows: {type(error).__name__} {error}; it may be truncated"
         ) from error
-    return Checkpoint(advance, schedule, tensors, generators, state, lengths, config)
+    return Checkpoint(advance, schedule, tensors, generators, state, lengths, identity)
 
 
-def resume(checkpoint: Checkpoint, optimiser: torch.optim.Optimizer, schedule: Schedule, ranks: Ranks) -> State:
-    """Put everything back where it was; the state of this process's streams."""
-    if len(checkpoint.generators) != ranks.world:
+def resume(checkpoint: Checkpoint, run: Run) -> None:
+    """Put everything back where it was."""
+    if len(checkpoint.generators) != run.ranks.world:
         raise InputError(
-            f"the checkpoint was written by {len(checkpoint.generators)} processes; there are {ranks.world} now. "
+            f"the checkpoint was written by {len(checkpoint.generators)} processes; there are {run.ranks.world} now. "
             "Resume with the same number: each has its own random numbers."
         )
-    optim.restore(optimiser, checkpoint.optimiser)
-    schedule.memory = dict(checkpoint.schedule)
-    torch.set_rng_state(checkpoint.generators[ranks.rank].clone())  # of a row of a tensor, it reads what lies elsewhere
-    return ranks.own(checkpoint.state)
+    optim.restore(run.optimiser, checkpoint.optimiser)
+    run.schedule.memory = dict(checkpoint.schedule)
+    # Cloned: of a row of a tensor, Torch would read what lies elsewhere.
+    torch.set_rng_state(checkpoint.generators[run.ranks.rank].clone())
+    run.state = None if checkpoint.state is None else run.ranks.own(checkpoint.state)
+    run.advance = checkpoint.advance
 
 
-def write_config(folder: Path, config: dict[str, Any]) -> None:
-    """All that a checkpoint has to say about a model that was fitted in one go."""
-    artifact.write_json(folder / "training.json", KIND, VERSION, {"config": config})
+def write_identity(folder: Path, identity: Identity) -> None:
+    """All that there is to resume of a model that was fitted in one go: which run it is."""
+    artifact.write_json(folder / FILE, KIND, VERSION, {"identity": identity})
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The config of the run that wrote `folder`."""
-    return dict(artifact.read_json(folder / "training.json", KIND, VERSION)["config"])
+def read_identity(folder: Path) -> Identity:
+    """The identity of the run that wrote `folder`; none for one of an earlier version, which no run is the same as."""
+    return dict(artifact.read_json(folder / FILE, KIND, VERSION).get("identity", {}))
 
 
-def check_config(stored: dict[str, Any], given: dict[str, Any], where: str) -> None:
-    """Raise an InputError that names the first setting that differs."""
-    for name in sorted({*_flat(stored), *_flat(given)}, key=lambda name: (name in TEXTS, name)):
-        before, now = _flat(stored).get(name), _flat(given).get(name)
-        if before != now and name in TEXTS:
-            raise InputError(
-                f"{where} was started with another text: what {name} stands for has changed, or how it is split. "
-                f"A resumed run must be the same run: name the text that it had, or choose another --out."
-            )
-        if before != now:
-            raise InputError(
-                f"{where} was started with {name} = {before}, not {now}; a resumed run must be the same run. "
-                f"Leave {name} as it was, or start another run with another --out."
-            )
+def latest(out: Path, resume: str) -> Path | None:
+    """The checkpoint in the run directory `out` to go on from, if there is one and that is wanted.
 
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
-def latest(run: Path) -> Path | None:
-    """The last checkpoint of a run directory, if there is one."""
-    folder = artifact.find(run / "last")
-    if folder is not None and not (folder / "training.json").exists():
-        raise FileError(f"{folder} holds no checkpoint: there is no training.json in it. It is a model, not a run.")
-    return folder
+    A folder with anything else in it is refused: a run is never overwritten.
+    """
+    last = artifact.find(out / "last") if resume == "auto" else None
+    if last is not None and not (last / FILE).exists():
+        raise FileError(f"{last} holds no checkpoint: there is no {FILE} in it. It is a model, not a run.")
+    ours = resume == "auto" and (out / configs.NAME).exists()
+    if last is None and not ours and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(
+            f"{out} exists; a run is never overwritten. Choose another --out, or continue it with --resume auto."
+        )
+    return last

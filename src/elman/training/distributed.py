@@ -1,11 +1,13 @@
-"""Several processes: streams are divided among them, gradients meet in DistributedDataParallel, states stay put."""
+"""Several processes: rows are divided among them, gradients meet in DistributedDataParallel, states stay put.
+
+They talk through gloo, for what is trained is on the CPU.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.distributed as dist
@@ -30,9 +32,12 @@ class Ranks:
         """The unit, with its gradients averaged over the processes."""
         return DistributedDataParallel(unit) if self.world > 1 else unit
 
-    def apart(self, unit: nn.Module, yes: bool) -> Any:
+    def unsynchronised(self, unit: nn.Module, yes: bool) -> AbstractContextManager[None]:
         """A context in which gradients stay in this process: all parts of an accumulated step but the last."""
-        return unit.no_sync() if yes and isinstance(unit, DistributedDataParallel) else nullcontext()
+        if yes and isinstance(unit, DistributedDataParallel):
+            context: AbstractContextManager[None] = unit.no_sync()
+            return context
+        return nullcontext()
 
     def sum(self, *values: float) -> list[float]:
         """The sums over all processes."""
@@ -59,11 +64,11 @@ class Ranks:
         return torch.view_as_complex(whole) if leaf.is_complex() else whole
 
     def gather_state(self, state: State) -> State:
-        """The state of all streams."""
+        """The state of all rows."""
         return states.map(self.gather, state)
 
     def own(self, state: State) -> State:
-        """The rows of this process, of the state of all streams."""
+        """The rows of this process, of the state of all."""
         # As tensors of their own: Torch's complex kernels crash where a row begins at no multiple of 16 bytes.
         return states.map(lambda leaf: leaf.chunk(self.world)[self.rank].clone(), state)
 
@@ -75,7 +80,7 @@ def ranks() -> Iterator[Ranks]:
     if world == 1:
         yield Ranks()
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("gloo")
     try:
         yield Ranks(dist.get_rank(), world)
     finally:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.data import Position
-from elman.errors import TrainingError
+from elman.data import Batches, Position
+from elman.errors import InputError, TrainingError, UnknownNameError
+from elman.progress import Steps
+from elman.state import State
 from elman.training import optim
-from elman.training.checkpoint import Advance
 from elman.training.distributed import Ranks
 from elman.training.interrupt import Interrupted, listening
 from elman.training.optim import OptimConfig, Schedule
-from elman.training.record import Progress, Recorder
+from elman.training.record import Recorder, summary_writer
+from elman.training.scores import Scores
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,11 @@ class TrainingConfig:
 
     Args:
         steps: updates of the weights
-        accumulate: windows whose gradients make one update
+        accumulate: batches whose gradients make one update
         log_every: steps between lines in metrics.jsonl
-        evaluate_every: steps between evaluations on the validation text; each also writes a checkpoint and a sample
+        evaluate_every: steps between evaluations on the validation data; each also writes a checkpoint and a preview
         checkpoint_every: steps between further checkpoints; 0 for none
         patience: stop after so many evaluations without improvement; 0 for never
-        sample_tokens: length of the sample written at each evaluation
-        sample_prompt: what it begins with
         tensorboard: write TensorBoard files too
     """
 
@@ -44,49 +43,64 @@ class TrainingConfig:
     evaluate_every: int = 250
     checkpoint_every: int = 0
     patience: int = 0
-    sample_tokens: int = 200
-    sample_prompt: str = ""
     tensorboard: bool = False
 
 
-def check(config: TrainingConfig) -> None:
-    """Raise an InputError that names the first setting that is out of its range."""
+def check(config: TrainingConfig, device: str) -> None:
+    """Raise an InputError that names the first setting that is out of its range, before any work is done."""
     positive = dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), 1)
-    optim.at_least("training", config, {**positive, "checkpoint_every": 0, "patience": 0, "sample_tokens": 0})
+    optim.at_least("training", config, {**positive, "checkpoint_every": 0, "patience": 0})
+    if config.tensorboard:
+        summary_writer()
+    if device not in ("auto", "cpu", "cuda"):
+        raise UnknownNameError("device", device, ("auto", "cpu"))
+    if device == "cuda":
+        raise InputError(
+            f"device is {device}; runs are trained on the CPU, which the kernels are written for: leave it at auto. "
+            "In a loop of your own a Core can be moved to any device, where it runs on the reference kernels."
+        )
 
 
-class Batches(Protocol):
-    """Where the next batch is, is a value: what `unit` takes at a position, and the position that follows."""
+@dataclass
+class Advance:
+    """How far a run has come. Everything in it is a number, so JSON keeps it to the last bit."""
 
-    def batch(self, at: Position) -> Any: ...
-    def after(self, at: Position) -> Position: ...
+    step: int = 0
+    count: int = 0  # tokens, rows or whatever the task counts
+    position: Position = field(default_factory=Position)
+    best: float | None = None
+    bad: int = 0  # evaluations since the best
+    settled: bool = False  # the task sees no use in going on
 
 
 @dataclass
 class Run:
-    """The parts that the loop turns. `evaluate(step)` gives metrics, `valid` among them; `save(name, run)` keeps it."""
+    """The parts that the loop turns. `evaluate(step)` gives scores; `save(name)` keeps the best or the last."""
 
     unit: nn.Module
-    streams: Batches
+    batches: Batches
     optimiser: torch.optim.Optimizer
     schedule: Schedule
-    state: Any
-    advance: Advance
-    recorder: Recorder
-    ranks: Ranks
-    evaluate: Callable[[int], dict[str, float]]
-    save: Callable[[str, Run], None]
-    characters_per_token: float = 1.0
+    evaluate: Callable[[int], Scores] = lambda step: Scores({"nothing": 0.0}, "nothing")
+    save: Callable[[str], None] = lambda name: None
+    state: State | None = None  # carried from batch to batch; None before the first, and where nothing is carried
+    advance: Advance = field(default_factory=Advance)
+    recorder: Recorder = field(default_factory=lambda: Recorder(None))
+    ranks: Ranks = field(default_factory=Ranks)
     shown: bool = True  # on standard error
+    counted: str = "rows"  # what the progress line counts
+    describe: Callable[[float], str] = "loss {:.4f}".format
 
 
 def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
-    """Turn the loop until the steps are done, validation stops improving, or someone asks it to stop."""
+    """Turn the loop until the steps are done, it is time to stop early, or someone asks it to stop."""
     advance, ranks = run.advance, run.ranks
-    progress = Progress(config.steps, advance.step, ranks.first and run.shown, run.characters_per_token)
+    progress = Steps(
+        config.steps, advance.step, unit=run.counted, describe=run.describe, shown=ranks.first and run.shown
+    )
     norms: list[float] = []
     with listening() as request:
-        while advance.step < config.steps and not (config.patience and advance.bad >= config.patience):
+        while advance.step < config.steps and not _over(advance, config):
             lr = run.schedule.lr(advance.step)
             loss, count, stop = ranks.sum(*_gradients(run, config.accumulate), request.number)
             norm = _update(run, optim_config, lr, ranks.world / count)
@@ -94,36 +108,42 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
             if not math.isfinite(loss) or not math.isfinite(norm):
                 raise _not_finite(advance.step + 1, loss / count, norms, lr)
             run.optimiser.step()
-            advance.step, advance.tokens = advance.step + 1, advance.tokens + int(count)
+            advance.step, advance.count = advance.step + 1, advance.count + int(count)
             progress.step(advance.step, loss / count, int(count))
             if advance.step % config.log_every == 0:
-                run.recorder.metrics(advance.step, tokens=advance.tokens, loss=loss / count, lr=lr, gradient_norm=norm)
+                seen = {run.counted: advance.count}
+                run.recorder.metrics(advance.step, **seen, loss=loss / count, lr=lr, gradient_norm=norm)
             evaluated = advance.step % config.evaluate_every == 0 or advance.step == config.steps
             if evaluated:
-                progress.say(_evaluate(run))
+                with progress.paused():
+                    progress.say(_evaluate(run))
             if evaluated or stop or (config.checkpoint_every and advance.step % config.checkpoint_every == 0):
-                run.save("last", run)
+                run.save("last")
             if stop and advance.step < config.steps:
                 raise Interrupted(request.number or signal.SIGTERM, f"stopped after step {advance.step}")
 
 
+def _over(advance: Advance, config: TrainingConfig) -> bool:
+    return advance.settled or (config.patience > 0 and advance.bad >= config.patience)
+
+
 def _gradients(run: Run, parts: int) -> tuple[float, float]:
-    """Add up the gradients of some windows: the sum of their losses, and the number of tokens."""
+    """Add up the gradients of some batches: the sum of their losses, and the number of terms."""
     run.optimiser.zero_grad()
     total, count = 0.0, 0
     for part in range(parts):
-        batch = run.streams.batch(run.advance.position)
-        with run.ranks.apart(run.unit, part < parts - 1):
+        batch = run.batches.batch(run.advance.position)
+        with run.ranks.unsynchronised(run.unit, part < parts - 1):
             loss, n, state = run.unit(batch, run.state)
             loss.backward()
-        run.state = states.detach(state)
-        run.advance.position = run.streams.after(run.advance.position)
+        run.state = None if state is None else states.detach(state)
+        run.advance.position = run.batches.after(run.advance.position)
         total, count = total + loss.item(), count + n
     return total, count
 
 
 def _update(run: Run, config: OptimConfig, lr: float, scale: float) -> float:
-    """Scale the gradients to the mean over all tokens, clip them, set the learning rate; the norm before clipping."""
+    """Scale the gradients to the mean over all terms, clip them, set the learning rate; the norm before clipping."""
     parameters: list[Tensor] = [p for group in run.optimiser.param_groups for p in group["params"]]
     for parameter in parameters:
         if parameter.grad is not None:
@@ -134,18 +154,22 @@ def _update(run: Run, config: OptimConfig, lr: float, scale: float) -> float:
 
 
 def _evaluate(run: Run) -> str:
-    """Evaluate, note it, keep the best; what to say about it."""
-    advance = run.advance
-    metrics = run.evaluate(advance.step)
-    run.recorder.metrics(advance.step, **metrics)
-    improved = advance.best is None or metrics["valid"] < advance.best
-    run.schedule.observe(improved)
-    advance.bad = 0 if improved else advance.bad + 1
-    if improved:
-        advance.best = metrics["valid"]
-        run.save("best", run)
-    numbers = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    return f"step {advance.step}  {numbers}{'  (best so far)' if improved else ''}"
+    """Evaluate in the first process, note it, keep the best; what to say about it."""
+    advance, line, improved = run.advance, "", False
+    if run.ranks.first:
+        scores = run.evaluate(advance.step)
+        found = scores.recorded("valid")
+        run.recorder.metrics(advance.step, **found)
+        improved, advance.settled = scores.better_than(advance.best), scores.settled
+        advance.best = scores.value if improved else advance.best
+        numbers = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
+        line = f"step {advance.step}  {numbers}{'  (best so far)' if improved else ''}"
+    better, settled = run.ranks.from_first(improved, advance.settled)
+    run.schedule.observe(bool(better))
+    advance.bad, advance.settled = (0 if better else advance.bad + 1), bool(settled)
+    if better:
+        run.save("best")
+    return line
 
 
 def _not_finite(step: int, loss: float, norms: list[float], lr: float) -> TrainingError:

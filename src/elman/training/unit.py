@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from elman.data import Batch
 from elman.model import SequenceModel
+from elman.state import State
+
+Loss = tuple[Tensor, int, State | None]  # a sum, the number of its terms, and the state after them
+
+
+class HasLoss(Protocol):
+    """What the unit asks of a task."""
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss: ...
 
 
 class Unit(nn.Module):
-    """loss = - sum over t < lengths of log P(y[t] | x[..t]); with the number of terms, and the state after them."""
+    """The loss of a batch, as the task has it, on the model's device."""
 
-    def __init__(self, model: SequenceModel) -> None:
+    def __init__(self, task: HasLoss, model: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.task, self.model = task, model
 
-    def forward(self, batch: Batch, state: Any) -> tuple[Tensor, int, Any]:
-        device = next(self.parameters()).device
-        batch = Batch(*(part.to(device) for part in batch))
-        predicted, state = self.model.scan(batch.x, state, lengths=batch.lengths, reset=batch.reset)
-        log_prob = predicted.log_prob(batch.y)
-        t = torch.arange(batch.y.shape[1], device=batch.y.device)
-        valid = t < batch.lengths[:, None]
-        return -torch.where(valid, log_prob, torch.zeros_like(log_prob)).sum(), int(batch.lengths.sum()), state
+    def forward(self, batch: Batch, state: State | None) -> Loss:
+        device = next(self.model.parameters()).device
+        return self.task.loss(self.model, batch.to(device), state)
+
+
+def negative_log_likelihood(model: nn.Module, batch: Batch, state: State | None) -> Loss:
+    """- sum of log P(y | x): one term a row, or one for each t < lengths, as the model's distribution has them.
+
+    A core that reads the future begins anew in every batch: its backward half starts at the end of the row, where no
+    reset can reach it.
+    """
+    assert isinstance(model, SequenceModel)
+    carried = state if model.core.causal else None
+    predicted, after = model.scan(batch.x, carried, lengths=batch.lengths, reset=batch.reset)
+    terms = predicted.log_prob(batch.y)
+    state = after if model.core.causal else None
+    if terms.dim() == 1:
+        return -terms.sum(), len(terms), state
+    valid = torch.arange(terms.shape[1], device=terms.device) < batch.lengths[:, None]
+    return -torch.where(valid, terms, torch.zeros_like(terms)).sum(), int(batch.lengths.sum()), state

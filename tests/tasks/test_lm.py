@@ -12,9 +12,12 @@ from elman.data import Encoded
 from elman.data.cache import encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError, InputError
-from elman.tasks import language_model
-from elman.tasks.language_model import LanguageModel, ModelConfig, Score, build
-from elman.tasks.markov import Markov
+from elman.markov import Markov
+from elman.run import load
+from elman.tasks import markov as markov_task
+from elman.tasks import text
+from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text import Score
 
 TEXT = "to be, or not to be: that is the question. " * 3
 
@@ -29,10 +32,11 @@ def lm_of(vocabulary=None, seed=0, **config):
     return LanguageModel(model, vocabulary, settings)
 
 
-def markov():
-    lm = lm_of(cell="markov", order=3)
-    lm.model.fit(encode_string(TEXT, lm.vocabulary).ids)
-    return lm
+def markov(words=TEXT, vocabulary=None, order=3):
+    vocabulary = vocabulary or Characters("".join(sorted(set(words))))
+    model = Markov(vocabulary.size, order)
+    model.fit(encode_string(words, vocabulary).ids)
+    return markov_task.MarkovModel(model, vocabulary, markov_task.ModelConfig(order))
 
 
 MODELS = {
@@ -52,7 +56,8 @@ def lm(request):
 
 def test_a_saved_model_is_the_same_model(lm, tmp_path):
     lm.save(tmp_path / "model")
-    again = LanguageModel.load(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert type(again) is type(lm)
     assert again.score(TEXT)[0] == lm.score(TEXT)[0]
     assert again.generate("to", max_new_tokens=30, seed=4) == lm.generate("to", max_new_tokens=30, seed=4)
 
@@ -101,7 +106,7 @@ def test_a_large_vocabulary_is_evaluated_in_smaller_pieces(monkeypatch):
     ids = np.concatenate([[0], *([*lm.vocabulary.encode(line), 0] for line in TEXT.split(" ") if line)])
     encoded, scan, sizes = Encoded(ids, len(TEXT), 0), lm.model.scan, []
     whole = lm.evaluate(encoded)
-    monkeypatch.setattr(language_model, "LOGITS", 50 * lm.vocabulary.size)
+    monkeypatch.setattr(text, "LOGITS", 50 * lm.vocabulary.size)
     monkeypatch.setattr(lm.model, "scan", lambda x, *a, **k: sizes.append(x.numel()) or scan(x, *a, **k))
     assert lm.evaluate(encoded).nats == pytest.approx(whole.nats, abs=1e-6)
     assert 25 < max(sizes) <= 50
@@ -113,7 +118,7 @@ def test_a_large_vocabulary_is_read_in_smaller_pieces(lm, monkeypatch):
         return lm.score(TEXT)[0].nats, *states.leaves(carried.core)
 
     wanted, scan, sizes = everything(), lm.model.scan, []
-    monkeypatch.setattr("elman.tasks.language_model.LOGITS", 10 * lm.vocabulary.size)
+    monkeypatch.setattr("elman.tasks.text.LOGITS", 10 * lm.vocabulary.size)
     monkeypatch.setattr(lm.model, "scan", lambda x, *a, **k: sizes.append(x.numel()) or scan(x, *a, **k))
     for given, want in zip(everything(), wanted, strict=True):
         torch.testing.assert_close(torch.as_tensor(given), torch.as_tensor(want))
@@ -197,8 +202,7 @@ def test_stop_strings_end_the_text():
 
 def test_pieces_are_the_text_and_whole_characters():
     vocabulary = Bytes()
-    lm = lm_of(vocabulary, cell="markov", order=4)
-    lm.model.fit(encode_string("né à côté " * 30, vocabulary).ids)
+    lm = markov("né à côté " * 30, vocabulary, 4)
     pieces = list(lm.generate_pieces("n", max_new_tokens=40, seed=2))
     assert "".join(pieces) == lm.generate("n", max_new_tokens=40, seed=2)
     assert "�" not in "".join(pieces) and "" in pieces  # the first byte of é says nothing yet
@@ -240,7 +244,7 @@ def test_bad_folders(tmp_path):
         ({"version": 99}, "newer version"),
         ({"format": "something"}, "is no elman-model"),
         ({"config": {**about["config"], "size": 9}}, "not those of the model"),
-        ({"config": {"sizes": 9}}, "no model that this version knows"),
+        ({"config": {"sizes": 9}}, "not a model that this version knows"),
         ({"vocabulary": {"kind": "odd"}}, "odd"),
     ):
         (tmp_path / "m" / "model.json").write_text(json.dumps({**about, **change}))
@@ -258,7 +262,7 @@ def test_weights_of_another_model(tmp_path):
         (tmp_path / a / "model.safetensors").rename(tmp_path / a / "own")
         (tmp_path / a / "model.safetensors").write_bytes((tmp_path / b / "model.safetensors").read_bytes())
         with pytest.raises(FileError, match="not those of the model"):
-            LanguageModel.load(tmp_path / a)
+            load(tmp_path / a)
         (tmp_path / a / "own").rename(tmp_path / a / "model.safetensors")
 
 
@@ -267,14 +271,13 @@ def test_build_says_what_does_not_go_together():
         build(ModelConfig(tied=True, cutoffs=[2]), 9)
     with pytest.raises(KeyError, match="float16"):
         build(ModelConfig(dtype="float16"), 9)
-    assert isinstance(build(ModelConfig(cell="markov", order=1), 9), Markov)
+    with pytest.raises(InputError, match="elman train --task markov"):
+        build(ModelConfig(cell="markov"), 9)
 
 
 def words():
     vocabulary = Words.fit(["the cat sat on the mat .\nthe dog sat ."], 1, 0)
-    lm = lm_of(vocabulary, cell="markov", order=3)
-    lm.model.fit(encode_string("the cat sat on the mat .\nthe dog sat .\n" * 9, vocabulary).ids)
-    return lm
+    return markov("the cat sat on the mat .\nthe dog sat .\n" * 9, vocabulary, 3)
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0}, {"num_beams": 2}], ids=["greedy", "beams"])

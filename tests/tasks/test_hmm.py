@@ -8,21 +8,22 @@ import pytest
 from elman import hmm
 from elman.data.observations import ObservationConfig, Reader
 from elman.errors import InputError, UnknownNameError
-from elman.run import HMMRunConfig, load, train
-from elman.tasks.hidden_markov import HMMConfig, build, stationary, tables
+from elman.hmm.describe import stationary
+from elman.run import load, train
+from elman.tasks.hmm import ModelConfig, RunConfig, build
 
 
 def test_a_config_is_an_estimator():
-    model = build(HMMConfig("mixture", 3, "left-to-right", options={"n_mix": 2}), seed=5)
+    model = build(ModelConfig("mixture", 3, "left-to-right", options={"n_mix": 2}), seed=5)
     assert isinstance(model, hmm.GMMHMM) and model.n_mix == 2 and model.random_state == 5
     assert model.transmat_mask.sum() == 5 and model.startprob_mask.tolist() == [True, False, False]
     for parts in ({"emission": "gausian"}, {"structure": "ring"}, {"method": "newton"}):
         with pytest.raises(UnknownNameError):
-            build(HMMConfig(**parts), 0)
+            build(ModelConfig(**parts), 0)
     with pytest.raises(InputError, match="n_components is 0"):
-        build(HMMConfig(n_components=0), 0)
+        build(ModelConfig(n_components=0), 0)
     with pytest.raises(InputError, match="no parameter 'n_mixx'"):
-        build(HMMConfig(options={"n_mixx": 2}), 0)
+        build(ModelConfig(options={"n_mixx": 2}), 0)
 
 
 def test_stationary_is_a_fixed_point():
@@ -37,7 +38,7 @@ def test_the_table_of_symbols_says_where_each_comes_from():
     model.startprob_, model.transmat_ = np.array([0.5, 0.5]), np.array([[0.5, 0.5], [0.5, 0.5]])
     model.emissionprob_ = np.array([[0.1, 0.6, 0.3], [0.7, 0.1, 0.2]])
     model.reader_ = Reader("characters", ("a", "b", "c"))
-    table = tables(model)[1]
+    table = model.describe()[1]
     assert [row[:2] for row in table.rows] == [["'b'", "state 0"], ["'c'", "state 0"], ["'a'", "state 1"]]
 
 
@@ -49,9 +50,9 @@ def test_a_run_leaves_a_model_and_its_metrics_and_again_the_same_bytes(tmp_path,
     model.lambdas_ = np.array([[1.0], [9.0]])
     text = Reader(names=("n",)).text(model.sample(300, random_state=0)[0])
     (tmp_path / "n.csv").write_text(text)
-    config = HMMRunConfig(
+    config = RunConfig(
         data=ObservationConfig(train="n.csv", valid="n.csv"),
-        model=HMMConfig("poisson", method=method, n_iter=30, n_init=1, tol=1e-3, learning_rate=0.2),
+        model=ModelConfig("poisson", method=method, n_iter=30, n_init=1, tol=1e-3, learning_rate=0.2),
         out="run",
     )
     fitted, history = train(config)
@@ -67,5 +68,5 @@ def test_a_run_leaves_a_model_and_its_metrics_and_again_the_same_bytes(tmp_path,
 
 
 def test_a_config_of_another_task_is_refused():
-    with pytest.raises(InputError, match="the task lm needs a RunConfig, not a HMMRunConfig"):
-        train(HMMRunConfig(task="lm"))
+    with pytest.raises(InputError, match=r"needs a elman\.tasks\.lm\.RunConfig, not a elman\.tasks\.hmm\.RunConfig"):
+        train(RunConfig(task="lm"))

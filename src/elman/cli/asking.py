@@ -1,0 +1,61 @@
+"""What the verbs about a trained model share: `elman VERB RUN ...`. What comes after RUN, the run's task says."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from elman.errors import InputError
+
+Arguments = Callable[[argparse.ArgumentParser], None]
+
+
+class Asked(NamedTuple):
+    """The arguments as they were parsed, and what the task answers to them."""
+
+    given: argparse.Namespace
+    answer: Any
+
+
+def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Asked:
+    """Load the run that a command line names, and put the verb's question to its task."""
+    from elman.run import open_model
+
+    run = _run(arguments)
+    if run is None:
+        print(_help(verb, description, common), end="")
+        raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
+    task, face = open_model(run)
+    if verb not in task.verbs:
+        raise InputError(
+            f"{run} is {task.title}, which does not answer `elman {verb}`; it answers "
+            + ", ".join(f"`elman {name}`" for name in task.verbs)
+        )
+    parser = argparse.ArgumentParser(prog=f"elman {verb}", description=description, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="a run directory or a saved model")
+    task.verbs[verb].arguments(parser)
+    common(parser)
+    given = parser.parse_args(arguments)
+    return Asked(given, task.verbs[verb].answer(face, given))
+
+
+def _run(arguments: Sequence[str]) -> str | None:
+    """The argument that names a run: the first folder, else the first that is not an option."""
+    words = [word for word in arguments if not word.startswith("-")]
+    return next((word for word in words if Path(word).is_dir()), words[0] if words else None)
+
+
+def _help(verb: str, description: str, common: Arguments) -> str:
+    """What a verb takes for each of the tasks that answer it."""
+    from elman.tasks import TASKS
+
+    parts = [f"usage: elman {verb} RUN [arguments]\n\n{description}\n\nRUN is a run directory or a saved model.\n"]
+    for task in TASKS.values():
+        if verb in task.verbs:
+            parser = argparse.ArgumentParser(prog=f"elman {verb} RUN", add_help=False)
+            task.verbs[verb].arguments(parser)
+            common(parser)
+            parts.append(f"\nwhere RUN is {task.title}:\n\n{parser.format_help()}")
+    return "".join(parts)

@@ -1,0 +1,119 @@
+"""What a training step reads: a batch; where the next one is, is a value, so that a run can go on from anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from elman import state as trees
+from elman.errors import InputError
+from elman.state import State as Tree
+
+
+class Batch(NamedTuple):
+    """Inputs and targets, each a tensor or a tuple of tensors; where sequences begin; how much of each row counts."""
+
+    x: Tree  # (B, T, ...)
+    y: Tree  # (B, T, ...), or (B, ...) where a row has one target
+    reset: Tensor  # (B, T) bool
+    lengths: Tensor  # (B,) int64
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        x, y, reset, lengths = (trees.map(lambda leaf: leaf.to(device), part) for part in self)
+        assert isinstance(reset, Tensor) and isinstance(lengths, Tensor)
+        return Batch(x, y, reset, lengths)
+
+
+class Position(NamedTuple):
+    """The next batch: number `window` of pass number `epoch`."""
+
+    epoch: int = 0
+    window: int = 0
+
+
+class Batches(Protocol):
+    """The batch at a position, and the position that follows."""
+
+    def batch(self, at: Position) -> Batch: ...
+    def after(self, at: Position) -> Position: ...
+
+
+class Shuffled:
+    """Which of `n` examples make a batch: `batch_size` at a time over all processes, each pass in an order of its own.
+
+    Of several processes each has every `world`-th example of a batch; a last batch with fewer examples than processes
+    is left out.
+
+    >>> order = Shuffled(5, batch_size=2, seed=0)
+    >>> sorted(order.rows(Position(0, 0)) + order.rows(Position(0, 1)) + order.rows(Position(0, 2)))
+    [0, 1, 2, 3, 4]
+    >>> order.after(Position(0, 2))
+    Position(epoch=1, window=0)
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size}; it must be a positive whole number")
+        if batch_size % world:
+            raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        if n < world:
+            raise InputError(f"there are {n} examples to train on; {world} processes need at least one each")
+        self.n, self.batch_size, self.seed, self.rank, self.world = n, batch_size, seed, rank, world
+        rest = n % batch_size
+        self.number = n // batch_size + (rest >= world)
+
+    def rows(self, at: Position) -> list[int]:
+        """The examples at a position that this process has."""
+        order = torch.randperm(self.n, generator=torch.Generator().manual_seed(self.seed + at.epoch))
+        start = at.window * self.batch_size
+        chosen: list[int] = order[start : start + self.batch_size][self.rank :: self.world].tolist()
+        return chosen
+
+    def after(self, at: Position) -> Position:
+        """The position that follows."""
+        return Position(at.epoch, at.window + 1) if at.window + 1 < self.number else Position(at.epoch + 1, 0)
+
+
+class Examples:
+    """Sequences x (T[i], ...) of unequal length, each with one target y[i], padded to a batch.
+
+    >>> data = Examples([torch.ones(2, 1), torch.ones(3, 1)], torch.tensor([0, 1]))
+    >>> data.batch([0, 1]).lengths.tolist(), data.batch([0, 1]).x.shape
+    ([2, 3], torch.Size([2, 3, 1]))
+    """
+
+    def __init__(self, x: Sequence[Tensor], y: Tensor) -> None:
+        if len(x) != len(y):
+            raise InputError(f"there are {len(x)} sequences and {len(y)} targets; each needs its own")
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Some of the examples, each the first of its own episode."""
+        x, lengths = padded([self.x[i] for i in rows])
+        reset = torch.zeros(x.shape[:2], dtype=torch.bool)
+        reset[:, :1] = True
+        return Batch(x, self.y[list(rows)], reset, lengths)
+
+
+class ExampleBatches:
+    """Examples in shuffled batches: what the loop reads."""
+
+    def __init__(self, examples: Examples, order: Shuffled) -> None:
+        self.examples, self.order = examples, order
+        self.after = order.after
+
+    def batch(self, at: Position) -> Batch:
+        return self.examples.batch(self.order.rows(at))
+
+
+def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Rows (T[i], ...) as one tensor (B, T, ...), zeros after each row's end; and their lengths (B,)."""
+    lengths = torch.tensor([len(row) for row in rows], dtype=torch.int64)
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True), lengths

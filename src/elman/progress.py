@@ -1,0 +1,142 @@
+"""For who waits: after two seconds, what is being done and how far it has come, on standard error.
+
+One line that changes on a terminal, plain lines elsewhere. What nobody can read any more (a closed pipe, a full disk)
+does not stop the work.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 2.0  # seconds before progress is worth showing
+INTERVAL = 5.0  # seconds between its lines where there is no terminal
+
+
+def show(text: str) -> None:
+    """A line that the next one replaces, on a terminal, cut to its width; else a line of its own."""
+    if sys.stderr.isatty():
+        _write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
+    else:
+        _write(f"{text}\n")
+
+
+def say(text: str) -> None:
+    """A line that stays."""
+    _write(f"\r\x1b[K{text}\n" if sys.stderr.isatty() else f"{text}\n")
+
+
+def clear() -> None:
+    """Take the line away that `show` left on a terminal."""
+    if sys.stderr.isatty():
+        _write("\r\x1b[K")
+
+
+def _write(text: str) -> None:
+    with suppress(OSError, ValueError):  # ValueError: the file is closed
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def interval() -> float:
+    """Seconds until there is something new to show."""
+    return 0.2 if sys.stderr.isatty() else INTERVAL
+
+
+class Waiting:
+    """How many of `total` units are done.
+
+    >>> with Waiting("encoding", 3, "bytes") as waiting:  # quicker than two seconds: nothing is said
+    ...     waiting.add(1)
+    """
+
+    def __init__(self, doing: str, total: int | None, unit: str) -> None:
+        self.doing, self.total, self.unit, self.done = doing, total, unit, 0
+        self.start = time.monotonic()
+        self.due = self.start + PATIENCE
+        self.shown = False
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.shown:
+            clear()
+
+    def add(self, amount: int) -> None:
+        """So much more is done."""
+        self.done += amount
+        now = time.monotonic()
+        if now < self.due:
+            return
+        self.shown, self.due = True, now + interval()
+        show(f"{self.doing}: {self._far(now - self.start)}")
+
+    def _far(self, seconds: float) -> str:
+        per_second = self.done / seconds
+        speed = f"{per_second:,.0f} {self.unit}/s" if per_second >= 1 else f"{1 / per_second:.0f} s each"
+        if not self.total or self.done > self.total:
+            return f"{self.done:,} {self.unit}, {speed}"
+        left = (self.total - self.done) / per_second
+        return f"{self.done / self.total:.0%}, {speed}, {left:.0f} s left"
+
+
+def track(items: Sequence[T], doing: str, unit: str) -> Iterator[T]:
+    """Go through `items`, and say how far it has come."""
+    with Waiting(doing, len(items), unit) as waiting:
+        for item in items:
+            yield item
+            waiting.add(1)
+
+
+class Steps:
+    """The line of a training run: its loss as `describe` puts it, units a second, time left.
+
+    `steps` are to be done, `done` of them were done before; nothing is said unless `shown`.
+    """
+
+    def __init__(self, steps: int, done: int, *, unit: str, describe: Callable[[float], str], shown: bool) -> None:
+        self.steps, self.first, self.shown = steps, done, shown
+        self.unit, self.describe = unit, describe
+        self.start = self.last = time.monotonic()
+        self.count = 0
+
+    def step(self, step: int, loss: float, count: int) -> None:
+        """Step number `step` is done, with `count` more units."""
+        self.count += count
+        now = time.monotonic()
+        if not self.shown or (now - self.last < interval() and step < self.steps):
+            return
+        self.last = now
+        seconds = max(1e-9, now - self.start)
+        left = seconds / max(1, step - self.first) * (self.steps - step)
+        speed = f"{self.count / seconds:,.0f} {self.unit}/s"
+        show(f"step {step}/{self.steps}  {self.describe(loss)}  {speed}  {clock(left)} left")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What is done inside, an evaluation, counts neither for the speed nor for the time left."""
+        begin = time.monotonic()
+        yield
+        self.start += time.monotonic() - begin
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.shown:
+            say(text)
+
+
+def clock(seconds: float) -> str:
+    """A duration to read.
+
+    >>> clock(75), clock(3675)
+    ('1:15', '1:01:15')
+    """
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,37 @@
+"""The weights of a face whose network is a Torch module, as safetensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from elman import artifact
+from elman.errors import FileError
+
+
+def write(model: nn.Module, folder: Path) -> None:
+    """Write the weights of a model."""
+    artifact.write_tensors(folder / "model.safetensors", tensors(model))
+
+
+def restore(model: nn.Module, folder: Path) -> None:
+    """Give a model the weights that were written."""
+    stored, wanted = artifact.read_tensors(folder / "model.safetensors"), tensors(model)
+    if stored.keys() != wanted.keys() or any(stored[name].shape != tensor.shape for name, tensor in wanted.items()):
+        raise foreign(folder)
+    model.load_state_dict(stored, strict=False)  # what is shared has one name only
+
+
+def foreign(folder: Path) -> FileError:
+    """Weights of something else."""
+    return FileError(f"the weights in {folder} are not those of the model that model.json describes")
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are shared once."""
+    found: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        found.setdefault(id(tensor), name)
+    return {name: state[name].cpu() for name in found.values()}

@@ -1,0 +1,228 @@
+"""Hidden Markov models from a config, fitted in one go: by EM, or by gradient steps."""
+
+from __future__ import annotations
+
+import hashlib
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from elman.config import Json
+from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
+from elman.errors import InputError, UnknownNameError
+from elman.hmm import files
+from elman.hmm.estimator import METHODS, HiddenMarkovEstimator
+from elman.hmm.files import MODELS
+from elman.hmm.structure import banded, left_to_right
+from elman.tasks.task import Data, Task, Verb
+from elman.training.record import Preview
+from elman.training.scores import Scores
+
+STRUCTURES = ("full", "left-to-right", "banded")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the model is, and how it is fitted.
+
+    Args:
+        emission: categorical, gaussian, mixture (of Gaussians), poisson or bernoulli
+        n_components: hidden states
+        structure: of the transitions, full, left-to-right (stay or go on, from the first) or banded (to neighbours)
+        method: em, or adam or sgd for gradient steps in batches of sequences
+        n_iter: steps of EM, or passes of gradient steps
+        tol: a step or pass that gains less ends the fit
+        n_init: starts, the best of which is kept
+        learning_rate: of gradient steps
+        batch_size: sequences in a gradient step
+        options: further options of the estimator, as {covariance_type: full} or {n_mix: 3}
+    """
+
+    emission: str = "gaussian"
+    n_components: int = 2
+    structure: str = "full"
+    method: str = "em"
+    n_iter: int = 200
+    tol: float = 0.01
+    n_init: int = 3
+    learning_rate: float = 0.05
+    batch_size: int = 32
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
+    """The estimator of a config, not fitted yet.
+
+    >>> build(ModelConfig(emission="poisson", n_components=3), seed=1)
+    PoissonHMM(n_components=3, random_state=1, n_init=3, n_iter=200, tol=0.01)
+    """
+    for kind, given, known in (
+        ("emission", config.emission, MODELS),
+        ("structure", config.structure, STRUCTURES),
+        ("method", config.method, METHODS),
+    ):
+        if given not in known:
+            raise UnknownNameError(kind, given, known)
+    if config.n_components < 1:
+        raise InputError(f"model.n_components is {config.n_components}; it must be a positive whole number")
+    names = ("n_components", "method", "n_iter", "tol", "n_init", "learning_rate", "batch_size")
+    model = MODELS[config.emission]().set_params(
+        **{name: getattr(config, name) for name in names}, random_state=seed, **_structure(config)
+    )
+    return model.set_params(**config.options)
+
+
+def _structure(config: ModelConfig) -> dict[str, Any]:
+    K = config.n_components
+    if config.structure == "left-to-right":
+        return {"transmat_mask": left_to_right(K), "startprob_mask": np.arange(K) == 0}
+    return {"transmat_mask": banded(K)} if config.structure == "banded" else {}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run from observations to a hidden Markov model.
+
+    >>> RunConfig(model=ModelConfig(emission="poisson")).data.read
+    'columns'
+
+    Args:
+        task: what is fitted; hmm is a hidden Markov model
+        data: the observations
+        model: the model, and how it is fitted
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
+        seed: of everything that is random
+    """
+
+    task: str = "hmm"
+    data: ObservationConfig = field(default_factory=ObservationConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    out: str = "runs/hmm"
+    resume: str = "never"
+    seed: int = 0
+
+
+class HMMData(Data):
+    """Observations, and how a model reads more of them."""
+
+    unit = "observations"
+
+    def __init__(self, reader: Reader, train: Observations, valid: Observations | None) -> None:
+        self.reader, self.train, self.valid = reader, train, valid
+        parts = {"data.train": train, **({"data.valid": valid} if valid else {})}
+        self.fingerprint = {name: _fingerprint(part) for name, part in parts.items()}
+
+
+def _fingerprint(part: Observations) -> str:
+    return hashlib.sha256(part.X.tobytes() + repr(part.lengths).encode()).hexdigest()
+
+
+class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
+    Config = RunConfig
+    title = "a hidden Markov model"
+    fitted = True
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {
+            "predict": Verb(_predict_arguments, _predict),
+            "evaluate": Verb(_evaluate_arguments, _evaluate),
+            "generate": Verb(_generate_arguments, GeneratedObservations),
+        }
+
+    def open(self, config: RunConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
+        return HMMData(*open_observations(config.data))
+
+    def build(self, config: RunConfig, data: HMMData) -> HiddenMarkovEstimator:
+        model = build(config.model, config.seed)
+        if data.reader.read != "columns":
+            if config.model.emission != "categorical":
+                raise InputError(
+                    f"data.read is {data.reader.read}, which gives symbols; a {config.model.emission} emission needs "
+                    "numbers. Use --model.emission categorical, or --data.read columns."
+                )
+            model.set_params(n_features=len(data.reader.names))
+        model.reader_ = data.reader
+        return model
+
+    def load(self, folder: Path) -> HiddenMarkovEstimator:
+        return files.load(folder)
+
+    def fit(self, face: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
+        face.set_params(verbose=True).fit(data.train.X, data.train.lengths).set_params(verbose=False)
+        return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in face.history_]
+
+    def evaluate(self, face: HiddenMarkovEstimator, part: Observations) -> Scores:
+        total, n = face.score(part.X, part.lengths), len(part.X)
+        free = face.n_parameters()
+        numbers = {
+            "log_likelihood": total,
+            "nats_per_observation": -total / n,
+            "observations": n,
+            "sequences": len(part.lengths),
+            "unknown": part.unknown,
+            "aic": -2 * total + 2 * free,
+            "bic": -2 * total + free * float(np.log(n)),
+        }
+        return Scores(numbers, "nats_per_observation")
+
+    def preview(self, face: HiddenMarkovEstimator, config: RunConfig, step: int) -> Preview:
+        return Preview(face.reader_.text(face.sample(200, random_state=config.seed)[0]))
+
+
+# What verbs ask
+
+
+def _data_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help="files, folders, .gz, - or embedded")
+    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+
+
+_evaluate_arguments = _data_arguments
+
+
+def _evaluate(model: HiddenMarkovEstimator, given: Namespace) -> Scores:
+    return HMMTask().evaluate(model, model.reader_(given.data, errors=given.errors))
+
+
+def _predict_arguments(parser: ArgumentParser) -> None:
+    _data_arguments(parser)
+    parser.add_argument("--posteriors", action="store_true", help="the probabilities of the states too")
+
+
+def _predict(model: HiddenMarkovEstimator, given: Namespace) -> Iterator[str]:
+    """The most probable path of hidden states, one observation a line, as CSV."""
+    found = model.reader_(given.data, errors=given.errors)
+    states = model.predict(found.X, found.lengths)
+    probabilities = model.predict_proba(found.X, found.lengths) if given.posteriors else [()] * len(states)
+    names = [f"p{k}" for k in range(model.n_components)] if given.posteriors else []
+    yield ",".join(["sequence", "step", "state", *names]) + "\n"
+    places = ((number, step) for number, n in enumerate(found.lengths) for step in range(n))
+    for (number, step), state, row in zip(places, states, probabilities, strict=True):
+        yield ",".join([str(number), str(step), str(state), *(f"{p:.6g}" for p in row)]) + "\n"
+
+
+def _generate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--observations", type=int, default=200, help="how many to draw")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+
+
+class GeneratedObservations:
+    """A sequence drawn from a model, as it would stand in a file."""
+
+    def __init__(self, model: HiddenMarkovEstimator, given: Namespace) -> None:
+        if given.observations < 1:
+            raise InputError(f"--observations is {given.observations}; it must be at least 1")
+        self.X, self.states = model.sample(given.observations, random_state=given.seed)
+        self.text = model.reader_.text(self.X)
+
+    def pieces(self) -> Iterable[str]:
+        return [self.text, "\n"]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"observations": self.X.tolist(), "states": self.states.tolist(), "text": self.text}

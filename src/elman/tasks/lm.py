@@ -1,0 +1,162 @@
+"""Language models: a recurrent network reads symbols, and a softmax predicts the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from elman import artifact
+from elman.compose import stack
+from elman.data import DataConfig, vocabulary
+from elman.embed import Embedding
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.model import SequenceModel
+from elman.readout import AdaptiveSoftmax, Softmax
+from elman.tasks import files
+from elman.tasks.text import PreviewConfig, TextData, TextModel, TextTask
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer
+        layers: how many layers
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: width of the embedding; 0 for as wide as the layers
+        embedding_dropout: on the embedding
+        readout_dropout: before the read-out
+        tied: one matrix for embedding and read-out
+        cutoffs: of an adaptive softmax, for large vocabularies; empty for a plain one
+        dtype: float32, float64, or bfloat16 for the activations
+    """
+
+    cell: str = "gru"
+    size: int = 256
+    layers: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 0
+    embedding_dropout: float = 0.0
+    readout_dropout: float = 0.0
+    tied: bool = False
+    cutoffs: list[int] = field(default_factory=list)
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run from text to language model.
+
+    >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell
+    'lstm'
+
+    Args:
+        task: what is trained; lm is a language model
+        data: the texts, and how batches are cut from them
+        model: the network
+        optim: how its weights are changed
+        training: how long, and what is kept
+        preview: the sample that is written at each evaluation
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to go on with the run in `out` if there is one
+        seed: of everything that is random
+        device: auto or cpu
+    """
+
+    task: str = "lm"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    preview: PreviewConfig = field(default_factory=PreviewConfig)
+    out: str = "runs/lm"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+
+
+def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
+    """The model of a config, with fresh parameters."""
+    if config.dtype not in DTYPES:
+        raise UnknownNameError("dtype", config.dtype, DTYPES)
+    if config.cell == "markov":
+        raise InputError("a Markov model is a task of its own: elman train --task markov --model.order 5")
+    if config.embedding_size < 0:
+        raise InputError(f"model.embedding_size is {config.embedding_size}; it must be at least 0")
+    width = config.embedding_size or config.size
+    core = stack(
+        config.cell, width, config.size, layers=config.layers, residual=config.residual, norm=config.norm,
+        dropout=config.dropout, **config.options,
+    )  # fmt: skip
+    activations = torch.bfloat16 if config.dtype == "bfloat16" else None
+    embed = Embedding(vocabulary_size, width, dropout=config.embedding_dropout, dtype=activations)
+    H, p = core.output_size, config.readout_dropout
+    if config.cutoffs and config.tied:
+        raise InputError(
+            "model.tied and model.cutoffs exclude each other: an adaptive softmax has no (V, H) matrix to share"
+        )
+    readout = (
+        AdaptiveSoftmax(H, vocabulary_size, config.cutoffs, dropout=p)
+        if config.cutoffs
+        else Softmax(H, vocabulary_size, dropout=p, weight=embed.weight if config.tied else None)
+    )
+    return SequenceModel(embed, core, readout).to(DTYPES[config.dtype])
+
+
+class LanguageModel(TextModel[SequenceModel]):
+    """A network, its vocabulary, and what can be done with the two.
+
+    >>> from elman.data import VOCABULARIES
+    >>> config = ModelConfig(cell="gru", size=8, layers=1)
+    >>> lm = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config)
+    >>> score, state = lm.score("Once upon")
+    >>> more, state = lm.score(" a time", state)
+    >>> score.tokens + more.tokens
+    16
+    """
+
+    task: ClassVar[str] = "lm"
+
+    @classmethod
+    def load(cls, path: str | Path) -> LanguageModel:
+        """Read what `save` wrote. It needs nothing else: not the training text, not the run."""
+        folder = Path(path)
+        content = artifact.read_model_json(folder)
+        try:
+            settings = dict(content["config"])
+            if content["version"] == 1:
+                settings.pop("order")  # of Markov models, which are a task of their own now
+            config, symbols = ModelConfig(**settings), vocabulary.from_json(content["vocabulary"])
+            unit = content["unit"]
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
+        model = build(config, symbols.size)
+        files.restore(model, folder)
+        return cls(model.eval(), symbols, config, unit)
+
+
+class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
+    Config = RunConfig
+    title = "a language model"
+
+    def build(self, config: RunConfig, data: TextData) -> LanguageModel:
+        symbols = data.splits.vocabulary
+        return LanguageModel(build(config.model, symbols.size), symbols, config.model, config.data.unit)
+
+    def load(self, folder: Path) -> LanguageModel:
+        return LanguageModel.load(folder)

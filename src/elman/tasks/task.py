@@ -1,0 +1,148 @@
+"""A task is one object in one file: what it reads, what it builds of it, what it minimises and how that is judged.
+
+`run.py`, the loop, checkpoints and the command line know tasks only by what stands here.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from torch import nn
+
+from elman.config import Json
+from elman.data import Batch, Batches
+from elman.state import State
+from elman.tables import Table
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss, negative_log_likelihood
+
+
+class Face(Protocol):
+    """What users hold: a model with all it needs to be used."""
+
+    def fill(self, folder: Path) -> None:
+        """Write its files, model.json with the name of its task among them, into a folder that is there."""
+
+    def describe(self) -> list[Table]:
+        """What it is and what it learnt."""
+
+
+class Trainable(Face, Protocol):
+    """A face whose network the loop trains."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+
+class Settings(Protocol):
+    """What the config of every task has; it is a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def task(self) -> str: ...
+    @property
+    def out(self) -> str: ...
+    @property
+    def resume(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
+
+
+class TrainedSettings(Settings, Protocol):
+    """What the config of a task has that the loop trains."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def optim(self) -> OptimConfig: ...
+    @property
+    def training(self) -> TrainingConfig: ...
+
+
+class Data:
+    """What a task reads for a run. `valid` and `test` are what its `evaluate` takes; None where there is none."""
+
+    unit: str = "rows"  # what the progress line counts
+    valid: Any = None
+    test: Any = None
+    fingerprint: dict[str, str]  # of what settings such as `data.train` stand for: other content, another run
+
+    def batches(self, rank: int, world: int) -> Batches:
+        """What process `rank` of `world` trains on."""
+        raise NotImplementedError(f"{type(self).__name__} has no batches: what is fitted in one go needs none")
+
+    def describe_loss(self, loss: float) -> str:
+        """The loss, as the progress line shows it."""
+        return f"loss {loss:.4f}"
+
+
+class Generated(Protocol):
+    """What `elman generate` prints: pieces as they come and, when they have come, the whole as JSON."""
+
+    def pieces(self) -> Iterable[str]: ...
+    def to_json(self) -> dict[str, Json]: ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a task answers to `elman VERB RUN`: the arguments that it takes, and the answer to them.
+
+    The answer is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate.
+    """
+
+    arguments: Callable[[ArgumentParser], None]
+    answer: Callable[[Any, Namespace], Any]
+
+
+C = TypeVar("C")
+D = TypeVar("D", bound=Data)
+F = TypeVar("F", bound=Face)
+
+
+class Task(Generic[C, D, F]):
+    """Subclass it, and put an instance into `TASKS`."""
+
+    Config: type[C]  # a frozen dataclass, with what `Settings` or `TrainedSettings` names
+    title: str  # what it trains, in a few words
+    fitted: bool = False  # in one go, by `fit`, rather than by the loop
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        """What it answers; the first is what `elman train` suggests when it is done."""
+        raise NotImplementedError
+
+    def open(self, config: C, saved: F | None) -> D:
+        """Read the data; in a run that goes on, as the model that it `saved` reads them."""
+        raise NotImplementedError
+
+    def build(self, config: C, data: D) -> F:
+        """The model of a config, with fresh parameters."""
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> F:
+        """The model whose `fill` wrote the folder."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """The loss of a batch as a sum, the number of its terms, and the state that the next batch goes on from."""
+        return negative_log_likelihood(model, batch, state)
+
+    def fit(self, face: F, config: C, data: D) -> list[dict[str, float]]:
+        """Fit in one go; the lines of its metrics, one a step."""
+        raise NotImplementedError
+
+    def evaluate(self, face: F, part: Any) -> Scores:
+        """How good a model is on a part of the data."""
+        raise NotImplementedError
+
+    def preview(self, face: F, config: C, step: int) -> Preview:
+        """What a person would look at after `step` steps."""
+        return Preview()

@@ -1,0 +1,49 @@
+"""How good a model is: numbers by name, and which of them decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from elman.config import Json
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What an evaluation found.
+
+    >>> Scores({"accuracy": 0.9}, "accuracy", larger_is_better=True).better_than(0.8)
+    True
+
+    Args:
+        numbers: by name
+        decides: the name of the one by which the best model is chosen
+        larger_is_better: whether that one is better when it is larger
+        shown: names of others that are shown and recorded while a model trains
+        details: what else there is to say, for JSON
+        settled: whether the task sees no use in going on
+    """
+
+    numbers: dict[str, float]
+    decides: str
+    larger_is_better: bool = False
+    shown: tuple[str, ...] = ()
+    details: dict[str, Json] = field(default_factory=dict)
+    settled: bool = False
+
+    @property
+    def value(self) -> float:
+        """The number that decides."""
+        return self.numbers[self.decides]
+
+    def better_than(self, best: float | None) -> bool:
+        """Whether this is better than the best so far, if there is one."""
+        if best is None:
+            return True
+        return self.value > best if self.larger_is_better else self.value < best
+
+    def recorded(self, part: str) -> dict[str, float]:
+        """What a line of metrics says of the scores on a part of the data: `part` is the number that decides."""
+        return {part: self.value, **{name: self.numbers[name] for name in self.shown}}
+
+    def to_json(self) -> dict[str, Json]:
+        return {**self.numbers, **self.details}
