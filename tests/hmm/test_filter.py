@@ -1,19 +1,14 @@
 """The filter, its gradients and the most probable path, against enumeration of all paths, on every kind of kernel."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from brute import enumerate_paths
 from torch import Tensor
 
 from elman import kernels
 from elman.hmm.em import expected
 from elman.hmm.sequences import rows
-
-sys.path.insert(0, str(Path(__file__).parent))
-from brute import enumerate_paths
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

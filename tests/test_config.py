@@ -1,0 +1,49 @@
+"""A config on the disk: what is written can be read, and what differs is named."""
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from elman import config
+from elman.errors import FileError, InputError
+from elman.tasks import TASKS
+from elman.tasks.lm import ModelConfig, RunConfig
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_what_is_written_is_read(name, tmp_path):
+    given = TASKS[name].Config()
+    (tmp_path / "config.yaml").write_text(config.render(given))
+    read = config.read(tmp_path / "config.yaml")
+    assert config.identity(given, {})["settings"] == config.identity(TASKS[name].Config(), {})["settings"]
+    assert read["task"] == name and set(read) == set(asdict(given))
+    lines = (tmp_path / "config.yaml").read_text().splitlines()
+    comments = [line for line in lines if line.lstrip().startswith("# ")]
+    assert len(comments) * 2 == len(lines) and not any(line.rstrip().endswith("None") for line in comments)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [1", "cannot read"), ("- 1\n", "not a config"), ("\t a: 1", "cannot read")]
+)
+def test_what_is_not_a_config_is_named(text, message, tmp_path):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(FileError, match=r"bad\.yaml"):
+        config.read(tmp_path / "bad.yaml")
+    with pytest.raises(FileError, match=r"none\.yaml"):
+        config.read(tmp_path / "none.yaml")
+
+
+def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
+    given = RunConfig(model=ModelConfig(size=8, options={"phi": "relu"}))
+    same = config.identity(given, {"data.train": "abc"})
+    moved = replace(given, out="elsewhere", resume="auto", device="cpu", data=replace(given.data, train="other.txt"))
+    config.check_same(same, config.identity(moved, {"data.train": "abc"}), tmp_path)
+    for other, message in (
+        (replace(given, model=ModelConfig(size=9, options={"phi": "relu"})), r"model\.size = 8, not 9"),
+        (replace(given, model=ModelConfig(size=8)), r"model\.options\.phi = relu, not None"),
+        (replace(given, seed=3), "seed = 0, not 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            config.check_same(same, config.identity(other, {"data.train": "abc"}), tmp_path)
+    with pytest.raises(InputError, match=r"other data: what data\.train stands for"):
+        config.check_same(same, config.identity(given, {"data.train": "xyz"}), tmp_path)

@@ -1,0 +1,101 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import elman
+from elman.data import Position
+from elman.errors import FileError, InputError
+from elman.training import checkpoint, optim
+from elman.training.checkpoint import Checkpoint
+from elman.training.distributed import Ranks
+from elman.training.loop import Advance, Run
+from elman.training.optim import OptimConfig, Schedule
+
+OLD = Path(__file__).parent.parent / "tasks" / "version-1" / "checkpoint"
+IDENTITY = {"settings": {"model.size": 4}, "data": {"data.train": "abc"}}
+
+
+def run_of(seed=0, ranks=None):
+    torch.manual_seed(seed)
+    model, how = elman.cell("lru", 2, 3), OptimConfig(schedule="plateau")
+    run = Run(model, None, optim.optimiser(how, model), Schedule(how, 10), ranks=ranks or Ranks())
+    x = torch.randn(2, 5, 2)
+    y, run.state = model.scan(x)
+    y.sum().backward()
+    run.optimiser.step()
+    run.state = elman.state.detach(run.state)
+    run.schedule.memory, run.advance = {"scale": 0.1 + 0.2, "bad": 2}, Advance(7, 35, Position(1, 2), 0.1 + 0.7, 1)
+    return run
+
+
+def saved(folder, run):
+    checkpoint.save(folder, lambda new: (new / "model.json").write_text("{}"), checkpoint.take(run, IDENTITY))
+    return checkpoint.load(folder, lambda: run.unit.init_state(0))
+
+
+def test_everything_comes_back_to_the_last_bit(tmp_path):
+    run = run_of()
+    stored = saved(tmp_path / "last", run)
+    expected = torch.rand(3)
+    other = run_of(seed=5)
+    checkpoint.resume(stored, other)
+    assert other.advance == run.advance and other.schedule.memory == run.schedule.memory
+    assert torch.equal(torch.rand(3), expected)  # the random numbers go on where they were
+    for a, b in zip(elman.state.leaves(other.state), elman.state.leaves(run.state), strict=True):
+        assert torch.equal(a, b)
+    assert stored.identity == IDENTITY
+    before, after = (optim.tensors(r.optimiser) for r in (run, other))
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_run_that_carries_no_state_has_none_to_resume(tmp_path):
+    run = run_of()
+    run.state = None
+    stored = saved(tmp_path / "last", run)
+    assert stored.state is None and not (tmp_path / "last" / "state.safetensors").exists()
+
+
+def test_another_number_of_processes_is_refused(tmp_path):
+    stored = saved(tmp_path / "last", run_of())
+    with pytest.raises(InputError, match="written by 1 processes; there are 2 now"):
+        checkpoint.resume(stored, run_of(ranks=Ranks(0, 2)))
+
+
+def test_each_process_has_its_own_rows(tmp_path):
+    stored = saved(tmp_path / "last", run_of())
+    two = replace(stored, generators=stored.generators.repeat(2, 1))
+    whole = elman.state.leaves(stored.state)[0]
+    for rank in range(2):
+        run = run_of(ranks=Ranks(rank, 2))
+        checkpoint.resume(two, run)
+        assert torch.equal(elman.state.leaves(run.state)[0], whole[rank : rank + 1])
+
+
+def test_a_checkpoint_of_the_version_before_is_refused_with_a_reason():
+    with pytest.raises(FileError, match=r"earlier version of Elman.*cannot be resumed\. Its model still loads"):
+        checkpoint.load(OLD, lambda: torch.zeros(0, 4))
+    assert elman.load(OLD).score("the cat")[0].tokens == 7
+
+
+def test_which_checkpoint_to_go_on_from(tmp_path):
+    out = tmp_path / "run"
+    assert checkpoint.latest(out, "auto") is None
+    out.mkdir()
+    assert checkpoint.latest(out, "never") is None  # an empty folder may be used
+    (out / "config.yaml").write_text("task: lm")
+    assert checkpoint.latest(out, "auto") is None  # begun, and killed before its first checkpoint
+    with pytest.raises(InputError, match="never overwritten"):
+        checkpoint.latest(out, "never")
+    saved(out / "last", run_of())
+    assert checkpoint.latest(out, "auto") == (out / "last").absolute()
+    (out / "last" / "training.json").unlink()
+    with pytest.raises(FileError, match="holds no checkpoint"):
+        checkpoint.latest(out, "auto")
+
+
+def test_the_identity_of_what_was_fitted_in_one_go(tmp_path):
+    checkpoint.write_identity(tmp_path, IDENTITY)
+    assert checkpoint.read_identity(tmp_path) == IDENTITY
+    assert isinstance(checkpoint.take(run_of(), IDENTITY), Checkpoint)

@@ -1,0 +1,40 @@
+import os
+import signal
+import threading
+
+import pytest
+
+from elman.training.interrupt import Interrupted, listening
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_is_noted_and_the_second_does_what_it_did(number):
+    came = []
+    before = signal.signal(number, lambda n, frame: came.append(n))
+    try:
+        with listening() as request:
+            os.kill(os.getpid(), number)
+            assert request.number == number and not came
+            os.kill(os.getpid(), number)
+            assert came == [number]
+        os.kill(os.getpid(), number)
+        assert came == [number, number]  # outside, everything is as it was
+    finally:
+        signal.signal(number, before)
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_is_noted():
+    found = []
+
+    def work():
+        with listening() as request:
+            found.append(request.number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [0]
+
+
+def test_the_exit_code_is_that_of_a_shell():
+    assert Interrupted(signal.SIGTERM, "stopped").exit_code == 143

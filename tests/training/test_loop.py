@@ -1,0 +1,131 @@
+"""The loop on a model of one weight, whose every step can be done by hand."""
+
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from elman.data import Batch, Position
+from elman.errors import InputError, MissingExtraError, TrainingError, UnknownNameError
+from elman.training import loop, optim
+from elman.training.interrupt import Interrupted
+from elman.training.loop import Run, TrainingConfig
+from elman.training.optim import OptimConfig, Schedule
+from elman.training.scores import Scores
+from elman.training.unit import Unit
+
+HOW = OptimConfig(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0, clip_norm=0.0)
+
+
+class Weight(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(1))
+
+
+class Squares:
+    """loss = sum (w - y)^2 over the rows; what it is given as state comes back with one more number."""
+
+    def __init__(self, carries=True):
+        self.carries, self.given = carries, []
+
+    def loss(self, model, batch, state):
+        self.given.append(state)
+        n = len(batch.y)
+        after = (torch.zeros(1) if state is None else state) + model.w if self.carries else None
+        return ((model.w - batch.y) ** 2).sum(), n, after
+
+
+class Numbers:
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def batch(self, at):
+        y = torch.tensor(self.rows[at.window], dtype=torch.float32)
+        return Batch((), y, torch.zeros(len(y), 0, dtype=torch.bool), torch.zeros(len(y), dtype=torch.int64))
+
+    def after(self, at):
+        return Position(at.epoch, at.window + 1) if at.window + 1 < len(self.rows) else Position(at.epoch + 1, 0)
+
+
+def run_of(task, batches, evaluate=lambda step: Scores({"x": 0.0}, "x"), how=HOW, **parts):
+    model = Weight()
+    run = Run(
+        Unit(task, model), batches, optim.optimiser(how, model), Schedule(how, 100), evaluate, shown=False, **parts
+    )
+    return run, model
+
+
+def test_a_step_takes_the_mean_over_all_terms():
+    run, model = run_of(Squares(), Numbers([1.0, 2.0, 6.0]))
+    loop.train(run, TrainingConfig(steps=1), HOW)
+    assert model.w.item() == pytest.approx(0.1 * 2 * 3.0)
+
+
+def test_accumulated_batches_are_one_batch():
+    run, model = run_of(Squares(), Numbers([1.0, 2.0], [6.0]))
+    loop.train(run, TrainingConfig(steps=1, accumulate=2), HOW)
+    assert model.w.item() == pytest.approx(0.1 * 2 * 3.0)
+    assert run.advance.position == Position(1, 0) and run.advance.count == 3
+
+
+def test_the_state_is_carried_without_its_graph_or_not_at_all():
+    task = Squares()
+    run, _ = run_of(task, Numbers([1.0]))
+    loop.train(run, TrainingConfig(steps=3), HOW)
+    assert task.given[0] is None and not any(state.requires_grad for state in task.given[1:])
+    task = Squares(carries=False)
+    run, _ = run_of(task, Numbers([1.0]))
+    loop.train(run, TrainingConfig(steps=3), HOW)
+    assert task.given == [None, None, None] and run.state is None
+
+
+@pytest.mark.parametrize(("larger", "best"), [(True, [1, 3]), (False, [1, 2, 4])])
+def test_the_best_is_kept_by_the_direction_of_its_score(larger, best):
+    values, saved = iter([0.5, 0.4, 0.9, 0.3]), []
+    run, _ = run_of(Squares(), Numbers([1.0]), lambda step: Scores({"x": next(values)}, "x", larger_is_better=larger))
+    run.save = lambda name: saved.append(run.advance.step) if name == "best" else None
+    loop.train(run, TrainingConfig(steps=4, evaluate_every=1), HOW)
+    assert saved == best and run.advance.best == (0.9 if larger else 0.3)
+
+
+def test_it_stops_when_nothing_improves_or_the_task_says_so():
+    run, _ = run_of(Squares(), Numbers([1.0]))
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=1, patience=3), HOW)
+    assert run.advance.step == 4  # the first is the best
+    run, _ = run_of(Squares(), Numbers([1.0]), lambda step: Scores({"x": -step}, "x", settled=step >= 6))
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW)
+    assert run.advance.step == 6 and run.advance.settled
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW)  # and stays so when it is resumed
+    assert run.advance.step == 6
+
+
+def test_a_loss_that_is_not_a_number_stops_before_the_weights_change():
+    run, model = run_of(Squares(), Numbers([1.0], [math.nan]))
+    with pytest.raises(TrainingError, match=r"the loss of step 2 is nan.*--optim\.lr"):
+        loop.train(run, TrainingConfig(steps=9), HOW)
+    assert model.w.item() == pytest.approx(0.2) and run.advance.step == 1
+
+
+def test_a_signal_lets_the_step_finish_and_writes_a_checkpoint():
+    saved = []
+    run, _ = run_of(Squares(), Numbers([1.0]), save=saved.append)
+    run.evaluate = lambda step: os.kill(os.getpid(), signal.SIGTERM) or Scores({"x": 1.0}, "x")
+    with pytest.raises(Interrupted, match="stopped after step 4") as stop:
+        loop.train(run, TrainingConfig(steps=9, evaluate_every=3), HOW)
+    assert stop.value.exit_code == 143 and saved == ["best", "last", "last"]
+
+
+def test_settings_are_checked_before_any_work(monkeypatch):
+    for parts, name in (({"steps": 0}, "steps"), ({"log_every": 0}, "log_every"), ({"patience": -1}, "patience")):
+        with pytest.raises(InputError, match=rf"training\.{name} is"):
+            loop.check(TrainingConfig(**parts), "cpu")
+    with pytest.raises(InputError, match="trained on the CPU"):
+        loop.check(TrainingConfig(), "cuda")
+    with pytest.raises(UnknownNameError, match="gpu"):
+        loop.check(TrainingConfig(), "gpu")
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError):
+        loop.check(TrainingConfig(tensorboard=True), "cpu")
