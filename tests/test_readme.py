@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import math
 import re
+import shlex
 from pathlib import Path
 from types import ModuleType
 
@@ -12,7 +14,7 @@ import pytest
 
 from elman import laws
 from elman.cells import CELLS
-from elman.cli import VERBS
+from elman.cli import VERBS, main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -35,6 +37,50 @@ def test_code_runs(path: Path, code: str) -> None:
 def test_sessions_run(path: Path) -> None:
     """Examples that begin with >>> show what they print; those of a page go on from each other."""
     assert doctest.testfile(str(path), module_relative=False).failed == 0
+
+
+def commands() -> list[str]:
+    """The lines of the block of commands, as they would be pasted."""
+    block = README[README.index("## Commands") :]
+    return [line.partition("#")[0].strip() for line in blocks(block, "")[0].splitlines()]
+
+
+SMALL = [
+    "--model.size",
+    "8",
+    "--training.steps",
+    "3",
+    "--data.batch_size",
+    "2",
+    "--data.window",
+    "8",
+    "--preview.tokens",
+    "5",
+]
+
+
+def test_the_commands_run_as_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In order, in one folder. Only the network is made smaller than the default, for time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
+    text = "Once upon a time there was a cat that sat on a mat. " * 40
+    for name in ("book.txt", "other.txt"):
+        Path(name).write_text(text)
+    rows = (f"{math.sin(t) + 5 * (t // 20 % 2):.3f},{math.cos(t):.3f}" for t in range(200))
+    Path("readings.csv").write_text("x,y\n" + "\n".join(rows))
+    ran = [command for command in commands() if command != "elman laws lstm gru --json"]  # it has tests of its own
+    assert len(ran) > 8
+    for command in ran:
+        words, _, target = command.partition(" > ")
+        arguments = shlex.split(words)[1:]
+        trains = arguments[0] == "train" and "--task" not in arguments and "--resume" not in arguments
+        assert main([*arguments, *(SMALL if trains else [])]) == 0, command
+        out = capfd.readouterr().out
+        assert out, command
+        if target:
+            Path(target).write_text(out)
 
 
 def test_the_readme_has_an_example_of_about_fifteen_lines() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from elman.tasks.task import Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
-from elman.training.record import Recorder, begin, read_metrics, reserved
+from elman.training.lock import locked
+from elman.training.record import Recorder, begin, read_metrics
 from elman.training.scores import Scores
 from elman.training.unit import Unit
 
@@ -64,7 +66,7 @@ def train(settings: Settings) -> tuple[Any, list[dict[str, float]]]:
         raise UnknownNameError("way to resume", settings.resume, ("never", "auto"))
     if not 0 <= settings.seed < 2**62:  # Torch takes 64 bits, and each process adds a little
         raise InputError(f"seed is {settings.seed}; it must be a whole number of at least 0 and below 2**62")
-    with ranks() as processes:
+    with ranks() as processes, locked(Path(settings.out)) if processes.first else nullcontext():
         (_fit if task.fitted else _train)(task, settings, processes)
     return load(settings.out), read_metrics(Path(settings.out))
 
@@ -137,8 +139,7 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
         config.check_same(checkpoint.read_identity(best), identity, out)
         return
     face = task.build(settings, data)
-    with reserved(out):
-        history = task.fit(face, settings, data)
+    history = task.fit(face, settings, data)
     begin(out, settings)
     recorder, step = Recorder(out), len(history) - 1
     for number, line in enumerate(history):

@@ -7,7 +7,7 @@ import pytest
 from elman.training.interrupt import Interrupted, listening
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_the_first_signal_is_noted_and_the_second_does_what_it_did(number):
     came = []
     before = signal.signal(number, lambda n, frame: came.append(n))

@@ -39,6 +39,16 @@ def test_what_a_resumed_run_cuts_back(tmp_path: Path) -> None:
     assert (tmp_path / "samples.txt").read_text() == ""
 
 
+def test_a_preview_is_text_or_a_picture(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.preview(3, Preview("some text"))
+    recorder.preview(4, Preview(picture=b"\x89PNG"))
+    recorder.close()
+    assert (tmp_path / "samples.txt").read_text() == "== step 3\nsome text\n\n"
+    assert [p.name for p in (tmp_path / "previews").iterdir()] == ["4.png"]
+    assert (tmp_path / "previews" / "4.png").read_bytes() == b"\x89PNG"
+
+
 def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for step, values in ((0, (3.0, 2.0, 9.0)), (2, (1.0, 0.5))):  # the second process goes on after step 2
@@ -57,16 +67,20 @@ def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch
         Recorder(tmp_path, tensorboard=True)
 
 
-def test_a_file_that_is_shorter_than_it_was_is_refused(tmp_path: Path) -> None:
-    """Cutting it back would fill it up with zeros."""
+def test_a_file_that_is_shorter_than_it_was_does_not_stop_a_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Cutting it back would fill it up with zeros: it is said, and the run goes on."""
     recorder = Recorder(tmp_path)
     recorder.metrics(1, loss=3.0)
     lengths = recorder.flush()
     recorder.close()
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(FileError, match=r"metrics\.jsonl has lost something"):
-        Recorder(tmp_path, lengths)
-    assert (tmp_path / "metrics.jsonl").read_text() == ""
+    (tmp_path / "metrics.jsonl").unlink()
+    recorder = Recorder(tmp_path, lengths)
+    recorder.metrics(2, loss=2.0)
+    recorder.close()
+    assert "metrics.jsonl has lost something" in capsys.readouterr().err
+    assert read_metrics(tmp_path) == [{"step": 2, "loss": 2.0}]
 
 
 def test_metrics_that_are_none(tmp_path: Path) -> None:

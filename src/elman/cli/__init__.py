@@ -42,10 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as a shell reports it
+    except (MemoryError, RecursionError) as error:
+        what = "memory" if isinstance(error, MemoryError) else "depth"
+        print(
+            f"elman: error: there is not enough {what} for this; make the model, the batch or the input smaller",
+            file=sys.stderr,
+        )
+        return 2
     except BrokenPipeError:
         # The reader has gone, as in `elman laws | head`. Python flushes once more at exit: let that go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE
+    except OSError as error:  # a full disk behind standard output, a name that no file can have
+        print(f"elman: error: {error}", file=sys.stderr)
+        return 2
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:

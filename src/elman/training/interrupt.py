@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM let the step finish. A second one does not."""
+"""Ctrl-C, SIGTERM, SIGHUP (a terminal that closes) and SIGUSR1 (what schedulers send before they kill) let the step
+finish. A second one does not."""
 
 from __future__ import annotations
 
@@ -20,6 +21,9 @@ class Interrupted(ElmanError):
         self.exit_code = 128 + number
 
 
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
 class Request:
     """The signal that came; 0 while there is none."""
 
@@ -28,7 +32,7 @@ class Request:
 
 @contextmanager
 def listening() -> Iterator[Request]:
-    """Note SIGINT and SIGTERM inside the block. Only the main thread may; elsewhere nothing is noted."""
+    """Note the first signal inside the block. Only the main thread may; elsewhere nothing is noted."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -38,7 +42,7 @@ def listening() -> Iterator[Request]:
         request.number = number
         signal.signal(number, before[number])
 
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
     for number in before:
         signal.signal(number, note)
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from elman import config as configs
+from elman import progress
 from elman.errors import FileError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -40,21 +40,6 @@ def begin(folder: Path, config: DataclassInstance) -> None:
     except OSError as error:
         _remove(folder)
         raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
-
-
-@contextmanager
-def reserved(folder: Path) -> Iterator[None]:
-    """Make a folder, so that one that cannot be made is found out before the work; a failure leaves none behind."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # it was there, with something in it
-            folder.rmdir()
-        raise
 
 
 def _remove(folder: Path) -> None:
@@ -133,9 +118,9 @@ def _open(path: Path, length: int | None) -> IO[bytes]:
     """The file, to be written at its end; cut back to `length` bytes where that is known."""
     try:
         file = path.open("ab")
-        if length is not None:
-            if file.tell() < length:
-                raise FileError(f"{path} has lost something: it had {length} bytes when the checkpoint was written")
+        if length is not None and file.tell() < length:
+            progress.say(f"{path} has lost something: it had {length} bytes when the checkpoint was written. Going on.")
+        elif length is not None:
             file.truncate(length)
     except OSError as error:
         raise _cannot_write(error) from error
