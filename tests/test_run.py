@@ -242,7 +242,11 @@ def test_the_markov_model_is_fitted_by_the_same_verb(config):
         (TEXT, {"model": {"size": 0}}, "size"),
         (TEXT, {"model": {"embedding_size": -1}}, r"model\.embedding_size is -1"),
         (TEXT, {"model": {"readout_dropout": 1.5}}, "probability 1.5"),
-        (TEXT, {"model": {"embedding_dropout": -0.1}}, "probability -0.1"),
+        (
+            TEXT,
+            {"model": {"embedding_dropout": -0.1}},
+            "dropout is -0.1; it must be a number of at least 0 and below 1",
+        ),
         (TEXT, {"model": {"readout_dropout": 2.0, "cutoffs": [4]}}, "probability 2.0"),
         (TEXT, {"preview": {"prompt": "Zebra"}}, r"preview\.prompt cannot be used.*'Z'"),
         (TEXT, {"model": {"cell": "markov"}}, "a task of its own: elman train --task markov"),

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError
+from elman.options import whole
 from elman.state import State
 
 
@@ -35,15 +36,13 @@ class Core(nn.Module):
 
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     emits_state: bool = False  # True where y is the first leaf of the state
+    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # the option sets that the conformance table covers
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
-        for name, value in (("input_size", input_size), ("size", output_size)):
-            if not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; it must be a positive whole number")
-        self.input_size = input_size
-        self.output_size = output_size
+        self.input_size = whole("input_size", input_size)
+        self.output_size = whole("size", output_size)
 
     def init_state(self, batch_size: int) -> Any:
         """The state before the first input, `batch_size` rows of it."""
@@ -89,8 +88,8 @@ class Core(nn.Module):
 
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""
-        if not isinstance(batch_size, int | torch.SymInt) or batch_size < 0:
-            raise InputError(f"batch_size is {batch_size!r}; it must be a whole number of at least 0")
+        if not torch.compiler.is_compiling():  # a compiled graph may have a symbol in its place
+            batch_size = whole("batch_size", batch_size, least=0)
         like = next(self.parameters(), None)
         if like is None:
             return torch.zeros(batch_size, *shape, dtype=dtype)

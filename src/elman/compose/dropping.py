@@ -15,6 +15,7 @@ from elman import state as states
 from elman.compose.structure import Around, name_of
 from elman.core import Core
 from elman.errors import InputError
+from elman.options import choice, fraction
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -32,10 +33,8 @@ class Dropout(Around):
 
     def __init__(self, core: Core, p: float, *, per: str = "element") -> None:
         super().__init__(core)
-        if per not in ("element", "row"):
-            raise InputError(f"per is {per!r}; Dropout takes 'element' or 'row'")
-        self.p = checked_probability("Dropout", p)
-        self.per = per
+        self.p = fraction("p", p)
+        self.per = choice("per", per, ("element", "row"))
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         y, state = self.core.step(x, state)
@@ -73,7 +72,7 @@ class Zoneout(Around):
                 f"Zoneout was given {name_of(core)}, which reads the future and has no step: "
                 "put it inside, Reverse(Zoneout(core))"
             )
-        self.p = checked_probability("Zoneout", p)
+        self.p = fraction("p", p)
         self.emits_state = core.emits_state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -103,7 +102,7 @@ class WeightDrop(Around):
 
     def __init__(self, core: Core, p: float, *, names: Sequence[str] = ("W",)) -> None:
         super().__init__(core)
-        self.p = checked_probability("WeightDrop", p)
+        self.p = fraction("p", p)
         known = [name for name, _ in core.named_parameters()]
         unknown = [name for name in names if name not in known]
         if unknown or isinstance(names, str) or not names:
@@ -174,9 +173,3 @@ def one_scan(seed: int | None, device: torch.device) -> Iterator[None]:
 def _mask(like: Tensor, p: float) -> Tensor:
     """Zeros with probability p, else 1 / (1 - p): drawn once for a scan, in however many pieces it runs."""
     return torch.empty_like(like).bernoulli_(1 - p, generator=_of_scan.get()).div_(1 - p)
-
-
-def checked_probability(word: str, p: float) -> float:
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
-        raise InputError(f"{word} was given the probability {p!r}; it takes a number of at least 0 and less than 1")
-    return float(p)

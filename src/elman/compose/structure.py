@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
+from elman.options import choice
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -28,8 +29,6 @@ class Stack(Core):
 
     def __init__(self, *cores: Core, inputs: str = "previous") -> None:
         check_cores("Stack", cores)
-        if inputs not in ("previous", "all"):
-            raise InputError(f"inputs is {inputs!r}; Stack takes 'previous' or 'all'")
         super().__init__(cores[0].input_size, cores[-1].output_size)
         skipped = self.input_size if inputs == "all" else 0
         for i in range(1, len(cores)):
@@ -40,7 +39,7 @@ class Stack(Core):
                     f"but what reaches it has {width}: build it with input_size={width}"
                 )
         self.cores = nn.ModuleList(cores)
-        self.inputs = inputs
+        self.inputs = choice("inputs", inputs, ("previous", "all"))
         self.causal = all(core.causal for core in cores)
 
     def init_state(self, batch_size: int) -> tuple[Any, ...]:

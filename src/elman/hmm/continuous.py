@@ -13,6 +13,7 @@ from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
 from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
+from elman.options import whole
 from elman.tables import Table
 
 
@@ -204,8 +205,7 @@ class GMMHMM(HiddenMarkovEstimator):
 
     def _check_observations(self, o: Tensor) -> None:
         check_covariance_type(self.covariance_type)
-        if not isinstance(self.n_mix, int) or self.n_mix < 1:
-            raise InputError(f"n_mix is {self.n_mix!r}; it must be a whole number of at least 1")
+        whole("n_mix", self.n_mix)
 
     def _emission_tables(self) -> list[Table]:
         return [describe.by_state("weights of the mixture", self.weights_)]

@@ -33,6 +33,7 @@ from elman.hmm.emissions import Emission
 from elman.hmm.gradient import gradient
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
+from elman.options import choice, whole
 from elman.tables import Table
 
 Array = np.ndarray[Any, Any]
@@ -190,9 +191,7 @@ class HiddenMarkovEstimator:
     ) -> tuple[float, Array]:
         """The most probable states and their log probability, jointly with the data ("viterbi"); or state by
         state ("map")."""
-        algorithm = algorithm or self.algorithm
-        if algorithm not in ("viterbi", "map"):
-            raise InputError(f"algorithm is {algorithm!r}; it must be 'viterbi' or 'map'")
+        algorithm = choice("algorithm", algorithm or self.algorithm, ("viterbi", "map"))
         data, model = self._prepared(X, lengths, mask)
         if algorithm == "map":
             where = sequences.rows(data.lengths)
@@ -347,11 +346,8 @@ class HiddenMarkovEstimator:
 
     def _check_options(self) -> None:
         for name, least in (("n_components", 1), ("n_init", 1), ("n_iter", 0), ("batch_size", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-        if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}; it must be one of {', '.join(METHODS)}")
+            whole(name, getattr(self, name), least)
+        choice("method", self.method, METHODS)
         for name in ("params", "init_params"):
             unknown = set(getattr(self, name)) - set(self.letters)
             if unknown:

@@ -26,9 +26,10 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.errors import InputError, UnknownNameError
+from elman.errors import UnknownNameError
 from elman.kernels import parallel
 from elman.kernels.reference import Step
+from elman.options import positive, whole
 from elman.state import State
 
 JACOBIANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"full": parallel.jacobian, "diagonal": parallel.diagonal}
@@ -82,12 +83,9 @@ def newton_scan(
     parallel.check(x, state, init, lengths, reset)
     if jacobian not in JACOBIANS:
         raise UnknownNameError("jacobian", jacobian, JACOBIANS)
-    if tolerance is not None and not tolerance > 0:
-        raise InputError(f"tolerance is {tolerance!r}; it must be a positive number, or None for the dtype's")
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
-        raise InputError(f"max_iterations is {max_iterations!r}; it must be a whole number of at least 0")
-    if tolerance is None:
-        tolerance = 100 * torch.finfo(parallel.flat(state).dtype).eps
+    max_iterations = whole("max_iterations", max_iterations, least=0)
+    rounding = 100 * torch.finfo(parallel.flat(state).dtype).eps
+    tolerance = rounding if tolerance is None else positive("tolerance", tolerance)
     with torch.no_grad():
         problem = _Problem(step, x, state, init, lengths, reset, JACOBIANS[jacobian])
         s, report = _solve(problem, tolerance, max_iterations)
