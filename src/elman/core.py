@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError
+from elman.lengths import checked, masked
 from elman.options import whole
 from elman.state import State
 
@@ -74,8 +75,8 @@ class Core(nn.Module):
         if lengths is None:
             lengths = torch.full((B,), T, device=x.device)
         else:
-            lengths = _checked_lengths(lengths, x)
-            x = _without_padding(x, lengths)
+            lengths = checked(lengths, x)
+            x = masked(x, lengths)  # a NaN there would come back as 0 * NaN in the gradient of an input weight
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
         return self._scan(x, state, lengths, reset)
 
@@ -130,25 +131,6 @@ class Core(nn.Module):
         if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
-
-
-def _without_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """x with zeros past lengths: a NaN there would come back as 0 * NaN in the gradient of an input weight."""
-    valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return torch.where(valid[..., None], x, torch.zeros_like(x[:1, :1]))
-
-
-def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
-    B, T = x.shape[:2]
-    lengths = torch.as_tensor(lengths, device=None if isinstance(lengths, Tensor) else x.device)
-    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise InputError(f"lengths is {states.describe(lengths)}; expected {B} whole numbers, one per row of x")
-    if lengths.device != x.device:
-        raise InputError(f"lengths is on {lengths.device}, x on {x.device}; move one with .to(device)")
-    # A compiled graph cannot branch on values: there the caller vouches for them.
-    if not torch.compiler.is_compiling() and B and (int(lengths.min()) < 0 or int(lengths.max()) > T):
-        raise InputError(f"lengths are {lengths.tolist()}; each must be in [0, {T}], for x has {T} time steps")
-    return lengths.long()
 
 
 def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from elman import state as states
 from elman.cells import CELLS
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
+from elman.lengths import valid
 from elman.state import State
 
 # One tolerance per dtype, none per cell: the largest error that is still rounding, relative to 1 + the largest value.
@@ -202,7 +203,7 @@ def reset_is_episode(core: Core, sample: Sample) -> float:
 
 
 def padding_is_irrelevant(core: Core, sample: Sample) -> float:
-    padding = torch.arange(sample.x.shape[1]) >= sample.lengths[:, None]
+    padding = ~valid(sample.lengths, sample.x.shape[1])
     clean = _gradients(core, sample)
     worst = 0.0
     for rubbish in (math.nan, math.inf, 1e30):

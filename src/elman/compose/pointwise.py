@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import UnknownNameError
+from elman.lengths import masked
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -35,9 +36,7 @@ class _Pointwise(Core):
         return self.pointwise(x).to(x.dtype), ()
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
-        y = self.pointwise(x).to(x.dtype)
-        valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-        return torch.where(valid[..., None], y, torch.zeros_like(y)), ()  # a bias acts in the padding too
+        return masked(self.pointwise(x).to(x.dtype), lengths), ()  # a bias acts in the padding too
 
     def pointwise(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., H)."""

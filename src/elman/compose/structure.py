@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
+from elman.lengths import valid
 from elman.options import choice
 
 if TYPE_CHECKING:
@@ -171,8 +172,7 @@ class Reverse(Around):
 
     def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
-        inside = torch.arange(1, x.shape[1] + 1, device=x.device) < lengths[:, None]
-        ends = reset.roll(-1, 1) & inside
+        ends = reset.roll(-1, 1) & valid(lengths - 1, x.shape[1])
         y, state = self.core._scan(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
         return kernels.reverse(y, lengths), state
 

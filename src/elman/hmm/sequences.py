@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from elman.errors import InputError
+from elman.lengths import valid
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Sequences:
             return values.numpy()
         B, T = self.shape[:2]
         out = values.new_full((B, T, *values.shape[1:]), fill)
-        out[torch.arange(T) < torch.tensor(self.lengths)[:, None]] = values
+        out[valid(torch.tensor(self.lengths), T)] = values
         return out.numpy()
 
 
@@ -115,8 +116,7 @@ def _from_padded(o: Tensor, lengths: Any) -> Sequences:
             raise InputError(
                 f"{len(ends)} lengths up to {max(ends, default=0)} were given for a padded X with {B} rows of {T} steps"
             )
-    valid = torch.arange(T) < torch.tensor(ends)[:, None]
-    return Sequences(o[valid], ends, tuple(o.shape))
+    return Sequences(o[valid(torch.tensor(ends), T)], ends, tuple(o.shape))
 
 
 def _checked_lengths(lengths: Any) -> tuple[int, ...]:

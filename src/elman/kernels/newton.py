@@ -29,6 +29,7 @@ from elman import state as states
 from elman.errors import UnknownNameError
 from elman.kernels import parallel
 from elman.kernels.reference import Step
+from elman.lengths import masked
 from elman.options import positive, whole
 from elman.state import State
 
@@ -114,9 +115,8 @@ class _Problem(NamedTuple):
             _, new = self.step(self.x.flatten(0, 1), parallel.unflat(then.flatten(0, 1), self.state))
             after = parallel.flat(new).unflatten(0, (B, T))
             A = self.jacobian(after, then)
-        valid = torch.arange(T, device=s.device) < self.lengths[:, None]
-        r = torch.where(valid[..., None], after.detach() - s, 0.0)
-        scale = 1 + torch.where(valid[..., None], s, 0.0).abs().amax((1, 2))
+        r = masked(after.detach() - s, self.lengths)
+        scale = 1 + masked(s, self.lengths).abs().amax((1, 2))
         return _Point(s, r, A, (r.abs().amax((1, 2)) / scale).nan_to_num(nan=torch.inf, posinf=torch.inf))
 
     def correction(self, point: _Point, rho: Tensor) -> Tensor:
