@@ -95,7 +95,7 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        total.update(tensor.detach().resolve_conj().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        total.update(tensor.detach().resolve_conj().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

@@ -70,7 +70,7 @@ def _plain(row: Row) -> dict[str, Any]:
 
 def _print(rows: Sequence[Row]) -> None:
     """One line per cell, options and kernels; one column per law."""
-    from elman.laws import TITLES
+    from elman.laws import REMEDY, TITLES
 
     lines: dict[tuple[str, str, str], dict[int, str]] = {}
     for row in rows:
@@ -82,6 +82,8 @@ def _print(rows: Sequence[Row]) -> None:
     for law, title in TITLES.items():
         print(f"{law}. {title}")
     failed = sum(not row.ok for row in rows)
+    if any(row.law == 8 and not row.ok for row in rows):
+        print(REMEDY)
     print(f"{len(rows)} checks, " + (f"{failed} FAILED" if failed else "all hold"))
 
 
