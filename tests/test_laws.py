@@ -279,7 +279,7 @@ class Wrong(Core):
         (lambda y, state: (y, (y.double(),)), "do not agree: leaf .0 is torch.float64"),
     ],
 )
-def test_a_step_that_is_none_says_what_is_wrong_with_it(result, message):
+def test_a_step_that_breaks_the_protocol_is_told_how(result, message):
     with pytest.raises(InputError, match=message):
         laws.check(Wrong(result))
 

@@ -37,8 +37,8 @@ from elman.lengths import valid
 from elman.state import State
 
 REMEDY = (
-    "Torch's own products and nonlinearities round differently with the number of rows. To be exact, a step takes them\n"
-    "from elman.kernels: kernels.linear(x, W, b) for nn.Linear, and kernels.tanh, sigmoid, softplus and silu."
+    "Torch's own products and nonlinearities round differently with the number of rows. To be exact, take them in the\n"
+    "step from elman.kernels: kernels.linear(x, W, b) for nn.Linear, and kernels.tanh, sigmoid, softplus and silu."
 )
 
 # One tolerance per dtype, none per cell: the largest error that is still rounding, relative to 1 + the largest value.
