@@ -21,6 +21,8 @@ from elman.lengths import checked, masked
 from elman.options import whole
 from elman.state import State
 
+Options = dict[str, Any]  # keyword arguments of a cell
+
 
 class Core(nn.Module):
     """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `laws.check` tells if it is right.
@@ -35,10 +37,11 @@ class Core(nn.Module):
     ([1.0, 2.0, 3.0], [[3.0]])
     """
 
+    # A state is `Any` in these signatures, so that a core of its own can name its NamedTuple in their place.
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     emits_state: bool = False  # True where y is the first leaf of the state
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # the option sets that the conformance table covers
+    variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()

@@ -23,7 +23,6 @@ import math
 import types
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +30,7 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.cells import CELLS
-from elman.core import Core
+from elman.core import Core, Options
 from elman.errors import InputError, UnknownNameError
 from elman.lengths import valid
 from elman.state import State
@@ -94,7 +93,7 @@ class Row:
     """One cell of the conformance table."""
 
     cell: str
-    options: dict[str, Any]
+    options: Options
     kernels: str
     law: int
     ok: bool
@@ -374,7 +373,7 @@ def _by_definition(core: Core) -> Core:
     return core
 
 
-def _distance(given: Any, wanted: Any) -> float:
+def _distance(given: State, wanted: State) -> float:
     """The largest error over all leaves of two states (or tuples of results)."""
     pairs = zip(states.leaves(given), states.leaves(wanted), strict=True)
     return max((_error(a, b) for a, b in pairs), default=0.0)

@@ -14,8 +14,6 @@ outputs are zero past lengths too. So words call `_scan` inside.
 
 from __future__ import annotations
 
-from typing import Any
-
 from elman.cells import cell as build_cell
 from elman.compose.dropping import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
@@ -40,7 +38,7 @@ def stack(
     residual: bool = False,
     norm: str | None = None,
     dropout: float = 0.0,
-    **options: Any,
+    **options: object,
 ) -> Stack:
     """The usual network of cells called `cell`, built from the words above; `options` are the cell's.
 

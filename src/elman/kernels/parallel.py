@@ -79,7 +79,7 @@ def unflat(rows: Tensor, like: State) -> State:
 def states_by_loop(step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor) -> Tensor:
     """The state after each step, (B, T, N), one step after the other."""
 
-    def remembered(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def remembered(x: Tensor, state: State) -> tuple[Tensor, State]:
         _, after = step(x, state)
         return flat(after), after
 

@@ -58,6 +58,9 @@ class Slot:
     width: int
 
 
+Slots = Slot | tuple["Slots", ...]  # a state with a slot in the place of each leaf
+
+
 class Program:
     """Steps on slots, appended in the order in which they will run. Every method returns the slot that it fills."""
 
