@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -23,7 +25,7 @@ SOURCE = ROOT / "src" / "elman"
 
 # From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
 LAYOUT = [
-    "_native", "errors", "options", "lengths", "artifact", "state", "progress", "tables", "config", "data", "kernels",
+    "_native", "errors", "options", "artifact", "state", "lengths", "progress", "tables", "config", "data", "kernels",
     "core", "cells", "compose", "convert", "attention", "draws", "distributions", "embed", "readout", "model", "markov",
     "decoding", "lens", "training", "hmm", "tasks", "run", "laws", "export", "serve", "cli", "__main__",
 ]  # fmt: skip
@@ -31,7 +33,8 @@ LAYOUT = [
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
     "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout",
-    "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "cell", "cells", "compose", "data", "decoding", "errors", "from_torch", "hmm", "kernels", "laws", "load", "stack",
+    "state", "tasks", "to_torch", "train", "training",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -102,9 +105,31 @@ def test_no_rooms_for_what_has_no_home() -> None:
 
 def test_public_names_are_pinned() -> None:
     assert sorted(elman.__all__) == sorted(PUBLIC)
-    assert all(getattr(elman, name) is not None for name in PUBLIC)
+    assert set(dir(elman)) == {*PUBLIC, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'LSTMM'"):
         elman.LSTMM  # noqa: B018
+
+
+def test_public_names_come_one_by_one_and_without_torch_before() -> None:
+    """In a process of its own, where nothing has imported them yet."""
+    script = f"""
+import sys, elman
+assert "torch" not in sys.modules
+for name in {PUBLIC}:
+    value = getattr(elman, name)
+    assert value is not None and vars(elman)[name] is value, name
+assert elman.hmm.__name__ == "elman.hmm" and elman.cell is elman.cells.cell and elman.Stack is elman.compose.Stack
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_a_type_checker_sees_the_public_names() -> None:
+    """A stub exports `name as name`, and nothing that it imports otherwise. `make test` runs mypy over it."""
+    stub = ast.parse((SOURCE / "__init__.pyi").read_text())
+    names = [alias for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert all(alias.asname == alias.name for alias in names) and sorted(alias.name for alias in names) == sorted(
+        PUBLIC
+    )
 
 
 def test_nothing_can_run_code_from_a_file() -> None:

@@ -76,6 +76,51 @@ def test_dying_anywhere_leaves_a_whole_folder(tmp_path, monkeypatch, renames):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
+def fill(folder):
+    artifact.write_json(folder / "model.json", "kind", 1, {"numbers": [1, 2, 3]})
+    artifact.write_tensors(folder / "model.safetensors", {"x": torch.arange(4.0)})
+
+
+def read(folder):
+    return artifact.read_json(folder / "model.json", "kind", 1), artifact.read_tensors(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_flipped_bit_names_the_file_and_what_to_do(tmp_path, name):
+    artifact.write(tmp_path / "m", fill)
+    assert read(tmp_path / "m")[0]["numbers"] == [1, 2, 3]
+    file = tmp_path / "m" / name
+    written = file.read_bytes()
+    for place in (0, len(written) // 2, len(written) - 3):
+        file.write_bytes(written[:place] + bytes([written[place] ^ 1]) + written[place + 1 :])
+        with pytest.raises(FileError, match=rf"{name} is damaged.*best/ and last/"):
+            read(tmp_path / "m")
+
+
+def test_checksums_that_cannot_be_read_verify_nothing(tmp_path):
+    artifact.write(tmp_path / "m", fill)
+    for content in (b"{", b"[]", b'{"files": 3}', b"\xff"):
+        (tmp_path / "m" / artifact.CHECKSUMS).write_bytes(content)
+        with pytest.raises(FileError, match=r"checksums\.json cannot be read"):
+            read(tmp_path / "m")
+
+
+def test_a_folder_of_the_version_before_has_no_checksums(tmp_path):
+    artifact.write(tmp_path / "m", fill)
+    (tmp_path / "m" / artifact.CHECKSUMS).unlink()
+    assert read(tmp_path / "m")[1]["x"].tolist() == [0, 1, 2, 3]
+    artifact.write(tmp_path / "m", fill)
+    assert (tmp_path / "m" / artifact.CHECKSUMS).exists()
+
+
+def test_a_missing_file_is_missing_not_damaged(tmp_path):
+    artifact.write(tmp_path / "m", fill)
+    for name, message in (("model.safetensors", "missing or truncated"), ("model.json", r"there is no model\.json")):
+        (tmp_path / "m" / name).unlink()
+        with pytest.raises(FileError, match=message):
+            read(tmp_path / "m")
+
+
 def test_nothing_there(tmp_path):
     assert artifact.find(tmp_path / "none") is None
     with pytest.raises(FileError, match=r"no kind: there is no x\.json"):

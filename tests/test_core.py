@@ -101,7 +101,7 @@ def test_bad_input_is_refused_at_the_boundary(given, message):
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, None])
 def test_sizes_must_be_positive(size):
-    with pytest.raises(InputError, match="positive whole number"):
+    with pytest.raises(InputError, match=r"size is .*; it must be a whole number of at least 1"):
         Core(size, 3)
 
 

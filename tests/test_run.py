@@ -241,9 +241,13 @@ def test_the_markov_model_is_fitted_by_the_same_verb(config):
         (TEXT, {"training": {"steps": 0}}, "steps is 0"),
         (TEXT, {"model": {"size": 0}}, "size"),
         (TEXT, {"model": {"embedding_size": -1}}, r"model\.embedding_size is -1"),
-        (TEXT, {"model": {"readout_dropout": 1.5}}, "probability 1.5"),
-        (TEXT, {"model": {"embedding_dropout": -0.1}}, "probability -0.1"),
-        (TEXT, {"model": {"readout_dropout": 2.0, "cutoffs": [4]}}, "probability 2.0"),
+        (TEXT, {"model": {"readout_dropout": 1.5}}, "dropout is 1.5"),
+        (
+            TEXT,
+            {"model": {"embedding_dropout": -0.1}},
+            "dropout is -0.1; it must be a number of at least 0 and below 1",
+        ),
+        (TEXT, {"model": {"readout_dropout": 2.0, "cutoffs": [4]}}, "dropout is 2.0"),
         (TEXT, {"preview": {"prompt": "Zebra"}}, r"preview\.prompt cannot be used.*'Z'"),
         (TEXT, {"model": {"cell": "markov"}}, "a task of its own: elman train --task markov"),
         (TEXT, {"device": "cuda"}, "trained on the CPU"),
@@ -300,7 +304,7 @@ def test_a_broken_checkpoint_is_refused(config):
     train(config)
     path = Path(config.out) / "last" / "optimiser.safetensors"
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(FileError, match="truncated"):
+    with pytest.raises(FileError, match=r"optimiser\.safetensors is damaged"):
         train(replace(config, resume="auto"))
 
 

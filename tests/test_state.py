@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from elman import artifact
 from elman import state as states
 from elman.errors import FileError, InputError
 
@@ -96,6 +97,88 @@ def test_load_keeps_nan_and_infinity(tmp_path):
 def test_an_empty_state_is_saved_too(tmp_path):
     states.save(tmp_path / "s", ())
     assert states.load(tmp_path / "s", like=()) == ()
+
+
+def test_any_flipped_bit_is_noticed(tmp_path):
+    """Wherever it is: in the length of the header, in the header, in the numbers."""
+    path = tmp_path / "state.safetensors"
+    states.save(path, tree(1), fingerprint="model")
+    written = path.read_bytes()
+    for place in range(len(written)):
+        path.write_bytes(written[:place] + bytes([written[place] ^ 4]) + written[place + 1 :])
+        with pytest.raises(FileError, match=r"state\.safetensors"):
+            states.load(path, like=states.take(tree(), []), fingerprint="model")
+    path.write_bytes(written)
+    assert equal(states.load(path, like=states.take(tree(), []), fingerprint="model"), tree(1))
+
+
+def test_a_flipped_bit_of_a_number_is_called_damage(tmp_path):
+    path = tmp_path / "state.safetensors"
+    states.save(path, tree())
+    path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    with pytest.raises(FileError, match=r"is damaged.*Put back a copy"):
+        states.load(path, like=states.take(tree(), []))
+
+
+def test_a_state_of_another_model_of_the_same_shape_is_refused(tmp_path):
+    one, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    path, like = tmp_path / "s", states.take(tree(), [])
+    states.save(path, tree(), fingerprint=states.fingerprint(one))
+    assert equal(states.load(path, like=like, fingerprint=states.fingerprint(one)), tree())
+    assert equal(states.load(path, like=like), tree())
+    with pytest.raises(FileError, match="a state of another model of the same shape"):
+        states.load(path, like=like, fingerprint=states.fingerprint(other))
+    states.save(path, tree())
+    with pytest.raises(FileError, match="does not say which model wrote it"):
+        states.load(path, like=like, fingerprint=states.fingerprint(one))
+
+
+def test_a_state_of_the_version_before_is_read_where_no_fingerprint_is_wanted(tmp_path):
+    from safetensors.torch import save_file
+
+    path, like = tmp_path / "s", torch.zeros(0, 2)
+    save_file({"state": torch.ones(1, 2)}, path, {"format": "elman-state-1"})
+    assert torch.equal(states.load(path, like=like), torch.ones(1, 2))
+    with pytest.raises(FileError, match="does not say which model wrote it: it has the format 'elman-state-1'"):
+        states.load(path, like=like, fingerprint="model")
+
+
+class Cell(torch.nn.Module):
+    def __init__(self, **tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor) if name == "b" else self.register_parameter(name, tensor)
+
+
+def test_a_fingerprint_sees_names_shapes_dtypes_and_every_number():
+    def parameter(*values, **options):
+        return torch.nn.Parameter(torch.tensor(values, **options))
+
+    models = [
+        Cell(a=parameter(0.0, 1.0), b=torch.zeros(1)),
+        Cell(c=parameter(0.0, 1.0), b=torch.zeros(1)),
+        Cell(a=parameter(1.0, 0.0), b=torch.zeros(1)),
+        Cell(a=parameter(-0.0, 1.0), b=torch.zeros(1)),
+        Cell(a=parameter([0.0, 1.0]), b=torch.zeros(1)),
+        Cell(a=parameter(0.0, 1.0, dtype=torch.float64), b=torch.zeros(1)),
+        Cell(a=parameter(0.0, 1.0), b=torch.ones(1)),
+        Cell(a=parameter(0.0, 1.0)),
+        Cell(),
+    ]
+    assert len({states.fingerprint(model) for model in models}) == len(models)
+    assert states.fingerprint(models[0]) == states.fingerprint(Cell(b=torch.zeros(1), a=parameter(0.0, 1.0)))
+
+
+def test_a_state_is_flushed_before_it_takes_its_name(tmp_path, monkeypatch):
+    done = []
+    sync, rename = artifact._sync, type(tmp_path).rename
+    monkeypatch.setattr(artifact, "_sync", lambda path: (done.append(("sync", path.name)), sync(path)))
+    monkeypatch.setattr(
+        type(tmp_path), "rename", lambda path, to: (done.append(("rename", path.name)), rename(path, to))
+    )
+    states.save(tmp_path / "s", tree())
+    (first, temporary), *rest = done
+    assert first == "sync" and rest == [("rename", temporary), ("sync", tmp_path.name)]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "foreign", "format", "structure", "width"])

@@ -178,7 +178,9 @@ def test_bad_rows_are_refused(x, message):
 
 
 def test_bad_states_sizes_and_cores_are_refused():
-    with pytest.raises(InputError, match="at least one row"):
+    with pytest.raises(InputError, match=r"Stream was given a LSTM; it takes a Core .*elman\.from_torch"):
+        Stream(torch.nn.LSTM(3, 4), 2)
+    with pytest.raises(InputError, match="batch_size is 0; it must be a whole number of at least 1"):
         Stream(cell("gru", 3, 4), 0)
     with pytest.raises(InputError, match="reads the future"):
         Stream(Bidirectional(cell("gru", 3, 4), cell("gru", 3, 4)), 1)

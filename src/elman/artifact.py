@@ -1,17 +1,21 @@
 """A model, a checkpoint: a folder of safetensors and JSON that is there whole or not at all.
 
-A folder is written under a temporary name, flushed and renamed; the one that was there before stays until then.
+A folder is written under a temporary name, flushed and renamed; the one that was there before stays until then. The
+checksums of its files stand in checksums.json, and are verified whenever one of them is read. A folder that a version
+before this wrote has none, and is read as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -20,6 +24,8 @@ from elman.errors import FileError
 
 MODEL = "elman-model"  # what model.json is
 MODEL_VERSION = 2
+CHECKSUMS = "checksums.json"
+REMEDY = "Take the other of the run's best/ and last/, put back a copy, or train again."
 
 
 def write(path: Path, fill: Callable[[Path], None]) -> None:
@@ -31,6 +37,7 @@ def write(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(new, ignore_errors=True)
         new.mkdir()
         fill(new)
+        _note_checksums(new)
         _refuse_to_lose(path, new)
         _flush(new)
         if path.exists():
@@ -51,6 +58,45 @@ def _refuse_to_lose(path: Path, new: Path) -> None:
     others = {p.name for p in path.glob("*")} - {p.name for p in new.iterdir()}
     if others:
         raise FileError(f"it holds {min(others)}, which would be lost")
+
+
+def replace(path: Path, write: Callable[[Path], None]) -> None:
+    """Replace the file `path` by one that `write` has written: flushed, then renamed, so it is there whole or not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        _sync(temporary)
+        temporary.rename(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def verify(path: Path) -> None:
+    """Raise a FileError if `path` does not hold the bytes that `write` left there."""
+    try:
+        noted = json.loads((path.parent / CHECKSUMS).read_text(encoding="utf-8"))["files"].get(path.name)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise FileError(
+            f"{path.parent / CHECKSUMS} cannot be read ({error}), so {path.name} cannot be verified. {REMEDY}"
+        ) from error
+    if noted is not None and path.exists() and noted != _checksum(path):
+        raise FileError(f"{path} is damaged: it does not hold the bytes that Elman wrote there. {REMEDY}")
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 of the names, dtypes, shapes and bytes of tensors, in whatever order and on whatever device they are.
+
+    >>> digest({"a": torch.zeros(2), "b": torch.ones(1)}) == digest({"b": torch.ones(1), "a": torch.zeros(2)})
+    True
+    """
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        total.update(tensor.detach().resolve_conj().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def find(path: Path) -> Path | None:
@@ -77,7 +123,8 @@ def write_json(path: Path, kind: str, version: int, content: dict[str, Any]) -> 
 
 
 def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
-    """What `write_json` wrote; a FileError if it is something else."""
+    """What `write_json` wrote; a FileError if it is something else, or damaged."""
+    verify(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -110,10 +157,22 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
+    """What `write_tensors` wrote; a FileError if it is something else, or damaged."""
+    verify(path)
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path} cannot be read ({error}); it is missing or truncated") from error
+
+
+def _note_checksums(folder: Path) -> None:
+    files = {file.name: _checksum(file) for file in sorted(folder.iterdir()) if file.is_file()}
+    write_json(folder / CHECKSUMS, "elman-checksums", 1, {"files": files})
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _new(path: Path) -> Path:

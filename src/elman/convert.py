@@ -13,7 +13,7 @@ the GRU's candidate has a second one that acts by itself, our c. A core is batch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,9 @@ from elman.cells.elman import Elman
 from elman.cells.gru import GRU
 from elman.cells.lstm import LSTM
 from elman.compose import Bidirectional, Dropout, Parallel, Reverse, Stack
-from elman.core import Core
+from elman.core import Core, Options
 from elman.errors import InputError
+from elman.state import State
 
 Cell = Elman | GRU | LSTM
 
@@ -68,13 +69,15 @@ def to_torch(core: Core) -> nn.RNNBase:
     biases = [b for layer in layers for cell in layer for b in _biases(cell)]
     module = _module_like(
         first,
-        num_layers=len(layers),
-        bias=any(b.requires_grad or bool(b.any()) for b in biases),
-        batch_first=True,
-        dropout=_dropout(core),
-        bidirectional=len(layers[0]) == 2,
-        device=first.W.device,
-        dtype=first.W.dtype,
+        {
+            "num_layers": len(layers),
+            "bias": any(b.requires_grad or bool(b.any()) for b in biases),
+            "batch_first": True,
+            "dropout": _dropout(core),
+            "bidirectional": len(layers[0]) == 2,
+            "device": first.W.device,
+            "dtype": first.W.dtype,
+        },
     )
     for i, layer in enumerate(layers):
         for cell, suffix in zip(layer, ("", "_reverse"), strict=False):
@@ -82,7 +85,7 @@ def to_torch(core: Core) -> nn.RNNBase:
     return module.train(core.training)
 
 
-def state_from_torch(core: Core, state: Any) -> Any:
+def state_from_torch(core: Core, state: State) -> State:
     """PyTorch's h (L * directions, B, H), or (h, c) of an nn.LSTM, as a state of the core that `from_torch` gave.
 
     >>> lstm = nn.LSTM(3, 4, num_layers=2, batch_first=True)
@@ -103,7 +106,7 @@ def state_from_torch(core: Core, state: Any) -> Any:
     return states.map(lambda like: next(each).to(like.dtype), core.init_state(0))
 
 
-def state_to_torch(core: Core, state: Any) -> Any:
+def state_to_torch(core: Core, state: State) -> State:
     """A core's state as PyTorch has it: h (L * directions, B, H), or (h, c) for an nn.LSTM. The inverse of the above.
 
     >>> core = from_torch(nn.GRU(3, 4, num_layers=2))
@@ -163,7 +166,7 @@ def _copy(target: Tensor, source: Tensor) -> None:
     target.requires_grad_(source.requires_grad)
 
 
-def _name_and_options(module: nn.RNNBase) -> tuple[str, dict[str, Any]]:
+def _name_and_options(module: nn.RNNBase) -> tuple[str, Options]:
     if isinstance(module, nn.RNN):
         return "elman", {"phi": module.nonlinearity}
     if isinstance(module, nn.GRU):
@@ -171,7 +174,7 @@ def _name_and_options(module: nn.RNNBase) -> tuple[str, dict[str, Any]]:
     return "lstm", {"projection": module.proj_size or None}
 
 
-def _module_like(cell: Cell, **shape: Any) -> nn.RNNBase:
+def _module_like(cell: Cell, shape: Options) -> nn.RNNBase:
     """An nn.RNN, nn.GRU or nn.LSTM of cells like this one, its parameters not yet set."""
     if isinstance(cell, Elman):
         return nn.RNN(cell.input_size, cell.output_size, nonlinearity=cell.phi, **shape)

@@ -17,7 +17,11 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError
+from elman.lengths import checked, masked
+from elman.options import whole
 from elman.state import State
+
+Options = dict[str, Any]  # keyword arguments of a cell
 
 
 class Core(nn.Module):
@@ -33,17 +37,16 @@ class Core(nn.Module):
     ([1.0, 2.0, 3.0], [[3.0]])
     """
 
+    # A state is `Any` in these signatures, so that a core of its own can name its NamedTuple in their place.
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     emits_state: bool = False  # True where y is the first leaf of the state
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({},)  # the option sets that the conformance table covers
+    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
+    variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
-        for name, value in (("input_size", input_size), ("size", output_size)):
-            if not isinstance(value, int) or value < 1:
-                raise InputError(f"{name} is {value!r}; it must be a positive whole number")
-        self.input_size = input_size
-        self.output_size = output_size
+        self.input_size = whole("input_size", input_size)
+        self.output_size = whole("size", output_size)
 
     def init_state(self, batch_size: int) -> Any:
         """The state before the first input, `batch_size` rows of it."""
@@ -75,8 +78,8 @@ class Core(nn.Module):
         if lengths is None:
             lengths = torch.full((B,), T, device=x.device)
         else:
-            lengths = _checked_lengths(lengths, x)
-            x = _without_padding(x, lengths)
+            lengths = checked(lengths, x)
+            x = masked(x, lengths)  # a NaN there would come back as 0 * NaN in the gradient of an input weight
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
         return self._scan(x, state, lengths, reset)
 
@@ -89,8 +92,8 @@ class Core(nn.Module):
 
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""
-        if not isinstance(batch_size, int | torch.SymInt) or batch_size < 0:
-            raise InputError(f"batch_size is {batch_size!r}; it must be a whole number of at least 0")
+        if not torch.compiler.is_compiling():  # a compiled graph may have a symbol in its place
+            batch_size = whole("batch_size", batch_size, least=0)
         like = next(self.parameters(), None)
         if like is None:
             return torch.zeros(batch_size, *shape, dtype=dtype)
@@ -131,25 +134,6 @@ class Core(nn.Module):
         if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
-
-
-def _without_padding(x: Tensor, lengths: Tensor) -> Tensor:
-    """x with zeros past lengths: a NaN there would come back as 0 * NaN in the gradient of an input weight."""
-    valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return torch.where(valid[..., None], x, torch.zeros_like(x[:1, :1]))
-
-
-def _checked_lengths(lengths: Tensor, x: Tensor) -> Tensor:
-    B, T = x.shape[:2]
-    lengths = torch.as_tensor(lengths, device=None if isinstance(lengths, Tensor) else x.device)
-    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
-        raise InputError(f"lengths is {states.describe(lengths)}; expected {B} whole numbers, one per row of x")
-    if lengths.device != x.device:
-        raise InputError(f"lengths is on {lengths.device}, x on {x.device}; move one with .to(device)")
-    # A compiled graph cannot branch on values: there the caller vouches for them.
-    if not torch.compiler.is_compiling() and B and (int(lengths.min()) < 0 or int(lengths.max()) > T):
-        raise InputError(f"lengths are {lengths.tolist()}; each must be in [0, {T}], for x has {T} time steps")
-    return lengths.long()
 
 
 def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elman.compose.dropping import checked_probability
 from elman.kernels.stream import Unstreamable
+from elman.options import fraction, whole
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -22,8 +22,8 @@ class Embedding(nn.Module):
         self, vocabulary_size: int, size: int, *, dropout: float = 0.0, dtype: torch.dtype | None = None
     ) -> None:
         super().__init__()
-        self.vocabulary_size, self.output_size = vocabulary_size, size
-        self.dropout, self.dtype = checked_probability("an embedding", dropout), dtype
+        self.vocabulary_size, self.output_size = whole("vocabulary_size", vocabulary_size), whole("size", size)
+        self.dropout, self.dtype = fraction("dropout", dropout), dtype
         self.weight = nn.Parameter(torch.empty(vocabulary_size, size))  # (V, D)
         self.reset_parameters()
 

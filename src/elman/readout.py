@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.compose.dropping import checked_probability
 from elman.distributions import Bernoulli, Categorical, Gaussian, Poisson
 from elman.errors import InputError
+from elman.options import fraction
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -23,7 +23,7 @@ class Linear(nn.Module):
     def __init__(self, input_size: int, output_size: int, *, dropout: float = 0.0, bias: bool = True) -> None:
         super().__init__()
         self.input_size, self.output_size = input_size, output_size
-        self.dropout = checked_probability("a read-out", dropout)
+        self.dropout = fraction("dropout", dropout)
         self.weight = nn.Parameter(torch.empty(output_size, input_size))
         self.bias = nn.Parameter(torch.empty(output_size)) if bias else None
         self.reset_parameters()
@@ -120,7 +120,7 @@ class AdaptiveSoftmax(nn.Module):
                 f"cutoffs are {cutoffs}; they must rise, from at least 1 to below the {vocabulary_size} symbols"
             )
         self.bounds = [*cutoffs, vocabulary_size]
-        self.dropout = checked_probability("a read-out", dropout)
+        self.dropout = fraction("dropout", dropout)
         self.head = Linear(input_size, cutoffs[0] + len(cutoffs), bias=False)
         widths = [max(1, input_size // 4**i) for i in range(1, len(cutoffs) + 1)]
         self.tails = nn.ModuleList(

@@ -2,26 +2,30 @@
 
 Only this module knows how a state is built. Everything else carries it, and asks here to cut, join, choose or save it.
 The empty tuple is the state of a core that remembers nothing.
+
+A state file is one safetensors file. Its header has the checksum of what it holds, and the fingerprint of the model
+that wrote it, if that was given: a state means nothing to another model, though it may have the same shape.
 """
 
 from __future__ import annotations
 
 import builtins
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from elman import artifact
 from elman.errors import FileError, InputError
 
 State = Tensor | tuple["State", ...]
 
-FORMAT = "elman-state-1"
+FORMAT = "elman-state-2"
+BEFORE = "elman-state-1"  # has neither checksum nor fingerprint
 
 # The dtype of a complex number's parts. (Dynamo cannot trace dtype.to_real.)
 REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -129,9 +133,9 @@ def describe(state: State) -> str:
 
 
 def check(state: State, like: State, batch_size: int) -> None:
-    """Raise an InputError unless `state` has the structure, row shapes and device of `like`, and `batch_size` rows.
+    """Raise an InputError unless `state` has `batch_size` rows, and the structure, shapes, device and dtypes of `like`.
 
-    Leaves may be wider than those of `like` (float32 for activations in bfloat16), never narrower.
+    Dtypes are equal, not only as wide: a kernel reads a leaf as what `init_state` says it is.
     """
     given, wanted = _names(state), _names(like)
     if given != wanted:
@@ -152,8 +156,20 @@ def check(state: State, like: State, batch_size: int) -> None:
             raise InputError(f"{where_} is {leaf.dtype}, this core's state is {model.dtype}; convert it with .to")
 
 
-def save(path: str | os.PathLike[str], state: State) -> None:
+def fingerprint(module: nn.Module) -> str:
+    """What tells a model from every other: sha256 of its parameters and buffers with their names, dtypes and shapes.
+
+    >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> fingerprint(one) == fingerprint(one), fingerprint(one) == fingerprint(other)
+    (True, False)
+    """
+    return artifact.digest({**dict(module.named_parameters()), **dict(module.named_buffers())})
+
+
+def save(path: str | os.PathLike[str], state: State, *, fingerprint: str = "") -> None:
     """Write a state to one safetensors file, complex leaves as pairs of reals. An existing file is replaced whole.
+
+    `fingerprint` is that of the model whose state it is; then no other model can load it by mistake.
 
     >>> import tempfile, pathlib
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "here.safetensors"
@@ -161,31 +177,23 @@ def save(path: str | os.PathLike[str], state: State) -> None:
     >>> load(path, like=(torch.zeros(0, 2), torch.zeros(0, 2, dtype=torch.complex64)))[1].dtype
     torch.complex64
     """
-    path = Path(path)
     tensors = {f"state{name}": _as_real(leaf.detach()) for name, leaf in _walk(state, "")}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    header = json.dumps({"format": FORMAT, "sha256": artifact.digest(tensors), "fingerprint": fingerprint})
+    # One key: safetensors writes several in any order, and runs could not be compared byte by byte.
     try:
-        artifact.write_tensors(temporary, tensors, {"format": FORMAT})
-        os.replace(temporary, path)
+        artifact.replace(Path(path), lambda new: artifact.write_tensors(new, tensors, {"header": header}))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise FileError(f"cannot write the state to {path}: {error}") from error
 
 
-def load(path: str | os.PathLike[str], like: State) -> State:
-    """Read a state that `save` wrote. `like` is a state of the core that will go on with it: `core.init_state(0)`."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no dict)
-    except FileNotFoundError as error:
-        raise FileError(f"there is no state file {path}") from error
-    except (SafetensorError, OSError) as error:
-        raise FileError(f"{path} is no readable state file ({error}); it may be truncated") from error
-    if metadata.get("format") != FORMAT:
-        raise FileError(
-            f"{path} has the format {metadata.get('format')!r}, not {FORMAT!r}: no state that this version wrote"
-        )
+def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") -> State:
+    """Read a state that `save` wrote. `like` is a state of the core that will go on with it: `core.init_state(0)`.
+
+    With a `fingerprint`, only a state of the model that has it is taken.
+    """
+    header, tensors = _read(path)
+    if fingerprint:
+        _check_fingerprint(path, header, fingerprint)
     names = sorted(name.removeprefix("state") for name in tensors)
     if names != sorted(_names(like)):
         raise FileError(f"{path} holds a state with the leaves {names}; this core's has {_names(like)}")
@@ -199,6 +207,43 @@ def load(path: str | os.PathLike[str], like: State) -> State:
     return state
 
 
+def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The header and the tensors of a state file, undamaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is not a dict)
+        header = dict(json.loads(metadata["header"])) if "header" in metadata else metadata
+    except FileNotFoundError as error:
+        raise FileError(f"there is no state file {path}") from error
+    except (SafetensorError, OSError, ValueError, TypeError) as error:
+        raise FileError(f"{path} is not a readable state file ({error}); it may be truncated") from error
+    if header.get("format") not in (FORMAT, BEFORE):
+        raise FileError(
+            f"{path} has the format {header.get('format')!r}, not {FORMAT!r}: not a state that this version knows"
+        )
+    if header["format"] != BEFORE and header.get("sha256") != artifact.digest(tensors):
+        raise FileError(
+            f"{path} is damaged: it does not hold the bytes that Elman wrote there. Put back a copy, or begin from "
+            "the initial state and read what came before once more."
+        )
+    return header, tensors
+
+
+def _check_fingerprint(path: str | os.PathLike[str], header: dict[str, str], wanted: str) -> None:
+    written = header.get("fingerprint")
+    if not written:
+        raise FileError(
+            f"{path} does not say which model wrote it: it has the format {header['format']!r}, or was saved without "
+            "a fingerprint. Read what came before once more with this model, and save the state anew."
+        )
+    if written != wanted:
+        raise FileError(
+            f"{path} is a state of another model of the same shape: it was written by the model {written[:12]}, this "
+            f"is {wanted[:12]}. Load the model that wrote it, or begin from the initial state."
+        )
+
+
 def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
     """Each leaf with its name: '.0.h' is field h of the first part."""
     if isinstance(state, Tensor):
@@ -206,7 +251,7 @@ def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
         return
     if not isinstance(state, tuple):
         raise InputError(f"a state is a tensor or a tuple of states, not {describe(state)}")
-    fields: Sequence[Any] = getattr(state, "_fields", range(len(state)))
+    fields: Sequence[object] = getattr(state, "_fields", range(len(state)))
     for field, part in zip(fields, state, strict=True):
         yield from _walk(part, f"{name}.{field}")
 

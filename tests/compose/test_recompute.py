@@ -350,7 +350,7 @@ def test_a_backward_pass_holds_one_piece_at_a_time() -> None:
 
 @pytest.mark.parametrize("every", [0, -1, 2.0, "sqrt", True, None])
 def test_every_is_checked(every: Any) -> None:
-    with pytest.raises(InputError, match="'auto' or a whole number"):
+    with pytest.raises(InputError, match=r"every is .*; it must be a whole number of at least 1, or 'auto'"):
         Recompute(cell("gru", S, S), every)
 
 

@@ -327,7 +327,7 @@ def test_impossible_data_are_an_error() -> None:
         (GaussianHMM(2), np.zeros((5, 1)), None, "distinct"),
         (GaussianHMM(2, "round"), np.zeros((5, 1)), None, "covariance_type"),
         (GaussianHMM(0), np.zeros((5, 1)), None, "n_components"),
-        (GaussianHMM(2, method="magic"), np.zeros((5, 1)), None, "one of em, adam, sgd"),
+        (GaussianHMM(2, method="magic"), np.zeros((5, 1)), None, "one of 'em', 'adam', 'sgd'"),
         (GaussianHMM(2, params="sx"), np.zeros((5, 1)), None, "letters"),
         (CategoricalHMM(2), [[0.5], [1.0]], None, "whole numbers"),
         (CategoricalHMM(2), [[-1], [1]], None, "whole numbers"),

@@ -232,6 +232,7 @@ def test_bad_requests(lm):
 
 def test_bad_folders(tmp_path):
     lm_of().save(tmp_path / "m")
+    (tmp_path / "m" / "checksums.json").unlink()  # they would notice first
     with pytest.raises(FileError, match="no elman-model"):
         LanguageModel.load(tmp_path)
     about = json.loads((tmp_path / "m" / "model.json").read_text())
@@ -259,6 +260,7 @@ def test_weights_of_another_model(tmp_path):
     markov().save(tmp_path / "markov")
     lm_of().save(tmp_path / "gru")
     for a, b in (("gru", "markov"), ("markov", "gru")):
+        (tmp_path / a / "checksums.json").unlink()  # they would notice first
         (tmp_path / a / "model.safetensors").rename(tmp_path / a / "own")
         (tmp_path / a / "model.safetensors").write_bytes((tmp_path / b / "model.safetensors").read_bytes())
         with pytest.raises(FileError, match="not those of the model"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
@@ -46,7 +45,7 @@ CELLS: dict[str, type[Core]] = {
 }
 
 
-def cell(name: str, input_size: int, size: int, **options: Any) -> Core:
+def cell(name: str, input_size: int, size: int, **options: object) -> Core:
     """The cell called `name`, from `input_size` features to `size`.
 
     >>> cell("elman", 3, 4, phi="relu")

@@ -31,6 +31,7 @@ class DeepTransition(Core):
     """
 
     emits_state = True
+    undecayed: ClassVar[tuple[str, ...]] = ("b",)
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"depth": 1}, {"depth": 3})
 
     def __init__(self, input_size: int, size: int, *, depth: int = 2) -> None:

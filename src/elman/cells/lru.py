@@ -38,6 +38,7 @@ class LRU(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 8]), torch.complex64)
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("D",)
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"state_size": 3, "r_min": 0.4, "r_max": 0.9, "max_phase": 0.5},

@@ -53,6 +53,7 @@ class LSTM(Core):
     """
 
     emits_state = True
+    undecayed: ClassVar[tuple[str, ...]] = ("p",)
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"peephole": True},

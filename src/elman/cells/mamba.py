@@ -43,6 +43,7 @@ class Mamba(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 3, 8]), torch.Size([2, 8, 8]))
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("A_log",)
     variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
 
     def __init__(

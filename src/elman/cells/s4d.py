@@ -83,6 +83,7 @@ class S4D(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4, 4]))
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("A_log", "A_im")
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"init": "inv", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5},

@@ -63,6 +63,7 @@ class S5(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
+    undecayed: ClassVar[tuple[str, ...]] = ("D",)
     variants: ClassVar[tuple[dict[str, Any], ...]] = (
         {},
         {"init": "lin", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5},

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elman.cli.output import brief, print_json, print_table
 from elman.errors import UnknownNameError
@@ -63,14 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _plain(row: Row) -> dict[str, object]:
     error = row.worst_error if math.isfinite(row.worst_error) else None  # JSON has no infinity
     return {**asdict(row), "worst_error": error}
 
 
 def _print(rows: Sequence[Row]) -> None:
     """One line per cell, options and kernels; one column per law."""
-    from elman.laws import TITLES
+    from elman.laws import REMEDY, TITLES
 
     lines: dict[tuple[str, str, str], dict[int, str]] = {}
     for row in rows:
@@ -82,8 +82,10 @@ def _print(rows: Sequence[Row]) -> None:
     for law, title in TITLES.items():
         print(f"{law}. {title}")
     failed = sum(not row.ok for row in rows)
+    if any(row.law == 8 and not row.ok for row in rows):
+        print(REMEDY)
     print(f"{len(rows)} checks, " + (f"{failed} FAILED" if failed else "all hold"))
 
 
-def _options(options: dict[str, Any]) -> str:
+def _options(options: dict[str, object]) -> str:
     return ", ".join(name if value is True else f"{name}={value}" for name, value in options.items())

@@ -14,15 +14,13 @@ outputs are zero past lengths too. So words call `_scan` inside.
 
 from __future__ import annotations
 
-from typing import Any
-
 from elman.cells import cell as build_cell
-from elman.compose.dropping import Dropout, WeightDrop, Zoneout, checked_probability
+from elman.compose.dropping import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
 from elman.compose.recompute import Recompute
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Core
-from elman.errors import InputError
+from elman.options import fraction, whole
 
 __all__ = [
     "ACTIVATIONS", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Recompute", "Residual", "Reverse", "Stack",
@@ -40,7 +38,7 @@ def stack(
     residual: bool = False,
     norm: str | None = None,
     dropout: float = 0.0,
-    **options: Any,
+    **options: object,
 ) -> Stack:
     """The usual network of cells called `cell`, built from the words above; `options` are the cell's.
 
@@ -51,9 +49,7 @@ def stack(
     >>> stack("lstm", 8, 16, layers=3, bidirectional=True, residual=True, norm="layer", dropout=0.2).output_size
     32
     """
-    if not isinstance(layers, int) or layers < 1:
-        raise InputError(f"layers is {layers!r}; a stack takes a whole number of at least 1")
-    checked_probability("stack", dropout)
+    layers, dropout = whole("layers", layers), fraction("dropout", dropout)
     parts: list[Core] = []
     for i in range(layers):
         width = parts[-1].output_size if parts else input_size

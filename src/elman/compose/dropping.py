@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,11 @@ from elman import state as states
 from elman.compose.structure import Around, name_of
 from elman.core import Core
 from elman.errors import InputError
+from elman.options import choice, fraction
+from elman.state import State
 
 if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+    from elman.kernels.stream import Program, Slot, Slots
 
 
 class Dropout(Around):
@@ -32,22 +34,20 @@ class Dropout(Around):
 
     def __init__(self, core: Core, p: float, *, per: str = "element") -> None:
         super().__init__(core)
-        if per not in ("element", "row"):
-            raise InputError(f"per is {per!r}; Dropout takes 'element' or 'row'")
-        self.p = checked_probability("Dropout", p)
-        self.per = per
+        self.p = fraction("p", p)
+        self.per = choice("per", per, ("element", "row"))
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         y, state = self.core.step(x, state)
         return F.dropout(y, self.p, self.training), state
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         y, state = self.core._scan(x, state, lengths, reset)
         if self.per == "element" or not self.training:
             return F.dropout(y, self.p, self.training), state
         return y * _mask(y[:, :1], self.p), state
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
         return program.core(self.core, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
@@ -73,10 +73,10 @@ class Zoneout(Around):
                 f"Zoneout was given {name_of(core)}, which reads the future and has no step: "
                 "put it inside, Reverse(Zoneout(core))"
             )
-        self.p = checked_probability("Zoneout", p)
+        self.p = fraction("p", p)
         self.emits_state = core.emits_state
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         y, new = self.core.step(x, state)
         state = states.map(self._zone, state, new)
         return (states.leaves(state)[0].to(x.dtype) if self.emits_state else y), state
@@ -103,7 +103,7 @@ class WeightDrop(Around):
 
     def __init__(self, core: Core, p: float, *, names: Sequence[str] = ("W",)) -> None:
         super().__init__(core)
-        self.p = checked_probability("WeightDrop", p)
+        self.p = fraction("p", p)
         known = [name for name, _ in core.named_parameters()]
         unknown = [name for name in names if name not in known]
         if unknown or isinstance(names, str) or not names:
@@ -113,19 +113,19 @@ class WeightDrop(Around):
         self.names = tuple(names)
         self.emits_state = core.emits_state
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return self._dropped(self.core.step, x, state)
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         return self._dropped(self.core._scan, x, state, lengths, reset)
 
-    def _dropped(self, run: Callable[..., tuple[Tensor, Any]], *args: Any) -> tuple[Tensor, Any]:
+    def _dropped(self, run: Callable[..., tuple[Tensor, State]], *args: State) -> tuple[Tensor, State]:
         if not self.training:
             return run(*args)
         whole = dict(self.core.named_parameters(remove_duplicate=False))  # perhaps lent by a word around this one
         return lend(self.core, run, {name: whole[name] * _mask(whole[name], self.p) for name in self.names})(*args)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
         return program.core(self.core, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
@@ -133,8 +133,8 @@ class WeightDrop(Around):
 
 
 def lend(
-    core: Core, run: Callable[..., tuple[Tensor, Any]], parameters: dict[str, Tensor]
-) -> Callable[..., tuple[Tensor, Any]]:
+    core: Core, run: Callable[..., tuple[Tensor, State]], parameters: dict[str, Tensor]
+) -> Callable[..., tuple[Tensor, State]]:
     """`run`, a method of the core, with these tensors in the place of its parameters."""
     lent = {f"core.{name}": tensor for name, tensor in parameters.items()}
     return lambda *args: torch.func.functional_call(_Call(core, run), lent, args)
@@ -143,12 +143,12 @@ def lend(
 class _Call(nn.Module):
     """A method of a core as a module: what functional_call can lend other parameters to."""
 
-    def __init__(self, core: Core, run: Callable[..., tuple[Tensor, Any]]) -> None:
+    def __init__(self, core: Core, run: Callable[..., tuple[Tensor, State]]) -> None:
         super().__init__()
         self.core = core
         self.run = run
 
-    def forward(self, *args: Any) -> tuple[Tensor, Any]:
+    def forward(self, *args: State) -> tuple[Tensor, State]:
         return self.run(*args)
 
 
@@ -174,9 +174,3 @@ def one_scan(seed: int | None, device: torch.device) -> Iterator[None]:
 def _mask(like: Tensor, p: float) -> Tensor:
     """Zeros with probability p, else 1 / (1 - p): drawn once for a scan, in however many pieces it runs."""
     return torch.empty_like(like).bernoulli_(1 - p, generator=_of_scan.get()).div_(1 - p)
-
-
-def checked_probability(word: str, p: float) -> float:
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p < 1:
-        raise InputError(f"{word} was given the probability {p!r}; it takes a number of at least 0 and less than 1")
-    return float(p)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import UnknownNameError
+from elman.lengths import masked
 
 if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+    from elman.kernels.stream import Program, Slot, Slots
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -35,9 +36,7 @@ class _Pointwise(Core):
         return self.pointwise(x).to(x.dtype), ()
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
-        y = self.pointwise(x).to(x.dtype)
-        valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-        return torch.where(valid[..., None], y, torch.zeros_like(y)), ()  # a bias acts in the padding too
+        return masked(self.pointwise(x).to(x.dtype), lengths), ()  # a bias acts in the padding too
 
     def pointwise(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., H)."""
@@ -68,7 +67,7 @@ class Dense(_Pointwise):
     def pointwise(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](kernels.linear(x, self.U, self.b))
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
         y = program.linear(x, self.U, self.b)
         return y if self.activation == "none" else program.map(self.activation, y)
 
@@ -105,7 +104,7 @@ class Norm(_Pointwise):
             return kernels.rms_norm(x, self.g, self.eps)
         return kernels.layer_norm(x, self.g, self.b, self.eps)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
         if self.kind == "rms":
             return program.rms_norm(x, self.g, self.eps)
         return program.layer_norm(x, self.g, self.b, self.eps)

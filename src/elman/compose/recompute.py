@@ -24,6 +24,7 @@ from elman.compose.dropping import Dropout, WeightDrop, lend, one_scan, seed_of_
 from elman.compose.structure import Around, name_of
 from elman.core import Core
 from elman.errors import InputError
+from elman.options import whole_or_auto
 from elman.state import State
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ class Recompute(Around):
                 f"Recompute was given {name_of(core)}, which reads the future and cannot be cut into pieces: "
                 "put it inside, Reverse(Recompute(core))"
             )
-        if every != "auto" and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise InputError(f"every is {every!r}; Recompute takes 'auto' or a whole number of steps, at least 1")
-        self.every = every
+        self.every = whole_or_auto("every", every)
         self.emits_state = core.emits_state
 
     def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
@@ -61,7 +60,7 @@ class Recompute(Around):
         T = x.shape[1]
         if not (torch.is_grad_enabled() and wanted and T):
             return self.core._scan(x, state, lengths, reset)
-        every = math.ceil(math.sqrt(T)) if self.every == "auto" else int(self.every)
+        every = self.every or math.ceil(math.sqrt(T))
         scan: Any = self.core._scan
         # A cell that is one gated loop takes `every`, and does all this inside it.
         if "every" in inspect.signature(scan).parameters and kernels.native_for(x, *leaves, *weights.values()):
@@ -87,7 +86,7 @@ class Recompute(Around):
         return program.core(self.core, x, state)  # a stream has no backward pass
 
     def extra_repr(self) -> str:
-        return f"every={self.every!r}"
+        return f"every={self.every or 'auto'!r}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,12 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
+from elman.lengths import valid
+from elman.options import choice
+from elman.state import State
 
 if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+    from elman.kernels.stream import Program, Slot, Slots
 
 
 class Stack(Core):
@@ -28,8 +31,6 @@ class Stack(Core):
 
     def __init__(self, *cores: Core, inputs: str = "previous") -> None:
         check_cores("Stack", cores)
-        if inputs not in ("previous", "all"):
-            raise InputError(f"inputs is {inputs!r}; Stack takes 'previous' or 'all'")
         super().__init__(cores[0].input_size, cores[-1].output_size)
         skipped = self.input_size if inputs == "all" else 0
         for i in range(1, len(cores)):
@@ -40,23 +41,23 @@ class Stack(Core):
                     f"but what reaches it has {width}: build it with input_size={width}"
                 )
         self.cores = nn.ModuleList(cores)
-        self.inputs = inputs
+        self.inputs = choice("inputs", inputs, ("previous", "all"))
         self.causal = all(core.causal for core in cores)
 
-    def init_state(self, batch_size: int) -> tuple[Any, ...]:
+    def init_state(self, batch_size: int) -> tuple[State, ...]:
         return tuple(core.init_state(batch_size) for core in _parts(self))
 
-    def step(self, x: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return self._through(x, state, lambda core, y, before: core.step(y, before))
 
     def _scan(
-        self, x: Tensor, state: tuple[Any, ...], lengths: Tensor, reset: Tensor
-    ) -> tuple[Tensor, tuple[Any, ...]]:
+        self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, tuple[State, ...]]:
         return self._through(x, state, lambda core, y, before: core._scan(y, before, lengths, reset))
 
     def _through(
-        self, x: Tensor, state: tuple[Any, ...], run: Callable[[Core, Tensor, Any], tuple[Tensor, Any]]
-    ) -> tuple[Tensor, tuple[Any, ...]]:
+        self, x: Tensor, state: tuple[State, ...], run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
+    ) -> tuple[Tensor, tuple[State, ...]]:
         after = []
         y = x
         for i, (core, before) in enumerate(zip(_parts(self), state, strict=True)):
@@ -64,7 +65,7 @@ class Stack(Core):
             after.append(new)
         return y, tuple(after)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: tuple[Slots, ...]) -> Slot:
         y = x
         for i, (core, part) in enumerate(zip(_parts(self), state, strict=True)):
             y = program.core(core, program.concat([y, x]) if i and self.inputs == "all" else y, part)
@@ -91,20 +92,20 @@ class Parallel(Core):
         self.cores = nn.ModuleList(cores)
         self.causal = all(core.causal for core in cores)
 
-    def init_state(self, batch_size: int) -> tuple[Any, ...]:
+    def init_state(self, batch_size: int) -> tuple[State, ...]:
         return tuple(core.init_state(batch_size) for core in _parts(self))
 
-    def step(self, x: Tensor, state: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side([core.step(x, part) for core, part in zip(_parts(self), state, strict=True)])
 
     def _scan(
-        self, x: Tensor, state: tuple[Any, ...], lengths: Tensor, reset: Tensor
-    ) -> tuple[Tensor, tuple[Any, ...]]:
+        self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side(
             [core._scan(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
         )
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: tuple[Slots, ...]) -> Slot:
         return program.concat([program.core(core, x, part) for core, part in zip(_parts(self), state, strict=True)])
 
 
@@ -117,7 +118,7 @@ class Around(Core):
         self.core = core
         self.causal = core.causal
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> State:
         return self.core.init_state(batch_size)
 
 
@@ -137,15 +138,15 @@ class Residual(Around):
                 f"{core.output_size}; x + core(x) needs the two equal: choose equal sizes, or end the core with a Dense"
             )
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         y, state = self.core.step(x, state)
         return x + y, state
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         y, state = self.core._scan(x, state, lengths, reset)
         return x + y, state
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
         return program.add(x, program.core(self.core, x, state))
 
 
@@ -165,15 +166,14 @@ class Reverse(Around):
         super().__init__(core)
         self.causal = False
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         raise InputError(
             "Reverse reads the future, so it has no step: scan whole sequences, or stream a core without Reverse in it"
         )
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
-        inside = torch.arange(1, x.shape[1] + 1, device=x.device) < lengths[:, None]
-        ends = reset.roll(-1, 1) & inside
+        ends = reset.roll(-1, 1) & valid(lengths - 1, x.shape[1])
         y, state = self.core._scan(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
         return kernels.reverse(y, lengths), state
 
@@ -194,7 +194,7 @@ def _parts(core: Stack | Parallel) -> Sequence[Core]:
     return cast(Sequence[Core], core.cores)
 
 
-def _side_by_side(results: Sequence[tuple[Tensor, Any]]) -> tuple[Tensor, tuple[Any, ...]]:
+def _side_by_side(results: Sequence[tuple[Tensor, State]]) -> tuple[Tensor, tuple[State, ...]]:
     return torch.cat([y for y, _ in results], -1), tuple(state for _, state in results)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
+from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, prior, tensor
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
+from elman.options import whole
 from elman.tables import Table
 
 
@@ -30,9 +32,9 @@ class GaussianHMM(HiddenMarkovEstimator):
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "m": "mean", "c": "covariance"}
     covariance_type: str
     min_covar: float
-    means_prior: Any
+    means_prior: ArrayLike
     means_weight: float
-    covars_prior: Any
+    covars_prior: ArrayLike
     covars_weight: float
     means_: Array
     covars_: Array
@@ -43,14 +45,14 @@ class GaussianHMM(HiddenMarkovEstimator):
         covariance_type: str = "diag",
         *,
         min_covar: float = 1e-3,
-        startprob_prior: Any = 1.0,
-        transmat_prior: Any = 1.0,
-        means_prior: Any = 0.0,
+        startprob_prior: ArrayLike = 1.0,
+        transmat_prior: ArrayLike = 1.0,
+        means_prior: ArrayLike = 0.0,
         means_weight: float = 0.0,
-        covars_prior: Any = 1e-2,
+        covars_prior: ArrayLike = 1e-2,
         covars_weight: float = 1.0,
-        startprob_mask: Any = None,
-        transmat_mask: Any = None,
+        startprob_mask: ArrayLike | None = None,
+        transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
         random_state: int | None = None,
         n_init: int = 1,
@@ -72,8 +74,8 @@ class GaussianHMM(HiddenMarkovEstimator):
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({self.n_components}, D)")
         return Gaussian(
             mean, _covariances(self.covars_, self.covariance_type, mean.shape, 1), self.covariance_type,
-            means_prior=tensor(self.means_prior), means_weight=self.means_weight,
-            covars_prior=tensor(self.covars_prior), covars_weight=self.covars_weight,
+            means_prior=prior(self.means_prior), means_weight=self.means_weight,
+            covars_prior=prior(self.covars_prior), covars_weight=self.covars_weight,
         )  # fmt: skip
 
     def _keep(self, emission: Emission) -> None:
@@ -125,12 +127,12 @@ class GMMHMM(HiddenMarkovEstimator):
         "w": "weights",
     }
     n_mix: int
-    weights_prior: Any
+    weights_prior: ArrayLike
     covariance_type: str
     min_covar: float
-    means_prior: Any
+    means_prior: ArrayLike
     means_weight: float
-    covars_prior: Any
+    covars_prior: ArrayLike
     covars_weight: float
     weights_: Array
     means_: Array
@@ -143,15 +145,15 @@ class GMMHMM(HiddenMarkovEstimator):
         covariance_type: str = "diag",
         *,
         min_covar: float = 1e-3,
-        startprob_prior: Any = 1.0,
-        transmat_prior: Any = 1.0,
-        weights_prior: Any = 1.0,
-        means_prior: Any = 0.0,
+        startprob_prior: ArrayLike = 1.0,
+        transmat_prior: ArrayLike = 1.0,
+        weights_prior: ArrayLike = 1.0,
+        means_prior: ArrayLike = 0.0,
         means_weight: float = 0.0,
-        covars_prior: Any = 1e-2,
+        covars_prior: ArrayLike = 1e-2,
         covars_weight: float = 1.0,
-        startprob_mask: Any = None,
-        transmat_mask: Any = None,
+        startprob_mask: ArrayLike | None = None,
+        transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
         random_state: int | None = None,
         n_init: int = 1,
@@ -175,10 +177,10 @@ class GMMHMM(HiddenMarkovEstimator):
         components = Gaussian(
             mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
             self.covariance_type,
-            means_prior=tensor(self.means_prior), means_weight=self.means_weight,
-            covars_prior=tensor(self.covars_prior), covars_weight=self.covars_weight,
+            means_prior=prior(self.means_prior), means_weight=self.means_weight,
+            covars_prior=prior(self.covars_prior), covars_weight=self.covars_weight,
         )  # fmt: skip
-        return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=tensor(self.weights_prior))
+        return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=prior(self.weights_prior))
 
     def _keep(self, emission: Emission) -> None:
         assert isinstance(emission, Mixture)
@@ -204,8 +206,7 @@ class GMMHMM(HiddenMarkovEstimator):
 
     def _check_observations(self, o: Tensor) -> None:
         check_covariance_type(self.covariance_type)
-        if not isinstance(self.n_mix, int) or self.n_mix < 1:
-            raise InputError(f"n_mix is {self.n_mix!r}; it must be a whole number of at least 1")
+        whole("n_mix", self.n_mix)
 
     def _emission_tables(self) -> list[Table]:
         return [describe.by_state("weights of the mixture", self.weights_)]
@@ -219,7 +220,7 @@ class GMMHMM(HiddenMarkovEstimator):
         return int(K * (M - 1) + K * M * D + covariances)
 
 
-def _covariances(covars: Any, covariance_type: str, mean_shape: tuple[int, ...], groups: int) -> Tensor:
+def _covariances(covars: ArrayLike, covariance_type: str, mean_shape: tuple[int, ...], groups: int) -> Tensor:
     """covars_ with one entry per component (per group where tied), checked."""
     K, D = mean_shape
     rows = groups if covariance_type == "tied" else K

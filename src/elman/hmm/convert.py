@@ -53,5 +53,5 @@ def from_hmmlearn(model: Any) -> HiddenMarkovEstimator:
         ours.covars_ = covars[:, 0] if ours.covariance_type == "spherical" and covars.ndim == 2 else covars
         if ours.covariance_type in ("full", "tied") and np.ndim(ours.covars_prior) == 0:
             D = ours.means_.shape[1]
-            ours.covars_prior = np.full((D, D), float(ours.covars_prior))
+            ours.covars_prior = np.full((D, D), ours.covars_prior, dtype=np.float64)
     return ours

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check_symbols
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, tensor
+from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, prior, tensor
 from elman.tables import Table
 
 
@@ -27,7 +28,7 @@ class CategoricalHMM(HiddenMarkovEstimator):
     emission: ClassVar[str] = "categorical"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
     n_features: int | None
-    emissionprob_prior: Any
+    emissionprob_prior: ArrayLike
     emissionprob_: Array
 
     def __init__(
@@ -35,11 +36,11 @@ class CategoricalHMM(HiddenMarkovEstimator):
         n_components: int = 1,
         *,
         n_features: int | None = None,
-        startprob_prior: Any = 1.0,
-        transmat_prior: Any = 1.0,
-        emissionprob_prior: Any = 1.0,
-        startprob_mask: Any = None,
-        transmat_mask: Any = None,
+        startprob_prior: ArrayLike = 1.0,
+        transmat_prior: ArrayLike = 1.0,
+        emissionprob_prior: ArrayLike = 1.0,
+        startprob_mask: ArrayLike | None = None,
+        transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
         random_state: int | None = None,
         n_init: int = 1,
@@ -56,7 +57,7 @@ class CategoricalHMM(HiddenMarkovEstimator):
 
     def _emission(self) -> Emission:
         p = distribution("emissionprob_", self.emissionprob_, (self.n_components, np.shape(self.emissionprob_)[-1]))
-        return Categorical(p, prior=tensor(self.emissionprob_prior))
+        return Categorical(p, prior=prior(self.emissionprob_prior))
 
     def _keep(self, emission: Emission) -> None:
         assert isinstance(emission, Categorical)
@@ -104,11 +105,11 @@ class BernoulliHMM(HiddenMarkovEstimator):
         self,
         n_components: int = 1,
         *,
-        startprob_prior: Any = 1.0,
-        transmat_prior: Any = 1.0,
+        startprob_prior: ArrayLike = 1.0,
+        transmat_prior: ArrayLike = 1.0,
         emissionprob_prior: float = 1.0,
-        startprob_mask: Any = None,
-        transmat_mask: Any = None,
+        startprob_mask: ArrayLike | None = None,
+        transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
         random_state: int | None = None,
         n_init: int = 1,
@@ -169,12 +170,12 @@ class PoissonHMM(HiddenMarkovEstimator):
         self,
         n_components: int = 1,
         *,
-        startprob_prior: Any = 1.0,
-        transmat_prior: Any = 1.0,
+        startprob_prior: ArrayLike = 1.0,
+        transmat_prior: ArrayLike = 1.0,
         lambdas_prior: float = 0.0,
         lambdas_weight: float = 0.0,
-        startprob_mask: Any = None,
-        transmat_mask: Any = None,
+        startprob_mask: ArrayLike | None = None,
+        transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
         random_state: int | None = None,
         n_init: int = 1,

@@ -22,6 +22,7 @@ from elman.cells.hmm import HMM, log_sum_exp
 from elman.errors import FitError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
 from elman.hmm.sequences import Rows, Sequences, rows
+from elman.lengths import valid
 
 REACHED = 1e-30  # chains whose every step is more probable come back to each state long before it can underflow
 Report = Callable[[int, float], None]  # told the number of a step, and the log-likelihood before it
@@ -177,8 +178,7 @@ def _expected_in_logs(packed: Tensor, start: Tensor, transition: Tensor, where: 
 
 def _log_likelihood_in_logs(core: HMM, packed: Tensor, where: Rows) -> Tensor:
     y, _ = core.scan(packed, lengths=where.lengths, reset=where.reset)
-    valid = torch.arange(packed.shape[1]) < where.lengths[:, None]
-    return log_sum_exp(y, -1)[valid].sum()
+    return log_sum_exp(y, -1)[valid(where.lengths, packed.shape[1])].sum()
 
 
 @torch.no_grad()

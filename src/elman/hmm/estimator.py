@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman import artifact, kernels
@@ -33,9 +34,11 @@ from elman.hmm.emissions import Emission
 from elman.hmm.gradient import gradient
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
+from elman.options import choice, whole
 from elman.tables import Table
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[np.float64]
+Hidden = NDArray[np.int64]  # a state per step
 METHODS = ("em", "adam", "sgd")
 
 
@@ -47,10 +50,10 @@ class HiddenMarkovEstimator:
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition"}  # what `params` and `init_params` may name
 
     n_components: int
-    startprob_prior: Any
-    transmat_prior: Any
-    startprob_mask: Any
-    transmat_mask: Any
+    startprob_prior: ArrayLike
+    transmat_prior: ArrayLike
+    startprob_mask: ArrayLike | None
+    transmat_mask: ArrayLike | None
     algorithm: str
     random_state: int | None
     n_init: int
@@ -70,7 +73,7 @@ class HiddenMarkovEstimator:
     n_features_in_: int
     reader_: Reader = Reader()  # how `elman evaluate` and `elman predict` read files for this model
 
-    def _store(self, arguments: dict[str, Any]) -> None:
+    def _store(self, arguments: dict[str, object]) -> None:
         """Keep what a constructor was given, each argument under its own name, as scikit-learn has it."""
         vars(self).update({name: value for name, value in arguments.items() if name != "self"})
 
@@ -101,7 +104,7 @@ class HiddenMarkovEstimator:
 
     # Fitting
 
-    def fit(self, X: Any, lengths: Any = None, mask: Any = None) -> Self:
+    def fit(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Self:
         """Fit to X (N, D) with `lengths`, or to a padded (B, T, D); NaN, or False in `mask`, is a value that
         was not observed."""
         self._check_options()
@@ -110,7 +113,7 @@ class HiddenMarkovEstimator:
             raise InputError(f"X has {len(data.o)} observations, too few for n_components = {self.n_components}")
         generator = torch.Generator().manual_seed(self._seed())
         given = dict(vars(self))
-        best: tuple[Fit, dict[str, Any]] | None = None
+        best: tuple[Fit, dict[str, object]] | None = None
         failure: FitError | None = None
         for _ in range(self.n_init):
             vars(self).clear()
@@ -137,7 +140,7 @@ class HiddenMarkovEstimator:
         model = self.module()
         frozen = frozenset(name for letter, name in self.letters.items() if letter not in self.params)
         model.freeze(frozen)
-        priors = Priors(tensor(self.startprob_prior), tensor(self.transmat_prior))
+        priors = Priors(prior(self.startprob_prior), prior(self.transmat_prior))
         report = _say if self.verbose else _say_nothing
         if self.method == "em":
             fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen, report=report)
@@ -166,12 +169,14 @@ class HiddenMarkovEstimator:
 
     # Using
 
-    def score(self, X: Any, lengths: Any = None, mask: Any = None) -> float:
+    def score(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> float:
         """The log-likelihood of X, all sequences together."""
         data, model = self._prepared(X, lengths, mask)
         return model.score(data.o, sequences.rows(data.lengths))
 
-    def score_samples(self, X: Any, lengths: Any = None, mask: Any = None) -> tuple[float, Array]:
+    def score_samples(
+        self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None
+    ) -> tuple[float, Array]:
         """The log-likelihood and the posterior p(z[t] | all of the sequence) of every state at every step."""
         data, model = self._prepared(X, lengths, mask)
         with torch.no_grad():
@@ -181,18 +186,20 @@ class HiddenMarkovEstimator:
             raise FitError("the model gives these data probability zero, so there is no posterior; see `score`")
         return total, data.unflatten(posterior, math.nan)
 
-    def predict_proba(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
+    def predict_proba(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Array:
         """The posterior p(z[t] | all of the sequence): (N, K), or (B, T, K) for a padded X."""
         return self.score_samples(X, lengths, mask)[1]
 
     def decode(
-        self, X: Any, lengths: Any = None, algorithm: str | None = None, mask: Any = None
-    ) -> tuple[float, Array]:
+        self,
+        X: ArrayLike,
+        lengths: ArrayLike | None = None,
+        algorithm: str | None = None,
+        mask: ArrayLike | None = None,
+    ) -> tuple[float, Hidden]:
         """The most probable states and their log probability, jointly with the data ("viterbi"); or state by
         state ("map")."""
-        algorithm = algorithm or self.algorithm
-        if algorithm not in ("viterbi", "map"):
-            raise InputError(f"algorithm is {algorithm!r}; it must be 'viterbi' or 'map'")
+        algorithm = choice("algorithm", algorithm or self.algorithm, ("viterbi", "map"))
         data, model = self._prepared(X, lengths, mask)
         if algorithm == "map":
             where = sequences.rows(data.lengths)
@@ -206,11 +213,11 @@ class HiddenMarkovEstimator:
             path, score = kernels.viterbi(x, model.start, model.transition, where.lengths, where.reset)
         return float(score.sum()), data.unflatten(where.unpack(path), -1)
 
-    def predict(self, X: Any, lengths: Any = None, mask: Any = None) -> Array:
+    def predict(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Hidden:
         """The most probable states, jointly: (N,), or (B, T) with -1 in the padding."""
         return self.decode(X, lengths, mask=mask)[1]
 
-    def filter(self, x: Any, state: HMMState | None = None) -> tuple[Array, HMMState]:
+    def filter(self, x: ArrayLike, state: HMMState | None = None) -> tuple[Array, HMMState]:
         """p(z[t] | what was seen so far), observation by observation: x (D,) -> (K,), or a piece (T, D) -> (T,
         K); and the state to go on from.
 
@@ -224,7 +231,7 @@ class HiddenMarkovEstimator:
         filtered = torch.softmax(y[0], -1).numpy()
         return (filtered[0] if array.ndim == 1 else filtered), after
 
-    def sample(self, n_samples: int = 1, random_state: int | None = None) -> tuple[Array, Array]:
+    def sample(self, n_samples: int = 1, random_state: int | None = None) -> tuple[Array, Hidden]:
         """A sequence X (n_samples, D) and its states (n_samples,)."""
         generator = torch.Generator().manual_seed(self._seed() if random_state is None else random_state)
         model = self.module()
@@ -237,11 +244,11 @@ class HiddenMarkovEstimator:
             chances = transition[states[t]]
         return model.emission.sample(torch.as_tensor(states), generator).detach().numpy(), states
 
-    def aic(self, X: Any, lengths: Any = None) -> float:
+    def aic(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """Akaike's criterion: the lower, the better."""
         return -2 * self.score(X, lengths) + 2 * self.n_parameters()
 
-    def bic(self, X: Any, lengths: Any = None) -> float:
+    def bic(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """Schwarz's criterion: the lower, the better."""
         data = self._read(X, lengths, None)
         return -2 * self.score(X, lengths) + self.n_parameters() * math.log(len(data.o))
@@ -289,11 +296,11 @@ class HiddenMarkovEstimator:
 
     # scikit-learn
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, object]:
         """The constructor's arguments."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self, **params: Any) -> Self:
+    def set_params(self, **params: object) -> Self:
         """Set arguments of the constructor by name."""
         known = self.get_params()
         for name, value in params.items():
@@ -318,7 +325,9 @@ class HiddenMarkovEstimator:
 
     # Checks
 
-    def _read(self, X: Any, lengths: Any, mask: Any, *, fitting: bool = False) -> Sequences:
+    def _read(
+        self, X: ArrayLike, lengths: ArrayLike | None, mask: ArrayLike | None, *, fitting: bool = False
+    ) -> Sequences:
         data = sequences.read(X, lengths, mask)
         width = None if fitting else getattr(self, "n_features_in_", None)
         if width is not None and data.o.shape[1] != width:
@@ -328,7 +337,9 @@ class HiddenMarkovEstimator:
         self._check_observations(data.o)
         return data
 
-    def _prepared(self, X: Any, lengths: Any, mask: Any) -> tuple[Sequences, HiddenMarkov]:
+    def _prepared(
+        self, X: ArrayLike, lengths: ArrayLike | None, mask: ArrayLike | None
+    ) -> tuple[Sequences, HiddenMarkov]:
         data = self._read(X, lengths, mask)
         return data, self._module_for(data)
 
@@ -347,11 +358,8 @@ class HiddenMarkovEstimator:
 
     def _check_options(self) -> None:
         for name, least in (("n_components", 1), ("n_init", 1), ("n_iter", 0), ("batch_size", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < least:
-                raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}")
-        if self.method not in METHODS:
-            raise InputError(f"method is {self.method!r}; it must be one of {', '.join(METHODS)}")
+            whole(name, getattr(self, name), least)
+        choice("method", self.method, METHODS)
         for name in ("params", "init_params"):
             unknown = set(getattr(self, name)) - set(self.letters)
             if unknown:
@@ -371,12 +379,17 @@ def _say_nothing(step: int, log_likelihood: float) -> None:
     pass
 
 
-def tensor(value: Any) -> Any:
-    """A float as it is; anything else as a float64 tensor."""
-    return value if isinstance(value, int | float) else torch.tensor(np.asarray(value), dtype=torch.float64)
+def tensor(value: ArrayLike) -> Tensor:
+    """An array as a float64 tensor of its own."""
+    return torch.tensor(np.asarray(value), dtype=torch.float64)
 
 
-def distribution(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+def prior(value: ArrayLike) -> float | Tensor:
+    """A prior: a float as it is, anything else as a float64 tensor."""
+    return value if isinstance(value, int | float) else tensor(value)
+
+
+def distribution(name: str, value: ArrayLike, shape: tuple[int, ...]) -> Tensor:
     """Rows of probabilities, checked."""
     p = torch.as_tensor(np.asarray(value), dtype=torch.float64)
     if tuple(p.shape) != shape:
@@ -390,5 +403,9 @@ def distribution(name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
     return p
 
 
-def _same(a: Any, b: Any) -> bool:
-    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else bool(a == b)
+def _same(a: object, b: object) -> bool:
+    return (
+        bool(np.array_equal(np.asarray(a), np.asarray(b)))
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
+        else bool(a == b)
+    )

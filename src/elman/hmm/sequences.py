@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman.errors import InputError
+from elman.lengths import valid
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class Sequences:
     lengths: tuple[int, ...]
     shape: tuple[int, ...]
 
-    def unflatten(self, values: Tensor, fill: float) -> np.ndarray[Any, Any]:
+    def unflatten(self, values: Tensor, fill: float) -> NDArray[Any]:
         """values (N, ...) in the shape that X had: (N, ...), or (B, T, ...) with `fill` in the padding."""
         if len(self.shape) == 2:
             return values.numpy()
         B, T = self.shape[:2]
         out = values.new_full((B, T, *values.shape[1:]), fill)
-        out[torch.arange(T) < torch.tensor(self.lengths)[:, None]] = values
+        out[valid(torch.tensor(self.lengths), T)] = values
         return out.numpy()
 
 
@@ -79,7 +81,7 @@ def rows(lengths: tuple[int, ...]) -> Rows:
     return Rows(index, torch.tensor(used, dtype=torch.long), reset.reshape(len(used), L))
 
 
-def read(X: Any, lengths: Any = None, mask: Any = None) -> Sequences:
+def read(X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Sequences:
     """Check and flatten what a user gave. `mask` is True where a value (or a whole observation) was observed."""
     array = np.asarray(X)
     if array.dtype.kind not in "biuf":
@@ -104,7 +106,7 @@ def read(X: Any, lengths: Any = None, mask: Any = None) -> Sequences:
     return Sequences(o, ends, tuple(o.shape))
 
 
-def _from_padded(o: Tensor, lengths: Any) -> Sequences:
+def _from_padded(o: Tensor, lengths: ArrayLike | None) -> Sequences:
     B, T, _ = o.shape
     if lengths is None:
         seen = ~o.isnan().all(-1)
@@ -115,18 +117,17 @@ def _from_padded(o: Tensor, lengths: Any) -> Sequences:
             raise InputError(
                 f"{len(ends)} lengths up to {max(ends, default=0)} were given for a padded X with {B} rows of {T} steps"
             )
-    valid = torch.arange(T) < torch.tensor(ends)[:, None]
-    return Sequences(o[valid], ends, tuple(o.shape))
+    return Sequences(o[valid(torch.tensor(ends), T)], ends, tuple(o.shape))
 
 
-def _checked_lengths(lengths: Any) -> tuple[int, ...]:
+def _checked_lengths(lengths: ArrayLike) -> tuple[int, ...]:
     array = np.asarray(lengths)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or (array.size and int(array.min()) < 0):
         raise InputError(f"lengths is {lengths!r}; expected a list of whole numbers of at least 0, one per sequence")
     return tuple(int(n) for n in array)
 
 
-def _checked_mask(mask: Any, o: Tensor) -> Tensor:
+def _checked_mask(mask: ArrayLike, o: Tensor) -> Tensor:
     observed = torch.as_tensor(np.asarray(mask))
     if observed.dtype != torch.bool or observed.shape not in (o.shape, o.shape[:-1]):
         raise InputError(

@@ -3,16 +3,15 @@ zero in every fit."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman.errors import InputError
 
 
-def left_to_right(n_components: int, *, skip: int = 0) -> np.ndarray[Any, Any]:
+def left_to_right(n_components: int, *, skip: int = 0) -> NDArray[np.bool_]:
     """Stay, go on to the next state, or over at most `skip` states; never back.
 
     >>> left_to_right(3).astype(int).tolist()
@@ -22,7 +21,7 @@ def left_to_right(n_components: int, *, skip: int = 0) -> np.ndarray[Any, Any]:
     return (step >= 0) & (step <= 1 + skip)
 
 
-def banded(n_components: int, width: int = 1) -> np.ndarray[Any, Any]:
+def banded(n_components: int, width: int = 1) -> NDArray[np.bool_]:
     """Move by at most `width` states, in both directions.
 
     >>> banded(3).astype(int).tolist()
@@ -32,7 +31,7 @@ def banded(n_components: int, width: int = 1) -> np.ndarray[Any, Any]:
     return np.abs(step) <= width
 
 
-def checked_mask(name: str, mask: Any, shape: tuple[int, ...]) -> Tensor:
+def checked_mask(name: str, mask: ArrayLike | None, shape: tuple[int, ...]) -> Tensor:
     """A mask as a tensor; None allows everything. Every state must have somewhere to go."""
     if mask is None:
         return torch.ones(shape, dtype=torch.bool)

@@ -26,9 +26,11 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.errors import InputError, UnknownNameError
+from elman.errors import UnknownNameError
 from elman.kernels import parallel
 from elman.kernels.reference import Step
+from elman.lengths import masked
+from elman.options import positive, whole
 from elman.state import State
 
 JACOBIANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"full": parallel.jacobian, "diagonal": parallel.diagonal}
@@ -82,12 +84,9 @@ def newton_scan(
     parallel.check(x, state, init, lengths, reset)
     if jacobian not in JACOBIANS:
         raise UnknownNameError("jacobian", jacobian, JACOBIANS)
-    if tolerance is not None and not tolerance > 0:
-        raise InputError(f"tolerance is {tolerance!r}; it must be a positive number, or None for the dtype's")
-    if isinstance(max_iterations, bool) or not isinstance(max_iterations, int) or max_iterations < 0:
-        raise InputError(f"max_iterations is {max_iterations!r}; it must be a whole number of at least 0")
-    if tolerance is None:
-        tolerance = 100 * torch.finfo(parallel.flat(state).dtype).eps
+    max_iterations = whole("max_iterations", max_iterations, least=0)
+    rounding = 100 * torch.finfo(parallel.flat(state).dtype).eps
+    tolerance = rounding if tolerance is None else positive("tolerance", tolerance)
     with torch.no_grad():
         problem = _Problem(step, x, state, init, lengths, reset, JACOBIANS[jacobian])
         s, report = _solve(problem, tolerance, max_iterations)
@@ -116,9 +115,8 @@ class _Problem(NamedTuple):
             _, new = self.step(self.x.flatten(0, 1), parallel.unflat(then.flatten(0, 1), self.state))
             after = parallel.flat(new).unflatten(0, (B, T))
             A = self.jacobian(after, then)
-        valid = torch.arange(T, device=s.device) < self.lengths[:, None]
-        r = torch.where(valid[..., None], after.detach() - s, 0.0)
-        scale = 1 + torch.where(valid[..., None], s, 0.0).abs().amax((1, 2))
+        r = masked(after.detach() - s, self.lengths)
+        scale = 1 + masked(s, self.lengths).abs().amax((1, 2))
         return _Point(s, r, A, (r.abs().amax((1, 2)) / scale).nan_to_num(nan=torch.inf, posinf=torch.inf))
 
     def correction(self, point: _Point, rho: Tensor) -> Tensor:

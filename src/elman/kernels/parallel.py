@@ -23,6 +23,7 @@ from elman import state as states
 from elman.errors import InputError, KernelError
 from elman.kernels import reference
 from elman.kernels.reference import Step
+from elman.lengths import masked, valid
 from elman.state import State
 
 
@@ -78,7 +79,7 @@ def unflat(rows: Tensor, like: State) -> State:
 def states_by_loop(step: Step, x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor) -> Tensor:
     """The state after each step, (B, T, N), one step after the other."""
 
-    def remembered(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def remembered(x: Tensor, state: State) -> tuple[Tensor, State]:
         _, after = step(x, state)
         return flat(after), after
 
@@ -89,7 +90,7 @@ def states_by_loop(step: Step, x: Tensor, state: State, init: State, lengths: Te
 def before(trajectory: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """The states before each step (B, T, N), and where (B, T) they do not come from the step before."""
     B, T, N = trajectory.shape
-    fresh = reset | (torch.arange(T, device=reset.device) >= lengths[:, None])  # in the padding: whatever is finite
+    fresh = reset | ~valid(lengths, T)  # in the padding: whatever is finite
     shifted = torch.cat([flat(state)[:, None], trajectory[:, :-1]], 1)
     cut = fresh | (torch.arange(T, device=reset.device) == 0)
     return torch.where(fresh[..., None], flat(init)[:, None], shifted), cut
@@ -107,10 +108,9 @@ def along(
         then.requires_grad_()
     y, new = step(x.flatten(0, 1), unflat(then.flatten(0, 1), state))
     y, after = _Adjoint.apply(y.unflatten(0, (B, T)), flat(new).unflatten(0, (B, T)), then, cut)
-    valid = torch.arange(T, device=x.device) < lengths[:, None]
     last = after[torch.arange(B, device=x.device), (lengths - 1).clamp(min=0)]
     last = torch.where((lengths > 0)[:, None], last, flat(state))
-    return torch.where(valid[..., None], y, torch.zeros_like(y)), unflat(last, state)
+    return masked(y, lengths), unflat(last, state)
 
 
 class _Adjoint(torch.autograd.Function):

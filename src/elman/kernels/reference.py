@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elman import state as states
+from elman.lengths import masked, valid
 from elman.state import State
 
 Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
@@ -49,10 +50,10 @@ def loop(
     B, T = x.shape[:2]
     ys: list[Tensor] = []
     for t in range(T):
-        valid = t < lengths
-        y, new = step(x[:, t], states.where(reset[:, t] & valid, init, state))
-        state = states.where(valid, new, state)
-        ys.append(torch.where(valid[:, None], y, torch.zeros_like(y)))
+        inside = t < lengths
+        y, new = step(x[:, t], states.where(reset[:, t] & inside, init, state))
+        state = states.where(inside, new, state)
+        ys.append(torch.where(inside[:, None], y, torch.zeros_like(y)))
     return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state
 
 
@@ -68,7 +69,7 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the valid prefix of each row of x (B, T, ...); the padding stays where it is."""
     B, T = x.shape[:2]
     t = torch.arange(T, device=x.device)
-    source = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    source = torch.where(valid(lengths, T), lengths[:, None] - 1 - t, t)
     rows = torch.arange(B, device=x.device)[:, None]
     return x[rows, source]
 
@@ -86,11 +87,8 @@ class _LinearScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-        t = torch.arange(b.shape[1], device=b.device)
-        valid = (t < lengths[:, None])[..., None]
-        cut = (reset[..., None]) | ~valid
-        h = _segmented_doubling(a, b, h0, cut)
-        h = torch.where(valid, h, torch.zeros_like(h))
+        cut = reset | ~valid(lengths, b.shape[1])
+        h = masked(_segmented_doubling(a, b, h0, cut[..., None]), lengths)
         last = _at_end(h, h0, lengths)
         ctx.save_for_backward(a, h, h0, lengths, reset)
         return h, last
@@ -99,11 +97,9 @@ class _LinearScan(torch.autograd.Function):
     def backward(ctx: Any, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         a, h, h0, lengths, reset = ctx.saved_tensors
         T = h.shape[1]
-        t = torch.arange(T, device=h.device)
-        valid = (t < lengths[:, None])[..., None]
-        keeps = valid & ~reset[..., None]  # h[t] depends on h[t-1]
-        gh = torch.where(valid, gh, torch.zeros_like(gh))
-        ends = (t == lengths[:, None] - 1)[..., None]
+        keeps = (valid(lengths, T) & ~reset)[..., None]  # h[t] depends on h[t-1]
+        ends = (torch.arange(T, device=h.device) == lengths[:, None] - 1)[..., None]
+        gh = masked(gh, lengths)
         gh = gh + torch.where(ends, glast[:, None], torch.zeros_like(gh))
         # g[t] = gh[t] + conj(a[t+1]) g[t+1] where h[t+1] depends on h[t]: a scan from the right.
         onward = torch.cat([a.conj()[:, 1:], torch.zeros_like(a[:, :1])], 1)
@@ -150,8 +146,7 @@ def selective_scan(
     a, b = torch.exp(delta[..., None] * A), (delta * x)[..., None] * B[..., None, :]
     h, last = linear_scan(a.flatten(2), b.flatten(2), h0.flatten(1), lengths, reset)
     y = (h.unflatten(2, A.shape) * C[..., None, :]).sum(-1)
-    valid = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    return torch.where(valid[..., None], y, torch.zeros_like(y)), last.unflatten(1, A.shape)
+    return masked(y, lengths), last.unflatten(1, A.shape)
 
 
 def convolution(
@@ -167,8 +162,7 @@ def convolution(
     y = bias.expand_as(x)
     for k in range(K):
         y = y + weight[k] * torch.where((age >= K - 1 - k)[..., None], seen[:, k : k + T], zero)
-    valid = torch.arange(T, device=x.device) < lengths[:, None]
-    return torch.where(valid[..., None], y, torch.zeros_like(y)), _last_window(seen, age, lengths, K)
+    return masked(y, lengths), _last_window(seen, age, lengths, K)
 
 
 def _age(reset: Tensor, K: int) -> Tensor:

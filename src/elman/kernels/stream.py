@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError, KernelError
+from elman.options import whole
 from elman.state import REAL, State
 
 SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
@@ -55,6 +56,9 @@ class Slot:
 
     number: int
     width: int
+
+
+Slots = Slot | tuple["Slots", ...]  # a state with a slot in the place of each leaf
 
 
 class Program:
@@ -218,9 +222,12 @@ class Stream:
     """
 
     def __init__(self, module: nn.Module, batch_size: int) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; a stream needs at least one row")
-        self.batch_size = batch_size
+        if not isinstance(module, nn.Module) or not hasattr(module, "init_state") or not hasattr(module, "scan"):
+            raise InputError(
+                f"Stream was given a {type(module).__name__}; it takes a Core or a SequenceModel. "
+                "elman.from_torch makes a Core of an nn.RNN, nn.GRU or nn.LSTM."
+            )
+        self.batch_size = batch_size = whole("batch_size", batch_size)
         model: Any = _frozen(module) if any(part.training for part in module.modules()) else module
         self._whole = hasattr(model, "embed")
         parts: tuple[Any, ...] = (model.core, model.embed, model.readout) if self._whole else (model, None, None)

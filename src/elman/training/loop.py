@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from elman import state as states
 from elman.data import Batches, Position
 from elman.errors import InputError, TrainingError, UnknownNameError
+from elman.options import whole
 from elman.progress import Steps
 from elman.state import State
 from elman.training import optim
@@ -48,8 +49,10 @@ class TrainingConfig:
 
 def check(config: TrainingConfig, device: str) -> None:
     """Raise an InputError that names the first setting that is out of its range, before any work is done."""
-    positive = dict.fromkeys(("steps", "accumulate", "log_every", "evaluate_every"), 1)
-    optim.at_least("training", config, {**positive, "checkpoint_every": 0, "patience": 0})
+    for name in ("steps", "accumulate", "log_every", "evaluate_every"):
+        whole(f"training.{name}", getattr(config, name))
+    for name in ("checkpoint_every", "patience"):
+        whole(f"training.{name}", getattr(config, name), least=0)
     if config.tensorboard:
         summary_writer()
     if device not in ("auto", "cpu", "cuda"):
@@ -148,8 +151,7 @@ def _update(run: Run, config: OptimConfig, lr: float, scale: float) -> float:
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.mul_(scale)
-    for group in run.optimiser.param_groups:
-        group["lr"] = lr
+    optim.set_lr(run.optimiser, lr)
     return optim.clip(config, parameters)
 
 

@@ -1,19 +1,32 @@
-"""Optimisers, schedules and clipping."""
+"""Optimisers, schedules and clipping.
+
+What a parameter is, decides how it is changed:
+
+    embedding  a table of vectors: its learning rate has a factor of its own, and it does not decay
+    kept       fewer than two axes (biases, gains, norms), or named in its module's `undecayed`: does not decay
+    decayed    everything else: the dense matrices
+
+A parameter that several modules share is the first of these that one of them makes it: a read-out tied to an embedding
+is an embedding. What an optimiser remembers is kept by the parameter's name.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from elman.errors import InputError, UnknownNameError
+from elman.embed import Embedding
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.options import fraction, number, positive, whole
 
-OPTIMISERS = ("adamw", "sgd")
+OPTIMISERS = ("adamw", "sgd", "adagrad")
 SCHEDULES = ("constant", "cosine", "plateau")
-NOT_NEGATIVE = ("weight_decay", "warmup", "final_lr", "factor", "patience", "clip_norm", "clip_value")
+NOT_NEGATIVE = ("embedding_lr", "weight_decay", "final_lr", "factor", "clip_norm", "clip_value")
+KINDS = ("embedding", "kept", "decayed")
 
 
 @dataclass(frozen=True)
@@ -21,9 +34,10 @@ class OptimConfig:
     """How weights are changed.
 
     Args:
-        name: adamw or sgd
+        name: adamw, sgd or adagrad
         lr: the learning rate after the warm-up
-        weight_decay: shrinks matrices, never biases
+        embedding_lr: the learning rate of embeddings, as a factor of lr
+        weight_decay: shrinks the dense matrices; never biases, gains, embeddings or the constants of a recurrence
         momentum: of sgd
         betas: of adamw
         schedule: constant, cosine (down to final_lr at the end) or plateau (times factor after bad evaluations)
@@ -37,6 +51,7 @@ class OptimConfig:
 
     name: str = "adamw"
     lr: float = 0.002
+    embedding_lr: float = 1.0
     weight_decay: float = 0.01
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.99)
@@ -55,33 +70,66 @@ def check(config: OptimConfig) -> None:
         raise UnknownNameError("optimiser", config.name, OPTIMISERS)
     if config.schedule not in SCHEDULES:
         raise UnknownNameError("schedule", config.schedule, SCHEDULES)
-    if not 0 < config.lr < math.inf:
-        raise InputError(f"optim.lr is {config.lr}; it must be positive")
-    if not 0 <= config.momentum < 1 or not all(0 <= beta < 1 for beta in config.betas):
-        raise InputError(
-            f"optim.momentum is {config.momentum}, optim.betas are {config.betas}; each must be at least 0 and below 1"
-        )
-    at_least("optim", config, dict.fromkeys(NOT_NEGATIVE, 0))
+    positive("optim.lr", config.lr)
+    fraction("optim.momentum", config.momentum)
+    for beta in config.betas:
+        fraction("one of optim.betas", beta)
+    for name in ("warmup", "patience"):
+        whole(f"optim.{name}", getattr(config, name), least=0)
+    for name in NOT_NEGATIVE:
+        number(f"optim.{name}", getattr(config, name), 0)
 
 
-def at_least(section: str, config: object, lowest: dict[str, int]) -> None:
-    """Raise an InputError unless the settings of a config are at least as large as `lowest` says."""
-    for name, low in lowest.items():
-        if not low <= getattr(config, name) < math.inf:
-            raise InputError(f"{section}.{name} is {getattr(config, name)}; it must be at least {low}")
+def kinds(model: nn.Module) -> dict[str, str]:
+    """What each parameter of a model that takes a gradient is: "embedding", "kept" or "decayed", by its name.
+
+    >>> kinds(nn.Linear(3, 2))
+    {'weight': 'decayed', 'bias': 'kept'}
+    """
+    found: dict[Tensor, str] = {}
+    for module in model.modules():
+        for name in getattr(module, "undecayed", ()):
+            if not hasattr(module, name):  # an option may have left it out, then it is None
+                raise InputError(f"{type(module).__name__}.undecayed names {name!r}, which is not a parameter of it")
+        for name, parameter in module.named_parameters(recurse=False):
+            found[parameter] = min(found.get(parameter, "decayed"), _kind(module, name, parameter), key=KINDS.index)
+    return {name: found[parameter] for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _kind(module: nn.Module, name: str, parameter: Tensor) -> str:
+    if isinstance(module, Embedding | nn.Embedding):
+        return "embedding"
+    return "kept" if parameter.dim() < 2 or name in getattr(module, "undecayed", ()) else "decayed"
 
 
 def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimiser of a model's parameters."""
+    """The optimiser of a model's parameters, with one group for each kind of them."""
     check(config)
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    members: dict[str, list[tuple[str, Tensor]]] = defaultdict(list)
+    for name, kind in kinds(model).items():
+        members[kind].append((name, model.get_parameter(name)))
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {
+            "params": members[kind],
+            "weight_decay": config.weight_decay if kind == "decayed" else 0.0,
+            "factor": config.embedding_lr if kind == "embedding" else 1.0,
+        }
+        for kind in members
     ]
     if config.name == "sgd":
-        return torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+        made: torch.optim.Optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+    elif config.name == "adagrad":
+        made = torch.optim.Adagrad(groups, lr=config.lr, fused=True)
+    else:
+        made = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    set_lr(made, config.lr)
+    return made
+
+
+def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate, that of embeddings by their factor."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr * group["factor"]
 
 
 class Schedule:
@@ -122,15 +170,39 @@ def clip(config: OptimConfig, parameters: list[Tensor]) -> float:
 
 
 def tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What the optimiser remembers of each parameter, by number and name."""
-    state: dict[int, dict[str, Any]] = optimiser.state_dict()["state"]
-    return {f"{i}.{name}": value for i, parts in state.items() for name, value in parts.items() if value is not None}
+    """What the optimiser remembers of each parameter, by name: "core.cores.0.W/exp_avg"."""
+    return {
+        f"{name}/{part}": value
+        for name, parameter in _named(optimiser).items()
+        for part, value in optimiser.state.get(parameter, {}).items()
+        if value is not None
+    }
 
 
 def restore(optimiser: torch.optim.Optimizer, stored: dict[str, Tensor]) -> None:
-    """Give back what `tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
+    """Give back what `tensors` returned. The parameters are found by name, in whatever order they stand."""
+    parameters = _named(optimiser)
+    number = {name: i for i, name in enumerate(parameters)}  # as the optimiser's own state_dict counts them
+    state: dict[int, dict[str, Tensor]] = defaultdict(dict)
     for key, value in stored.items():
-        number, _, name = key.partition(".")
-        state.setdefault(int(number), {})[name] = value
-    optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+        name, _, part = key.rpartition("/")
+        if name not in parameters:
+            raise FileError(
+                f"the optimiser's state is of a parameter {name or key!r} that this model does not have. The file "
+                "is of another model, or of a version of Elman that numbered parameters. Start the run again."
+            )
+        if value.dim() and value.shape != parameters[name].shape:
+            raise FileError(
+                f"the optimiser's state {key!r} has the shape {list(value.shape)}, the parameter "
+                f"{list(parameters[name].shape)}: the checkpoint was written for another model. Start the run again."
+            )
+        state[number[name]][part] = value
+    optimiser.load_state_dict({"state": dict(state), "param_groups": optimiser.state_dict()["param_groups"]})
+
+
+def _named(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    return {
+        name: parameter
+        for group in optimiser.param_groups
+        for name, parameter in zip(group["param_names"], group["params"], strict=True)
+    }

@@ -1,0 +1,42 @@
+"""Rows of different lengths in one batch: which time steps are valid, and what is zero because they are not."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from elman import state as states
+from elman.errors import InputError
+
+
+def valid(lengths: Tensor, T: int) -> Tensor:
+    """lengths (B,) -> (B, T): True where t < lengths.
+
+    >>> valid(torch.tensor([0, 2]), 3).tolist()
+    [[False, False, False], [True, True, False]]
+    """
+    return torch.arange(T, device=lengths.device) < lengths[:, None]
+
+
+def masked(x: Tensor, lengths: Tensor) -> Tensor:
+    """x (B, T, ...) with zeros past lengths: chosen, not multiplied, for zero times NaN is NaN.
+
+    >>> masked(torch.full((1, 3), torch.inf), torch.tensor([1])).tolist()
+    [[inf, 0.0, 0.0]]
+    """
+    mask = valid(lengths, x.shape[1])
+    return torch.where(mask.reshape(*mask.shape, *(1,) * (x.dim() - 2)), x, x.new_zeros(()))
+
+
+def checked(lengths: Tensor, x: Tensor) -> Tensor:
+    """`lengths` as int64, if it has one whole number in [0, T] for each row of x (B, T, ...)."""
+    B, T = x.shape[:2]
+    lengths = torch.as_tensor(lengths, device=None if isinstance(lengths, Tensor) else x.device)
+    if lengths.shape != (B,) or lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise InputError(f"lengths is {states.describe(lengths)}; expected {B} whole numbers, one per row of x")
+    if lengths.device != x.device:
+        raise InputError(f"lengths is on {lengths.device}, x on {x.device}; move one with .to(device)")
+    # A compiled graph cannot branch on values: there the caller vouches for them.
+    if not torch.compiler.is_compiling() and B and (int(lengths.min()) < 0 or int(lengths.max()) > T):
+        raise InputError(f"lengths are {lengths.tolist()}; each must be in [0, {T}], for x has {T} time steps")
+    return lengths.long()

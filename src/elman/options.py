@@ -1,0 +1,104 @@
+"""What settings accept: whole numbers, numbers in a range, words of a list, flags. One check each, one message each.
+
+Every check takes the name of the setting as its user knows it, gives the value back, or raises an InputError that says
+what was given and what is accepted. A numpy number counts as a number; True and False are flags, never numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import TypeGuard
+
+from elman.errors import InputError
+
+
+def whole(name: str, given: object, least: int = 1, most: int | None = None) -> int:
+    """`given`, if it is a whole number of at least `least` (and at most `most`).
+
+    >>> whole("layers", 2)
+    2
+    """
+    if isinstance(given, Integral) and not isinstance(given, bool):
+        value = int(given)
+        if value >= least and (most is None or value <= most):
+            return value
+    upper = "" if most is None else f" and at most {most}"
+    raise InputError(f"{name} is {given!r}; it must be a whole number of at least {least}{upper}")
+
+
+def whole_or_auto(name: str, given: object) -> int | None:
+    """`given`, if it is a whole number of at least 1; None if it is 'auto'.
+
+    >>> whole_or_auto("every", "auto"), whole_or_auto("every", 8)
+    (None, 8)
+    """
+    if given == "auto":
+        return None
+    try:
+        return whole(name, given)
+    except InputError as error:
+        raise InputError(f"{error}, or 'auto'") from None
+
+
+def number(name: str, given: object, low: float, high: float | None = None) -> float:
+    """`given`, if it is a number in [low, high]; without `high`, any number of at least `low` that is not infinite.
+
+    >>> number("dale", 0.8, 0, 1)
+    0.8
+    """
+    most = math.nextafter(math.inf, 0) if high is None else high
+    if _is_number(given) and low <= float(given) <= most:
+        return float(given)
+    accepted = f"number of at least {low:g}" if high is None else f"number from {low:g} to {high:g}"
+    raise InputError(f"{name} is {given!r}; it must be a {accepted}")
+
+
+def positive(name: str, given: object) -> float:
+    """`given`, if it is a number above 0 that is not infinite.
+
+    >>> positive("temperature", 0.8)
+    0.8
+    """
+    if _is_number(given) and 0 < float(given) < math.inf:
+        return float(given)
+    raise InputError(f"{name} is {given!r}; it must be a number above 0")
+
+
+def fraction(name: str, given: object) -> float:
+    """`given`, if it is a number of at least 0 and below 1: what dropout leaves out, what momentum keeps.
+
+    >>> fraction("dropout", 0.5)
+    0.5
+    """
+    if _is_number(given) and 0 <= float(given) < 1:
+        return float(given)
+    raise InputError(f"{name} is {given!r}; it must be a number of at least 0 and below 1")
+
+
+def choice(name: str, given: object, accepted: Iterable[str]) -> str:
+    """`given`, if it is one of the words that the setting `name` accepts.
+
+    >>> choice("phi", "tanh", ("tanh", "relu"))
+    'tanh'
+    """
+    words = tuple(accepted)
+    if isinstance(given, str) and given in words:
+        return given
+    raise InputError(f"{name} is {given!r}; it must be one of {', '.join(map(repr, words))}")
+
+
+def flag(name: str, given: object) -> bool:
+    """`given`, if it is True or False: a word such as 'no' would count as true.
+
+    >>> flag("peephole", True)
+    True
+    """
+    if isinstance(given, bool):
+        return given
+    raise InputError(f"{name} is {given!r}; it must be True or False")
+
+
+def _is_number(given: object) -> TypeGuard[Real]:
+    return isinstance(given, Real) and not isinstance(given, bool)
