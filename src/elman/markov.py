@@ -20,7 +20,9 @@ from torch import Tensor, nn
 from elman.data.vocabulary import BOUNDARY
 from elman.distributions import Categorical
 from elman.errors import InputError
+from elman.options import whole
 from elman.progress import Waiting
+from elman.state import State
 
 Keys = NDArray[np.int64]
 CHUNK = 1 << 19  # symbols that are counted at a time
@@ -31,8 +33,7 @@ class Markov(nn.Module):
 
     def __init__(self, vocabulary_size: int, order: int) -> None:
         super().__init__()
-        if order < 0:
-            raise InputError(f"model.order is {order}; it must be at least 0")
+        whole("model.order", order, least=0)
         if vocabulary_size ** (order + 1) >= 2**63:
             raise InputError(f"{order + 1} symbols out of {vocabulary_size} do not fit into 64 bits; lower model.order")
         self.V, self.order = vocabulary_size, order
@@ -95,11 +96,12 @@ class Markov(nn.Module):
         return MarkovDistribution(self, predicted.contexts[:, 0]), state
 
     def scan(
-        self, x: Tensor, state: Tensor | None = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
+        self, x: Tensor, state: State | None = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
     ) -> tuple[MarkovDistribution, Tensor]:
         """x (B, T): the distribution of what follows each symbol, and the last m symbols. A boundary, or a reset before
         a symbol, forgets all."""
         B, T = x.shape
+        assert state is None or isinstance(state, Tensor)
         history = (self.init_state(B) if state is None else state).numpy()
         first = np.zeros((B, T), bool) if reset is None else reset.numpy()
         contexts = _contexts(x.numpy(), history, self.order, first)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from elman import state as trees
 from elman.errors import InputError
+from elman.options import whole
 from elman.state import State as Tree
 
 
@@ -56,8 +57,7 @@ class Shuffled:
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; it must be a positive whole number")
+        whole("batch_size", batch_size)
         if batch_size % world:
             raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
         if n < world:

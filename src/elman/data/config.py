@@ -12,6 +12,7 @@ from elman.data.cache import Encoded, encode
 from elman.data.text import Text, open_text
 from elman.data.vocabulary import Vocabulary
 from elman.errors import InputError, UnknownNameError
+from elman.options import whole
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Spl
 
 def _check(config: DataConfig) -> None:
     for name in ("min_count", "vocabulary_size", "batch_size", "window"):
-        if getattr(config, name) < 1:
-            raise InputError(f"data.{name} is {getattr(config, name)}; it must be a positive whole number")
+        whole(f"data.{name}", getattr(config, name))
 
 
 def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:

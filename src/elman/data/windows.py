@@ -17,6 +17,7 @@ from elman.data.batches import Batch, Position
 from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError
+from elman.options import whole
 
 
 class Streams:
@@ -29,8 +30,7 @@ class Streams:
         self, encoded: Encoded, batch_size: int, window: int, seed: int = 0, rank: int = 0, world: int = 1
     ) -> None:
         for name, value in (("batch_size", batch_size), ("window", window)):
-            if value < 1:
-                raise InputError(f"data.{name} is {value}; it must be a positive whole number")
+            whole(f"data.{name}", value)
         if batch_size % world:
             raise InputError(f"data.batch_size is {batch_size}; {world} processes need a multiple of {world}")
         if encoded.tokens < batch_size * window:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
-from elman.errors import InputError
+from elman.options import whole
 from elman.state import State
 
 
@@ -37,8 +37,7 @@ def beam(
     ended: Callable[[list[int]], bool] = lambda tokens: tokens[-1] == BOUNDARY,
 ) -> list[list[Hypothesis]]:
     """For each row of `state`, whose next input is `token` (B,), its num_beams best continuations, the best first."""
-    if num_beams < 1:
-        raise InputError(f"num_beams is {num_beams}; it must be at least 1, which is greedy search")
+    whole("num_beams", num_beams)
     B, K = len(token), num_beams
     state, token = states.repeat(state, K), token.repeat_interleave(K)
     # All beams of a row are equal at first: all but one are shut, or the search would keep K copies.

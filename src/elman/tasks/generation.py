@@ -13,6 +13,7 @@ from elman.data.vocabulary import BOUNDARY, Decoder
 from elman.decoding.beam import Hypothesis, beam
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
+from elman.options import whole
 
 
 class Generation:
@@ -37,10 +38,8 @@ class Generation:
         stop: str | list[str] | None = None,
     ) -> None:
         self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
-        if max_new_tokens < 0:
-            raise InputError(f"max_new_tokens is {max_new_tokens}; it must be at least 0")
-        if num_beams < 1:
-            raise InputError(f"num_beams is {num_beams}; it must be at least 1")
+        whole("max_new_tokens", max_new_tokens, least=0)
+        whole("num_beams", num_beams)
         if num_beams > 1 and self.sampling != Sampling():
             raise InputError(
                 "a beam search does not sample: leave temperature, top_k, top_p and repetition_penalty, or num_beams"

@@ -18,6 +18,7 @@ from elman.hmm import files
 from elman.hmm.estimator import METHODS, HiddenMarkovEstimator
 from elman.hmm.files import MODELS
 from elman.hmm.structure import banded, left_to_right
+from elman.options import whole
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
 from elman.training.scores import Scores
@@ -67,8 +68,7 @@ def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
     ):
         if given not in known:
             raise UnknownNameError(kind, given, known)
-    if config.n_components < 1:
-        raise InputError(f"model.n_components is {config.n_components}; it must be a positive whole number")
+    whole("model.n_components", config.n_components)
     names = ("n_components", "method", "n_iter", "tol", "n_init", "learning_rate", "batch_size")
     model = MODELS[config.emission]().set_params(
         **{name: getattr(config, name) for name in names}, random_state=seed, **_structure(config)
@@ -216,8 +216,7 @@ class GeneratedObservations:
     """A sequence drawn from a model, as it would stand in a file."""
 
     def __init__(self, model: HiddenMarkovEstimator, given: Namespace) -> None:
-        if given.observations < 1:
-            raise InputError(f"--observations is {given.observations}; it must be at least 1")
+        whole("--observations", given.observations)
         self.X, self.states = model.sample(given.observations, random_state=given.seed)
         self.text = model.reader_.text(self.X)
 

@@ -14,6 +14,7 @@ from elman.data import DataConfig, vocabulary
 from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.model import SequenceModel
+from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
 from elman.tasks import files
 from elman.tasks.text import PreviewConfig, TextData, TextModel, TextTask
@@ -96,8 +97,7 @@ def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
         raise UnknownNameError("dtype", config.dtype, DTYPES)
     if config.cell == "markov":
         raise InputError("a Markov model is a task of its own: elman train --task markov --model.order 5")
-    if config.embedding_size < 0:
-        raise InputError(f"model.embedding_size is {config.embedding_size}; it must be at least 0")
+    whole("model.embedding_size", config.embedding_size, least=0)
     width = config.embedding_size or config.size
     core = stack(
         config.cell, width, config.size, layers=config.layers, residual=config.residual, norm=config.norm,

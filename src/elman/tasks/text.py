@@ -26,8 +26,10 @@ from elman.data.vocabulary import BOUNDARY
 from elman.data.windows import lane_batches
 from elman.decoding.sample import Carried
 from elman.errors import InputError
+from elman.lengths import valid
 from elman.markov import Markov
 from elman.model import SequenceModel
+from elman.options import whole
 from elman.progress import Waiting
 from elman.state import State
 from elman.tables import Table
@@ -168,8 +170,8 @@ class TextModel(Generic[M]):
         """- log P of a text, with the state carried through the whole of it; independent units side by side."""
         if encoded.tokens == 0:
             raise InputError("the text is empty; there is nothing to evaluate")
-        if batch_size < 1 or chunk < 1:
-            raise InputError(f"batch_size is {batch_size}, chunk is {chunk}; both must be positive")
+        whole("batch_size", batch_size)
+        whole("chunk", chunk)
         training = self.model.training
         self.model.eval()
         with Waiting("evaluating", encoded.tokens, "tokens") as waiting:
@@ -184,10 +186,9 @@ class TextModel(Generic[M]):
         """- log P of some batches that follow each other, and the state after them."""
         total = np.float64(0)
         for x, y, reset, lengths in batches:
+            assert isinstance(x, Tensor) and isinstance(y, Tensor)
             predicted, state = self.model.scan(x, state, lengths=lengths, reset=reset)
-            assert isinstance(y, Tensor)
-            valid = torch.arange(y.shape[1]) < lengths[:, None]
-            total -= predicted.log_prob(y).double()[valid].sum().item()
+            total -= predicted.log_prob(y).double()[valid(lengths, reset.shape[1])].sum().item()
             if waiting is not None:
                 waiting.add(int(lengths.sum()))
         return float(total), state
@@ -239,13 +240,18 @@ class TextModel(Generic[M]):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         return texts
 
+    @property
+    def fingerprint(self) -> str:
+        """What tells this model from every other: a state goes on with the model that it came from."""
+        return artifact.digest(files.tensors(self.model))
+
     def save_state(self, path: str | Path, state: Carried) -> None:
         """Write a state to a file, with the fingerprint of this model."""
-        states.save(path, state)
+        states.save(path, state, fingerprint=self.fingerprint)
 
     def load_state(self, path: str | Path) -> Carried:
         """Read a state that this model wrote."""
-        loaded = states.load(path, self.init_state([]))
+        loaded = states.load(path, self.init_state([]), fingerprint=self.fingerprint)
         assert isinstance(loaded, Carried)
         return loaded
 
@@ -318,8 +324,7 @@ class TextTask(Task[C, TextData, F]):
         # Found out now, not at the first evaluation.
         if splits.valid.tokens == 0:
             raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")
-        if config.preview.tokens < 0:
-            raise InputError(f"preview.tokens is {config.preview.tokens}; it must be at least 0")
+        whole("preview.tokens", config.preview.tokens, least=0)
         try:
             splits.vocabulary.encode_known(config.preview.prompt)
         except InputError as error:

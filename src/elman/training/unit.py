@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from elman.data import Batch
+from elman.lengths import masked
 from elman.model import SequenceModel
 from elman.state import State
 
@@ -45,5 +45,4 @@ def negative_log_likelihood(model: nn.Module, batch: Batch, state: State | None)
     state = after if model.core.causal else None
     if terms.dim() == 1:
         return -terms.sum(), len(terms), state
-    valid = torch.arange(terms.shape[1], device=terms.device) < batch.lengths[:, None]
-    return -torch.where(valid, terms, torch.zeros_like(terms)).sum(), int(batch.lengths.sum()), state
+    return -masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), state
