@@ -24,8 +24,8 @@ SOURCE = ROOT / "src" / "elman"
 # From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
 LAYOUT = [
     "_native", "errors", "artifact", "state", "data", "kernels", "core", "cells", "compose", "convert", "attention",
-    "distributions", "embed", "readout", "model", "decoding", "training", "hmm", "tasks", "run", "laws", "lens",
-    "serve", "cli", "__main__",
+    "draws", "distributions", "embed", "readout", "model", "decoding", "training", "hmm", "tasks", "run", "laws",
+    "lens", "serve", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = [
