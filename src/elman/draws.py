@@ -58,18 +58,20 @@ def ahead(draws: Tensor, times: int) -> Tensor:
     return uniform(each, 1).reshape(len(draws), times)
 
 
-def place(weights: Array, u: Array) -> NDArray[np.int64]:
-    """The place (B,) at which the running sum of weights (B, V) passes u (B, 1) times its end."""
-    total = weights.cumsum(axis=1)
-    end = total[:, -1:]
-    # A product that is rounded up to the end must not lead past the last weight that is not zero.
-    return (total > np.minimum(u * end, np.nextafter(end, 0))).argmax(axis=1)
+def place(total: Array, u: Array | float) -> NDArray[np.int64]:
+    """Where the running sums `total` (B, V) of weights reach u (B, 1) times their end: (B,).
+
+    Never a place without weight: u is above 0, and where the product is rounded up to the end, the last weight reaches
+    it.
+    """
+    return (total >= u * total[:, -1:]).argmax(axis=1)
 
 
 def symbols(draws: Tensor, logits: Tensor, first: int = 0) -> Tensor:
     """One of V symbols (B,), with probabilities in proportion to exp(logits), logits (B, V)."""
     scores, u = _array(logits), _array(uniform(draws, 1, first))
-    return torch.from_numpy(place(np.exp(scores - scores.max(axis=1, keepdims=True)), u)).to(logits.device)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return torch.from_numpy(place(weights.cumsum(axis=1), u)).to(logits.device)
 
 
 def bits(draws: Tensor, logits: Tensor) -> Tensor:

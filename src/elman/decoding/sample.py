@@ -80,25 +80,31 @@ class Sampling:
             logits = self._penalised(logits, seen)
         if self.temperature == 0:
             return logits.argmax(axis=1)
-        p = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float64)
+        p = _below_the_best(logits)
         if self.temperature != 1:
             p /= self.temperature
         np.exp(p, out=p)
         if 0 < self.top_k < p.shape[1] or self.top_p < 1:
             return self._among_the_top(p, u)
-        return draws.place(p, u)
+        return draws.place(p.cumsum(axis=1), u)
 
     def _penalised(self, logits: Array, seen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        scores = np.subtract(logits, logits.max(axis=1, keepdims=True), dtype=np.float64)
-        scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
-        return np.where(seen, scores * self.repetition_penalty, scores)
+        scores = _below_the_best(logits)
+        scores -= np.log(np.add.reduce(np.exp(scores), axis=1, keepdims=True))
+        np.multiply(scores, self.repetition_penalty, out=scores, where=seen)
+        return scores
 
     def _among_the_top(self, p: NDArray[np.float64], u: NDArray[np.float64]) -> Symbols:
-        order = np.argsort(-p, axis=1, kind="stable")[:, : self.top_k or None]
-        p = np.take_along_axis(p, order, axis=1)
-        total = p.cumsum(axis=1)
-        p[:, 1:][total[:, :-1] >= self.top_p * total[:, -1:]] = 0.0  # the one that reaches top_p is in
-        return np.take_along_axis(order, draws.place(p, u)[:, None], axis=1)[:, 0]
+        order = (-p).argsort(axis=1, kind="stable")[:, : self.top_k or None]
+        rows = np.arange(len(p))
+        total = p[rows[:, None], order].cumsum(axis=1)
+        if self.top_p < 1:  # the one that reaches top_p is in; past it the sums no longer count
+            total[:, -1] = total[rows, draws.place(total, self.top_p)]
+        return order[rows, draws.place(total, u)]
+
+
+def _below_the_best(logits: Array) -> NDArray[np.float64]:
+    return np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
 
 
 class Sampler:
