@@ -276,4 +276,7 @@ NB_MODULE(_native, m) {
   def(m, "reverse", [](int64_t B, int64_t N, int64_t bytes, Address x, Address lengths, Address y, int threads) {
     kernels().reverse(B, N, bytes, at<const char>(x), checked(lengths, B, N), at<char>(y), threads);
   });
+  def(m, "philox", [](int64_t B, int64_t n, int64_t first, Address draws, Address words, int threads) {
+    kernels().philox(B, n, first, at<const int64_t>(draws), at<int64_t>(words), threads);
+  });
 }

@@ -218,10 +218,15 @@ struct Table {
 // y (B, N, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.
 using Reverse = void(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads);
 
+// words (B, n): the 64-bit words of Philox(key = seed, counter = (block, draw)), two of each block, from block `first` on
+// (philox.cpp). draws (B, 2): the seed and the draw of each row.
+using Philox = void(int64_t B, int64_t n, int64_t first, const int64_t* draws, int64_t* words, int threads);
+
 struct Kernels {
   Table<float> f32;
   Table<double> f64;
   Reverse* reverse;
+  Philox* philox;
 
   template <class T>
   const Table<T>& of() const {

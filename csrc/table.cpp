@@ -12,6 +12,7 @@ template <class T> SelectiveScanBack<T> selective_scan_back;
 template <class T> Convolution<T> convolution;
 template <class T> ConvolutionBack<T> convolution_back;
 Reverse reverse;
+Philox philox;
 template <class T> Linear<T> linear;
 template <class T> Gated<T> gated;
 template <class T> GatedBack<T> gated_back;
@@ -54,6 +55,6 @@ constexpr Table<T> table{
 };
 
 extern const Kernels kernels;
-const Kernels kernels{table<float>, table<double>, reverse};
+const Kernels kernels{table<float>, table<double>, reverse, philox};
 
 }  // namespace elman::ELMAN_NS

@@ -142,8 +142,8 @@ class MarkovDistribution:
         table = self.model.log_prob(flat.repeat(V, 0), every).reshape(*self.contexts.shape[:-1], V)
         return torch.from_numpy(table)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        return Categorical(self.log_probs()).sample(generator)
+    def sample(self, draws: Tensor) -> Tensor:
+        return Categorical(self.log_probs()).sample(draws)
 
     @property
     def mode(self) -> Tensor:

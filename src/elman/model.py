@@ -1,16 +1,17 @@
 """A model is embed -> core -> read-out -> distribution. Tasks differ in which, and in their targets; in nothing else.
 
 For every row and every t < lengths: if reset[t], the state becomes init_state; then P[t], state = step(x[t], state).
-That is a Core with a distribution in place of y.
+That is a Core with a distribution in place of y. A read-out may give one distribution per row instead of one per step.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import Tensor, nn
 
 from elman.core import Core
+from elman.distributions import Distribution
+from elman.errors import InputError
 from elman.state import State
 
 
@@ -31,20 +32,30 @@ class SequenceModel(nn.Module):
         super().__init__()
         self.embed, self.core, self.readout = embed, core, readout
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> State:
         """The state before the first input, `batch_size` rows of it."""
+        self._check_causal("state to begin with")
         return self.core.init_state(batch_size)
 
-    def step(self, x: Tensor, state: State) -> tuple[Any, Any]:
+    def step(self, x: State, state: State) -> tuple[Distribution, State]:
         """One input for each row, x (B, ...): the distribution of what follows, and the state after it."""
+        self._check_causal("step")
         y, state = self.core.step(self.embed(x), state)
         return self.readout(y), state
 
     def scan(
-        self, x: Tensor, state: Any = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
-    ) -> tuple[Any, Any]:
+        self, x: State, state: State | None = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
+    ) -> tuple[Distribution, State]:
         """Inputs x (B, T, ...): the distribution of what follows each; the state after each row's last valid input."""
         y, state = self.core.scan(self.embed(x), state, lengths=lengths, reset=reset)
-        return self.readout(y), state
+        whole = torch.full((len(y),), y.shape[1], device=y.device)
+        return self.readout(y, whole if lengths is None else torch.as_tensor(lengths, device=y.device)), state
 
     forward = scan
+
+    def _check_causal(self, what: str) -> None:
+        if not self.core.causal:
+            raise InputError(
+                f"this model reads the future ({type(self.core).__name__} is not causal), so it has no {what}: "
+                "scan whole sequences, without a state"
+            )

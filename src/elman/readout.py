@@ -1,20 +1,35 @@
-"""What stands behind a core: its output (..., H) to a distribution. Every product goes through `kernels.linear`."""
+"""What stands behind a core: its output to a distribution. Every product goes through `kernels.linear`.
+
+A read-out is called as `readout(y, lengths)` with y (B, T, H), or as `readout(y)` with y (B, H), the output of a step.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.distributions import Bernoulli, Categorical, Gaussian, Poisson
+from elman.distributions import (
+    AdaptiveCategorical,
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gaussian,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+)
 from elman.errors import InputError
+from elman.kernels.stream import Unstreamable
 from elman.options import fraction
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
+
+D_co = TypeVar("D_co", bound=Distribution, covariant=True)
 
 
 class Linear(nn.Module):
@@ -38,18 +53,32 @@ class Linear(nn.Module):
         """h (..., H) -> (..., V), in the parameters' dtype."""
         return kernels.linear(F.dropout(h, self.dropout, self.training), self.weight, self.bias)
 
+
+class Affine(nn.Module, Generic[D_co]):
+    """values = V h + c, then `distribution(values)`: one target per step. Subclasses say how many values, and which."""
+
+    def __init__(self, input_size: int, values: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.linear = Linear(input_size, values, dropout=dropout)
+
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> D_co:
+        return self.distribution(self.linear(y))
+
+    def distribution(self, values: Tensor) -> D_co:
+        """What the values (..., N) are the parameters of."""
+        raise NotImplementedError
+
     def _stream(self, program: Program, h: Slot) -> Slot:
-        return program.linear(h, self.weight, self.bias)
+        return program.linear(h, self.linear.weight, self.linear.bias)
 
 
-class Softmax(nn.Module):
+class Softmax(Affine[Categorical]):
     """P(v) is proportional to exp(V h + c): a softmax over all symbols. `weight` shares the embedding's (V, H)."""
 
     def __init__(
         self, input_size: int, vocabulary_size: int, *, dropout: float = 0.0, weight: nn.Parameter | None = None
     ) -> None:
-        super().__init__()
-        self.linear = Linear(input_size, vocabulary_size, dropout=dropout)
+        super().__init__(input_size, vocabulary_size, dropout=dropout)
         if weight is not None:
             if weight.shape != self.linear.weight.shape:
                 raise InputError(
@@ -58,51 +87,68 @@ class Softmax(nn.Module):
                 )
             self.linear.weight = weight
 
-    def forward(self, h: Tensor) -> Categorical:
-        return self.distribution(self.linear(h))
-
-    def distribution(self, logits: Tensor) -> Categorical:
-        return Categorical(logits)
-
-    def _stream(self, program: Program, h: Slot) -> Slot:
-        return self.linear._stream(program, h)
+    def distribution(self, values: Tensor) -> Categorical:
+        return Categorical(values)
 
 
-class BernoulliReadout(Linear):
-    """A bit for each of `output_size` places, with logits V h + c."""
+class BernoulliReadout(Affine[Bernoulli]):
+    """A bit for each of `size` places, with logits V h + c."""
 
-    distribution = Bernoulli
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(input_size, size, dropout=dropout)
 
-    def forward(self, h: Tensor) -> Bernoulli:  # type: ignore[override]
-        return self.distribution(super().forward(h))
-
-
-class PoissonReadout(Linear):
-    """A count for each of `output_size` places, with rates softplus(V h + c)."""
-
-    distribution = Poisson
-
-    def forward(self, h: Tensor) -> Poisson:  # type: ignore[override]
-        return self.distribution(super().forward(h))
+    def distribution(self, values: Tensor) -> Bernoulli:
+        return Bernoulli(values)
 
 
-class GaussianReadout(nn.Module):
-    """Mean V h + c and standard deviation softplus(V' h + c'), for each of `output_size` numbers."""
+class GaussianReadout(Affine[Gaussian]):
+    """Mean V h + c and standard deviation softplus(V' h + c'), for each of `size` numbers."""
 
-    def __init__(self, input_size: int, output_size: int, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.linear = Linear(input_size, 2 * output_size, dropout=dropout)
-
-    def forward(self, h: Tensor) -> Gaussian:
-        return self.distribution(self.linear(h))
-
-    def _stream(self, program: Program, h: Slot) -> Slot:
-        return self.linear._stream(program, h)
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(input_size, 2 * size, dropout=dropout)
 
     def distribution(self, values: Tensor) -> Gaussian:
         mean, width = values.chunk(2, -1)
-        # A width of exactly zero would make the density infinite.
-        return Gaussian(mean, kernels.softplus(width) + torch.finfo(width.dtype).tiny)
+        return Gaussian(mean, _positive(width))
+
+
+class StudentTReadout(Affine[StudentT]):
+    """Mean V h + c, scale softplus(V' h + c') and degrees of freedom 2 + softplus(V'' h + c''), for `size` numbers.
+
+    With more than 2 the variance exists.
+    """
+
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(input_size, 3 * size, dropout=dropout)
+
+    def distribution(self, values: Tensor) -> StudentT:
+        mean, width, df = values.chunk(3, -1)
+        return StudentT(2 + kernels.softplus(df), mean, _positive(width))
+
+
+class PoissonReadout(Affine[Poisson]):
+    """A count for each of `size` places, with rates softplus(V h + c)."""
+
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(input_size, size, dropout=dropout)
+
+    def distribution(self, values: Tensor) -> Poisson:
+        return Poisson(values)
+
+
+class NegativeBinomialReadout(Affine[NegativeBinomial]):
+    """A count for each of `size` places, with means softplus(V h + c) and shapes 1 / (softplus(V' h + c') + 1e-6).
+
+    What is learnt is the inverse of the shape, because at zero that is a Poisson distribution; its least value keeps
+    log G(n + r) - log G(r) accurate.
+    """
+
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
+        super().__init__(input_size, 2 * size, dropout=dropout)
+
+    def distribution(self, values: Tensor) -> NegativeBinomial:
+        logits, inverse = values.chunk(2, -1)
+        return NegativeBinomial(logits, 1 / (kernels.softplus(inverse) + 1e-6))
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -128,46 +174,63 @@ class AdaptiveSoftmax(nn.Module):
             for width, start, stop in zip(widths, self.bounds, self.bounds[1:], strict=False)
         )
 
-    def forward(self, h: Tensor) -> AdaptiveCategorical:
-        return AdaptiveCategorical(self, F.dropout(h, self.dropout, self.training))
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> AdaptiveCategorical:
+        h = F.dropout(y, self.dropout, self.training)
+        return AdaptiveCategorical(self.head(h), h, list(self.tails), self.bounds)
 
 
-class AdaptiveCategorical:
-    """The distribution of an adaptive softmax; a tail is computed for the places that need it."""
+class Pooled(nn.Module):
+    """One target per row: the read-out of y at each row's last valid step, zeros for a row without one.
 
-    def __init__(self, readout: AdaptiveSoftmax, h: Tensor) -> None:
-        self.readout, self.h = readout, h
+    Behind a `Pool` that is the pool of the whole row. Of a single step it is the answer so far.
 
-    def log_prob(self, value: Tensor) -> Tensor:
-        """The log-probability (...) of the symbols value (...)."""
-        first = self.readout.bounds[0]
-        h, symbols = self.h.reshape(-1, self.h.shape[-1]), value.reshape(-1)
-        head = torch.log_softmax(self.readout.head(h), -1)
-        cluster = torch.bucketize(symbols, torch.tensor(self.readout.bounds, device=symbols.device), right=True)
-        result = head.gather(1, torch.where(cluster == 0, symbols, first + cluster - 1)[:, None])[:, 0]
-        for i, tail in enumerate(self.readout.tails, 1):
-            rows = (cluster == i).nonzero()[:, 0]
-            inside = torch.log_softmax(tail(h[rows]), -1).gather(
-                1, (symbols[rows] - self.readout.bounds[i - 1])[:, None]
-            )
-            result = result.index_add(0, rows, inside[:, 0])
-        return result.reshape(value.shape)
+    >>> Pooled(Softmax(4, 3))(torch.zeros(2, 5, 4), torch.tensor([5, 0])).logits.shape
+    torch.Size([2, 3])
+    """
 
-    def log_probs(self) -> Tensor:
-        """The log-probabilities (..., V) of all symbols."""
-        first = self.readout.bounds[0]
-        head = torch.log_softmax(self.readout.head(self.h), -1)
-        tails = [
-            head[..., first + i, None] + torch.log_softmax(tail(self.h), -1)
-            for i, tail in enumerate(self.readout.tails)
-        ]
-        return torch.cat([head[..., :first], *tails], -1)
+    def __init__(self, readout: Affine[Distribution] | AdaptiveSoftmax) -> None:
+        super().__init__()
+        self.readout = readout
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """A symbol (...) for each place."""
-        return Categorical(self.log_probs()).sample(generator)
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> Distribution:
+        return self.readout(y if lengths is None else at_end(y, lengths))
 
-    @property
-    def mode(self) -> Tensor:
-        """The most probable symbol (...)."""
-        return self.log_probs().argmax(-1)
+    def distribution(self, values: Tensor) -> Distribution:
+        """What the values (..., N) are the parameters of."""
+        assert isinstance(self.readout, Affine)  # only then is there a stream
+        return self.readout.distribution(values)
+
+    def _stream(self, program: Program, h: Slot) -> Slot:
+        if not isinstance(self.readout, Affine):
+            raise Unstreamable(f"{type(self.readout).__name__} has no `_stream`")
+        return self.readout._stream(program, h)
+
+
+class BothEnds(nn.Module):
+    """One target per row of a bidirectional core: the read-out of both last states, [left at lengths - 1, right at 0].
+
+    `size` is how many columns of y come from the left. It needs the whole row, so there is no step.
+    """
+
+    def __init__(self, readout: Affine[Distribution] | AdaptiveSoftmax, size: int) -> None:
+        super().__init__()
+        self.readout, self.size = readout, size
+
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> Distribution:
+        if lengths is None:
+            raise InputError("BothEnds reads the future, so it has no step: scan whole sequences")
+        left, right = at_end(y[..., : self.size], lengths), at_end(y[:, :1, self.size :], lengths.clamp(max=1))
+        return self.readout(torch.cat([left, right], -1))
+
+
+def at_end(y: Tensor, lengths: Tensor) -> Tensor:
+    """y (B, T, H) at each row's last valid step: (B, H), zeros where there is none."""
+    if y.shape[1] == 0:
+        return y.new_zeros(len(y), y.shape[2])
+    last = y[torch.arange(len(y), device=y.device), (lengths - 1).clamp(min=0)]
+    return torch.where((lengths > 0)[:, None], last, 0.0)
+
+
+def _positive(width: Tensor) -> Tensor:
+    """softplus(width), never exactly zero: that would make a density infinite."""
+    return kernels.softplus(width) + torch.finfo(width.dtype).tiny

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 import torch
 
-from elman import kernels
+from elman import draws, kernels
 from elman import state as states
-from elman.decoding.sample import Carried, Sampler, Sampling, _Scanned, _Streamed, generator
+from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, _Scanned, _Streamed
 from elman.distributions import Categorical
 from elman.errors import InputError
 from elman.tasks.lm import ModelConfig, build
@@ -15,7 +15,8 @@ NONE = np.zeros(5, dtype=bool)
 
 def frequencies(settings, p=P, seen=NONE, n=4000):
     """With u on a fine grid, the frequencies are the probabilities to 1 / n."""
-    chosen = [settings.choose(np.log(p), seen, (i + 0.5) / n) for i in range(n)]
+    u = (np.arange(n)[:, None] + 0.5) / n
+    chosen = settings.choose(np.tile(np.log(p), (n, 1)), np.tile(seen, (n, 1)), u)
     return np.bincount(chosen, minlength=len(p)) / n
 
 
@@ -51,7 +52,7 @@ def test_the_repetition_penalty_is_for_what_was_seen():
 
 def test_a_tiny_temperature_and_a_large_penalty_are_no_division_by_zero():
     settings = Sampling(temperature=1e-3, repetition_penalty=3.0)
-    assert settings.choose(np.log(P) + 5, np.ones(5, dtype=bool), 0.5) == 0
+    assert settings.choose(np.log(P)[None] + 5, np.ones((1, 5), dtype=bool), np.array([[0.5]])) == [0]
 
 
 @pytest.mark.parametrize(
@@ -70,10 +71,40 @@ def test_bad_settings(bad):
         Sampling(**bad)
 
 
-def test_a_generator_goes_on_where_it_was():
-    whole = [generator(7, 0)]
-    numbers = [whole[0].random() for _ in range(10)]
-    assert [generator(7, i).random() for i in range(10)] == numbers
+def rows_of_logits(B=37, V=23):
+    g = torch.Generator().manual_seed(0)
+    logits = (torch.randn(B, V, generator=g) * 3).numpy()
+    return logits, (torch.rand(B, V, generator=g) < 0.3).numpy()
+
+
+SETTINGS = [
+    Sampling(),
+    Sampling(temperature=0),
+    Sampling(temperature=0.7, top_k=5),
+    Sampling(top_p=0.8),
+    Sampling(temperature=1.3, top_k=9, top_p=0.9, repetition_penalty=1.3),
+]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_row_is_chosen_for_the_same_alone_and_in_any_batch(settings, dtype):
+    logits, seen = rows_of_logits()
+    logits = logits.astype(dtype)
+    for seed in range(20):
+        u = draws.uniform(torch.tensor([[seed, b] for b in range(len(logits))]), 1).numpy()
+        whole = settings.choose(logits, seen, u)
+        for some in ([0], [36], [5, 5], list(range(30, 3, -1))):
+            assert settings.choose(logits[some], seen[some], u[some]).tolist() == whole[some].tolist()
+
+
+def test_without_settings_it_is_the_distributions_sample_and_mode():
+    logits, seen = rows_of_logits(B=500)
+    drawn = torch.tensor([[b, 2 * b] for b in range(500)])
+    predicted = Categorical(torch.from_numpy(logits))
+    u = draws.uniform(drawn, 1).numpy()
+    assert Sampling().choose(logits, seen, u).tolist() == predicted.sample(drawn).tolist()
+    assert Sampling(temperature=0).choose(logits, seen, u).tolist() == predicted.mode.tolist()
 
 
 class Counter:
@@ -95,6 +126,35 @@ def test_the_state_is_all_that_a_sampler_needs():
     second = Sampler(Counter(), first.state, Sampling(repetition_penalty=1.2))
     assert some + [second.next().tolist() for _ in range(5)] == whole
     assert second.state.core.tolist() == [[8.0], [8.0]]
+
+
+def test_a_step_is_one_draw_of_each_row():
+    """Past the numbers made ahead too: step k of a row with n draws behind it reads u[0] of draw n + k."""
+    start = Carried(
+        torch.zeros(3, 1),
+        torch.tensor([0, 3, 1]),
+        torch.zeros(3, 5, dtype=torch.bool),
+        torch.tensor([[1, 0], [2, 7], [1, 0]]),
+    )
+    sampler = Sampler(Counter(), start, Sampling())
+    token = start.token
+    for k in range(AHEAD + 3):
+        predicted, _ = Counter().scan(token, torch.zeros(()))
+        token = predicted.sample(draws.after(start.draws, k))
+        assert sampler.next().tolist() == token.tolist()
+    assert sampler.state.draws.tolist() == [[1, AHEAD + 3], [2, AHEAD + 10], [1, AHEAD + 3]]
+
+
+def test_a_row_samples_the_same_whoever_stands_beside_it():
+    drawn = torch.tensor([[9, 0], [4, 70], [5, 0], [4, 70]])
+    start = Carried(torch.zeros(4, 1), torch.tensor([0, 3, 1, 3]), torch.zeros(4, 5, dtype=torch.bool), drawn)
+    settings = Sampling(temperature=2.0, top_p=0.95, repetition_penalty=1.1)
+    together = Sampler(Counter(), start, settings)
+    whole = np.stack([together.next() for _ in range(90)], 1)
+    assert whole[1].tolist() == whole[3].tolist() != whole[2].tolist()
+    for row in range(4):
+        alone = Sampler(Counter(), Carried(*states.take(start, [row])), settings)
+        assert [int(alone.next()[0]) for _ in range(90)] == whole[row].tolist()
 
 
 @pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")

@@ -1,25 +1,32 @@
-"""Sampling, one symbol per row and step, in numpy: a dozen small Torch calls would cost more than the model.
+"""Sampling, one symbol per row and step, in Numpy: a dozen small Torch calls would cost more than the model.
 
 P'(v) is proportional to P(v)^(1/temperature) over the symbols that top_k and top_p leave; temperature 0 takes the most
-probable one.
+probable one. All rows are chosen for at once, each with its own uniform number (elman.draws), and to the same bits as
+alone. With the settings left alone that is `Categorical.sample`, at temperature 0 its `mode`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman.distributions import Categorical
+from elman import draws
+from elman.distributions import Categorical, Discrete
 from elman.errors import InputError
 from elman.kernels.stream import Stream
 from elman.model import SequenceModel
 from elman.readout import Softmax
 from elman.state import State
+
+Array = NDArray[np.float32] | NDArray[np.float64]
+Symbols = NDArray[np.int64]
+
+AHEAD = 64  # steps whose uniform numbers are made at once: one call costs as much as those of as many steps
 
 
 class Carried(NamedTuple):
@@ -28,7 +35,13 @@ class Carried(NamedTuple):
     core: State
     token: Tensor  # (B,) int64: the last symbol, which the core has not read yet
     seen: Tensor  # (B, V) bool: the symbols so far, for the repetition penalty
-    draws: Tensor  # (B, 2) int64: the seed of each row, and how many numbers have been drawn from it
+    draws: Tensor  # (B, 2) int64: the seed of each row, and how many symbols have been drawn with it
+
+
+class Predictor(Protocol):
+    """What can be sampled from: a SequenceModel, or anything else with a `scan` over symbols."""
+
+    def scan(self, x: Tensor, state: State) -> tuple[Discrete, State]: ...
 
 
 @dataclass(frozen=True)
@@ -61,73 +74,76 @@ class Sampling:
                 f"repetition_penalty is {self.repetition_penalty}; it must be positive, and 1 changes nothing"
             )
 
-    def choose(self, logits: NDArray[Any], seen: NDArray[np.bool_], u: float) -> int:
-        """A symbol, from logits (V,) and a uniform number u."""
+    def choose(self, logits: Array, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
+        """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
         if self.repetition_penalty != 1:
-            logits = self._penalised(logits.astype(np.float64), seen)
-        best = logits.argmax()
+            logits = self._penalised(logits, seen)
         if self.temperature == 0:
-            return int(best)
-        p = np.subtract(logits, logits[best], dtype=np.float64)
+            return logits.argmax(axis=1)
+        p = _below_the_best(logits)
         if self.temperature != 1:
             p /= self.temperature
         np.exp(p, out=p)
-        if 0 < self.top_k < len(p) or self.top_p < 1:
+        if 0 < self.top_k < p.shape[1] or self.top_p < 1:
             return self._among_the_top(p, u)
-        return _at(p.cumsum(out=p), u)
+        return draws.place(p.cumsum(axis=1), u)
 
-    def _penalised(self, scores: NDArray[np.float64], seen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        scores -= scores.max() + np.log(np.exp(scores - scores.max()).sum())
-        scores[seen] *= self.repetition_penalty
+    def _penalised(self, logits: Array, seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        scores = _below_the_best(logits)
+        scores -= np.log(np.add.reduce(np.exp(scores), axis=1, keepdims=True))
+        np.multiply(scores, self.repetition_penalty, out=scores, where=seen)
         return scores
 
-    def _among_the_top(self, p: NDArray[np.float64], u: float) -> int:
-        order = np.argsort(-p, kind="stable")[: self.top_k or None]
-        total = p[order].cumsum()
-        keep = int(np.searchsorted(total, self.top_p * total[-1])) + 1  # the one that reaches top_p is in
-        return int(order[_at(total[:keep], u)])
+    def _among_the_top(self, p: NDArray[np.float64], u: NDArray[np.float64]) -> Symbols:
+        order = (-p).argsort(axis=1, kind="stable")[:, : self.top_k or None]
+        rows = np.arange(len(p))
+        total = p[rows[:, None], order].cumsum(axis=1)
+        if self.top_p < 1:  # the one that reaches top_p is in; past it the sums no longer count
+            total[:, -1] = total[rows, draws.place(total, self.top_p)]
+        return order[rows, draws.place(total, u)]
 
 
-def _at(total: NDArray[np.float64], u: float) -> int:
-    """The place at which a cumulated sum passes u times its end."""
-    return min(int(total.searchsorted(u * total[-1], "right")), len(total) - 1)
+def _below_the_best(logits: Array) -> NDArray[np.float64]:
+    return np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
 
 
 class Sampler:
     """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it."""
 
-    def __init__(self, model: Any, start: Carried, settings: Sampling) -> None:
+    def __init__(self, model: Predictor, start: Carried, settings: Sampling) -> None:
         self.settings = settings
         self.stepper = _stepper(model, start.core, len(start.token))
-        self.token = start.token.numpy().copy()
-        self.seen = list(start.seen.numpy().copy())
-        self.start, self.drawn = start.draws.numpy().copy(), 0
-        self.generators = [generator(int(seed), int(drawn)) for seed, drawn in self.start]
+        self.token: Symbols = start.token.numpy().copy()
+        self.seen = start.seen.numpy().copy()
+        self.rows = np.arange(len(self.token))
+        self.draws, self.drawn = start.draws.clone(), 0
 
-    def next(self) -> NDArray[np.int64]:
+    def next(self) -> Symbols:
         """The next symbol (B,) of each row."""
         logits = self.stepper.step(self.token)
-        chosen = [
-            self.settings.choose(row, seen, g.random())
-            for row, seen, g in zip(logits, self.seen, self.generators, strict=True)
-        ]
-        for seen, symbol in zip(self.seen, chosen, strict=True):
-            seen[symbol] = True
-        self.drawn += 1
-        self.token = np.array(chosen)
+        self.token = self.settings.choose(logits, self.seen, self._uniform())
+        self.seen[self.rows, self.token] = True
         return self.token
+
+    def _uniform(self) -> NDArray[np.float64]:
+        """The uniform number (B, 1) of each row's next draw."""
+        at = self.drawn % AHEAD
+        if at == 0:
+            self.ahead = draws.ahead(draws.after(self.draws, self.drawn), AHEAD).numpy()
+        self.drawn += 1
+        return self.ahead[:, at : at + 1]
 
     @property
     def state(self) -> Carried:
         """What the rows go on from."""
-        parts = (self.token.copy(), np.stack(self.seen), self.start + np.array([0, self.drawn]))
-        return Carried(self.stepper.state, *map(torch.from_numpy, parts))
+        token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
+        return Carried(self.stepper.state, token, seen, draws.after(self.draws, self.drawn))
 
 
 class _Streamed:
     """The model as one stream, packed once; a step is one native call between numpy arrays."""
 
-    def __init__(self, model: Any, state: State, batch_size: int) -> None:
+    def __init__(self, model: SequenceModel, state: State, batch_size: int) -> None:
         self.stream = Stream(model, batch_size)
         self.stream.state = state
         self.step = self.stream.logits
@@ -140,26 +156,20 @@ class _Streamed:
 class _Scanned:
     """Anything with a `scan`, in steps of one."""
 
-    def __init__(self, model: Any, state: State) -> None:
+    def __init__(self, model: Predictor, state: State) -> None:
         self.model, self.state = model, state
 
     @torch.inference_mode()
-    def step(self, token: NDArray[np.int64]) -> NDArray[Any]:
+    def step(self, token: Symbols) -> Array:
         """The logits (B, V) of what follows the symbols (B,)."""
         predicted, self.state = self.model.scan(torch.from_numpy(token)[:, None], self.state)
         logits = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
-        rows: NDArray[Any] = logits[:, 0].cpu().numpy()
+        rows: Array = logits[:, 0].cpu().numpy()
         return rows
 
 
-def _stepper(model: Any, state: State, batch_size: int) -> _Streamed | _Scanned:
-    softmax = isinstance(model, SequenceModel) and isinstance(model.readout, Softmax)
-    if softmax and all(p.device.type == "cpu" for p in model.parameters()):
-        return _Streamed(model, state, batch_size)
-    return _Scanned(model, state)
-
-
-def generator(seed: int, drawn: int) -> np.random.Generator:
-    """The generator of a seed after `drawn` numbers; each uniform number is one step of it."""
-    bits = np.random.PCG64(seed)
-    return np.random.Generator(bits.advance(drawn))
+def _stepper(model: Predictor, state: State, batch_size: int) -> _Streamed | _Scanned:
+    if not (isinstance(model, SequenceModel) and isinstance(model.readout, Softmax)):
+        return _Scanned(model, state)
+    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
+    return _Streamed(model, state, batch_size) if on_cpu else _Scanned(model, state)

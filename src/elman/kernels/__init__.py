@@ -25,7 +25,8 @@ from elman.state import State, leaves
 __all__ = [
     "GatedOptions", "NewtonReport", "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter",
     "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt",
-    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi",
+    "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -164,6 +165,19 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     [[2.0, 1.0, 3.0]]
     """
     return _table_for(x).reverse(x, lengths)
+
+
+def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
+    """`n` random 64-bit words for each row of `draws` (B, 2) int64, its seed and its draw: (B, n) int64.
+
+    Philox4x32-10 with the key seed and the counter (block, draw), two words of each block from block `first` on.
+    `elman.draws` makes random numbers of them.
+
+    >>> hex(philox(torch.tensor([[0, 0]]), 1).item() % 2**64)
+    '0xe169c58d6627e8d5'
+    """
+    table = _table if draws.device.type == "cpu" else reference
+    return table.philox(draws, n, first)
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

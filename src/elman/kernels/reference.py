@@ -74,6 +74,24 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     return x[rows, source]
 
 
+def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
+    """draws (B, 2): seed and draw of each row -> (B, n), two words of each block of Philox4x32-10 from `first` on.
+
+    Products of two words have 64 bits; that int64 is signed shows in the shift alone, and the mask removes it.
+    """
+    word = 0xFFFFFFFF
+    block = first + torch.arange((n + 1) // 2, device=draws.device)
+    k0, k1 = (draws[:, :1] & word), (draws[:, :1] >> 32 & word)
+    c0, c1 = (block & word).expand(len(draws), -1), (block >> 32 & word).expand(len(draws), -1)
+    c2, c3 = (draws[:, 1:] & word).expand_as(c0), (draws[:, 1:] >> 32 & word).expand_as(c0)
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1 = (p1 >> 32 & word) ^ c1 ^ k0, p1 & word
+        c2, c3 = (p0 >> 32 & word) ^ c3 ^ k1, p0 & word
+        k0, k1 = (k0 + 0x9E3779B9) & word, (k1 + 0xBB67AE85) & word
+    return torch.stack([c0 | c1 << 32, c2 | c3 << 32], -1).flatten(1)[:, :n]
+
+
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """h[t] = a[t] * h[t-1] + b[t]: h (B, T, C) and the last h (B, C), in log2(T) elementwise passes.
 

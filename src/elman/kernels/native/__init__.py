@@ -2,6 +2,7 @@
 
 from elman._native import isa, isas
 from elman.kernels.native.convolution import convolution
+from elman.kernels.native.draws import philox
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.hmm import hmm_filter, hmm_log_prob, viterbi
@@ -13,5 +14,6 @@ from elman.kernels.native.selective import selective_scan
 
 __all__ = [
     "calls", "convolution", "gated", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear",
-    "linear_scan", "log", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "viterbi",
+    "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh",
+    "viterbi",
 ]  # fmt: skip

@@ -1,0 +1,86 @@
+"""A task of one's own, as a user would write it: are there more ones than zeros in a made-up sequence of bits?"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+import elman
+from elman import artifact
+from elman.data import ExampleBatches, Examples, Shuffled
+from elman.embed import Embedding
+from elman.readout import Pooled, Softmax
+from elman.tables import Table
+from elman.tasks import TASKS, Data, Task, Verb, files
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.scores import Scores
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    task: str = "bits"
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    out: str = "runs/bits"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+
+
+class Counter:
+    def __init__(self):
+        core = elman.Bidirectional(elman.cell("gru", 4, 8), elman.cell("gru", 4, 8))
+        core = elman.Stack(core, elman.Pool("mean", core.output_size))
+        self.model = elman.SequenceModel(Embedding(2, 4, dropout=0.1), core, Pooled(Softmax(core.output_size, 2)))
+
+    def fill(self, folder):
+        files.write(self.model, folder)
+        artifact.write_model_json(folder, "bits", {})
+
+    def describe(self):
+        return [Table("a counter", ["units"], [["8"]])]
+
+    @torch.inference_mode()
+    def most(self, bits):
+        return int(self.model.eval().scan(bits[None])[0].mode)
+
+
+def made_up(n, seed):
+    generator = torch.Generator().manual_seed(seed)
+    x = [torch.randint(0, 2, (1 + 2 * (i % 8),), generator=generator) for i in range(n)]
+    return Examples(x, torch.tensor([int(2 * row.sum() > len(row)) for row in x]))
+
+
+class Bits(Data):
+    fingerprint = {}
+
+    def __init__(self, seed):
+        self.train, self.valid, self.seed = made_up(200, seed), made_up(64, seed + 1), seed
+
+    def batches(self, rank, world):
+        return ExampleBatches(self.train, Shuffled(len(self.train), 16, self.seed, rank, world))
+
+
+class BitsTask(Task):
+    Config, title = RunConfig, "a counter of bits"
+    open = staticmethod(lambda config, saved: Bits(config.seed))
+    build = staticmethod(lambda config, data: Counter())
+
+    @property
+    def verbs(self):
+        read = lambda parser: parser.add_argument("data")  # noqa: E731
+        lines = lambda face, given: (f"{face.most(torch.tensor([*map(int, given.data)]))}\n" for _ in "1")  # noqa: E731
+        score = lambda face, given: self.evaluate(face, made_up(99, int(given.data)))  # noqa: E731
+        return {"predict": Verb(read, lines), "evaluate": Verb(read, score)}
+
+    def load(self, folder):
+        face = Counter()
+        files.restore(face.model, folder)
+        return face
+
+    def evaluate(self, face, part):
+        right = sum(face.most(x) == y for x, y in zip(part.x, part.y.tolist(), strict=True))
+        return Scores({"accuracy": right / len(part)}, "accuracy", larger_is_better=True)
+
+
+TASKS["bits"] = BitsTask()
