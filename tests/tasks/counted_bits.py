@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 import torch
 
 import elman
-from elman import artifact
 from elman.data import ExampleBatches, Examples, Shuffled
 from elman.embed import Embedding
 from elman.readout import Pooled, Softmax
@@ -29,20 +28,17 @@ class RunConfig:
 
 class Counter:
     def __init__(self):
-        core = elman.Bidirectional(elman.cell("gru", 4, 8), elman.cell("gru", 4, 8))
-        core = elman.Stack(core, elman.Pool("mean", core.output_size))
+        core = elman.Stack(elman.Bidirectional(*(elman.cell("gru", 4, 8) for _ in "ab")), elman.Pool("mean", 16))
         self.model = elman.SequenceModel(Embedding(2, 4, dropout=0.1), core, Pooled(Softmax(core.output_size, 2)))
 
     def fill(self, folder):
-        files.write(self.model, folder)
-        artifact.write_model_json(folder, "bits", {})
+        files.write(folder, "bits", self.model, {})
 
-    def describe(self):
-        return [Table("a counter", ["units"], [["8"]])]
+    describe = staticmethod(lambda: [Table("a counter", ["units"], [["8"]])])
 
     @torch.inference_mode()
     def most(self, bits):
-        return int(self.model.eval().scan(bits[None])[0].mode)
+        return int(self.model.eval().scan(torch.tensor([[*map(int, bits)]]))[0].mode)
 
 
 def made_up(n, seed):
@@ -66,13 +62,6 @@ class BitsTask(Task):
     open = staticmethod(lambda config, saved: Bits(config.seed))
     build = staticmethod(lambda config, data: Counter())
 
-    @property
-    def verbs(self):
-        read = lambda parser: parser.add_argument("data")  # noqa: E731
-        lines = lambda face, given: (f"{face.most(torch.tensor([*map(int, given.data)]))}\n" for _ in "1")  # noqa: E731
-        score = lambda face, given: self.evaluate(face, made_up(99, int(given.data)))  # noqa: E731
-        return {"predict": Verb(read, lines), "evaluate": Verb(read, score)}
-
     def load(self, folder):
         face = Counter()
         files.restore(face.model, folder)
@@ -82,5 +71,10 @@ class BitsTask(Task):
         right = sum(face.most(x) == y for x, y in zip(part.x, part.y.tolist(), strict=True))
         return Scores({"accuracy": right / len(part)}, "accuracy", larger_is_better=True)
 
+    verbs = {
+        "predict": Verb(lambda p: p.add_argument("data"), lambda face, given: [f"{face.most(given.data)}\n"]),
+        "evaluate": Verb(lambda p: p.add_argument("data"), lambda face, given: task.evaluate(face, made_up(99, 77))),
+    }
 
-TASKS["bits"] = BitsTask()
+
+task = TASKS["bits"] = BitsTask()

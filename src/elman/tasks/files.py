@@ -1,4 +1,4 @@
-"""The weights of a face whose network is a Torch module, as safetensors."""
+"""The files of a face whose network is a Torch module: weights as safetensors, all else as JSON."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from elman import artifact
+from elman.config import Json
 from elman.errors import FileError
 
 
-def write(model: nn.Module, folder: Path) -> None:
-    """Write the weights of a model."""
+def write(folder: Path, task: str, model: nn.Module, content: dict[str, Json]) -> None:
+    """Write the weights of a model, and model.json: its task, and what else is needed to build it."""
     artifact.write_tensors(folder / "model.safetensors", tensors(model))
+    artifact.write_model_json(folder, task, content)
 
 
 def restore(model: nn.Module, folder: Path) -> None:

@@ -261,9 +261,12 @@ class TextModel(Generic[M]):
 
     def fill(self, folder: Path) -> None:
         """The files of `save`, in a folder that is there."""
-        content = {"config": asdict(self.config), "vocabulary": self.vocabulary.to_json(), "unit": self.unit}
-        files.write(self.model, folder)
-        artifact.write_model_json(folder, self.task, content)
+        content: dict[str, Json] = {
+            "config": asdict(self.config),
+            "vocabulary": self.vocabulary.to_json(),
+            "unit": self.unit,
+        }
+        files.write(folder, self.task, self.model, content)
 
     def describe(self) -> list[Table]:
         """What it is."""
