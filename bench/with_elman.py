@@ -26,7 +26,11 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
-    core = _normed(case, arrays) if case["cell"] == "lstm_norm" else from_torch(module(case, arrays)).cores[0]
+    core = (
+        _normed(case, arrays)
+        if case["cell"] == "lstm_norm"
+        else from_torch(module(case, arrays), time_first_ok=True).cores[0]
+    )
     x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
     leaves = [core.U, core.W, core.b, *(p for name, p in core.named_parameters() if name not in ("U", "W", "b"))]
     if "every" in case:
@@ -65,7 +69,7 @@ def _saved(core: elman.Core, x: Tensor) -> float:
 def _ragged(case: dict[str, Any]) -> tuple[Run, Outputs]:
     B, T = case["B"], case["T"]
     arrays, lengths = inputs.gated("lstm", B, T, case["D"], case["K"], 2), torch.from_numpy(inputs.lengths(B, T))
-    core = from_torch(module(case, arrays, True))
+    core = from_torch(module(case, arrays, True), time_first_ok=True)
     x, g = (torch.from_numpy(arrays[k]).transpose(0, 1).contiguous() for k in ("x", "g"))
     leaves = dict(core.named_parameters())
     order = [next(n for n in leaves if n.endswith(f".{k}")) for k in ("U", "W", "b")]
@@ -109,5 +113,5 @@ def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], 1, case["D"], case["K"])
-    stream, x = elman.Stream(from_torch(module(case, arrays)), case["B"]), arrays["x"][0]
+    stream, x = elman.Stream(from_torch(module(case, arrays), time_first_ok=True), case["B"]), arrays["x"][0]
     return lambda: stream.step(x), lambda y: {"y": y}

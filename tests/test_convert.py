@@ -183,7 +183,7 @@ def test_dropout_stands_between_the_layers_only() -> None:
 def test_dtype_training_and_time_first_modules() -> None:
     module = nn.LSTM(D, H, dtype=torch.float32)  # time first
     module.weight_hh_l0.requires_grad_(False)
-    core = from_torch(module)
+    core = from_torch(module, time_first_ok=True)
     assert {parameter.dtype for parameter in core.parameters()} == {torch.float32}
     assert [name for name, parameter in core.named_parameters() if not parameter.requires_grad] == ["cores.0.W"]
     x = torch.randn(B, T, D)
@@ -235,10 +235,23 @@ def test_what_pytorch_cannot_express_is_refused(core: Core, why: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, B, H), (1, B, H + 1), (1, H)])
 def test_states_that_do_not_fit(shape: tuple[int, ...]) -> None:
-    core = from_torch(nn.GRU(D, H))
+    core = from_torch(nn.GRU(D, H, batch_first=True))
     with pytest.raises(InputError, match=r"this core's is h of shapes \[1, .*unsqueeze\(1\)"):
         state_from_torch(core, torch.zeros(shape))
     with pytest.raises(InputError, match="this core's is h, c of shapes"):
-        state_from_torch(from_torch(nn.LSTM(D, H)), torch.zeros(1, B, H))
+        state_from_torch(from_torch(nn.LSTM(D, H, batch_first=True)), torch.zeros(1, B, H))
     with pytest.raises(InputError, match="structure"):
         state_to_torch(core, (torch.zeros(B, H),))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_module_that_reads_time_first_is_refused_with_the_two_ways_out(kind: str) -> None:
+    module = build(kind)
+    module.batch_first = False
+    with pytest.raises(InputError, match=r"reads \(T, B, D\).*module\.batch_first = True.*time_first_ok=True"):
+        from_torch(module)
+    x = torch.randn(T, B, D, dtype=torch.float64)
+    y, _ = from_torch(module, time_first_ok=True).scan(x.transpose(0, 1))
+    torch.testing.assert_close(y.transpose(0, 1), module(x)[0], **CLOSE)
+    module.batch_first = True
+    torch.testing.assert_close(from_torch(module).scan(x)[0], module(x)[0], **CLOSE)

@@ -2,7 +2,7 @@
 
 A module of L layers is a Stack of L; a layer is a cell, or Bidirectional; dropout between layers is Dropout. Gates
 stand in the same order. PyTorch has two biases per gate where the sum of both is all that acts: that sum is our b. Only
-the GRU's candidate has a second one that acts by itself, our c. A core is batch first, whatever the module was.
+the GRU's candidate has a second one that acts by itself, our c. A core is batch first.
 
     PyTorch                  Elman                 PyTorch                  Elman
     weight_ih_l0 (G*H, D)    U                     bias_ih_l0 + bias_hh_l0  b
@@ -31,17 +31,25 @@ from elman.state import State
 Cell = Elman | GRU | LSTM
 
 
-def from_torch(module: nn.RNNBase) -> Stack:
+def from_torch(module: nn.RNNBase, *, time_first_ok: bool = False) -> Stack:
     """The Core that computes what an nn.RNN, nn.GRU or nn.LSTM computes, with a copy of its parameters.
 
-    A module without biases has biases of zero here that do not require a gradient.
+    A Core reads (B, T, D). PyTorch's default is (T, B, D), batch_first=False: fed as before, the Core would take time
+    for rows without a word. So such a module is refused unless `time_first_ok` says that inputs and outputs will be
+    transposed. A module without biases has biases of zero here that do not require a gradient.
 
-    >>> core = from_torch(nn.LSTM(3, 4, num_layers=2, bidirectional=True))
+    >>> core = from_torch(nn.LSTM(3, 4, num_layers=2, bidirectional=True, batch_first=True))
     >>> core.scan(torch.zeros(2, 5, 3))[0].shape
     torch.Size([2, 5, 8])
     """
     if not isinstance(module, nn.RNN | nn.GRU | nn.LSTM):
         raise InputError(f"from_torch was given a {type(module).__name__}; it takes an nn.RNN, nn.GRU or nn.LSTM")
+    if not module.batch_first and not time_first_ok:
+        raise InputError(
+            f"this nn.{type(module).__name__} has batch_first=False: it reads (T, B, D); a Core reads (B, T, D). Set "
+            "module.batch_first = True if that is how your inputs are; or call from_torch(module, time_first_ok=True), "
+            "and transpose what goes in and comes out: core.scan(x.transpose(0, 1))."
+        )
     layers: list[Core] = []
     for i in range(module.num_layers):
         layer: Core = _cell_from(module, f"l{i}")
@@ -109,7 +117,7 @@ def state_from_torch(core: Core, state: State) -> State:
 def state_to_torch(core: Core, state: State) -> State:
     """A core's state as PyTorch has it: h (L * directions, B, H), or (h, c) for an nn.LSTM. The inverse of the above.
 
-    >>> core = from_torch(nn.GRU(3, 4, num_layers=2))
+    >>> core = from_torch(nn.GRU(3, 4, num_layers=2, batch_first=True))
     >>> state_to_torch(core, core.init_state(5)).shape
     torch.Size([2, 5, 4])
     """

@@ -53,6 +53,12 @@ def test_what_has_no_parameters_is_not_written(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_a_generator_of_numpy_is_not_written(tmp_path):
+    model = PoissonHMM(2, random_state=np.random.RandomState(0)).fit(np.array([[1], [0], [9], [11]] * 5))
+    hmm.save(model, tmp_path / "model")
+    assert elman.load(tmp_path / "model").random_state is None
+
+
 def broken(model, folder, how):
     hmm.save(model, folder)
     (folder / "checksums.json").unlink()  # they would notice first

@@ -373,3 +373,77 @@ def test_clone_and_grid_search() -> None:
     search = selection.GridSearchCV(GaussianHMM(random_state=0), {"n_components": [1, 2]}, cv=2)
     quietly(lambda: search.fit(padded))
     assert search.best_params_ == {"n_components": 2}
+
+
+# random_state
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: 7, lambda: np.int64(7), lambda: np.random.RandomState(7), lambda: np.random.default_rng(7)]
+)
+def test_a_random_state_of_every_kind_gives_the_same_fit_again(make: Any) -> None:
+    one, two = (quietly(lambda: GaussianHMM(2, random_state=make(), n_iter=3).fit(X2)) for _ in range(2))
+    np.testing.assert_array_equal(one.means_, two.means_)
+    for a, b in zip(one.sample(9, random_state=make()), two.sample(9, random_state=make()), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_generator_of_numpy_moves_on() -> None:
+    model = quietly(lambda: GaussianHMM(2, random_state=0, n_iter=1).fit(X2))
+    for generator in (np.random.RandomState(0), np.random.default_rng(0)):
+        assert (model.sample(9, generator)[0] != model.sample(9, generator)[0]).any()
+
+
+def test_no_random_state_is_another_each_time_and_leaves_torch_alone() -> None:
+    model = quietly(lambda: GaussianHMM(2, random_state=0, n_iter=1).fit(X2)).set_params(random_state=None)
+    torch.manual_seed(3)
+    seed, state = torch.initial_seed(), torch.get_rng_state()
+    assert (model.sample(9)[0] != model.sample(9)[0]).any()
+    quietly(lambda: model.fit(X2))
+    assert torch.initial_seed() == seed and torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("given", [1.5, "x", -1, True, 2**63, torch.Generator()])
+def test_what_is_not_a_random_state_is_refused(given: Any) -> None:
+    with pytest.raises(InputError, match=r"random_state is .* RandomState or a Generator of numpy, or None"):
+        GaussianHMM(2, random_state=given).fit(X2)
+
+
+# A fit succeeds whole, or leaves everything as it was
+
+
+def broken(model: Any) -> None:
+    """What no Gaussian can be fitted to without a prior: two states, each of one value."""
+    with pytest.raises(FitError):
+        quietly(lambda: model.set_params(covars_prior=0.0).fit(np.repeat([[0.0], [1.0]], 20, axis=0)))
+
+
+def test_a_refit_that_fails_leaves_the_model_that_was_there() -> None:
+    X = X2[:, :1]
+    model = quietly(lambda: GaussianHMM(2, random_state=0, n_iter=20).fit(X))
+    model.set_params(covars_prior=0.0)
+    before, answer = dict(vars(model)), model.predict(X)
+    broken(model)
+    assert vars(model).keys() == before.keys() and all(vars(model)[name] is before[name] for name in before)
+    np.testing.assert_array_equal(model.predict(X), answer)
+
+
+def test_a_first_fit_that_fails_leaves_nothing_to_predict_with() -> None:
+    model = GaussianHMM(2, random_state=0)
+    broken(model)
+    assert vars(model).keys() == GaussianHMM(2).get_params().keys()
+    with pytest.raises(InputError, match="has no parameters yet"):
+        model.predict(X2[:, :1])
+
+
+def test_an_interrupted_fit_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GaussianHMM(2, random_state=0)
+    before = dict(vars(model))
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("elman.hmm.em.em", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X2)
+    assert vars(model) == before

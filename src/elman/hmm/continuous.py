@@ -12,7 +12,7 @@ from torch import Tensor
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, prior, tensor
+from elman.hmm.estimator import Array, HiddenMarkovEstimator, RandomState, distribution, prior, tensor
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
 from elman.options import whole
 from elman.tables import Table
@@ -54,7 +54,7 @@ class GaussianHMM(HiddenMarkovEstimator):
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
-        random_state: int | None = None,
+        random_state: RandomState = None,
         n_init: int = 1,
         n_iter: int = 100,
         tol: float = 1e-4,
@@ -155,7 +155,7 @@ class GMMHMM(HiddenMarkovEstimator):
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
-        random_state: int | None = None,
+        random_state: RandomState = None,
         n_init: int = 1,
         n_iter: int = 100,
         tol: float = 1e-4,

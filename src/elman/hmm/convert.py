@@ -34,10 +34,8 @@ def from_hmmlearn(model: Any) -> HiddenMarkovEstimator:
     kind = CLASSES[name]
     ours = kind()
     for option in ours.get_params():
-        if hasattr(model, option) and option not in ("random_state", "algorithm"):
+        if hasattr(model, option) and option != "algorithm":
             setattr(ours, option, getattr(model, option))
-    seed = model.random_state
-    vars(ours)["random_state"] = int(seed) if isinstance(seed, int | np.integer) else None
     for attribute in FITTED:
         if hasattr(model, attribute):
             setattr(ours, attribute, np.array(getattr(model, attribute), dtype=np.float64))

@@ -12,7 +12,7 @@ from torch import Tensor
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check_symbols
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, distribution, prior, tensor
+from elman.hmm.estimator import Array, HiddenMarkovEstimator, RandomState, distribution, prior, tensor
 from elman.tables import Table
 
 
@@ -42,7 +42,7 @@ class CategoricalHMM(HiddenMarkovEstimator):
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
-        random_state: int | None = None,
+        random_state: RandomState = None,
         n_init: int = 1,
         n_iter: int = 100,
         tol: float = 1e-4,
@@ -111,7 +111,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
-        random_state: int | None = None,
+        random_state: RandomState = None,
         n_init: int = 1,
         n_iter: int = 100,
         tol: float = 1e-4,
@@ -177,7 +177,7 @@ class PoissonHMM(HiddenMarkovEstimator):
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
         algorithm: str = "viterbi",
-        random_state: int | None = None,
+        random_state: RandomState = None,
         n_init: int = 1,
         n_iter: int = 100,
         tol: float = 1e-4,

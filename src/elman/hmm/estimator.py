@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import secrets
 import sys
 import warnings
 from dataclasses import asdict
@@ -39,6 +40,7 @@ from elman.tables import Table
 
 Array = NDArray[np.float64]
 Hidden = NDArray[np.int64]  # a state per step
+RandomState = int | np.random.RandomState | np.random.Generator | None
 METHODS = ("em", "adam", "sgd")
 
 
@@ -55,7 +57,7 @@ class HiddenMarkovEstimator:
     startprob_mask: ArrayLike | None
     transmat_mask: ArrayLike | None
     algorithm: str
-    random_state: int | None
+    random_state: RandomState
     n_init: int
     n_iter: int
     tol: float
@@ -106,12 +108,22 @@ class HiddenMarkovEstimator:
 
     def fit(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Self:
         """Fit to X (N, D) with `lengths`, or to a padded (B, T, D); NaN, or False in `mask`, is a value that
-        was not observed."""
+        was not observed. A fit succeeds whole, or leaves everything as it was."""
+        before = dict(vars(self))
+        try:
+            self._fit(X, lengths, mask)
+        except BaseException:  # an interrupt too
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+        return self
+
+    def _fit(self, X: ArrayLike, lengths: ArrayLike | None, mask: ArrayLike | None) -> None:
         self._check_options()
         data = self._read(X, lengths, mask, fitting=True)
         if len(data.o) < self.n_components:
             raise InputError(f"X has {len(data.o)} observations, too few for n_components = {self.n_components}")
-        generator = torch.Generator().manual_seed(self._seed())
+        generator = torch.Generator().manual_seed(seed(self.random_state))
         given = dict(vars(self))
         best: tuple[Fit, dict[str, object]] | None = None
         failure: FitError | None = None
@@ -132,7 +144,6 @@ class HiddenMarkovEstimator:
             warnings.warn(f"one or more of the {self.n_init} starts failed: {failure}", FitWarning, stacklevel=2)
         vars(self).update(best[1])
         self.history_, self.converged_ = best[0].history, best[0].converged
-        return self
 
     def _fit_once(self, data: Sequences, generator: torch.Generator) -> Fit:
         self._start_chain(generator)
@@ -231,9 +242,9 @@ class HiddenMarkovEstimator:
         filtered = torch.softmax(y[0], -1).numpy()
         return (filtered[0] if array.ndim == 1 else filtered), after
 
-    def sample(self, n_samples: int = 1, random_state: int | None = None) -> tuple[Array, Hidden]:
+    def sample(self, n_samples: int = 1, random_state: RandomState = None) -> tuple[Array, Hidden]:
         """A sequence X (n_samples, D) and its states (n_samples,)."""
-        generator = torch.Generator().manual_seed(self._seed() if random_state is None else random_state)
+        generator = torch.Generator().manual_seed(seed(self.random_state if random_state is None else random_state))
         model = self.module()
         uniform = torch.rand(n_samples, generator=generator, dtype=torch.float64).numpy()
         start, transition = np.cumsum(self.startprob_), np.cumsum(self.transmat_, axis=1)
@@ -349,13 +360,6 @@ class HiddenMarkovEstimator:
             raise InputError(f"X has {data.o.shape[1]} features; the parameters are for {model.emission.width}")
         return model
 
-    def _seed(self) -> int:
-        if self.random_state is None:
-            return int(torch.seed())
-        if isinstance(self.random_state, int | np.integer):
-            return int(self.random_state)
-        raise InputError(f"random_state is {self.random_state!r}; it must be a whole number or None")
-
     def _check_options(self) -> None:
         for name, least in (("n_components", 1), ("n_init", 1), ("n_iter", 0), ("batch_size", 1)):
             whole(name, getattr(self, name), least)
@@ -366,8 +370,28 @@ class HiddenMarkovEstimator:
                 raise InputError(f"{name} is {getattr(self, name)!r}; its letters may be {', '.join(self.letters)}")
 
 
+def seed(random_state: RandomState) -> int:
+    """The seed that a random_state stands for: a generator of numpy moves on by one draw, None is never the same.
+
+    >>> seed(7), seed(np.random.default_rng(0)) == seed(np.random.default_rng(0)), seed(None) == seed(None)
+    (7, True, False)
+    """
+    if random_state is None:
+        return secrets.randbits(63)
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**63 - 1, dtype=np.int64))
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**63 - 1))
+    try:
+        return whole("random_state", random_state, 0, 2**63 - 1)
+    except InputError as error:
+        raise InputError(f"{error}, a RandomState or a Generator of numpy, or None") from None
+
+
 def _plain(value: object) -> object:
-    """A number of numpy as Python's own, which JSON knows."""
+    """A number of numpy as Python's own, which JSON knows; a generator of numpy, which no file keeps, as None."""
+    if isinstance(value, np.random.RandomState | np.random.Generator):
+        return None
     return value.item() if isinstance(value, np.generic) else value
 
 
