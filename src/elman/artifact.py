@@ -22,6 +22,8 @@ from torch import Tensor
 
 from elman.errors import FileError
 
+Content = dict[str, Any]  # of a JSON file: whoever reads it checks what it uses
+
 MODEL = "elman-model"  # what model.json is
 MODEL_VERSION = 2
 CHECKSUMS = "checksums.json"
@@ -105,24 +107,24 @@ def find(path: Path) -> Path | None:
     return next((folder for folder in (path, _old(path)) if folder.is_dir()), None)
 
 
-def write_model_json(folder: Path, task: str, content: dict[str, Any]) -> None:
+def write_model_json(folder: Path, task: str, content: Content) -> None:
     """Write model.json: the task of a model, and what else is needed to build it."""
     write_json(folder / "model.json", MODEL, MODEL_VERSION, {"task": task, **content})
 
 
-def read_model_json(folder: Path) -> dict[str, Any]:
+def read_model_json(folder: Path) -> Content:
     """Read model.json, of this version or an earlier one."""
     return read_json(folder / "model.json", MODEL, MODEL_VERSION)
 
 
-def write_json(path: Path, kind: str, version: int, content: dict[str, Any]) -> None:
+def write_json(path: Path, kind: str, version: int, content: Content) -> None:
     """JSON with what it is and which version of that."""
     path.write_text(
         json.dumps({"format": kind, "version": version, **content}, indent=1, ensure_ascii=False), encoding="utf-8"
     )
 
 
-def read_json(path: Path, kind: str, version: int) -> dict[str, Any]:
+def read_json(path: Path, kind: str, version: int) -> Content:
     """What `write_json` wrote; a FileError if it is something else, or damaged."""
     verify(path)
     try:

@@ -10,13 +10,14 @@ N(c) is how many different symbols follow c, and D_k = n1 / (n1 + 2 n2) from the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from elman.data.cache import Ids
 from elman.data.vocabulary import BOUNDARY
 from elman.distributions import Categorical
 from elman.errors import InputError
@@ -25,6 +26,7 @@ from elman.progress import Waiting
 from elman.state import State
 
 Keys = NDArray[np.int64]
+S = TypeVar("S", bound=np.generic)
 CHUNK = 1 << 19  # symbols that are counted at a time
 
 
@@ -41,7 +43,7 @@ class Markov(nn.Module):
         self.cumulated: list[Keys] = []  # for each k, the sums of the counts before each key, and of all
         self.discounts: list[float] = []
 
-    def fit(self, ids: NDArray[Any]) -> None:
+    def fit(self, ids: Ids) -> None:
         """Count a text. Every sequence in it begins after a boundary symbol; before that there are only more."""
         with Waiting("counting", len(ids) - 1, "tokens") as waiting:
             keys, counts = _count(self._chunks(ids, waiting))
@@ -52,13 +54,13 @@ class Markov(nn.Module):
             keys, counts = np.unique(keys % self.V**k, return_counts=True)
         self.restore(tensors)
 
-    def _chunks(self, ids: NDArray[Any], waiting: Waiting) -> Iterator[Keys]:
+    def _chunks(self, ids: Ids, waiting: Waiting) -> Iterator[Keys]:
         for start in range(1, len(ids), CHUNK):
             grams = self._grams(ids, start)
             yield grams
             waiting.add(len(grams))
 
-    def _grams(self, ids: NDArray[Any], start: int) -> Keys:
+    def _grams(self, ids: Ids, start: int) -> Keys:
         """The (m + 1)-gram that ends with each symbol of a chunk, with nothing from before the sequence it is in."""
         x = np.asarray(ids[start - 1 : start - 1 + CHUNK], dtype=np.int64)
         y = np.asarray(ids[start : start + CHUNK], dtype=np.int64)
@@ -84,7 +86,7 @@ class Markov(nn.Module):
         """What `state_dict` gives names to."""
         return {f"{name}.{k}" for name in ("keys", "counts") for k in range(self.order + 1)}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
         named = (("keys", self.keys), ("counts", [np.diff(part) for part in self.cumulated]))
         return {f"{name}.{k}": torch.from_numpy(part) for name, parts in named for k, part in enumerate(parts)}
 
@@ -168,7 +170,7 @@ def _contexts(
     return np.where(hidden, BOUNDARY, windows).astype(np.int64)
 
 
-def _windows(row: NDArray[Any], order: int) -> NDArray[Any]:
+def _windows(row: NDArray[S], order: int) -> NDArray[S]:
     """The last `order` values (B, T, m) at each place after the first `order` ones."""
     return np.lib.stride_tricks.sliding_window_view(row, order, axis=1)[:, 1:]
 

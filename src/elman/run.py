@@ -11,7 +11,7 @@ import torch
 
 from elman import artifact, config, tasks
 from elman.errors import FileError, InputError, UnknownNameError
-from elman.tasks.task import Settings, Task, TrainedSettings
+from elman.tasks.task import AnyTask, Settings, TrainedSettings
 from elman.training import checkpoint, loop, optim
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -19,8 +19,6 @@ from elman.training.lock import locked
 from elman.training.record import Recorder, begin, read_metrics
 from elman.training.scores import Scores
 from elman.training.unit import Unit
-
-AnyTask = Task[Any, Any, Any]
 
 
 def load(path: str | Path) -> Any:

@@ -8,9 +8,10 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from elman import __version__
+from elman.artifact import Content
 from elman.cli.output import brief, print_json, print_table
 from elman.tables import Table
 
@@ -30,7 +31,7 @@ Problem = Callable[[str], "list[Tensor]"]  # the name of a dtype -> outputs and 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
 
 # The cell that each gated kernel belongs to.
-GATED: dict[str, tuple[str, dict[str, Any]]] = {
+GATED: dict[str, tuple[str, Content]] = {
     "elman_tanh": ("elman", {}),
     "elman_relu": ("elman", {"phi": "relu"}),
     "indrnn_tanh": ("indrnn", {"phi": "tanh"}),
@@ -78,7 +79,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Content:
     """The processor and how much of it Torch uses."""
     import torch
 
@@ -94,7 +95,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def kernels_in_use() -> dict[str, Any]:
+def kernels_in_use() -> Content:
     """Which kernels and which instruction set, and why not the native ones."""
     from elman import kernels
 
@@ -107,7 +108,7 @@ def kernels_in_use() -> dict[str, Any]:
     }
 
 
-def self_check() -> Iterator[dict[str, Any]]:
+def self_check() -> Iterator[Content]:
     """Each kernel in use, gradients included, against the reference in double precision: a row per kernel and dtype."""
     from elman import kernels
 
@@ -206,7 +207,7 @@ def _problems() -> Iterator[tuple[str, Problem]]:
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
 
 
-def _problem(function: Callable[..., Any], *inputs: Tensor) -> Problem:
+def _problem(function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> Problem:
     def solve(dtype: str) -> list[Tensor]:
         given = [_cast(x, dtype).requires_grad_() for x in inputs]
         outputs = function(*given)
@@ -215,7 +216,7 @@ def _problem(function: Callable[..., Any], *inputs: Tensor) -> Problem:
     return solve
 
 
-def _gated_problem(cell: str, options: dict[str, Any], x: Tensor, lengths: Tensor, reset: Tensor) -> Problem:
+def _gated_problem(cell: str, options: Content, x: Tensor, lengths: Tensor, reset: Tensor) -> Problem:
     import torch
 
     from elman import state as states
@@ -274,7 +275,7 @@ def _cpuinfo() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: Content) -> None:
     for title in ("versions", "machine", "kernels"):
         facts = [(name.replace("_", " "), _text(value)) for name, value in report[title].items()]
         print_table(Table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value]))
@@ -295,5 +296,5 @@ def _remedy() -> str:
     return f"Run without {' and '.join(forced)} in the environment." if forced else REMEDY
 
 
-def _result(check: dict[str, Any]) -> str:
+def _result(check: Content) -> str:
     return "ok" if check["ok"] else f"FAIL {check['error']}".rstrip()

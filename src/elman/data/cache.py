@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoined
 from elman.errors import FileError, UnknownNameError
 
 ENCODING = "encoding the text"
+Ids = NDArray[np.integer]  # symbols; as few bytes as they fit into
 UNITS = ("text", "lines", "documents")
 
 
@@ -28,7 +28,7 @@ class Encoded:
     A whole text has a boundary in front only: nobody knows that it ends.
     """
 
-    ids: NDArray[Any]  # (N + 1,)
+    ids: Ids  # (N + 1,)
     characters: int
     unknown: int
     name: str = ""  # of the file in the cache: other text, other name
@@ -141,5 +141,5 @@ def _units(text: Text, unit: str) -> Iterator[tuple[str, bool]]:
         yield "", True
 
 
-def _unknown(ids: NDArray[Any], vocabulary: Vocabulary) -> int:
+def _unknown(ids: Ids, vocabulary: Vocabulary) -> int:
     return 0 if vocabulary.unknown is None else int((ids == vocabulary.unknown).sum())

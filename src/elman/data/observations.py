@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class Reader:
             )
         return found
 
-    def text(self, X: NDArray[Any]) -> str:
+    def text(self, X: NDArray[np.float64]) -> str:
         """Observations as they would stand in a file."""
         if self.read != "columns":
             return "".join(self.names[int(symbol)] for symbol in X[:, 0])

@@ -10,12 +10,13 @@ import codecs
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elman.artifact import Content
 from elman.errors import FileError, InputError, MissingExtraError, UnknownNameError
 
 Ids = NDArray[np.int64]
@@ -47,12 +48,12 @@ class Vocabulary(ABC):
         """The text of some symbols."""
 
     @abstractmethod
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         """What `restore` needs, ready for JSON."""
 
     @classmethod
     @abstractmethod
-    def restore(cls, content: dict[str, Any]) -> Vocabulary:
+    def restore(cls, content: Content) -> Vocabulary:
         """The inverse of `content`."""
 
     def cut(self, text: str) -> int:
@@ -76,7 +77,7 @@ class Vocabulary(ABC):
     def _unknown_in(self, text: str) -> str:
         return "a symbol"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Content:
         return {"kind": self.kind, **self.content()}
 
 
@@ -123,11 +124,11 @@ class Characters(Vocabulary):
     def _unknown_in(self, text: str) -> str:
         return repr(text[int(np.flatnonzero(self.encode(text) == UNKNOWN)[0])])
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         return {"characters": self.characters}
 
     @classmethod
-    def restore(cls, content: dict[str, Any]) -> Characters:
+    def restore(cls, content: Content) -> Characters:
         return cls(content["characters"])
 
 
@@ -160,11 +161,11 @@ class Bytes(Vocabulary):
     def decoder(self, before: str = "") -> Decoder:
         return _ByteDecoder(self)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         return {}
 
     @classmethod
-    def restore(cls, content: dict[str, Any]) -> Bytes:
+    def restore(cls, content: Content) -> Bytes:
         return cls()
 
 
@@ -223,11 +224,11 @@ class Words(Vocabulary):
     def _unknown_in(self, text: str) -> str:
         return repr(next(w for w in _WORDS.findall(text) if w not in self._ids))
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         return {"words": self.words}
 
     @classmethod
-    def restore(cls, content: dict[str, Any]) -> Words:
+    def restore(cls, content: Content) -> Words:
         return cls(content["words"])
 
 
@@ -306,11 +307,11 @@ class Bpe(Vocabulary):
     def cut(self, text: str) -> int:
         return _cut_at_spaces(text)
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> Content:
         return {"model": self._model}
 
     @classmethod
-    def restore(cls, content: dict[str, Any]) -> Bpe:
+    def restore(cls, content: Content) -> Bpe:
         return cls(content["model"])
 
 
@@ -340,7 +341,7 @@ def kind(name: str) -> type[Vocabulary]:
     return VOCABULARIES[name]
 
 
-def from_json(content: dict[str, Any]) -> Vocabulary:
+def from_json(content: Content) -> Vocabulary:
     """What `to_json` wrote."""
     try:
         return kind(content["kind"]).restore(content)
@@ -348,7 +349,7 @@ def from_json(content: dict[str, Any]) -> Vocabulary:
         raise FileError(f"this is no vocabulary that this version knows: {error}") from error
 
 
-def rejoined(pieces: Iterable[str], cut: Any) -> Iterator[str]:
+def rejoined(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
     """The same text in pieces that end where `cut` says that they may."""
     rest = ""
     for piece in pieces:

@@ -7,14 +7,13 @@ Independent lines and one endless text are thus the same thing to the training l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from elman.data.batches import Batch, Position
-from elman.data.cache import Encoded
+from elman.data.cache import Encoded, Ids
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError
 from elman.options import whole
@@ -102,7 +101,7 @@ def lane_batches(encoded: Encoded, batch_size: int, chunk: int, most: int) -> It
         yield _batch(encoded.ids, [part.start + start for part in parts], lengths, max(lengths))
 
 
-def _batch(ids: NDArray[Any], starts: list[int], lengths: list[int], T: int) -> Batch:
+def _batch(ids: Ids, starts: list[int], lengths: list[int], T: int) -> Batch:
     rows = np.zeros((len(starts), T + 1), dtype=np.int64)
     for row, start, length in zip(rows, starts, lengths, strict=True):
         if length:
@@ -111,7 +110,7 @@ def _batch(ids: NDArray[Any], starts: list[int], lengths: list[int], T: int) -> 
     return Batch(x, torch.from_numpy(rows[:, 1:].copy()), x == BOUNDARY, torch.tensor(lengths, dtype=torch.int64))
 
 
-def _next_boundary(ids: NDArray[Any], start: int, step: int = 1 << 20) -> int:
+def _next_boundary(ids: Ids, start: int, step: int = 1 << 20) -> int:
     for at in range(start, len(ids), step):
         found = np.flatnonzero(np.asarray(ids[at : at + step]) == BOUNDARY)
         if len(found):

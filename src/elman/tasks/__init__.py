@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from elman import artifact
 from elman.errors import UnknownNameError
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
-from elman.tasks.task import Data, Face, Generated, Task, Verb
+from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
 
-TASKS: dict[str, Task[Any, Any, Any]] = {"lm": LanguageModelTask(), "markov": MarkovTask(), "hmm": HMMTask()}
+TASKS: dict[str, AnyTask] = {"lm": LanguageModelTask(), "markov": MarkovTask(), "hmm": HMMTask()}
 
 __all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder"]
 
 
-def find(name: str) -> Task[Any, Any, Any]:
+def find(name: str) -> AnyTask:
     """The task called `name`.
 
     >>> find("lm").title
@@ -28,7 +27,7 @@ def find(name: str) -> Task[Any, Any, Any]:
     return TASKS[name]
 
 
-def of_folder(folder: Path) -> Task[Any, Any, Any]:
+def of_folder(folder: Path) -> AnyTask:
     """The task of a saved model."""
     content = artifact.read_model_json(folder)
     # Version 1 had no task for Markov models: they were language models with a cell of that name.

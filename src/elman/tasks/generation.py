@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -64,14 +64,14 @@ class Generation:
 
     def _samples(self) -> Iterator[list[str]]:
         sampler = Sampler(self.model, self.state, self.sampling)
-        ended: dict[int, Any] = {}  # the rows that have ended, as they were then: the others go on
+        ended: dict[int, Carried] = {}  # the rows that have ended, as they were then: the others go on
         self._state = lambda: _with_rows(sampler.state, ended)
         rows = [_Row(self.vocabulary.decoder(before), self.stops) for before in self.before]
         for _ in range(self.max_new_tokens):
             pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
             for number, row in enumerate(rows):
                 if row.done and number not in ended:
-                    ended[number] = states.take(sampler.state, [number])
+                    ended[number] = cast(Carried, states.take(sampler.state, [number]))
             yield pieces
             if len(ended) == len(rows):
                 return
@@ -129,9 +129,9 @@ class _Row:
         return text[len(text) - len(piece) : min(ends)]
 
 
-def _with_rows(state: Any, rows: dict[int, Any]) -> Any:
+def _with_rows(state: Carried, rows: dict[int, Carried]) -> Carried:
     for number, row in rows.items():
-        state = states.put(state, [number], row)
+        state = cast(Carried, states.put(state, [number], row))
     return state
 
 

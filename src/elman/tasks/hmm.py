@@ -7,11 +7,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from elman.config import Json
+from elman.core import Options
 from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
 from elman.errors import InputError, UnknownNameError
 from elman.hmm import files
@@ -52,7 +52,7 @@ class ModelConfig:
     n_init: int = 3
     learning_rate: float = 0.05
     batch_size: int = 32
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
 
 
 def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
@@ -76,7 +76,7 @@ def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
     return model.set_params(**config.options)
 
 
-def _structure(config: ModelConfig) -> dict[str, Any]:
+def _structure(config: ModelConfig) -> Options:
     K = config.n_components
     if config.structure == "left-to-right":
         return {"transmat_mask": left_to_right(K), "startprob_mask": np.arange(K) == 0}

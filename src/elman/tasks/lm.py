@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from elman import artifact
 from elman.compose import stack
+from elman.core import Options
 from elman.data import DataConfig, vocabulary
 from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
@@ -47,7 +48,7 @@ class ModelConfig:
     cell: str = "gru"
     size: int = 256
     layers: int = 2
-    options: dict[str, Any] = field(default_factory=dict)
+    options: Options = field(default_factory=dict)
     residual: bool = False
     norm: str | None = None
     dropout: float = 0.0

@@ -146,3 +146,6 @@ class Task(Generic[C, D, F]):
     def preview(self, face: F, config: C, step: int) -> Preview:
         """What a person would look at after `step` steps."""
         return Preview()
+
+
+AnyTask = Task[Any, Any, Any]

@@ -309,7 +309,8 @@ class TextSettings(Protocol):
 
 
 C = TypeVar("C", bound=TextSettings)
-F = TypeVar("F", bound="TextModel[Any]")
+AnyTextModel = TextModel[Any]
+F = TypeVar("F", bound=AnyTextModel)
 
 
 class TextTask(Task[C, TextData, F]):
@@ -361,7 +362,7 @@ def _evaluate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--chunk", type=int, default=512, help="tokens at a time; does not change the numbers")
 
 
-def _evaluate(lm: TextModel[Any], given: Namespace) -> Scores:
+def _evaluate(lm: AnyTextModel, given: Namespace) -> Scores:
     text = open_text(given.data, text_errors(lm.vocabulary.kind, given.errors))
     return _scores(lm.evaluate(encode(text, lm.vocabulary, lm.unit), given.batch_size, given.chunk))
 
@@ -384,14 +385,14 @@ def _generate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--save_state", help="write there what the next token needs")
 
 
-def _generate(lm: TextModel[Any], given: Namespace) -> GeneratedText:
+def _generate(lm: AnyTextModel, given: Namespace) -> GeneratedText:
     return GeneratedText(lm, given)
 
 
 class GeneratedText:
     """The prompt and what follows it, as it comes."""
 
-    def __init__(self, lm: TextModel[Any], given: Namespace) -> None:
+    def __init__(self, lm: AnyTextModel, given: Namespace) -> None:
         start = lm.load_state(given.state) if given.state else None
         settings = {name: getattr(given, name) for name in GENERATION}
         self.generation = lm.start(given.prompt, state=start, seed=given.seed, **settings)
