@@ -30,8 +30,9 @@ LAYOUT = [
 
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
-    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout",
-    "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop",
+    "Zoneout", "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch",
+    "train",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Dropout,
         Norm,
         Parallel,
+        Pool,
         Recompute,
         Residual,
         Reverse,
@@ -37,16 +38,17 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
-    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout",
-    "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch", "train",
+    "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop",
+    "Zoneout", "cell", "cells", "errors", "from_torch", "kernels", "laws", "load", "stack", "state", "to_torch",
+    "train",
 ]  # fmt: skip
 
 _MODULES = ("cells", "errors", "kernels", "laws", "state")
 _NAMES = {
     "cells": ("CELLS", "cell"),
     "compose": (
-        "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Recompute", "Residual", "Reverse", "Stack",
-        "WeightDrop", "Zoneout", "stack",
+        "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Pool", "Recompute", "Residual", "Reverse",
+        "Stack", "WeightDrop", "Zoneout", "stack",
     ),
     "convert": ("from_torch", "to_torch"),
     "core": ("Core",),
