@@ -32,9 +32,9 @@ LAYOUT = [
 
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
-    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop", "Zoneout",
-    "cell", "cells", "compose", "data", "decoding", "errors", "from_torch", "hmm", "kernels", "laws", "load", "stack",
-    "state", "tasks", "to_torch", "train", "training",
+    "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceModel", "Stack", "Stream", "WeightDrop",
+    "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch", "hmm", "kernels", "laws", "load",
+    "stack", "state", "tasks", "to_torch", "train", "training",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

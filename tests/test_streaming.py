@@ -16,7 +16,15 @@ from elman.embed import Embedding
 from elman.errors import InputError
 from elman.kernels.stream import Stream
 from elman.model import SequenceModel
-from elman.readout import AdaptiveSoftmax, BernoulliReadout, GaussianReadout, PoissonReadout, Softmax
+from elman.readout import (
+    AdaptiveSoftmax,
+    BernoulliReadout,
+    GaussianReadout,
+    NegativeBinomialReadout,
+    PoissonReadout,
+    Softmax,
+    StudentTReadout,
+)
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
 NATIVE_CELLS = {"elman", "indrnn", "rate", "gru", "lstm", "mgu", "mingru", "minlstm", "lru", "s5", "mamba"}
@@ -74,7 +82,15 @@ def test_what_has_no_native_form_is_scanned():
 
 @pytest.mark.parametrize(
     "readout",
-    [Softmax(9, 11), BernoulliReadout(9, 3), PoissonReadout(9, 3), GaussianReadout(9, 3), AdaptiveSoftmax(9, 11, [4])],
+    [
+        Softmax(9, 11),
+        BernoulliReadout(9, 3),
+        PoissonReadout(9, 3),
+        GaussianReadout(9, 3),
+        StudentTReadout(9, 3),
+        NegativeBinomialReadout(9, 3),
+        AdaptiveSoftmax(9, 11, [4]),
+    ],
 )
 def test_models_stream_as_they_scan(readout):
     torch.manual_seed(0)
@@ -85,7 +101,7 @@ def test_models_stream_as_they_scan(readout):
     stream = Stream(model, 3)
     for t in range(6):
         given = stream.step(symbols[:, t])
-        for tensor in ("logits", "mean", "std"):
+        for tensor in ("logits", "mean", "std", "scale", "df", "shape"):
             if hasattr(wanted, tensor):
                 assert same(getattr(given, tensor), getattr(wanted, tensor)[:, t])
         assert same(given.mode, wanted.mode[:, t])

@@ -18,6 +18,7 @@ from elman.compose import Dense as Dense
 from elman.compose import Dropout as Dropout
 from elman.compose import Norm as Norm
 from elman.compose import Parallel as Parallel
+from elman.compose import Pool as Pool
 from elman.compose import Recompute as Recompute
 from elman.compose import Residual as Residual
 from elman.compose import Reverse as Reverse

@@ -20,7 +20,7 @@ Identity = dict[str, dict[str, Json]]
 
 
 def render(config: DataclassInstance) -> str:
-    """A config as YAML, every line with what it means."""
+    """A config as YAML, every line with what its docstring says it means."""
     return "\n".join(_lines(config, "")) + "\n"
 
 
@@ -30,7 +30,8 @@ def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
     meanings = {param.arg_name: param.description for param in parse(type(config).__doc__ or "").params}
     for name in (part.name for part in fields(config)):
         value = getattr(config, name)
-        yield f"{indent}# {meanings[name]}"
+        if name in meanings:
+            yield f"{indent}# {meanings[name]}"
         if is_dataclass(value) and not isinstance(value, type):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ")

@@ -83,7 +83,7 @@ class AdaptiveCategorical:
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the symbols value (...)."""
         first = self.bounds[0]
-        h, symbols = self.h.reshape(-1, self.h.shape[-1]), value.reshape(-1)
+        h, symbols = self.h.reshape(-1, self.h.shape[-1]), value.reshape(-1).contiguous()
         head = torch.log_softmax(self.head, -1).reshape(len(h), -1)
         cluster = torch.bucketize(symbols, torch.tensor(self.bounds, device=symbols.device), right=True)
         result = head.gather(1, torch.where(cluster == 0, symbols, first + cluster - 1)[:, None])[:, 0]

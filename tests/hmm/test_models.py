@@ -157,6 +157,26 @@ def test_sampling_and_refitting_round_trip(model: Any, X: np.ndarray) -> None:
     assert np.isfinite(model.score(S))
     again, _ = model.sample(500, random_state=1)
     np.testing.assert_array_equal(S, again)
+    assert not np.array_equal(S, model.sample(500, random_state=2)[0])
+
+
+@EVERY
+def test_a_longer_sample_begins_with_the_shorter_one(model: Any, X: np.ndarray) -> None:
+    quietly(lambda: model.set_params(n_iter=5).fit(X))
+    long, states = model.sample(70, random_state=3)
+    for n in (0, 1, 2, 17, 69):
+        short, first = model.sample(n, random_state=3)
+        np.testing.assert_array_equal(short, long[:n])
+        np.testing.assert_array_equal(first, states[:n])
+
+
+def test_sampling_leaves_the_generator_of_torch_alone() -> None:
+    model = GaussianHMM(1)
+    model.startprob_, model.transmat_ = np.ones(1), np.ones((1, 1))
+    model.means_, model.covars_ = np.zeros((1, 1)), np.ones((1, 1))
+    before = torch.get_rng_state()
+    assert not np.array_equal(model.sample(3)[0], model.sample(3)[0])  # random_state is None: a seed for each call
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_samples_follow_the_parameters() -> None:

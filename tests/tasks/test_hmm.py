@@ -48,7 +48,7 @@ def test_a_run_leaves_a_model_and_its_metrics_and_again_the_same_bytes(tmp_path,
     model = hmm.PoissonHMM(2)
     model.startprob_, model.transmat_ = np.array([1.0, 0.0]), np.array([[0.9, 0.1], [0.2, 0.8]])
     model.lambdas_ = np.array([[1.0], [9.0]])
-    text = Reader(names=("n",)).text(model.sample(300, random_state=0)[0])
+    text = Reader(names=("n",)).text(model.sample(300, random_state=1)[0])
     (tmp_path / "n.csv").write_text(text)
     config = RunConfig(
         data=ObservationConfig(train="n.csv", valid="n.csv"),

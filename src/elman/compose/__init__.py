@@ -5,6 +5,7 @@
     Parallel(a, b)      [a(x), b(x)]                   Zoneout(a)        lets units of the state stand still
     Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
+    Pool("mean", …)     the mean of what came so far, or the maximum, or by attention
     stack("lstm", …)    the usual network, in one line
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
@@ -17,14 +18,15 @@ from __future__ import annotations
 from elman.cells import cell as build_cell
 from elman.compose.dropping import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
+from elman.compose.pool import Pool
 from elman.compose.recompute import Recompute
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Core
 from elman.options import fraction, whole
 
 __all__ = [
-    "ACTIVATIONS", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Recompute", "Residual", "Reverse", "Stack",
-    "WeightDrop", "Zoneout", "stack",
+    "ACTIVATIONS", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Pool", "Recompute", "Residual", "Reverse",
+    "Stack", "WeightDrop", "Zoneout", "stack",
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from elman import draws as random
 from elman.errors import InputError
 
 
@@ -46,8 +47,8 @@ class Emission(nn.Module):
         """The log of the prior, up to a constant: what EM climbs is the log-likelihood plus this."""
         raise NotImplementedError
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """One observation (N, D) from each of the states z (N,)."""
+    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
+        """One observation (N, D) from each of the states z (N,), each with its own draw (N, 2)."""
         raise NotImplementedError
 
 
@@ -87,8 +88,8 @@ class Categorical(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(self.p, self.prior)
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.multinomial(self.p.detach()[z], 1, generator=generator).to(self.logits.dtype)
+    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
+        return random.symbols(draws, self.logits[z])[:, None].to(self.logits.dtype)
 
 
 class Bernoulli(Emission):
@@ -135,8 +136,8 @@ class Bernoulli(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(torch.stack([self.p, 1 - self.p], -1), self.prior)
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.bernoulli(self.p.detach()[z], generator=generator)
+    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
+        return random.bits(draws, self.logits[z]).to(self.logits.dtype)
 
 
 class Poisson(Emission):
@@ -181,8 +182,8 @@ class Poisson(Emission):
             - self.prior_weight * self.rate.sum()
         )
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        return torch.poisson(self.rate.detach()[z], generator=generator)
+    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
+        return random.poisson(draws, self.rate[z]).to(self.log_rate.dtype)
 
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:

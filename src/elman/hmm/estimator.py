@@ -28,6 +28,7 @@ from torch import Tensor
 from elman import artifact, kernels
 from elman.cells.hmm import HMMState
 from elman.data.observations import Reader
+from elman.draws import uniform
 from elman.errors import FitError, InputError
 from elman.hmm import describe, em, initial, sequences
 from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors
@@ -243,17 +244,21 @@ class HiddenMarkovEstimator:
         return (filtered[0] if array.ndim == 1 else filtered), after
 
     def sample(self, n_samples: int = 1, random_state: RandomState = None) -> tuple[Array, Hidden]:
-        """A sequence X (n_samples, D) and its states (n_samples,)."""
-        generator = torch.Generator().manual_seed(seed(self.random_state if random_state is None else random_state))
+        """A sequence X (n_samples, D) and its states (n_samples,).
+
+        With the same random_state a longer sequence begins with the shorter one: draw 2t is that of state t, draw
+        2t + 1 that of observation t.
+        """
         model = self.module()
-        uniform = torch.rand(n_samples, generator=generator, dtype=torch.float64).numpy()
+        key = seed(self.random_state if random_state is None else random_state)
+        draws = torch.stack([torch.full((2 * n_samples,), key), torch.arange(2 * n_samples)], 1)
         start, transition = np.cumsum(self.startprob_), np.cumsum(self.transmat_, axis=1)
         states = np.empty(n_samples, dtype=np.int64)
         chances = start
-        for t, u in enumerate(uniform):
-            states[t] = np.searchsorted(chances, u * chances[-1], side="right")
+        for t, u in enumerate(uniform(draws[::2], 1)[:, 0].numpy()):
+            states[t] = np.searchsorted(chances, u * chances[-1], side="left")  # as draws.place, without its arrays
             chances = transition[states[t]]
-        return model.emission.sample(torch.as_tensor(states), generator).detach().numpy(), states
+        return model.emission.sample(torch.from_numpy(states), draws[1::2]).detach().numpy(), states
 
     def aic(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """Akaike's criterion: the lower, the better."""

@@ -19,6 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from elman import draws as random
 from elman.errors import FitError, InputError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
 
@@ -86,13 +87,15 @@ class Gaussian(Emission):
     def log_prior(self) -> Tensor:
         return -0.5 * (self._log_prior_dense() if self.dense else self._log_prior_diagonal())
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(len(z), self.mean.shape[1], generator=generator, dtype=self.mean.dtype)
-        with torch.no_grad():
-            if self.dense:
-                return self.mean[z] + (self._factor()[self._group()[z]] @ noise[..., None])[..., 0]
-            spread = (0.5 * self.scale).exp()[z]
-            return self.mean[z] + noise * spread.reshape(len(z), -1)
+    @torch.no_grad()
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        noise = random.normal(draws, self.mean.shape[1], first).to(self.mean.dtype)
+        if not self.dense:
+            return self.mean[z] + noise * (0.5 * self.scale).exp().reshape(len(self.scale), -1)[z]
+        factor, o = self._factor()[self._group()[z]], self.mean[z]
+        for d in range(noise.shape[1]):  # a product of matrices would round by how many rows there are
+            o = o + factor[..., d] * noise[:, d, None]
+        return o
 
     # Parameters
 
@@ -273,9 +276,9 @@ class Mixture(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(self.weights, self.prior) + self.components.log_prior()
 
-    def sample(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        m = torch.multinomial(self.weights.detach()[z], 1, generator=generator)[:, 0]
-        return self.components.sample(z * self.logits.shape[1] + m, generator)
+    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
+        m = random.symbols(draws, self.logits[z])
+        return self.components.sample(z * self.logits.shape[1] + m, draws, first=random.STAGE)
 
     def _joint(self, o: Tensor) -> Tensor:
         return self.components(o).unflatten(-1, self.logits.shape) + torch.log_softmax(self.logits, -1)

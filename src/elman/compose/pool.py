@@ -1,0 +1,209 @@
+"""Pooling is a Core: at every step it puts out the pool of all inputs so far, and carries what that takes.
+
+    last        y[t] = x[t]
+    mean        y[t] = (x[0] + ... + x[t]) / (t + 1)
+    max         y[t] = max(x[0], ..., x[t]), element by element
+    attention   y[t] = sum_i exp(e[i]) x[i] / sum_i exp(e[i]) over i <= t,   e[i] = q . tanh(U x[i] + b)
+
+(attention: Yang et al. 2016, "Hierarchical attention networks"). So a causal classifier answers after each input; for
+one answer per row, the read-out stands in a `Pooled`, which takes y at lengths - 1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.compose.structure import Around
+from elman.core import Core
+from elman.errors import UnknownNameError
+from elman.kernels.stream import Unstreamable
+from elman.state import State
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
+
+
+class Pool(Around):
+    """The pool so far, at every step, of inputs of `size` features. `kind` is "last", "mean", "max" or "attention".
+
+    >>> y, state = Pool("mean", 1).scan(torch.tensor([[[1.0], [3.0], [8.0]]]))
+    >>> y.flatten().tolist()
+    [1.0, 2.0, 4.0]
+    """
+
+    def __init__(self, kind: str, size: int) -> None:
+        if kind not in KINDS:
+            raise UnknownNameError("pool", kind, KINDS)
+        super().__init__(KINDS[kind](size, size))
+        self.kind = kind
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.core.step(x, state)
+
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
+        return self.core._scan(x, state, lengths, reset)
+
+    def _stream(self, program: Program, x: Slot, state: State) -> Slot:
+        if self.kind != "last":
+            raise Unstreamable(f"a pool by {self.kind}")
+        return x
+
+    def extra_repr(self) -> str:
+        return f"{self.kind!r}, {self.input_size}"
+
+
+class Last(Core):
+    """y[t] = x[t]: it remembers nothing."""
+
+    def init_state(self, batch_size: int) -> tuple[()]:
+        return ()
+
+    def step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:
+        return x, ()
+
+    def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
+        return x, ()
+
+
+class _Plain(Core):
+    """A pool without parameters: an empty buffer follows `.to(...)` in their place, so that its state does too."""
+
+    like: Tensor
+
+    def __init__(self, input_size: int, size: int) -> None:
+        super().__init__(input_size, size)
+        self.register_buffer("like", torch.zeros(0), persistent=False)
+
+    def filled(self, batch_size: int, width: int, value: float) -> Tensor:
+        """A leaf (batch_size, width), as wide as the network around it and at least float32."""
+        dtype = torch.promote_types(self.like.dtype, torch.float32)
+        return self.like.new_full((batch_size, width), value, dtype=dtype)
+
+
+class MeanState(NamedTuple):
+    sum: Tensor  # (B, H)
+    number: Tensor  # (B, 1): how many inputs
+
+
+class Mean(_Plain):
+    """y = sum / number."""
+
+    def init_state(self, batch_size: int) -> MeanState:
+        return MeanState(self.filled(batch_size, self.output_size, 0.0), self.filled(batch_size, 1, 0.0))
+
+    def step(self, x: Tensor, state: MeanState) -> tuple[Tensor, MeanState]:
+        sum, number = state.sum + x, state.number + 1
+        return (sum / number).to(x.dtype), MeanState(sum, number)
+
+    def _scan(self, x: Tensor, state: MeanState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MeanState]:
+        wide = x.to(state.sum.dtype)
+        terms = torch.cat([wide, torch.ones_like(wide[..., :1])], -1)
+        start = torch.cat([state.sum, state.number], -1)
+        sums, last = kernels.linear_scan(terms.new_ones(terms.shape[2]), terms, start, lengths, reset)
+        y = sums[..., :-1] / sums[..., -1:].clamp(min=1)  # in the padding there are none
+        return y.to(x.dtype), MeanState(last[:, :-1], last[:, -1:])
+
+
+class Max(_Plain):
+    """y = max(y', x), element by element, from minus infinity on. Of equal ones the earliest gets the gradient."""
+
+    def init_state(self, batch_size: int) -> Tensor:
+        return self.filled(batch_size, self.output_size, -torch.inf)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        most = torch.where(x > state, x, state)
+        return most.to(x.dtype), most
+
+    def _scan(self, x: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        most, last = _running_max(x.to(state.dtype), state, lengths, reset)
+        return torch.where(_valid(x, lengths), most, 0.0).to(x.dtype), last
+
+
+class AttentionState(NamedTuple):
+    most: Tensor  # (B, 1): the largest logit so far, against which weights are measured; minus infinity at first
+    weight: Tensor  # (B, 1): the sum of the weights exp(e - most)
+    sum: Tensor  # (B, H): the sum of inputs by their weights
+
+
+class Attention(Core):
+    """most = max(most', e), a = exp(most' - most), p = exp(e - most); weight = a weight' + p, sum = a sum' + p x."""
+
+    def __init__(self, input_size: int, size: int) -> None:
+        super().__init__(input_size, size)
+        self.U = nn.Parameter(torch.empty(size, size))
+        self.b = nn.Parameter(torch.empty(size))
+        self.q = nn.Parameter(torch.empty(1, size))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.U)
+        nn.init.zeros_(self.b)
+        nn.init.normal_(self.q, std=self.output_size**-0.5)  # logits of order one
+
+    def init_state(self, batch_size: int) -> AttentionState:
+        one = self.zeros(batch_size, 1)
+        return AttentionState(one - torch.inf, one, self.zeros(batch_size, self.output_size))
+
+    def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        e = self._logit(x)
+        most = torch.where(e > state.most, e, state.most)
+        a, p = _exp(state.most - most), _exp(e - most)
+        weight, sum = a * state.weight + p, a * state.sum + p * x
+        return (sum / weight).to(x.dtype), AttentionState(most, weight, sum)
+
+    def _scan(self, x: Tensor, state: AttentionState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AttentionState]:
+        e = self._logit(x)
+        most, last_most = _running_max(e, state.most, lengths, reset)
+        before = torch.cat([state.most[:, None], most[:, :-1]], 1)[:, : x.shape[1]]
+        # What stood before a reset is not read; measured against another episode it could be infinite.
+        a, p = _exp(torch.where(reset[..., None], most, before) - most), _exp(e - most)
+        terms = torch.cat([p, p * x], -1)
+        start = torch.cat([state.weight, state.sum], -1)
+        sums, last = kernels.linear_scan(a.expand_as(terms), terms, start, lengths, reset)
+        y = sums[..., 1:] / torch.where(_valid(x, lengths), sums[..., :1], 1.0)
+        return y.to(x.dtype), AttentionState(last_most, last[:, :1], last[:, 1:])
+
+    def _logit(self, x: Tensor) -> Tensor:
+        """e (..., 1)."""
+        return kernels.linear(kernels.tanh(kernels.linear(x, self.U, self.b)), self.q)
+
+
+KINDS: dict[str, type[Core]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
+
+
+def _exp(x: Tensor) -> Tensor:
+    """exp(x) of x <= 0, by functions whose native bits do not depend on where an element stands: Torch's may."""
+    return kernels.sigmoid(x) / kernels.sigmoid(-x)
+
+
+def _valid(x: Tensor, lengths: Tensor) -> Tensor:
+    return (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+
+
+def _running_max(x: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest x (B, T, C) so far in its episode, `state` (B, C) before it: (B, T, C), and at lengths (B, C)."""
+    whole = torch.cat([state[:, None], x], 1)  # place 0 is the state, and begins an episode
+    first = torch.cat([torch.ones_like(lengths[:, None], dtype=torch.bool), reset], 1)
+    most = whole.gather(1, _running_argmax(whole.detach(), first))
+    return most[:, 1:], most[torch.arange(len(x), device=x.device), lengths]
+
+
+def _running_argmax(x: Tensor, first: Tensor) -> Tensor:
+    """Where the largest x so far stands, the earliest of equal ones, in log2(T) passes (Hillis and Steele, 1986).
+
+    x (B, T, C); first (B, T): where an episode begins. After pass k, each place knows the last 2^k places.
+    """
+    T = x.shape[1]
+    most, place = x, torch.arange(T, device=x.device)[:, None].expand_as(x)
+    closed, distance = first, 1
+    while distance < T:
+        earlier = ~closed[:, distance:, None] & (most[:, :-distance] >= most[:, distance:])
+        most = torch.cat([most[:, :distance], torch.where(earlier, most[:, :-distance], most[:, distance:])], 1)
+        place = torch.cat([place[:, :distance], torch.where(earlier, place[:, :-distance], place[:, distance:])], 1)
+        closed = torch.cat([closed[:, :distance], closed[:, distance:] | closed[:, :-distance]], 1)
+        distance *= 2
+    return place
