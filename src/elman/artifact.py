@@ -135,10 +135,10 @@ def read_json(path: Path, kind: str, version: int) -> Content:
         raise FileError(f"{path} cannot be read ({error}); it may be truncated") from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise FileError(
-            f"{path} is no {kind}: its format is {content.get('format') if isinstance(content, dict) else None!r}"
+            f"{path} is not an {kind}: its format is {content.get('format') if isinstance(content, dict) else None!r}"
         )
     if not isinstance(content.get("version"), int):
-        raise FileError(f"{path} says nothing about its version; it is no {kind} that Elman wrote")
+        raise FileError(f"{path} says nothing about its version; it is not an {kind} that Elman wrote")
     if content["version"] > version:
         raise FileError(
             f"{path} was written by a newer version of Elman: it is version {content['version']} of {kind}, "

@@ -4,7 +4,7 @@ ElmanError
 ├── InputError        a tensor, length, state or option that does not fit      (also a ValueError)
 ├── UnknownNameError  a name that is in no registry: says which names there are (also a KeyError)
 ├── FileError         a file that is missing, truncated, foreign or of a newer version
-├── TrainingError     a run that cannot go on, for its loss is no number
+├── TrainingError     a run that cannot go on, because its loss is not a number
 ├── FitError          a model that cannot be fitted to these data: degenerate, impossible, or not a number
 ├── KernelError       a kernel that is not there or cannot do this
 └── MissingExtraError an optional dependency that is not installed              (also an ImportError)

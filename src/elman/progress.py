@@ -1,4 +1,4 @@
-"""For who waits: after two seconds, what is being done and how far it has come, on standard error.
+"""Progress, for whoever waits: after two seconds, what is being done and how far it has come, on standard error.
 
 One line that changes on a terminal, plain lines elsewhere. What nobody can read any more (a closed pipe, a full disk)
 does not stop the work.

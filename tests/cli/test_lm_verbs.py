@@ -210,6 +210,10 @@ def test_the_verbs_together(here, capfd):
     whole = capfd.readouterr().out
     assert main([*common, "--max_new_tokens", "8", "--save_state", "here.safetensors"]) == 0
     first = capfd.readouterr().out
+    assert main([*common, "--max_new_tokens", "9", "--save_state", "here.safetensors"]) == 2
+    assert "here.safetensors exists" in capfd.readouterr().err
+    assert main([*common, "--max_new_tokens", "8", "--save_state", "here.safetensors", "--force"]) == 0
+    assert capfd.readouterr().out == first
     go_on = ["generate", "run", "--temperature", "0.3", "--state", "here.safetensors", "--max_new_tokens", "12"]
     assert main(go_on) == 0
     assert first.removesuffix("\n") + capfd.readouterr().out == whole

@@ -80,7 +80,7 @@ def test_standard_forms_of_files(write, tmp_path):
         ("x,y\n", InputError, "no observation"),
         ("1,2\n3\n", InputError, r"line 2 of a\.csv has 1 values; the first line has 2"),
         ("x,y\n1,2\n3,4,5\n", InputError, r"line 3 of a\.csv has 3 values"),
-        ("x,y\n1,2\n3,abc\n", InputError, r"line 3 of a\.csv has 'abc' in column y, which is no number"),
+        ("x,y\n1,2\n3,abc\n", InputError, r"line 3 of a\.csv has 'abc' in column y, which is not a number"),
         ("1,2\n3,abc\n", InputError, "in column 2"),
         (b"1,2\n3,\xff\n", FileError, "not UTF-8: byte 6"),
         ("1,\n3,\n", InputError, "column 2 of a.csv has no value at all"),

@@ -353,7 +353,7 @@ def test_impossible_data_are_an_error() -> None:
         (CategoricalHMM(2), [[-1], [1]], None, "whole numbers"),
         (CategoricalHMM(2, n_features=2), [[0], [2]], None, "0 to 1"),
         (CategoricalHMM(2), [[0, 1], [1, 0]], None, "one symbol"),
-        (PoissonHMM(2), [[-1], [3]], None, "no counts"),
+        (PoissonHMM(2), [[-1], [3]], None, "not counts"),
         (BernoulliHMM(2), [[2], [0]], None, "bits"),
         (GMMHMM(2, 0), np.zeros((5, 1)), None, "n_mix"),
         (GaussianHMM(2, transmat_mask=np.ones((3, 3), bool)), X2, None, "transmat_mask"),

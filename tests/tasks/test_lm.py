@@ -243,7 +243,7 @@ def test_bad_folders(tmp_path):
     (tmp_path / "m" / "model.safetensors").write_bytes(weights)
     for change, word in (
         ({"version": 99}, "newer version"),
-        ({"format": "something"}, "is no elman-model"),
+        ({"format": "something"}, "is not an elman-model"),
         ({"config": {**about["config"], "size": 9}}, "not those of the model"),
         ({"config": {"sizes": 9}}, "not a model that this version knows"),
         ({"vocabulary": {"kind": "odd"}}, "odd"),

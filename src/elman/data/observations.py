@@ -183,7 +183,7 @@ class Table:
             return math.nan if cell.lower() in MISSING else float(cell)
         except ValueError as error:
             raise InputError(
-                f"line {line.number} of {self.file} has {cell!r} in column {self.name(place)}, which is no number; "
+                f"line {line.number} of {self.file} has {cell!r} in column {self.name(place)}, which is not a number; "
                 "correct it, leave it empty if it is missing, or choose other columns with --data.columns"
             ) from error
 
@@ -219,7 +219,7 @@ def _lines(file: str, text: str) -> Iterator[Line]:
         for cells in reader:
             yield Line(reader.line_num, [] if cells == [] or (len(cells) == 1 and not cells[0].strip()) else cells)
     except csv.Error as error:
-        raise InputError(f"line {reader.line_num} of {file} is no line of columns: {error}") from error
+        raise InputError(f"line {reader.line_num} of {file} is not a line of columns: {error}") from error
 
 
 def _is_number(cell: str) -> bool:

@@ -346,7 +346,7 @@ def from_json(content: Content) -> Vocabulary:
     try:
         return kind(content["kind"]).restore(content)
     except (KeyError, TypeError) as error:
-        raise FileError(f"this is no vocabulary that this version knows: {error}") from error
+        raise FileError(f"this is not a vocabulary that this version knows: {error}") from error
 
 
 def rejoined(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:

@@ -212,7 +212,7 @@ class PoissonHMM(HiddenMarkovEstimator):
         seen = o[~o.isnan()]
         if bool(((seen < 0) | (seen != seen.round())).any()):
             raise InputError(
-                "X holds values that are no counts; a PoissonHMM reads whole numbers of at least 0 (NaN where "
+                "X holds values that are not counts; a PoissonHMM reads whole numbers of at least 0 (NaN where "
                 "one is missing)"
             )
 

@@ -234,7 +234,7 @@ def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, f
 def check_progress(before: float, objective: float, i: int) -> None:
     if math.isnan(objective):
         raise FitError(
-            f"the log-likelihood is NaN at step {i}: a parameter is no number. Check X for extreme values; "
+            f"the log-likelihood is NaN at step {i}: a parameter is not a number. Check X for extreme values; "
             f"scale it to unit variance."
         )
     if objective == -math.inf:

@@ -107,7 +107,9 @@ def _train(run: Run, steps: TrainingConfig, how: OptimConfig) -> None:
     try:
         train(run, steps, how)
     except TrainingError as error:
-        raise FitError(f"a gradient step led to no number (learning_rate = {how.lr:g}); lower it. {error}") from error
+        raise FitError(
+            f"a gradient step led to something that is not a number (learning_rate = {how.lr:g}); lower it. {error}"
+        ) from error
     except Interrupted as stop:
         if stop.exit_code == 128 + signal.SIGINT:
             raise KeyboardInterrupt from stop

@@ -83,7 +83,7 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nats_per_token, 700.0))  # exp(710) is no float
+        return math.exp(min(self.nats_per_token, 700.0))  # exp(710) is not a float
 
     def to_json(self) -> dict[str, float]:
         names = (
@@ -382,7 +382,8 @@ def _generate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--stop", action="append", help="end with this string; may be given several times")
     parser.add_argument("--seed", type=int, help="0, or where --state is given what that goes on with, unless you say")
     parser.add_argument("--state", help="go on from this file")
-    parser.add_argument("--save_state", help="write there what the next token needs")
+    parser.add_argument("--save_state", help="write what the next token needs to this new file")
+    parser.add_argument("--force", action="store_true", help="let --save_state replace a file")
 
 
 def _generate(lm: AnyTextModel, given: Namespace) -> GeneratedText:
@@ -393,6 +394,8 @@ class GeneratedText:
     """The prompt and what follows it, as it comes."""
 
     def __init__(self, lm: AnyTextModel, given: Namespace) -> None:
+        if given.save_state and Path(given.save_state).exists() and not given.force:
+            raise InputError(f"{given.save_state} exists; choose another --save_state, or pass --force to replace it")
         start = lm.load_state(given.state) if given.state else None
         settings = {name: getattr(given, name) for name in GENERATION}
         self.generation = lm.start(given.prompt, state=start, seed=given.seed, **settings)
