@@ -101,7 +101,7 @@ class Program:
         state: Sequence[Slot], options: kernels.GatedOptions | None = None,
     ) -> Slot:  # fmt: skip
         """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
-        from elman.kernels.native.gated import KINDS, option_shapes
+        from elman.kernels.native.gated import KINDS, option_shapes, weights_of
 
         if kind is None:
             raise Unstreamable("a variant of a gated cell that has no native loop")
@@ -110,13 +110,9 @@ class Program:
         N = facts.gates * H
         w = self._array(weights[0], (N, R)) if facts.matrix else None
         extra = self._array(weights[-1], None) if len(weights) > 1 or w is None else None
-        u, bias = self._array(U, (N, x.width)), self._array(b, (N,))
-        more = [self._array(o, shape) for o, (_, shape) in zip(given, option_shapes(facts, H, R), strict=True)]
-        self.native.gated(
-            facts.number, facts.gates, x.number, _address(u), _address(bias), _address(w), _address(extra),
-            0 if extra is None else extra.numel(), *map(_address, more), state[0].number,
-            state[1].number if len(state) > 1 else -1,
-        )  # fmt: skip
+        arrays = kernels.GatedOptions(*map(self._array, given, option_shapes(kind, H, R)))
+        struct = weights_of(kind, x.width, H, R, self._array(U, (N, x.width)), self._array(b, (N,)), w, extra, arrays)
+        self.native.gated(struct, x.number, state[0].number, state[1].number if len(state) > 1 else -1)
         return state[0]
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
