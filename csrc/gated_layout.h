@@ -17,14 +17,6 @@
 
 namespace elman {
 
-constexpr int64_t cache_line = 64;  // bytes
-
-// `width` numbers of `itemsize` bytes, rounded up to whole cache lines.
-constexpr int64_t padded_to_lines(int64_t width, int64_t itemsize) {
-  const int64_t line = cache_line / itemsize;
-  return (width + line - 1) / line * line;
-}
-
 struct GatedLayout {
   int64_t units, outputs, saved_row, state_row;
 

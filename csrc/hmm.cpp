@@ -341,7 +341,7 @@ template <class T>
 void hmm_filter(const HmmInputs<T>& in, const HmmOutputs<T>& out, int threads) {
   const Width<T> w(in.K);
   const Buffer<T> a = pack(in.transition, in.K, 1, w, T(0));
-  parallel(threads, in.B, [&](int64_t first, int64_t end) {
+  parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
     Scratch<T> z(w);
     for (int64_t b = first; b < end; ++b) filter_row(in, out, b, w, a.get(), z);
   });
@@ -353,7 +353,7 @@ void hmm_filter_back(const HmmInputs<T>& in, const HmmArriving<T>& from, const H
   const Width<T> w(K);
   const Buffer<T> at = pack(in.transition, 1, K, w, T(0));
   const int64_t groups = std::min(in.B, row_groups);
-  parallel(threads, groups, [&](int64_t first, int64_t end) {
+  parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
     Scratch<T> z(w);
     Buffer<T> ft, gs, sum;
     if (to.ga) ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);

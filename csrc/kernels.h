@@ -8,6 +8,14 @@
 
 namespace elman {
 
+constexpr int64_t cache_line = 64;  // bytes
+
+// `width` numbers of `itemsize` bytes, rounded up to whole cache lines: the same for every instruction set.
+constexpr int64_t padded_to_lines(int64_t width, int64_t itemsize) {
+  const int64_t line = cache_line / itemsize;
+  return (width + line - 1) / line * line;
+}
+
 // A (B, T, C) input: element (b, t, c) is data[b * row + t * time + c]. Zero strides express a broadcast.
 template <class T>
 struct Rows {

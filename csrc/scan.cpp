@@ -219,8 +219,7 @@ void complex_scan_back(const ScanInputs<T>& in, const ScanArriving<T>& arriving,
 
 void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
   if (B * T * bytes == 0) return;  // empty tensors have no address
-  const bool small = B * T * bytes < 1 << 17;
-  parallel(small ? 1 : threads, B, [&](int64_t begin, int64_t end) {
+  parallel(threads_for(B * T * bytes, WorthAThread::bytes, threads), B, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const char* from = x + row * T * bytes;
       char* to = y + row * T * bytes;

@@ -209,14 +209,17 @@ class Backward : Task<T> {
   }
 };
 
-int enough(Dims n, int64_t N, int threads) { return n.B * n.T * n.C * N < 32768 ? 1 : threads; }
+template <class T>
+int threads_for(const SelectiveInputs<T>& in, int threads) {
+  return ELMAN_NS::threads_for(in.n.B * in.n.T * in.n.C * in.N, WorthAThread::elements, threads);
+}
 
 }  // namespace
 
 template <class T>
 void selective_scan(const SelectiveInputs<T>& in, const SelectiveOutputs<T>& out, int threads) {
   const int64_t G = groups(in.n.C);
-  parallel(enough(in.n, in.N, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
+  parallel(threads_for(in, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) Forward<T>(in, i / G, i % G).run(out.y, out.last, out.saved);
   });
 }
@@ -225,7 +228,7 @@ template <class T>
 void selective_scan_back(const SelectiveInputs<T>& in, const SelectiveArriving<T>& arriving, const SelectiveGradients<T>& to,
                          int threads) {
   const int64_t G = groups(in.n.C), N = in.N, steps = in.n.T;
-  threads = enough(in.n, N, threads);
+  threads = threads_for(in, threads);
   const auto sums = allocate<T>(in.n.B * steps * G * 2 * N);
   parallel(threads, in.n.B * G, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)

@@ -80,7 +80,7 @@ void viterbi(const HmmInputs<T>& in, const ViterbiOutputs<T>& out, int threads) 
   Buffer<T> at = allocate<T>(K * w.padded);
   for (int64_t j = 0; j < K; ++j)
     for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<T>;
-  parallel(threads, in.B, [&](int64_t first, int64_t end) {
+  parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
     const Buffer<T> d = allocate<T>(steps * w.padded), from = allocate<T>(w.padded + w.rows);
     for (int64_t b = first; b < end; ++b) {
       int64_t* path = out.path + b * steps;

@@ -106,39 +106,38 @@ def option_shapes(kind: str, H: int, R: int) -> tuple[tuple[int, ...], ...]:
 
 def weights_of(
     kind: str, D: int, H: int, R: int, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    options: GatedOptions,
+    options: GatedOptions | None,
 ) -> Struct:  # fmt: skip
     """GatedWeights of csrc/kernels.h."""
     return {
         "kind": KINDS[kind].number, "D": D, "H": H, "R": R, "U": U, "b": b, "w": w, "extra": extra,
-        "extra_size": 0 if extra is None else extra.numel(), "options": _given(options),
+        "extra_size": 0 if extra is None else extra.numel(), "options": options and options._asdict(),
     }  # fmt: skip
 
 
-def _given(options: GatedOptions) -> Struct | None:
-    return options._asdict() if any(option is not None for option in options) else None
+def _inputs(
+    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
+    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
+    every: int | None,
+) -> Struct:  # fmt: skip
+    """GatedInputs of csrc/kernels.h: checked, and side by side in memory."""
+    _check(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
+    U, b, w, extra, c0 = _contiguous(U), _contiguous(b), _contiguous(w), _contiguous(extra), _contiguous(c0)
+    options = options and GatedOptions(*map(_contiguous, options))
+    (B, R), H = h0.shape, _units(kind, w, h0)
+    D = KINDS[kind].gates * H if U is None else U.shape[1]
+    return {
+        "weights": weights_of(kind, D, H, R, U, b, w, extra, options), "B": B, "T": T,
+        "every": max(T, 1) if every is None else min(every, max(T, 1)), "x": None if x is None else rows(x),
+        "h0": h0.contiguous(), "c0": c0, "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
-class _Loop:
-    """The arguments of a loop as csrc takes them: checked, side by side in memory, with their sizes."""
-
-    def __init__(
-        self, kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-        h0: Tensor, c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, T: int,
-        every: int | None,
-    ) -> None:  # fmt: skip
-        _check(kind, x, U, b, w, extra, h0, c0, GatedOptions(*options), lengths, reset, T)
-        U, b, w, extra, h0, c0, lengths, reset = map(_contiguous, (U, b, w, extra, h0, c0, lengths, reset))
-        (B, R), H = h0.shape, _units(kind, w, h0)
-        D = KINDS[kind].gates * H if U is None else U.shape[1]
-        self.inputs: Struct = {
-            "weights": weights_of(kind, D, H, R, U, b, w, extra, GatedOptions(*map(_contiguous, options))),
-            "B": B, "T": T, "every": max(T, 1) if every is None else min(every, max(T, 1)),
-            "x": None if x is None else rows(x), "h0": h0, "c0": c0, "lengths": lengths, "reset": reset,
-        }  # fmt: skip
+def _given(options: list[Tensor | None]) -> GatedOptions | None:
+    return GatedOptions(*options) if any(option is not None for option in options) else None
 
 
-def _contiguous(x: Any) -> Any:
+def _contiguous(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.contiguous()
 
 
@@ -149,29 +148,30 @@ def _units(kind: str, w: Tensor | None, h0: Tensor) -> int:
 
 def _check(
     kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    h0: Tensor, c0: Tensor | None, options: GatedOptions, lengths: Tensor, reset: Tensor, T: int,
+    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
 ) -> None:  # fmt: skip
     B, R = h0.shape
     H, dtype = _units(kind, w, h0), h0.dtype
     N = KINDS[kind].gates * H
     if x is not None:
         expect("x", x, (B, T, N if U is None else U.shape[1]), dtype)
-    if options.gain_U is not None and (options.gain is None or U is None):
+    if options and options.gain_U is not None and (options.gain is None or U is None):
         raise InputError("gain_U normalises U x beside a normalised W h': it needs U and gain as well")
-    if R != H and options.P is None:
+    if R != H and (options is None or options.P is None):
         expect("weights[0]", h0, (B, H), dtype)  # says what h should be
-    shapes = [
-        ("U", U, (N, U.shape[1] if U is not None else 0)),
-        ("b", b, (N,)),
-        ("weights[0]", w, (N, R)),
-        ("weights[-1]", extra, (1,) if extra is not None and extra.numel() == 1 else (H,)),
-        ("state[0]", h0, (B, R)),
-        ("state[1]", c0, (B, H)),
-        *zip(options._fields, options, option_shapes(kind, H, R), strict=True),
-    ]
-    for name, given, shape in shapes:
-        if given is not None:
-            expect(name, given, shape, dtype)
+    if U is not None:
+        expect("U", U, (N, U.shape[1]), dtype)
+    if b is not None:
+        expect("b", b, (N,), dtype)
+    if w is not None:
+        expect("weights[0]", w, (N, R), dtype)
+    if extra is not None:
+        expect("weights[-1]", extra, (1,) if extra.numel() == 1 else (H,), dtype)
+    if c0 is not None:
+        expect("state[1]", c0, (B, H), dtype)
+    for name, option, shape in zip(options._fields, options, option_shapes(kind, H, R), strict=True) if options else ():
+        if option is not None:
+            expect(name, option, shape, dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
 
@@ -190,10 +190,10 @@ def _run(
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
     every: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    loop = _Loop(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, x.shape[1], every)
+    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, x.shape[1], every)
     y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save, every)
     outputs = {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved if save else None, every)}
-    run("gated", x.dtype, loop.inputs, outputs)
+    run("gated", x.dtype, inputs, outputs)
     return y, h, c, saved
 
 
@@ -220,7 +220,7 @@ def _run_back(
     B, T, R = y.shape
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    loop = _Loop(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, T, every)
+    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, T, every)
     H = _units(kind, w, h0)
     expect("saved", saved, (_saved_numbers(kind, B, T, H, R, options, every, y.itemsize),), y.dtype)
     arriving: Struct = {
@@ -234,7 +234,7 @@ def _run_back(
         **dict(zip(("gx", "gU", "gb", "gw", "gextra", "gh0", "gc0"), found_or_none, strict=False)),
         "options": GatedOptions(*found_or_none[7:])._asdict(),
     }
-    run("gated_back", y.dtype, loop.inputs, arriving, gradients)
+    run("gated_back", y.dtype, inputs, arriving, gradients)
     return outputs
 
 
