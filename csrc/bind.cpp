@@ -5,6 +5,7 @@
 // Shapes, dtypes and contiguity are checked where the tensors come from: elman/kernels/native.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
@@ -218,6 +219,62 @@ void def_kernel(nb::module_& m, const std::string& name,
   });
 }
 
+template <class T, int axes>
+using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
+using RowNumbers = std::optional<Array<const int64_t, 1>>;
+
+template <class T>
+void bind_stream(nb::module_& m, const std::string& suffix) {
+  using P = Program<T>;
+  using S = Stream<T>;
+  nb::class_<P>(m, ("Program" + suffix).c_str())
+      .def("slot", &P::slot)
+      .def("state", &P::state)
+      .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<T>(values)); })
+      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
+      .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
+      .def("gated", [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<T>>(weights), x, h, c); })
+      .def("scan", &P::scan)
+      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
+        return p.selective(x, delta, N, at<T>(A), B, C, h);
+      })
+      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
+        return p.convolution(x, K, at<T>(w), at<T>(bias), window);
+      })
+      .def("map", &P::map)
+      .def("combine", &P::combine)
+      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
+        return p.norm(centred, x, at<T>(gain), at<T>(bias), eps);
+      })
+      .def("copy", &P::copy)
+      .def("finish", &P::finish)
+      .def("stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>())
+      .def("state_begin", &P::state_begin);
+  m.def(("program" + suffix).c_str(), [] { return kernels().of<T>().program(); }, nb::rv_policy::take_ownership);
+
+  // How many rows are named, if the shapes fit.
+  const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<T, 2>& y) {
+    const int64_t count = rows ? int64_t(rows->shape(0)) : s.rows();
+    if (given != count || expected < 0 || int64_t(y.shape(0)) != count || int64_t(y.shape(1)) != s.output_width())
+      throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+    return count;
+  };
+  nb::class_<S>(m, ("Stream" + suffix).c_str())
+      .def_prop_ro("state_row", &S::state_row)
+      .def("step", [checked](S& s, Array<const T, 2> x, RowNumbers rows, Array<T, 2> y, int threads) {
+        const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
+        const nb::gil_scoped_release release;
+        s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("step_symbols", [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<T, 2> y, int threads) {
+        const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
+        const nb::gil_scoped_release release;
+        s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<T>(to)); })
+      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<T>(from)); });
+}
+
 template <class T>
 void bind(nb::module_& m, const std::string& suffix, const std::string& complex_suffix) {
   using Kernels = Table<T>;
@@ -251,45 +308,7 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   elementwise("silu", &Kernels::silu);
   elementwise("log", &Kernels::log);
 
-  using P = Program<T>;
-  nb::class_<P>(m, ("Program" + suffix).c_str())
-      .def("slot", &P::slot)
-      .def("width", &P::width)
-      .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<T>(values)); })
-      .def("write", [](P& p, int slot, Address from) { p.write(slot, at<T>(from)); })
-      .def("read", [](P& p, int slot, Address to) { p.read(slot, at<T>(to)); })
-      .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
-      .def("gated", [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<T>>(weights), x, h, c); })
-      .def("scan", &P::scan)
-      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
-        return p.selective(x, delta, N, at<T>(A), B, C, h);
-      })
-      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
-        return p.convolution(x, K, at<T>(w), at<T>(bias), window);
-      })
-      .def("map", &P::map)
-      .def("combine", &P::combine)
-      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
-        return p.norm(centred, x, at<T>(gain), at<T>(bias), eps);
-      })
-      .def("copy", &P::copy)
-      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
-      .def("step_symbols", [](P& p, int in, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> symbols,
-                              int out, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
-        if (int64_t(symbols.shape(0)) != p.rows() || int64_t(y.shape(0)) != p.rows() || int64_t(y.shape(1)) != p.width(out))
-          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
-        const nb::gil_scoped_release release;
-        p.run_symbols(in, symbols.data(), out, y.data());
-      })
-      .def("step", [](P& p, int in, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> x, int out,
-                      nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
-        if (int64_t(x.shape(0)) != p.rows() || int64_t(x.shape(1)) != p.width(in) || int64_t(y.shape(0)) != p.rows() ||
-            int64_t(y.shape(1)) != p.width(out))
-          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
-        const nb::gil_scoped_release release;
-        p.run(in, x.data(), out, y.data());
-      });
-  m.def(("program" + suffix).c_str(), [](int64_t B) { return kernels().of<T>().program(B); }, nb::rv_policy::take_ownership);
+  bind_stream<T>(m, suffix);
 }
 
 // What a caller must know of the gated loops, from where they are defined: nobody writes it twice.

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace elman {
 
@@ -283,34 +284,48 @@ template <class Real>
 using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arriving, const NormGradients<Real>& to,
                       int threads);
 
-// A stream: steps appended once, with the weights they pack, then run for every input of B rows. A slot is a (B, width)
-// array; methods that return an int return the slot they fill.
-template <class T>
+// The rows of a program, each with its state in one stretch of state_row numbers, | leaf | leaf | ... |, every leaf in whole
+// cache lines. `rows` names `count` of them, none twice; null names all.
+template <class Real>
+struct Stream {
+  virtual ~Stream() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t state_row() const = 0;
+  virtual int64_t input_width() const = 0;
+  virtual int64_t output_width() const = 0;
+  virtual void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
+  virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
+  virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
+  virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
+};
+
+// A program: steps appended once, with the weights that they pack, then run by any number of streams. A slot is an array (rows,
+// width); methods that return an int return the slot that they fill.
+template <class Real>
 struct Program {
   virtual ~Program() = default;
-  virtual int slot(int64_t width) = 0;  // zeros: an input, a state
-  virtual int constant(int64_t width, const T* values) = 0;  // the same values in every row
-  virtual int64_t rows() const = 0;
-  virtual int64_t width(int slot) const = 0;
-  virtual void write(int slot, const T* from) = 0;  // (B, width), side by side
-  virtual void read(int slot, T* to) const = 0;
-  virtual int linear(int x, int64_t N, const T* w, const T* b) = 0;
+  virtual int slot(int64_t width) = 0;                         // for an input, or what copy fills
+  virtual int state(int64_t width) = 0;                        // a leaf of the state
+  virtual int constant(int64_t width, const Real* values) = 0; // the same values in every row
+  virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
+  virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
   // Projects x, then steps the states h and c (or -1) in place.
-  virtual void gated(const GatedWeights<T>& weights, int x, int h, int c) = 0;
+  virtual void gated(const GatedWeights<Real>& weights, int x, int h, int c) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
-  virtual int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) = 0;
-  virtual int convolution(int x, int64_t K, const T* w, const T* bias, int window) = 0;
-  virtual int map(int function, int x) = 0;                     // sigmoid, tanh, softplus, silu, relu
-  virtual int combine(int function, int x, int y) = 0;          // add, multiply
-  virtual int norm(bool centred, int x, const T* gain, const T* bias, double eps) = 0;
+  virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;
+  virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
+  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
+  virtual int combine(int function, int x, int y) = 0;  // add, multiply
+  virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
-  virtual int lookup(int64_t V, int64_t width, const T* table) = 0;  // the rows of a table (V, width) that symbols name
-  virtual void run(int in, const T* x, int out, T* y) = 0;
-  virtual void run_symbols(int in, const int64_t* symbols, int out, T* y) = 0;  // `in` is a lookup, symbols (B,)
+  virtual void finish(int in, int out) = 0;  // which slots a step fills and gives; nothing is appended after it
+  virtual std::unique_ptr<Stream<Real>> stream(int64_t B) = 0;  // zeros; must not outlive the program
+  virtual int64_t width(int slot) const = 0;
+  virtual int64_t state_begin(int slot) const = 0;  // where a leaf begins in a row's stretch
 };
-template <class T>
-using NewProgram = Program<T>*(int64_t B);
+template <class Real>
+using NewProgram = Program<Real>*();
 
 // Every kernel by its type and its name.
 #define ELMAN_KERNELS(kernel)                    \

@@ -1,12 +1,18 @@
-// A program of small steps on B rows, packed once and run on one thread for every input that arrives: kernels.h says what
-// each step does. They call the kernels of a scan, or a piece that these call too, so the bits are the same.
+// A program of small steps on rows, packed once, and streams: the states of many rows that are stepped by it. kernels.h says
+// what each step does. They call the kernels of a scan, or a piece that these call too, so the bits are the same.
+//
+// A stream keeps the state of a row in one stretch of memory, | leaf | leaf | ... |, each leaf in whole cache lines. Rows that
+// lie side by side are stepped where they are; others are gathered, a stretch at a time, stepped and scattered.
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
 #include "gated_step.h"
 #include "kernels.h"
+#include "parallel.h"
 
 namespace elman::ELMAN_NS {
 
@@ -22,6 +28,11 @@ template <class T> Elementwise<T> silu;
 
 namespace {
 
+constexpr int64_t most_rows = 128;          // stepped at a time: enough for a product, few enough for the cache
+constexpr int64_t largest_table = 1 << 22;  // numbers that a program may remember of its symbols
+constexpr int64_t one = 1;                  // for kernels that take sequences: a length
+constexpr bool no = false;                  // and no reset
+
 // To whole panels of two vectors, four at a time.
 template <class T>
 int64_t padded(int64_t width) {
@@ -29,39 +40,87 @@ int64_t padded(int64_t width) {
   return (width + unit - 1) / unit * unit;
 }
 
-template <class T>
-struct Array {
-  int64_t width, stride;
-  Buffer<T> data;
+// What a slot is, and where it begins: among the arrays of a workspace, in a row's state, among the constants.
+enum class Home { workspace, state, constant };
+struct Slot {
+  Home home;
+  int64_t width, stride, begin;
 };
 
-constexpr int64_t largest_table = 1 << 22;  // numbers that a stream may remember of its symbols
-constexpr int64_t one = 1;                  // for kernels that take sequences: a length
-constexpr bool no = false;                  // and no reset
+// Where the slots of the rows that are being stepped lie, and the symbols that they read.
+template <class T>
+struct Workspace {
+  struct Place {
+    T* begin;
+    int64_t stride;
+  };
+  std::vector<Place> places;
+  Buffer<T> arrays, gathered;
+  int64_t rows = 0;  // that are being stepped
+  const int64_t* symbols = nullptr;
+
+  T* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
+};
+
+// What a product makes of each symbol: a line of N numbers, made when the symbol first comes and copied from then on.
+template <class T>
+class Remembered {
+ public:
+  using Make = std::function<void(int64_t symbol, T* line)>;
+  Remembered(int64_t V, int64_t N, Make make)
+      : N_(N), table_(allocate<T>(V * N)), known_(std::make_unique<std::atomic<bool>[]>(V)), make_(std::move(make)) {
+    for (int64_t v = 0; v < V; ++v) known_[v] = false;
+  }
+
+  const T* line(int64_t symbol) const { return table_.get() + symbol * N_; }
+
+  // Before several threads read them; several streams may come at once.
+  void learn(const int64_t* symbols, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t symbol = symbols[i];
+      if (known_[symbol].load(std::memory_order_acquire)) continue;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (known_[symbol].load(std::memory_order_relaxed)) continue;
+      make_(symbol, table_.get() + symbol * N_);
+      known_[symbol].store(true, std::memory_order_release);
+    }
+  }
+
+ private:
+  int64_t N_;
+  Buffer<T> table_;
+  std::unique_ptr<std::atomic<bool>[]> known_;
+  Make make_;
+  std::mutex mutex_;
+};
 
 template <class T>
 class Steps final : public Program<T> {
   static constexpr int L = lanes<T>;
+  using Work = Workspace<T>;
 
  public:
-  explicit Steps(int64_t B) : B_(B) {}
-
   int slot(int64_t width) override { return add(width, padded<T>(width)); }
 
-  void write(int slot, const T* from) override {
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(at(slot, row), from + row * width(slot), width(slot) * sizeof(T));
+  int state(int64_t width) override {
+    slots_.push_back({Home::state, width, 0, state_row_});
+    state_row_ += padded_to_lines(width, sizeof(T));
+    return int(slots_.size()) - 1;
   }
 
-  void read(int slot, T* to) const override {
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(to + row * width(slot), at(slot, row), width(slot) * sizeof(T));
+  int constant(int64_t width, const T* values) override {
+    slots_.push_back({Home::constant, width, 0, int64_t(constants_.size())});
+    constants_.push_back(padded_copy(values, width, width, padded<T>(width)));
+    return int(slots_.size()) - 1;
   }
 
   int lookup(int64_t V, int64_t width, const T* table) override {
-    looked_up_ = slot(width), symbols_.assign(B_, 0), V_ = V;
-    auto rows = std::make_shared<Buffer<T>>(allocate<T>(V * width));
-    std::memcpy(rows->get(), table, V * width * sizeof(T));
-    steps_.push_back([=, x = looked_up_] {
-      for (int64_t row = 0; row < B_; ++row) std::memcpy(at(x, row), rows->get() + symbols_[row] * width, width * sizeof(T));
+    looked_up_ = slot(width), V_ = V;
+    table_ = allocate<T>(V * width);
+    std::memcpy(table_.get(), table, V * width * sizeof(T));
+    steps_.push_back([=, x = looked_up_](Work& w) {
+      for (int64_t row = 0; row < w.rows; ++row)
+        std::memcpy(w.at(x, row), table_.get() + w.symbols[row] * width, width * sizeof(T));
     });
     return looked_up_;
   }
@@ -78,6 +137,7 @@ class Steps final : public Program<T> {
       const Start<T> start{bias->get(), 0};
       run_panels<2, T>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
     });
+    work_ += wide * K;
     return y;
   }
 
@@ -92,167 +152,268 @@ class Steps final : public Program<T> {
         step->project(rows, all, from, ldx, to);
         for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
       });
-      steps_.push_back([=] {
+      steps_.push_back([=](Work& w) {
         const auto row = [&](int64_t i) {
-          return RowStep<T>{at(h, i), at(h, i), c < 0 ? nullptr : at(c, i), at(q, i), at(z, i), at(cells, i)};
+          return RowStep<T>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
         };
-        (*step)(B_, all, slots_[h].stride, at(u, 0), at(sums, 0), row, [] {});
+        (*step)(w.rows, all, w.places[h].stride, w.at(u, 0), w.at(sums, 0), row, [] {});
       });
+      work_ += ldu * (weights.D + step->R);
     });
   }
 
   void scan(bool is_complex, int a, int b, int h) override {
-    const int after = slot(width(h)), last = slot(width(h));
+    const int after = slot(width(h));
     const int64_t C = is_complex ? width(h) / 2 : width(h);
     const auto kernel = is_complex ? complex_scan<T> : linear_scan<T>;
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        kernel({{1, 1, C}, {at(a, row), 0, 0}, {at(b, row), 0, 0}, at(h, row), &one, &no}, {at(after, row), at(last, row)}, 1);
-        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
-      }
+    each_row([=](Work& w, int64_t row) {
+      T* state = w.at(h, row);
+      kernel({{1, 1, C}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one, &no}, {w.at(after, row), state}, 1);
     });
   }
 
   int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) override {
-    const int y = slot(width(x)), a = constant(width(x) * N, A), last = slot(width(h));
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        const Rows<T> v{at(x, row), 0, 0}, dt{at(delta, row), 0, 0}, b{at(B, row), 0, 0}, c{at(C, row), 0, 0};
-        selective_scan<T>({{1, 1, width(x)}, N, 1, v, dt, at(a, 0), b, c, at(h, row), &one, &no}, {at(y, row), at(last, row), nullptr}, 1);
-        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
-      }
+    const int64_t D = width(x);
+    const int y = slot(D), a = constant(D * N, A);
+    each_row([=](Work& w, int64_t row) {
+      const auto rows = [&](int slot) { return Rows<T>{w.at(slot, row), 0, 0}; };
+      T* state = w.at(h, row);
+      selective_scan<T>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(a, 0), rows(B), rows(C), state, &one, &no},
+                        {w.at(y, row), state, nullptr}, 1);
     });
+    work_ += 16 * D * N;  // an exponential for each
     return y;
   }
 
-  int convolution(int x, int64_t K, const T* w, const T* bias, int window) override {
-    const int y = slot(width(x)), taps = constant(width(x) * K, w), b = constant(width(x), bias), last = slot(width(window));
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        ELMAN_NS::convolution<T>({{1, 1, width(x)}, K, {at(x, row), 0, 0}, at(taps, 0), at(b, 0), at(window, row), &one, &no},
-                                 {at(y, row), at(last, row)}, 1);
-        std::memcpy(at(window, row), at(last, row), width(window) * sizeof(T));
-      }
+  int convolution(int x, int64_t K, const T* weights, const T* bias, int window) override {
+    const int64_t D = width(x);
+    const int y = slot(D), taps = constant(D * K, weights), b = constant(D, bias);
+    each_row([=](Work& w, int64_t row) {
+      T* state = w.at(window, row);
+      ELMAN_NS::convolution<T>({{1, 1, D}, K, {w.at(x, row), 0, 0}, w.at(taps, 0), w.at(b, 0), state, &one, &no},
+                               {w.at(y, row), state}, 1);
     });
     return y;
   }
 
   int map(int function, int x) override {
-    const int y = slot(width(x));
-    const int64_t n = B_ * slots_[x].stride;
-    const T* from = at(x, 0);
-    T* to = at(y, 0);
+    const int64_t n = width(x);
+    const int y = slot(n);
     if (function == 4) {
-      steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, tanh_or_relu<T>(Phi::relu, load<Vec<T>>(from + i))); }); });
+      each_vector(y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<T>(Phi::relu, load<Vec<T>>(w.at(x, row) + i)); });
     } else {
       Elementwise<T>* const kernels[] = {sigmoid<T>, tanh<T>, softplus<T>, silu<T>};
       Elementwise<T>* f = kernels[function];
-      steps_.push_back([=] { f(n, from, to, 1); });
+      each_row([=](Work& w, int64_t row) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
     return y;
   }
 
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
-    const int64_t n = B_ * slots_[x].stride;
-    const T *a = at(x, 0), *b = at(y, 0);
-    T* to = at(z, 0);
-    if (function == 0) steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, Vec<T>(load<Vec<T>>(a + i) + load<Vec<T>>(b + i))); }); });
-    else steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, Vec<T>(load<Vec<T>>(a + i) * load<Vec<T>>(b + i))); }); });
+    const auto value = [=](Work& w, int slot, int64_t row, int64_t i) { return load<Vec<T>>(w.at(slot, row) + i); };
+    if (function == 0)
+      each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) + value(w, y, row, i)); });
+    else each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) * value(w, y, row, i)); });
     return z;
   }
 
   int norm(bool centred, int x, const T* gain, const T* bias, double eps) override {
-    const int y = slot(width(x)), g = constant(width(x), gain), b = bias ? constant(width(x), bias) : -1;
-    steps_.push_back([=] {
+    const int64_t N = width(x);
+    const int y = slot(N), g = constant(N, gain), b = bias ? constant(N, bias) : -1;
+    each_row([=](Work& w, int64_t row) {
       T mean, scale;
-      for (int64_t row = 0; row < B_; ++row)
-        ELMAN_NS::norm<T>({1, width(x), at(x, row), at(g, 0), b < 0 ? nullptr : at(b, 0), eps, centred}, {at(y, row), &mean, &scale}, 1);
+      ELMAN_NS::norm<T>({1, N, w.at(x, row), w.at(g, 0), b < 0 ? nullptr : w.at(b, 0), eps, centred},
+                        {w.at(y, row), &mean, &scale}, 1);
     });
-    return y;
-  }
-
-  int constant(int64_t width, const T* values) override {
-    const int y = slot(width);
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(at(y, row), values, width * sizeof(T));
     return y;
   }
 
   // Columns [first, first + count) of x into columns [to, to + count) of y.
   void copy(int x, int64_t first, int64_t count, int y, int64_t to) override {
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) std::memcpy(at(y, row) + to, at(x, row) + first, count * sizeof(T));
-    });
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row) + to, w.at(x, row) + first, count * sizeof(T)); });
   }
 
-  void run(int in, const T* x, int out, T* y) override {
-    write(in, x);
-    run(out, y);
-  }
-
-  void run_symbols(int in, const int64_t* symbols, int out, T* y) override {
-    if (in != looked_up_) throw std::invalid_argument("native stream: the input is no lookup.");
-    for (int64_t row = 0; row < B_; ++row)
-      if (symbols[row] < 0 || symbols[row] >= V_) throw std::out_of_range("native stream: a symbol is outside the table.");
-    std::copy_n(symbols, B_, symbols_.begin());
-    run(out, y);
-  }
-
-  int64_t rows() const override { return B_; }
+  void finish(int in, int out) override { in_ = in, out_ = out; }
+  std::unique_ptr<Stream<T>> stream(int64_t B) override;
   int64_t width(int slot) const override { return slots_[slot].width; }
+  int64_t state_begin(int slot) const override { return slots_[slot].begin; }
+
+  // For the stream.
+  int in() const { return in_; }
+  int out() const { return out_; }
+  int64_t symbols() const { return in_ == looked_up_ ? V_ : 0; }
+  int64_t state_row() const { return state_row_; }
+  int64_t work() const { return work_; }  // multiply-adds of a row, or about
+
+  Work workspace(int64_t rows) const {
+    Work w;
+    w.arrays = zeros<T>(rows * workspace_row_);
+    for (const Slot& slot : slots_) {
+      if (slot.home == Home::constant) w.places.push_back({constants_[slot.begin].get(), 0});
+      else if (slot.home == Home::state) w.places.push_back({nullptr, state_row_});
+      else w.places.push_back({w.arrays.get() + rows * slot.begin, slot.stride});
+    }
+    return w;
+  }
+
+  void learn(const int64_t* symbols, int64_t count) const {
+    for (const auto& table : remembered_) table->learn(symbols, count);
+  }
+
+  // One step of w.rows rows, whose states begin at `states`.
+  void run(Work& w, T* states) const {
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].home == Home::state) w.places[i].begin = states + slots_[i].begin;
+    for (const auto& step : steps_) step(w);
+  }
 
  private:
-  void run(int out, T* y) {
-    for (const auto& step : steps_) step();
-    read(out, y);
-  }
-
   int add(int64_t width, int64_t stride) {
-    slots_.push_back({width, stride, allocate<T>(B_ * stride)});
-    std::memset(slots_.back().data.get(), 0, B_ * stride * sizeof(T));
+    slots_.push_back({Home::workspace, width, stride, workspace_row_});
+    workspace_row_ += stride;
     return int(slots_.size()) - 1;
   }
 
-  T* at(int slot, int64_t row) const { return slots_[slot].data.get() + row * slots_[slot].stride; }
-
   template <class F>
-  static void each(int64_t n, const F& f) {
-    for (int64_t i = 0; i < n; i += L) f(i);
-  }
-
-  // y = f(x) by rows: f(rows, x, ldx, y), the rows of y as far apart as the slot has them. Of a symbol that is made when it first
-  // comes, and copied from then on.
-  template <class F>
-  void made_of(int x, int y, const F& f) {
-    const int64_t N = slots_[y].stride, ldx = slots_[x].stride;
-    if (x != looked_up_ || V_ * N > largest_table) {
-      steps_.push_back([=] { f(B_, at(x, 0), ldx, at(y, 0)); });
-      return;
-    }
-    auto table = std::make_shared<Buffer<T>>(allocate<T>(V_ * N));
-    auto known = std::make_shared<std::vector<bool>>(V_, false);
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        const int64_t symbol = symbols_[row];
-        T* line = table->get() + symbol * N;
-        if (!(*known)[symbol]) f(1, at(x, row), ldx, line), (*known)[symbol] = true;
-        std::memcpy(at(y, row), line, N * sizeof(T));
-      }
+  void each_row(const F& f) {
+    steps_.push_back([=](Work& w) {
+      for (int64_t row = 0; row < w.rows; ++row) f(w, row);
     });
   }
 
-  int64_t B_, V_ = 0;
-  int looked_up_ = -1;
-  std::vector<int64_t> symbols_;
-  std::vector<Array<T>> slots_;
-  std::vector<std::function<void()>> steps_;
+  // y[row][i...] = f(w, row, i), a vector at a time
+  template <class F>
+  void each_vector(int y, const F& f) {
+    each_row([=, n = width(y)](Work& w, int64_t row) {
+      T* to = w.at(y, row);
+      for (int64_t i = 0; i < n; i += L) store(to + i, f(w, row, i));
+    });
+  }
+
+  // y = f(x) by rows: f(rows, x, ldx, y), the rows of y as far apart as the slot has them.
+  template <class F>
+  void made_of(int x, int y, const F& f) {
+    const int64_t N = slots_[y].stride;
+    if (x != looked_up_ || V_ * N > largest_table) {
+      steps_.push_back([=](Work& w) { f(w.rows, w.at(x, 0), w.places[x].stride, w.at(y, 0)); });
+      return;
+    }
+    const int64_t D = width(x);
+    auto table = std::make_shared<Remembered<T>>(V_, N, [=](int64_t symbol, T* line) { f(1, table_.get() + symbol * D, D, line); });
+    remembered_.push_back(table);
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(T)); });
+  }
+
+  int in_ = -1, out_ = -1, looked_up_ = -2;
+  int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
+  Buffer<T> table_;
+  std::vector<Slot> slots_;
+  std::vector<Buffer<T>> constants_;
+  std::vector<std::shared_ptr<Remembered<T>>> remembered_;
+  std::vector<std::function<void(Work&)>> steps_;
 };
+
+template <class T>
+class StateRows final : public Stream<T> {
+ public:
+  StateRows(const Steps<T>& program, int64_t B)
+      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<T>(B * row_)), named_(B, 0) {}
+
+  int64_t rows() const override { return B_; }
+  int64_t state_row() const override { return row_; }
+  int64_t input_width() const override { return p_.width(p_.in()); }
+  int64_t output_width() const override { return p_.width(p_.out()); }
+
+  void step(const T* x, const int64_t* rows, int64_t count, T* y, int threads) override {
+    check(rows, count);
+    run(x, nullptr, rows, count, y, threads);
+  }
+
+  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) override {
+    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
+    check(rows, count);
+    for (int64_t i = 0; i < count; ++i)
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols()) throw std::out_of_range("native stream: a symbol is outside the table.");
+    p_.learn(symbols, count);
+    run(nullptr, symbols, rows, count, y, threads);
+  }
+
+  void take(const int64_t* rows, int64_t count, T* to) const override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(T));
+  }
+
+  void put(const int64_t* rows, int64_t count, const T* from) override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(T));
+  }
+
+ private:
+  // A row may be named once: it cannot take two steps at a time.
+  void check(const int64_t* rows, int64_t count) {
+    if (!rows) return;
+    ++round_;
+    for (int64_t i = 0; i < count; ++i) {
+      if (rows[i] < 0 || rows[i] >= B_) throw std::out_of_range("native stream: a row is outside the stream.");
+      if (named_[rows[i]] == round_) throw std::out_of_range("native stream: a row is named twice.");
+      named_[rows[i]] = round_;
+    }
+  }
+
+  void run(const T* x, const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) {
+    if (count == 0) return;
+    const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
+    while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
+    parallel(int(pieces), pieces, [&](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i)
+        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
+          const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
+          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr, rows ? rows + at : nullptr, at,
+               some, y + at * output_width());
+        }
+    });
+  }
+
+  // `count` rows from the at-th on of those that were named.
+  void part(Workspace<T>& w, const T* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count, T* y) {
+    w.rows = count;
+    w.symbols = symbols;
+    const int64_t in = input_width(), out = output_width();
+    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(T));
+    if (side_by_side(rows, count)) {
+      p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
+    } else {
+      if (!w.gathered) w.gathered = zeros<T>(std::min(B_, most_rows) * row_);
+      take(rows, count, w.gathered.get());
+      p_.run(w, w.gathered.get());
+      put(rows, count, w.gathered.get());
+    }
+    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(T));
+  }
+
+  static bool side_by_side(const int64_t* rows, int64_t count) {
+    for (int64_t i = 1; i < count && rows; ++i)
+      if (rows[i] != rows[0] + i) return false;
+    return true;
+  }
+
+  const Steps<T>& p_;
+  int64_t B_, row_;
+  Buffer<T> states_;
+  std::vector<int64_t> named_;  // the last step that named a row
+  int64_t round_ = 0;
+  std::vector<Workspace<T>> workspaces_;
+};
+
+template <class T>
+std::unique_ptr<Stream<T>> Steps<T>::stream(int64_t B) {
+  return std::make_unique<StateRows<T>>(*this, B);
+}
 
 }  // namespace
 
 template <class T>
-Program<T>* program(int64_t B) {
-  return new Steps<T>(B);
+Program<T>* program() {
+  return new Steps<T>();
 }
 
 template NewProgram<float> program<float>;
