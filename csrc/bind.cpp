@@ -1,21 +1,174 @@
-// The binding: takes addresses and sizes from Python, releases the GIL, forwards to the chosen table.
+// The binding: takes tensors, sizes and addresses from Python, releases the GIL, forwards to the chosen table.
 //
-// Arrays arrive as integer addresses, because importing a Torch tensor costs 4 us and an address 0.1 us.
-// Shapes, dtypes and contiguity are checked where the addresses are taken: elman/kernels/native.
+// The structs of kernels.h arrive as dicts (fields.h). Where a function takes few arrays they arrive as integer addresses,
+// because importing a Torch tensor costs 4 us and an address 0.1 us.
+// Shapes, dtypes and contiguity are checked where the tensors come from: elman/kernels/native.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdlib>
 #include <string>
 
+#include "fields.h"
+#include "gated_layout.h"
 #include "kernels.h"
 
-namespace nb = nanobind;
-using namespace elman;
+namespace elman {
+
+template <class S, class F>
+void lengths_and_reset(S& s, F& f) {
+  f("lengths", s.lengths);
+  f("reset", s.reset);
+}
+
+template <class F>
+void fields(Dims& s, F& f) {
+  f("B", s.B), f("T", s.T), f("C", s.C);
+}
+
+template <class T, class F>
+void fields(ScanInputs<T>& s, F& f) {
+  f("n", s.n), f("a", s.a), f("b", s.b), f("h0", s.h0), lengths_and_reset(s, f);
+}
+
+template <class T, class F>
+void fields(ScanOutputs<T>& s, F& f) {
+  f("h", s.h), f("last", s.last);
+}
+
+template <class T, class F>
+void fields(ScanArriving<T>& s, F& f) {
+  f("h", s.h), f("gh", s.gh), f("glast", s.glast);
+}
+
+template <class T, class F>
+void fields(ScanGradients<T>& s, F& f) {
+  f("ga", s.ga), f("sum", s.sum), f("gb", s.gb), f("gh0", s.gh0);
+}
+
+template <class T, class F>
+void fields(SelectiveInputs<T>& s, F& f) {
+  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("delta", s.delta), f("A", s.A), f("B", s.B), f("C", s.C), f("h0", s.h0), lengths_and_reset(s, f);
+}
+
+template <class T, class F>
+void fields(SelectiveOutputs<T>& s, F& f) {
+  f("y", s.y), f("last", s.last), f("saved", s.saved);
+}
+
+template <class T, class F>
+void fields(SelectiveArriving<T>& s, F& f) {
+  f("saved", s.saved), f("gy", s.gy), f("glast", s.glast);
+}
+
+template <class T, class F>
+void fields(SelectiveGradients<T>& s, F& f) {
+  f("gx", s.gx), f("gdelta", s.gdelta), f("gA", s.gA), f("gB", s.gB), f("gC", s.gC), f("gh0", s.gh0);
+}
+
+template <class T, class F>
+void fields(ConvolutionInputs<T>& s, F& f) {
+  f("n", s.n), f("K", s.K), f("x", s.x), f("w", s.w), f("bias", s.bias), f("window", s.window), lengths_and_reset(s, f);
+}
+
+template <class T, class F>
+void fields(ConvolutionOutputs<T>& s, F& f) {
+  f("y", s.y), f("last", s.last);
+}
+
+template <class T, class F>
+void fields(ConvolutionArriving<T>& s, F& f) {
+  f("gy", s.gy), f("glast", s.glast);
+}
+
+template <class T, class F>
+void fields(ConvolutionGradients<T>& s, F& f) {
+  f("gx", s.gx), f("gwindow", s.gwindow), f("sums", s.sums);
+}
+
+template <class T, class F>
+void fields(GatedOptions<T>& s, F& f) {
+  f("peephole", s.peephole), f("P", s.P), f("gain", s.gain), f("gain_U", s.gain_U), f("gain_c", s.gain_c), f("bias_c", s.bias_c);
+}
+
+template <class T, class F>
+void fields(GatedWeights<T>& s, F& f) {
+  f("kind", s.kind), f("D", s.D), f("H", s.H), f("R", s.R), f("U", s.U), f("b", s.b), f("w", s.w), f("extra", s.extra), f("extra_size", s.extra_size), f("options", s.options);
+}
+
+template <class T, class F>
+void fields(GatedInputs<T>& s, F& f) {
+  f("weights", s.weights), f("B", s.B), f("T", s.T), f("every", s.every), f("x", s.x), f("h0", s.h0), f("c0", s.c0), lengths_and_reset(s, f);
+}
+
+template <class T, class F>
+void fields(GatedOutputs<T>& s, F& f) {
+  f("y", s.y), f("h", s.h), f("c", s.c), f("saved", s.saved), f("checkpoints", s.checkpoints);
+}
+
+template <class T, class F>
+void fields(GatedArriving<T>& s, F& f) {
+  f("y", s.y), f("saved", s.saved), f("checkpoints", s.checkpoints), f("gy", s.gy), f("gh", s.gh), f("gc", s.gc);
+}
+
+template <class T, class F>
+void fields(GatedGradients<T>& s, F& f) {
+  f("gx", s.gx), f("gU", s.gU), f("gb", s.gb), f("gw", s.gw), f("gextra", s.gextra), f("gh0", s.gh0), f("gc0", s.gc0), f("options", s.options);
+}
+
+template <class T, class F>
+void fields(HmmInputs<T>& s, F& f) {
+  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state), lengths_and_reset(s, f);
+}
+
+template <class T, class F>
+void fields(HmmOutputs<T>& s, F& f) {
+  f("log_c", s.log_c), f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("last", s.last);
+}
+
+template <class T, class F>
+void fields(HmmArriving<T>& s, F& f) {
+  f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("glog", s.glog), f("gp", s.gp), f("glast", s.glast);
+}
+
+template <class T, class F>
+void fields(HmmGradients<T>& s, F& f) {
+  f("gx", s.gx), f("gstart", s.gstart), f("ga", s.ga), f("gstate", s.gstate);
+}
+
+template <class T, class F>
+void fields(ViterbiOutputs<T>& s, F& f) {
+  f("path", s.path), f("score", s.score);
+}
+
+template <class T, class F>
+void fields(NormInputs<T>& s, F& f) {
+  f("M", s.M), f("N", s.N), f("x", s.x), f("gain", s.gain), f("bias", s.bias), f("eps", s.eps), f("centred", s.centred);
+}
+
+template <class T, class F>
+void fields(NormOutputs<T>& s, F& f) {
+  f("y", s.y), f("mean", s.mean), f("scale", s.scale);
+}
+
+template <class T, class F>
+void fields(NormArriving<T>& s, F& f) {
+  f("mean", s.mean), f("scale", s.scale), f("gy", s.gy);
+}
+
+template <class T, class F>
+void fields(NormGradients<T>& s, F& f) {
+  f("gx", s.gx), f("ggain", s.ggain), f("gbias", s.gbias);
+}
+
+}  // namespace elman
 
 namespace {
 
+using namespace elman;
 using Address = std::uintptr_t;
 
 template <class T>
@@ -23,195 +176,64 @@ T* at(Address a) {
   return reinterpret_cast<T*>(a);
 }
 
-template <class T>
-Rows<T> rows(Address a, int64_t row, int64_t time) {
-  return {at<const T>(a), row, time};
-}
-
-template <class T>
-GatedOptions<T> options(Address peephole, Address P, Address gain, Address gain_U, Address gain_c, Address bias_c) {
-  return {at<T>(peephole), at<T>(P), at<T>(gain), at<T>(gain_U), at<T>(gain_c), at<T>(bias_c)};
-}
-
 // A length past the end would be read and written past the end.
-const int64_t* checked(Address lengths, int64_t B, int64_t N) {
-  const int64_t* p = at<const int64_t>(lengths);
+void check_lengths(const int64_t* lengths, int64_t B, int64_t T) {
   for (int64_t i = 0; i < B; ++i)
-    if (p[i] < 0 || p[i] > N)
-      throw nb::value_error(("native kernel: lengths[" + std::to_string(i) + "] is " + std::to_string(p[i]) +
-                             ", but must be in [0, " + std::to_string(N) + "], the number of time steps.").c_str());
-  return p;
+    if (lengths[i] < 0 || lengths[i] > T)
+      throw nb::value_error(("native kernel: lengths[" + std::to_string(i) + "] is " + std::to_string(lengths[i]) +
+                             ", but must be in [0, " + std::to_string(T) + "], the number of time steps.").c_str());
 }
+template <class T> void check(const ScanInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class T> void check(const SelectiveInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class T> void check(const ConvolutionInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class T> void check(const GatedInputs<T>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class T> void check(const HmmInputs<T>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class T> void check(const NormInputs<T>&) {}
 
-// The same names and argument order as in kernels.h, with the dtype as a suffix.
 template <class F>
 void def(nb::module_& m, const std::string& name, F f) {
   m.def(name.c_str(), f, nb::call_guard<nb::gil_scoped_release>());
 }
 
-template <class T>
-void bind_scan(nb::module_& m, const std::string& suffix, LinearScan<T>* Table<T>::*scan,
-               LinearScanBack<T>* Table<T>::*back) {
-  def(m, "linear_scan" + suffix,
-      [scan](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address b, int64_t b_row,
-             int64_t b_time, Address h0, Address lengths, Address reset, Address h, Address last, int threads) {
-        (kernels().of<T>().*scan)({B, N, C}, rows<T>(a, a_row, a_time), rows<T>(b, b_row, b_time), at<T>(h0),
-                                  checked(lengths, B, N), at<bool>(reset), at<T>(h), at<T>(last), threads);
-      });
-  def(m, "linear_scan_back" + suffix,
-      [back](int64_t B, int64_t N, int64_t C, Address a, int64_t a_row, int64_t a_time, Address h0, Address lengths,
-             Address reset, Address h, Address gh, int64_t gh_row, int64_t gh_time, Address glast,
-             Address ga, Address sum, Address gb, Address gh0, int threads) {
-        (kernels().of<T>().*back)({B, N, C}, rows<T>(a, a_row, a_time), at<T>(h0), checked(lengths, B, N),
-                                  at<bool>(reset), at<T>(h), rows<T>(gh, gh_row, gh_time), at<T>(glast), at<T>(ga),
-                                  at<double>(sum), at<T>(gb), at<T>(gh0), threads);
-      });
+// A kernel on structs: its arguments are dicts of their fields, then the number of threads.
+template <class T, class Inputs, class Outputs>
+void def_kernel(nb::module_& m, const std::string& name, void (*Table<T>::*kernel)(const Inputs&, const Outputs&, int)) {
+  m.def(name.c_str(), [kernel](nb::dict inputs, nb::dict outputs, int threads) {
+    const Inputs in = from_dict<Inputs>(inputs);
+    const Outputs out = from_dict<Outputs>(outputs);
+    check(in);
+    const nb::gil_scoped_release release;
+    (kernels().of<T>().*kernel)(in, out, threads);
+  });
+}
+template <class T, class Inputs, class Arriving, class Gradients>
+void def_kernel(nb::module_& m, const std::string& name,
+                void (*Table<T>::*kernel)(const Inputs&, const Arriving&, const Gradients&, int)) {
+  m.def(name.c_str(), [kernel](nb::dict inputs, nb::dict arriving, nb::dict gradients, int threads) {
+    const Inputs in = from_dict<Inputs>(inputs);
+    const Arriving from = from_dict<Arriving>(arriving);
+    const Gradients to = from_dict<Gradients>(gradients);
+    check(in);
+    const nb::gil_scoped_release release;
+    (kernels().of<T>().*kernel)(in, from, to, threads);
+  });
 }
 
-template <class T>
-void bind_selective(nb::module_& m, const std::string& suffix) {
-  def(m, "selective_scan" + suffix,
-      [](int64_t B, int64_t N, int64_t C, int64_t states, int64_t every, Address x, int64_t x_row, int64_t x_time,
-         Address delta, int64_t delta_row, int64_t delta_time, Address A, Address in, int64_t in_row, int64_t in_time,
-         Address out, int64_t out_row, int64_t out_time, Address h0, Address lengths, Address reset, Address y,
-         Address last, Address saved, int threads) {
-        kernels().of<T>().selective_scan(
-            {{B, N, C}, states, every, rows<T>(x, x_row, x_time), rows<T>(delta, delta_row, delta_time), at<T>(A),
-             rows<T>(in, in_row, in_time), rows<T>(out, out_row, out_time), at<T>(h0), checked(lengths, B, N),
-             at<bool>(reset)},
-            at<T>(y), at<T>(last), at<T>(saved), threads);
-      });
-  def(m, "selective_scan_back" + suffix,
-      [](int64_t B, int64_t N, int64_t C, int64_t states, int64_t every, Address x, int64_t x_row, int64_t x_time,
-         Address delta, int64_t delta_row, int64_t delta_time, Address A, Address in, int64_t in_row, int64_t in_time,
-         Address out, int64_t out_row, int64_t out_time, Address h0, Address lengths, Address reset, Address saved,
-         Address gy, int64_t gy_row, int64_t gy_time, Address glast, Address gx, Address gdelta, Address gA, Address gB,
-         Address gC, Address gh0, int threads) {
-        kernels().of<T>().selective_scan_back(
-            {{B, N, C}, states, every, rows<T>(x, x_row, x_time), rows<T>(delta, delta_row, delta_time), at<T>(A),
-             rows<T>(in, in_row, in_time), rows<T>(out, out_row, out_time), at<T>(h0), checked(lengths, B, N),
-             at<bool>(reset)},
-            at<T>(saved), rows<T>(gy, gy_row, gy_time), at<T>(glast), at<T>(gx), at<T>(gdelta), at<double>(gA), at<T>(gB),
-            at<T>(gC), at<T>(gh0), threads);
-      });
-}
+template <class T, int axes>
+using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
+using RowNumbers = std::optional<Array<const int64_t, 1>>;
 
 template <class T>
-void bind_convolution(nb::module_& m, const std::string& suffix) {
-  def(m, "convolution" + suffix,
-      [](int64_t B, int64_t N, int64_t C, int64_t K, Address x, int64_t x_row, int64_t x_time, Address w, Address bias,
-         Address window, Address lengths, Address reset, Address y, Address last, int threads) {
-        kernels().of<T>().convolution({{B, N, C}, K, rows<T>(x, x_row, x_time), at<T>(w), at<T>(bias), at<T>(window),
-                                       checked(lengths, B, N), at<bool>(reset)},
-                                      at<T>(y), at<T>(last), threads);
-      });
-  def(m, "convolution_back" + suffix,
-      [](int64_t B, int64_t N, int64_t C, int64_t K, Address x, int64_t x_row, int64_t x_time, Address w, Address bias,
-         Address window, Address lengths, Address reset, Address gy, int64_t gy_row, int64_t gy_time, Address glast,
-         Address gx, Address gwindow, Address sums, int threads) {
-        kernels().of<T>().convolution_back({{B, N, C}, K, rows<T>(x, x_row, x_time), at<T>(w), at<T>(bias),
-                                            at<T>(window), checked(lengths, B, N), at<bool>(reset)},
-                                           rows<T>(gy, gy_row, gy_time), at<T>(glast), at<T>(gx), at<T>(gwindow),
-                                           at<double>(sums), threads);
-      });
-}
-
-template <class T>
-void bind(nb::module_& m, const std::string& suffix) {
-  const auto def = [&](const char* name, auto f) { ::def(m, name + suffix, f); };
-
-  def("linear", [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
-    kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
-  });
-
-  def("gated", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, int64_t R, Address x, int64_t x_row, int64_t x_time, Address U,
-                  Address b, Address w, Address extra, int64_t extra_size, Address peephole, Address P, Address gain,
-                  Address gain_U, Address gain_c, Address bias_c, Address h0, Address c0, Address lengths, Address reset, Address y,
-                  Address h, Address c, Address saved, int64_t saved_row, int64_t every, Address kept, int threads) {
-    kernels().of<T>().gated(kind,
-                            {B, N, D, H, R, rows<T>(x, x_row, x_time), at<T>(U), at<T>(b), at<T>(w), at<T>(extra),
-                             extra_size, options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), at<T>(h0), at<T>(c0),
-                             checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(h), at<T>(c), at<T>(saved), saved_row, every,
-                             at<T>(kept)},
-                            threads);
-  });
-
-  def("gated_back", [](int kind, int64_t B, int64_t N, int64_t D, int64_t H, int64_t R, Address x, int64_t x_row, int64_t x_time,
-                       Address U, Address b, Address w, Address extra, int64_t extra_size, Address peephole, Address P, Address gain,
-                       Address gain_U, Address gain_c, Address bias_c, Address h0, Address c0, Address lengths,
-                       Address reset, Address y, Address saved, int64_t saved_row, int64_t every, Address kept, Address gy,
-                       int64_t gy_row, int64_t gy_time, Address gh,
-                       Address gc, Address gx, Address gU, Address gb, Address gw, Address gextra, Address gh0,
-                       Address gc0, Address gpeephole, Address gP, Address ggain, Address ggain_U, Address ggain_c,
-                       Address gbias_c, int threads) {
-    kernels().of<T>().gated_back(kind,
-                                 {B, N, D, H, R, rows<T>(x, x_row, x_time), at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size,
-                                  options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), at<T>(h0), at<T>(c0),
-                                  checked(lengths, B, N), at<bool>(reset), at<T>(y), at<T>(saved), saved_row, every, at<T>(kept),
-                                  rows<T>(gy, gy_row, gy_time), at<T>(gh), at<T>(gc), at<T>(gx), at<T>(gU), at<T>(gb),
-                                  at<T>(gw), at<T>(gextra), at<T>(gh0), at<T>(gc0),
-                                  options<T>(gpeephole, gP, ggain, ggain_U, ggain_c, gbias_c)},
-                                 threads);
-  });
-
-  const auto elementwise = [&](const char* name, auto kernel) {
-    def(name, [kernel](int64_t n, Address x, Address y, int threads) {
-      (kernels().of<T>().*kernel)(n, at<T>(x), at<T>(y), threads);
-    });
-  };
-  elementwise("sigmoid", &Table<T>::sigmoid);
-  elementwise("tanh", &Table<T>::tanh);
-  elementwise("softplus", &Table<T>::softplus);
-  elementwise("silu", &Table<T>::silu);
-  elementwise("log", &Table<T>::log);
-
-  def("hmm_filter", [](int64_t B, int64_t N, int64_t K, Address x, Address start, Address transition, Address state,
-                       Address lengths, Address reset, Address log_c, Address p, Address shift, Address scale, Address last,
-                       int threads) {
-    kernels().of<T>().hmm_filter(B, N, K, at<T>(x), at<T>(start), at<T>(transition), at<T>(state), checked(lengths, B, N),
-                                 at<bool>(reset), at<T>(log_c), at<T>(p), at<T>(shift), at<T>(scale), at<T>(last), threads);
-  });
-
-  def("hmm_filter_back", [](int64_t B, int64_t N, int64_t K, Address x, Address transition, Address p, Address shift,
-                            Address scale, Address lengths, Address reset, Address glog, Address gp, Address glast,
-                            Address gx, Address gstart, Address ga, Address gstate, int threads) {
-    kernels().of<T>().hmm_filter_back(B, N, K, at<T>(x), at<T>(transition), at<T>(p), at<T>(shift), at<T>(scale),
-                                      checked(lengths, B, N), at<bool>(reset), at<T>(glog), at<T>(gp), at<T>(glast),
-                                      at<T>(gx), at<T>(gstart), at<T>(ga), at<T>(gstate), threads);
-  });
-
-  def("viterbi", [](int64_t B, int64_t N, int64_t K, Address x, Address start, Address transition, Address lengths,
-                    Address reset, Address path, Address score, int threads) {
-    kernels().of<T>().viterbi(B, N, K, at<T>(x), at<T>(start), at<T>(transition), checked(lengths, B, N), at<bool>(reset),
-                              at<int64_t>(path), at<T>(score), threads);
-  });
-
-  def("norm", [](int64_t M, int64_t N, Address x, Address gain, Address bias, double eps, bool centred, Address y,
-                 Address mean, Address scale, int threads) {
-    kernels().of<T>().norm(M, N, at<T>(x), at<T>(gain), at<T>(bias), T(eps), centred, at<T>(y), at<T>(mean), at<T>(scale),
-                           threads);
-  });
-
-  def("norm_back", [](int64_t M, int64_t N, Address x, Address gain, Address mean, Address scale, Address gy, bool centred,
-                      Address gx, Address ggain, Address gbias, int threads) {
-    kernels().of<T>().norm_back(M, N, at<T>(x), at<T>(gain), at<T>(mean), at<T>(scale), at<T>(gy), centred, at<T>(gx),
-                                at<T>(ggain), at<T>(gbias), threads);
-  });
-
+void bind_stream(nb::module_& m, const std::string& suffix) {
   using P = Program<T>;
+  using S = Stream<T>;
   nb::class_<P>(m, ("Program" + suffix).c_str())
       .def("slot", &P::slot)
-      .def("width", &P::width)
+      .def("state", &P::state)
       .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<T>(values)); })
-      .def("write", [](P& p, int slot, Address from) { p.write(slot, at<T>(from)); })
-      .def("read", [](P& p, int slot, Address to) { p.read(slot, at<T>(to)); })
+      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
       .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
-      .def("gated", [](P& p, int kind, int gates, int x, Address U, Address b, Address w, Address extra,
-                       int64_t extra_size, Address peephole, Address P, Address gain, Address gain_U, Address gain_c,
-                       Address bias_c, int h, int c) {
-        p.gated(kind, gates, x, at<T>(U), at<T>(b), at<T>(w), at<T>(extra), extra_size,
-                options<const T>(peephole, P, gain, gain_U, gain_c, bias_c), h, c);
-      })
+      .def("gated", [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<T>>(weights), x, h, c); })
       .def("scan", &P::scan)
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
         return p.selective(x, delta, N, at<T>(A), B, C, h);
@@ -222,26 +244,92 @@ void bind(nb::module_& m, const std::string& suffix) {
       .def("map", &P::map)
       .def("combine", &P::combine)
       .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
-        return p.norm(centred, x, at<T>(gain), at<T>(bias), T(eps));
+        return p.norm(centred, x, at<T>(gain), at<T>(bias), eps);
       })
       .def("copy", &P::copy)
-      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
-      .def("step_symbols", [](P& p, int in, nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> symbols,
-                              int out, nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
-        if (int64_t(symbols.shape(0)) != p.rows() || int64_t(y.shape(0)) != p.rows() || int64_t(y.shape(1)) != p.width(out))
-          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+      .def("finish", &P::finish)
+      .def("stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>())
+      .def("state_begin", &P::state_begin);
+  m.def(("program" + suffix).c_str(), [] { return kernels().of<T>().program(); }, nb::rv_policy::take_ownership);
+
+  // How many rows are named, if the shapes fit.
+  const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<T, 2>& y) {
+    const int64_t count = rows ? int64_t(rows->shape(0)) : s.rows();
+    if (given != count || expected < 0 || int64_t(y.shape(0)) != count || int64_t(y.shape(1)) != s.output_width())
+      throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+    return count;
+  };
+  nb::class_<S>(m, ("Stream" + suffix).c_str())
+      .def_prop_ro("state_row", &S::state_row)
+      .def("step", [checked](S& s, Array<const T, 2> x, RowNumbers rows, Array<T, 2> y, int threads) {
+        const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
         const nb::gil_scoped_release release;
-        p.run_symbols(in, symbols.data(), out, y.data());
-      })
-      .def("step", [](P& p, int in, nb::ndarray<const T, nb::ndim<2>, nb::c_contig, nb::device::cpu> x, int out,
-                      nb::ndarray<T, nb::ndim<2>, nb::c_contig, nb::device::cpu> y) {
-        if (int64_t(x.shape(0)) != p.rows() || int64_t(x.shape(1)) != p.width(in) || int64_t(y.shape(0)) != p.rows() ||
-            int64_t(y.shape(1)) != p.width(out))
-          throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
+        s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("step_symbols", [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<T, 2> y, int threads) {
+        const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
         const nb::gil_scoped_release release;
-        p.run(in, x.data(), out, y.data());
-      });
-  m.def(("program" + suffix).c_str(), [](int64_t B) { return kernels().of<T>().program(B); }, nb::rv_policy::take_ownership);
+        s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<T>(to)); })
+      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<T>(from)); });
+}
+
+template <class T>
+void bind(nb::module_& m, const std::string& suffix, const std::string& complex_suffix) {
+  using Kernels = Table<T>;
+  def_kernel(m, "linear_scan" + suffix, &Kernels::linear_scan);
+  def_kernel(m, "linear_scan_back" + suffix, &Kernels::linear_scan_back);
+  def_kernel(m, "linear_scan" + complex_suffix, &Kernels::complex_scan);
+  def_kernel(m, "linear_scan_back" + complex_suffix, &Kernels::complex_scan_back);
+  def_kernel(m, "selective_scan" + suffix, &Kernels::selective_scan);
+  def_kernel(m, "selective_scan_back" + suffix, &Kernels::selective_scan_back);
+  def_kernel(m, "convolution" + suffix, &Kernels::convolution);
+  def_kernel(m, "convolution_back" + suffix, &Kernels::convolution_back);
+  def_kernel(m, "gated" + suffix, &Kernels::gated);
+  def_kernel(m, "gated_back" + suffix, &Kernels::gated_back);
+  def_kernel(m, "hmm_filter" + suffix, &Kernels::hmm_filter);
+  def_kernel(m, "hmm_filter_back" + suffix, &Kernels::hmm_filter_back);
+  def_kernel(m, "viterbi" + suffix, &Kernels::viterbi);
+  def_kernel(m, "norm" + suffix, &Kernels::norm);
+  def_kernel(m, "norm_back" + suffix, &Kernels::norm_back);
+
+  def(m, "linear" + suffix, [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
+    kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
+  });
+  const auto elementwise = [&](const char* name, Elementwise<T>* Kernels::*kernel) {
+    def(m, name + suffix, [kernel](int64_t n, Address x, Address y, int threads) {
+      (kernels().of<T>().*kernel)(n, at<T>(x), at<T>(y), threads);
+    });
+  };
+  elementwise("sigmoid", &Kernels::sigmoid);
+  elementwise("tanh", &Kernels::tanh);
+  elementwise("softplus", &Kernels::softplus);
+  elementwise("silu", &Kernels::silu);
+  elementwise("log", &Kernels::log);
+
+  bind_stream<T>(m, suffix);
+}
+
+// What a caller must know of the gated loops, from where they are defined: nobody writes it twice.
+void bind_gated_facts(nb::module_& m) {
+  nb::dict kinds;
+  for (int i = 0; i < kernels().gated_kind_count; ++i) {
+    const GatedKind& kind = kernels().gated_kinds[i];
+    nb::dict facts;
+    facts["number"] = kind.number;
+    facts["gates"] = kind.gates;
+    facts["saves"] = kind.saves;
+    facts["states"] = kind.states;
+    facts["matrix"] = kind.matrix;
+    kinds[kind.name] = facts;
+  }
+  m.attr("GATED_KINDS") = kinds;
+  m.def("gated_layout", [](int kind, int64_t H, int64_t R, bool gain, bool gain_U, bool gain_c, int64_t itemsize) {
+    if (kind < 0 || kind >= kernels().gated_kind_count) throw nb::value_error("native kernel: there is no such kind of gated cell.");
+    const GatedLayout layout(kernels().gated_kinds[kind], H, R, gain, gain_U, gain_c, itemsize);
+    return std::pair(layout.saved_row, layout.state_row);
+  }, "Numbers that a gated loop saves of a row and step, and numbers of a row's state at a checkpoint.");
 }
 
 }  // namespace
@@ -262,19 +350,13 @@ NB_MODULE(_native, m) {
     return false;
 #endif
   }, "Whether the module was built with OpenMP.");
+  bind_gated_facts(m);
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
-  bind_scan<float>(m, "_f32", &Table<float>::linear_scan, &Table<float>::linear_scan_back);
-  bind_scan<double>(m, "_f64", &Table<double>::linear_scan, &Table<double>::linear_scan_back);
-  bind_scan<float>(m, "_c64", &Table<float>::complex_scan, &Table<float>::complex_scan_back);
-  bind_scan<double>(m, "_c128", &Table<double>::complex_scan, &Table<double>::complex_scan_back);
-  bind_selective<float>(m, "_f32");
-  bind_selective<double>(m, "_f64");
-  bind_convolution<float>(m, "_f32");
-  bind_convolution<double>(m, "_f64");
-  bind<float>(m, "_f32");
-  bind<double>(m, "_f64");
-  def(m, "reverse", [](int64_t B, int64_t N, int64_t bytes, Address x, Address lengths, Address y, int threads) {
-    kernels().reverse(B, N, bytes, at<const char>(x), checked(lengths, B, N), at<char>(y), threads);
+  bind<float>(m, "_f32", "_c64");
+  bind<double>(m, "_f64", "_c128");
+  def(m, "reverse", [](int64_t B, int64_t T, int64_t bytes, Address x, Address lengths, Address y, int threads) {
+    check_lengths(at<const int64_t>(lengths), B, T);
+    kernels().reverse(B, T, bytes, at<const char>(x), at<const int64_t>(lengths), at<char>(y), threads);
   });
   def(m, "philox", [](int64_t B, int64_t n, int64_t first, Address draws, Address words, int threads) {
     kernels().philox(B, n, first, at<const int64_t>(draws), at<int64_t>(words), threads);

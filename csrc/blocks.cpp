@@ -55,7 +55,7 @@ template <int C, int G, class T>
 void run_blocks(const T* packed, int64_t j, int64_t first, int64_t end, const T* x, int64_t ldx, int64_t K,
                 const Start<T>* start, T* out, int64_t ldo) {
   constexpr int L = lanes<T>;
-  constexpr int R = C <= many<G> ? tall<G> : 2;
+  constexpr int R = C <= panels_for_more_rows<G> ? tile_rows<G> : 2;
   const int64_t rows = end - first, pieces = (rows + R - 1) / R;
   const int64_t some = std::max<int64_t>(16384 / (C * G * vector_bytes), 16);
   const int64_t depth = pieces <= 1 || K <= some + some / 2 ? K : some;
@@ -70,18 +70,18 @@ void run_blocks(const T* packed, int64_t j, int64_t first, int64_t end, const T*
 }
 
 template <class T>
-void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* six) {
+void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* packed_g) {
   for (int64_t i = 0; i < rows; ++i, g += ldg)
-    row_tiles<6>(first, end, [&](auto R, int64_t m) { std::memcpy(six + (m - first) * rows + i * R, g + m, R * sizeof(T)); });
+    row_tiles<6>(first, end, [&](auto R, int64_t m) { std::memcpy(packed_g + (m - first) * rows + i * R, g + m, R * sizeof(T)); });
 }
 
 template <class T>
-void add_outer(int64_t rows, const T* six, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
+void add_outer(int64_t rows, const T* packed_g, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
                int64_t ldo) {
   constexpr int P = 2 * lanes<T>;
   for (int64_t j = 0; j < panels; ++j)
     row_tiles<6>(first, end, [&](auto R, int64_t m) {
-      outer_tile<R, T>(rows, six + (m - first) * rows, x + j * capacity * P, out + m * ldo + j * P, ldo);
+      outer_tile<R, T>(rows, packed_g + (m - first) * rows, x + j * capacity * P, out + m * ldo + j * P, ldo);
     });
 }
 

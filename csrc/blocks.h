@@ -7,13 +7,13 @@
 
 namespace elman::ELMAN_NS {
 
-// How many panels are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
-template <int G> constexpr int few_one = G == 1 ? 8 : 4;
-template <int G> constexpr int few_two = G == 1 ? 4 : 2;
-template <int G> constexpr int many = G == 1 ? 2 : 1;
-template <int G> constexpr int tall = G == 3 ? 4 : 6;
+// How panels_for_more_rows panels are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
+template <int G> constexpr int panels_for_one_row = G == 1 ? 8 : 4;
+template <int G> constexpr int panels_for_two_rows = G == 1 ? 4 : 2;
+template <int G> constexpr int panels_for_more_rows = G == 1 ? 2 : 1;
+template <int G> constexpr int tile_rows = G == 3 ? 4 : 6;
 
-// The gates of a block of units lie in panels of this many. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full speed of
+// The gates of a block of units lie in panels of this panels_for_more_rows. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full speed of
 // the multiply-adds; of 4 vectors only 3 rows would fit into the registers.)
 template <int G> constexpr int panel = G == 4 ? 2 : G;
 
@@ -55,9 +55,9 @@ ELMAN_INLINE int64_t each_blocks(int64_t left, int64_t right, const F& f) {
 
 template <int G, class F>
 ELMAN_INLINE int64_t each_blocks_for(int64_t rows, int64_t left, int64_t right, const F& f) {
-  if (rows == 1) return each_blocks<few_one<G>>(left, right, f);
-  if (rows == 2) return each_blocks<few_two<G>>(left, right, f);
-  return each_blocks<many<G>>(left, right, f);
+  if (rows == 1) return each_blocks<panels_for_one_row<G>>(left, right, f);
+  if (rows == 2) return each_blocks<panels_for_two_rows<G>>(left, right, f);
+  return each_blocks<panels_for_more_rows<G>>(left, right, f);
 }
 
 // The same for all panels [left, right) and rows [0, rows) of x: out (rows, panels * G * lanes).
@@ -70,12 +70,12 @@ void run_panels(const T* packed, int64_t left, int64_t right, int64_t rows, cons
 }
 
 // out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, 2 * lanes * panels): what
-// rows add to the gradient of a matrix. x is [panel][capacity][2][lanes]; six is what pack_outer makes of g, the columns of
-// six m at a time.
+// rows add to the gradient of a matrix. x is [panel][capacity][2][lanes]; packed_g is what pack_outer makes of g,
+// six of its columns at a time.
 template <class T>
-void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* six);
+void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* packed_g);
 template <class T>
-void add_outer(int64_t rows, const T* six, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
+void add_outer(int64_t rows, const T* packed_g, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
                int64_t ldo);
 
 }  // namespace elman::ELMAN_NS

@@ -108,19 +108,19 @@ struct Channels {
 }  // namespace
 
 template <class T>
-void convolution(const ConvolutionInputs<T>& in, T* y, T* last, int threads) {
+void convolution(const ConvolutionInputs<T>& in, const ConvolutionOutputs<T>& out, int threads) {
   Blocks(in.n, threads).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
-    Channels<T>(in, row, first, C).forward(y, last);
+    Channels<T>(in, row, first, C).forward(out.y, out.last);
   });
 }
 
 template <class T>
-void convolution_back(const ConvolutionInputs<T>& in, Rows<T> gy, const T* glast, T* gx, T* gwindow, double* sums,
+void convolution_back(const ConvolutionInputs<T>& in, const ConvolutionArriving<T>& arriving, const ConvolutionGradients<T>& to,
                       int threads) {
   Blocks(in.n, threads, widest).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
     Channels<T> block(in, row, first, C);
-    block.inputs(gy, glast, gx, gwindow);
-    block.weights(gy, sums + row * (in.K + 1) * in.n.C + first);
+    block.inputs(arriving.gy, arriving.glast, to.gx, to.gwindow);
+    block.weights(arriving.gy, to.sums + row * (in.K + 1) * in.n.C + first);
   });
 }
 

@@ -4,29 +4,36 @@
 // `first` gates are summed over h', then `second` gates over q; a cell of one product has second = 0.
 // D is the gradient of h; g[i] that of the sum of gate i; `direct` is what of D reaches h' without a product.
 // Gate i's sum starts from u, so that g[i] is also the gradient of u, but where shared_last says that the last sum starts
-// from a bias and u comes in later: then `apart` is the last gradient of u.
+// from a bias and u comes in later: then `gu_last` is the last gradient of u.
 #pragma once
 
+#include <stdexcept>
+#include <string>
+
+#include "gated_layout.h"
 #include "math.h"
 #include "simd.h"
 
 namespace elman::ELMAN_NS {
+
+// The function that makes a cell's candidate.
+enum class Phi { tanh, relu, logistic };
 
 template <class T>
 struct Forward {
   const T* u;        // gate i of this block is at u + i * lanes
   Vec<T> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
   Vec<T> h, c;       // the state before; c becomes the state after
-  Vec<T> z;          // kept from the first product to the second
-  bool relu;         // which phi
+  Vec<T> z;          // a gate that waits for the second product
+  Phi phi;           // which function makes the candidate
   bool normed;       // LSTM: c is normalised on its way to h, which the caller does
   const T* peephole; // LSTM: weight i is at peephole + i * stride; null without
-  T* save;           // value i goes to save + i * stride; null in inference
+  T* save;           // value i goes to save + i * stride; null where nothing is saved
   int64_t stride;
 
   ELMAN_INLINE Vec<T> input(int i) const { return load<Vec<T>>(u + i * lanes<T>); }
-  ELMAN_INLINE Vec<T> hole(int i) const { return load<Vec<T>>(peephole + i * stride); }
-  ELMAN_INLINE void keep(int i, Vec<T> v) const {
+  ELMAN_INLINE Vec<T> peep(int i) const { return load<Vec<T>>(peephole + i * stride); }
+  ELMAN_INLINE void leave(int i, Vec<T> v) const {
     if (save) store(save + i * stride, v);
   }
 };
@@ -35,16 +42,17 @@ template <class T>
 struct Backward {
   const T* save;
   int64_t stride;
-  bool relu, normed;
+  Phi phi;
+  bool normed;
   const T* peephole;
   Vec<T> extra;
   Vec<T> h, y, c;          // the state before, the output, LSTM's cell before
   Vec<T> D, dc;            // gradients of h and of LSTM's c; dc becomes that of c'
-  Vec<T> tanh_c, through;  // LSTM's
-  Vec<T> g[4], direct, apart, q;
+  Vec<T> tanh_c, dc_by_h;  // LSTM's: tanh of c, and what of the gradient of c comes from h
+  Vec<T> g[4], direct, gu_last, q;
 
-  ELMAN_INLINE Vec<T> hole(int i) const { return load<Vec<T>>(peephole + i * stride); }
-  ELMAN_INLINE Vec<T> kept(int i) const { return load<Vec<T>>(save + i * stride); }
+  ELMAN_INLINE Vec<T> peep(int i) const { return load<Vec<T>>(peephole + i * stride); }
+  ELMAN_INLINE Vec<T> saved(int i) const { return load<Vec<T>>(save + i * stride); }
 };
 
 template <class T>
@@ -52,17 +60,17 @@ ELMAN_INLINE Vec<T> slope_of_logistic(Vec<T> s) {
   return s * (T(1) - s);
 }
 
-// phi is tanh or relu. Which one is a branch that is always predicted, not one more copy of the loop to compile.
+// Which one is a branch that is always predicted, not one more copy of the loop to compile.
 template <class T>
-ELMAN_INLINE Vec<T> phi(bool relu, Vec<T> x) {
-  if (relu) return x < T(0) ? Vec<T>{} : x;  // NaN stays
+ELMAN_INLINE Vec<T> tanh_or_relu(Phi phi, Vec<T> x) {
+  if (phi == Phi::relu) return x < T(0) ? Vec<T>{} : x;  // NaN stays
   return hyperbolic_tangent<T>(x);
 }
 
 // The gradient g of phi as that of its argument, by its value y.
 template <class T>
-ELMAN_INLINE Vec<T> phi_back(bool relu, Vec<T> y, Vec<T> g) {
-  if (relu) return y <= T(0) ? Vec<T>{} : g;
+ELMAN_INLINE Vec<T> tanh_or_relu_back(Phi phi, Vec<T> y, Vec<T> g) {
+  if (phi == Phi::relu) return y <= T(0) ? Vec<T>{} : g;
   return g * (T(1) - y * y);
 }
 
@@ -72,11 +80,11 @@ struct ElmanCell {
   static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    return phi<T>(f.relu, a[0]);
+    return tanh_or_relu<T>(f.phi, a[0]);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = phi_back<T>(b.relu, b.y, b.D);
+    b.g[0] = tanh_or_relu_back<T>(b.phi, b.y, b.D);
     b.direct = Vec<T>{};
   }
 };
@@ -87,11 +95,11 @@ struct IndRnnCell {
   static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>*, Forward<T>& f) {
-    return phi<T>(f.relu, fma(f.extra, f.h, f.input(0)));
+    return tanh_or_relu<T>(f.phi, fma(f.extra, f.h, f.input(0)));
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = phi_back<T>(b.relu, b.y, b.D);
+    b.g[0] = tanh_or_relu_back<T>(b.phi, b.y, b.D);
     b.direct = b.extra * b.g[0];
   }
 };
@@ -102,13 +110,13 @@ struct RateCell {
   static constexpr bool has_c = false, shared_last = false;
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> rate = phi<T>(f.relu, a[0]);
-    f.keep(0, rate);
+    const Vec<T> rate = tanh_or_relu<T>(f.phi, a[0]);
+    f.leave(0, rate);
     return fma(f.extra, rate, (T(1) - f.extra) * f.h);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = phi_back<T>(b.relu, b.kept(0), b.extra * b.D);
+    b.g[0] = tanh_or_relu_back<T>(b.phi, b.saved(0), b.extra * b.D);
     b.direct = (T(1) - b.extra) * b.D;
   }
 };
@@ -121,26 +129,26 @@ struct GruCell {
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> r = logistic<T>(a[0]), z = logistic<T>(a[1]);
     const Vec<T> n = hyperbolic_tangent<T>(fma(r, a[2], f.input(2)));
-    f.keep(0, r);
-    f.keep(1, z);
-    f.keep(2, n);
-    f.keep(3, a[2]);
+    f.leave(0, r);
+    f.leave(1, z);
+    f.leave(2, n);
+    f.leave(3, a[2]);
     return fma(z, f.h, (T(1) - z) * n);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2), m = b.kept(3);
+    const Vec<T> r = b.saved(0), z = b.saved(1), n = b.saved(2), m = b.saved(3);
     const Vec<T> dn = b.D * (T(1) - z) * (T(1) - n * n);
     b.g[0] = dn * m * slope_of_logistic<T>(r);
     b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
     b.g[2] = dn * r;
-    b.apart = dn;
+    b.gu_last = dn;
     b.direct = b.D * z;
   }
 };
 
 // i, f, o = s(u + W h'), g = tanh(u_g + W_g h'), c = f * c' + i * g, h = o * tanh(c); order i, f, g, o.
-// Coupled: f = 1 - i, and the order is i, g, o. `relu` stands for a logistic g. With peepholes i and f add p * c', o adds p * c.
+// Coupled: f = 1 - i, and the order is i, g, o. phi makes g: tanh, or the logistic function. With peepholes i and f add p * c', o adds p * c.
 template <bool coupled>
 struct LstmCell {
   static constexpr int gates = coupled ? 3 : 4, first = gates, second = 0, saves = gates + 1;
@@ -149,37 +157,37 @@ struct LstmCell {
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& b) {
     const bool sees = b.peephole;
-    const Vec<T> i = logistic<T>(sees ? fma(b.hole(0), b.c, a[0]) : a[0]);
-    const Vec<T> f = coupled ? T(1) - i : logistic<T>(sees ? fma(b.hole(1), b.c, a[at_f]) : a[at_f]);
-    const Vec<T> g = b.relu ? logistic<T>(a[at_g]) : hyperbolic_tangent<T>(a[at_g]);
+    const Vec<T> i = logistic<T>(sees ? fma(b.peep(0), b.c, a[0]) : a[0]);
+    const Vec<T> f = coupled ? T(1) - i : logistic<T>(sees ? fma(b.peep(1), b.c, a[at_f]) : a[at_f]);
+    const Vec<T> g = b.phi == Phi::logistic ? logistic<T>(a[at_g]) : hyperbolic_tangent<T>(a[at_g]);
     b.c = fma(f, b.c, i * g);
-    const Vec<T> o = logistic<T>(sees ? fma(b.hole(gates - 2), b.c, a[at_o]) : a[at_o]);
-    b.keep(0, i);
-    if (!coupled) b.keep(at_f, f);
-    b.keep(at_g, g);
-    b.keep(at_o, o);
-    b.keep(gates, b.c);
+    const Vec<T> o = logistic<T>(sees ? fma(b.peep(gates - 2), b.c, a[at_o]) : a[at_o]);
+    b.leave(0, i);
+    if (!coupled) b.leave(at_f, f);
+    b.leave(at_g, g);
+    b.leave(at_o, o);
+    b.leave(gates, b.c);
     return b.normed ? o : o * hyperbolic_tangent<T>(b.c);  // normed: the caller goes on from o and c
   }
-  // b.tanh_c and, of the gradient of c, what comes through it (b.through) are given if the cell is normed on its way to h.
+  // b.tanh_c and b.dc_by_h are given if c is normalised on its way to h.
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> i = b.kept(0), f = coupled ? T(1) - i : b.kept(at_f), g = b.kept(at_g), o = b.kept(at_o);
+    const Vec<T> i = b.saved(0), f = coupled ? T(1) - i : b.saved(at_f), g = b.saved(at_g), o = b.saved(at_o);
     if (!b.normed) {
-      b.tanh_c = hyperbolic_tangent<T>(b.kept(gates));
-      b.through = b.D * o * (T(1) - b.tanh_c * b.tanh_c);
+      b.tanh_c = hyperbolic_tangent<T>(b.saved(gates));
+      b.dc_by_h = b.D * o * (T(1) - b.tanh_c * b.tanh_c);
     }
     b.g[at_o] = b.D * b.tanh_c * slope_of_logistic<T>(o);
-    Vec<T> dc = b.through + b.dc;
-    if (b.peephole) dc = fma(b.hole(gates - 2), b.g[at_o], dc);
-    const Vec<T> slope = b.relu ? slope_of_logistic<T>(g) : T(1) - g * g;
+    Vec<T> dc = b.dc_by_h + b.dc;
+    if (b.peephole) dc = fma(b.peep(gates - 2), b.g[at_o], dc);
+    const Vec<T> slope = b.phi == Phi::logistic ? slope_of_logistic<T>(g) : T(1) - g * g;
     b.g[at_g] = dc * i * slope;
     b.g[0] = dc * (coupled ? g - b.c : g) * slope_of_logistic<T>(i);
     if (!coupled) b.g[at_f] = dc * b.c * slope_of_logistic<T>(f);
     b.dc = dc * f;
     if (b.peephole) {
-      b.dc = fma(b.hole(0), b.g[0], b.dc);
-      if (!coupled) b.dc = fma(b.hole(1), b.g[at_f], b.dc);
+      b.dc = fma(b.peep(0), b.g[0], b.dc);
+      if (!coupled) b.dc = fma(b.peep(1), b.g[at_f], b.dc);
     }
     b.direct = Vec<T>{};
   }
@@ -193,19 +201,19 @@ struct GruBeforeCell {
   static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> r = logistic<T>(a[0]);
     f.z = logistic<T>(a[1]);
-    f.keep(0, r);
-    f.keep(1, f.z);
+    f.leave(0, r);
+    f.leave(1, f.z);
     return r * f.h;
   }
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> n = hyperbolic_tangent<T>(a[0]);
-    f.keep(2, n);
+    f.leave(2, n);
     return fma(f.z, f.h, (T(1) - f.z) * n);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> r = b.kept(0), z = b.kept(1), n = b.kept(2);
+    const Vec<T> r = b.saved(0), z = b.saved(1), n = b.saved(2);
     b.g[2] = b.D * (T(1) - z) * (T(1) - n * n);
     b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
     b.direct = b.D * z;
@@ -213,7 +221,7 @@ struct GruBeforeCell {
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
-    const Vec<T> r = b.kept(0);
+    const Vec<T> r = b.saved(0);
     b.g[0] = dq * b.h * slope_of_logistic<T>(r);
     b.direct = fma(dq, r, b.direct);
   }
@@ -226,47 +234,72 @@ struct MguCell {
   template <class T>
   static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
     f.z = logistic<T>(a[0]);
-    f.keep(0, f.z);
+    f.leave(0, f.z);
     return f.z * f.h;
   }
   template <class T>
   static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
     const Vec<T> n = hyperbolic_tangent<T>(a[0]);
-    f.keep(1, n);
+    f.leave(1, n);
     return fma(f.z, n, (T(1) - f.z) * f.h);
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> f = b.kept(0), n = b.kept(1);
+    const Vec<T> f = b.saved(0), n = b.saved(1);
     b.g[1] = b.D * f * (T(1) - n * n);
     b.direct = b.D * (T(1) - f);
     b.q = f * b.h;
   }
   template <class T>
   static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
-    const Vec<T> f = b.kept(0), n = b.kept(1);
+    const Vec<T> f = b.saved(0), n = b.saved(1);
     b.g[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<T>(f);
     b.direct = fma(dq, f, b.direct);
   }
 };
 
-// f(Cell{}, relu) for a kind: the order is that of KINDS in elman/kernels/native/gated.py.
+// Every kind of gated loop: its name, its cell, its phi. The module exports the list (GATED_KINDS); nobody writes it again.
+#define ELMAN_GATED_KINDS(kind)                        \
+  kind(elman_tanh, ElmanCell, tanh)                    \
+  kind(elman_relu, ElmanCell, relu)                    \
+  kind(indrnn_tanh, IndRnnCell, tanh)                  \
+  kind(indrnn_relu, IndRnnCell, relu)                  \
+  kind(rate_tanh, RateCell, tanh)                      \
+  kind(rate_relu, RateCell, relu)                      \
+  kind(gru, GruCell, tanh)                             \
+  kind(gru_before, GruBeforeCell, tanh)                \
+  kind(mgu, MguCell, tanh)                             \
+  kind(lstm, LstmCell<false>, tanh)                    \
+  kind(lstm_logistic, LstmCell<false>, logistic)       \
+  kind(lstm_coupled, LstmCell<true>, tanh)             \
+  kind(lstm_coupled_logistic, LstmCell<true>, logistic)
+
+enum class Kind : int {
+#define ELMAN_KIND(name, Cell, phi) name,
+  ELMAN_GATED_KINDS(ELMAN_KIND)
+#undef ELMAN_KIND
+};
+
+// f(Cell{}, phi) for a kind.
 template <class F>
-ELMAN_INLINE void each_cell(int kind, const F& f) {
-  switch (kind) {
-    case 0:
-    case 1: return f(ElmanCell{}, kind == 1);
-    case 2:
-    case 3: return f(IndRnnCell{}, kind == 3);
-    case 4:
-    case 5: return f(RateCell{}, kind == 5);
-    case 6: return f(GruCell{}, false);
-    case 7: return f(GruBeforeCell{}, false);
-    case 8: return f(MguCell{}, false);
-    case 9:
-    case 10: return f(LstmCell<false>{}, kind == 10);
-    default: return f(LstmCell<true>{}, kind == 12);
+ELMAN_INLINE void with_cell(int kind, const F& f) {
+  switch (Kind(kind)) {
+#define ELMAN_KIND(name, Cell, phi) \
+  case Kind::name: return f(Cell{}, Phi::phi);
+    ELMAN_GATED_KINDS(ELMAN_KIND)
+#undef ELMAN_KIND
   }
+  throw std::invalid_argument("native kernel: there is no kind of gated cell with the number " + std::to_string(kind) + ".");
+}
+
+template <class Cell>
+constexpr GatedKind described(const char* name, Kind kind) {
+  return {name, int(kind), Cell::gates, Cell::saves, Cell::has_c ? 2 : 1, Cell::first + Cell::second > 0};
+}
+
+template <class Cell, class T>
+GatedLayout gated_layout(const GatedWeights<T>& w) {
+  return {described<Cell>("", Kind(w.kind)), w.H, w.R, bool(w.options.gain), bool(w.options.gain_U), bool(w.options.gain_c), sizeof(T)};
 }
 
 }  // namespace elman::ELMAN_NS

@@ -1,6 +1,7 @@
-// The normalisations inside a gated cell, of its gates' sums and of the LSTM's c on its way to h, there and back.
+// The normalisations inside a gated cell, of its gates' sums and of the LSTM's c on its way to h, forward and backward.
 #pragma once
 
+#include "gated_layout.h"
 #include "math.h"
 #include "norm.h"
 
@@ -10,7 +11,7 @@ namespace elman::ELMAN_NS {
 template <class Cell>
 constexpr int normed_together = Cell::gates - (Cell::shared_last ? 1 : Cell::second);
 
-// What the way back needs of a row: the normalised value of gate g at values + g * stride, the scale of the gates that are
+// What the backward pass needs of a row: the normalised value of gate g at values + g * stride, the scale of the gates that are
 // normalised together at scales + the first of them. Null in inference.
 template <class T>
 struct SavedNorm {
@@ -23,7 +24,7 @@ struct SavedNorm {
 // LSTM's mean and scale of c.
 template <class T>
 ELMAN_INLINE T* saved_scales(T* save, int64_t saved_row) {
-  return save + saved_row - 64 / sizeof(T);
+  return save + saved_row - cache_line / sizeof(T);
 }
 
 // Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. The gains of
@@ -53,7 +54,7 @@ ELMAN_INLINE void normalise_gates(int64_t H, T* row, const Rest&... rest) {
   normalise<border, end>(H, row, rest...);
 }
 
-// One gate on the way back: the gradient g of s = gain * x, x the normalised value.
+// One gate in the backward pass: the gradient g of s = gain * x, x the normalised value.
 template <class T>
 struct NormedGate {
   const T *g, *x, *gain;
@@ -73,9 +74,9 @@ ELMAN_INLINE void normalise_back(int64_t H, T scale, const NormedGate<T> (&of)[G
 }
 
 // h = o * tanh(gain * (c - mean) * scale + bias), o given in h; mean and scale go to `save` if it is not null. (Neither this nor
-// its way back is inlined: the loop around the plain cell would lose registers to them, and 6 % of its speed.)
+// its backward pass is inlined: the loop around the plain cell would lose registers to them, and 6 % of its speed.)
 template <class T>
-__attribute__((noinline)) void through_norm(int64_t H, const T* c, const T* gain, const T* bias, T* h, T* save) {
+__attribute__((noinline)) void norm_c(int64_t H, const T* c, const T* gain, const T* bias, T* h, T* save) {
   const Moments<T> m = moments<1>(H, norm_eps<T>, [&](int64_t n, int) { return load<Vec<T>>(c + n); });
   if (save) save[0] = m.mean, save[1] = m.scale;
   for (int64_t n = 0; n < H; n += lanes<T>) {
@@ -84,10 +85,10 @@ __attribute__((noinline)) void through_norm(int64_t H, const T* c, const T* gain
   }
 }
 
-// Its way back, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes through it to c; x is room
+// Its backward pass, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes by it to c; x is room
 // for the normalised c.
 template <class T, class F>
-__attribute__((noinline)) void through_norm_back(int64_t H, const T* c, const T* o, const T* saved, const T* gain, const T* bias,
+__attribute__((noinline)) void norm_c_back(int64_t H, const T* c, const T* o, const T* saved, const T* gain, const T* bias,
                                                  const F& D, T* ggain, T* gbias, T* tanh_c, T* gc, T* x) {
   const T mean = saved[0], scale = saved[1];
   for (int64_t n = 0; n < H; n += lanes<T>) {

@@ -150,16 +150,20 @@ void few_steps(int64_t count, Width<T> w, const Steps<T>& o, T* in_memory, T* u)
   for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
 }
 
-// One row of the filter; p may be null.
+// Row b of the filter; `a` is the packed transition.
 template <class T>
-void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, const T* state, int64_t length,
-                const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, Scratch<T>& z) {
+void filter_row(const HmmInputs<T>& in, const HmmOutputs<T>& out, int64_t b, Width<T> w, const T* a, Scratch<T>& z) {
+  const T* x = in.x + b * in.T * w.K;
+  const bool* reset = in.reset + b * in.T;
+  const int64_t length = in.lengths[b];
+  T *log_c = out.log_c + b * in.T, *p = out.p ? out.p + b * in.T * w.K : nullptr;
+  T *shift = out.shift + b * in.T, *scale = out.scale + b * in.T;
   T *s = z.s.get(), *u = z.u.get();
-  read(state, w.K, s, w.padded, T(0));
+  read(in.state + b * w.K, w.K, s, w.padded, T(0));
   for (int64_t t0 = 0; t0 < length; t0 += chunk) {
     const int64_t count = std::min(chunk, length - t0);
     likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
-    const Steps<T> o{x + t0 * w.K, start, a, reset + t0, p ? p + t0 * w.K : nullptr, z.l.get(), shift + t0, scale + t0};
+    const Steps<T> o{x + t0 * w.K, in.start, a, reset + t0, p ? p + t0 * w.K : nullptr, z.l.get(), shift + t0, scale + t0};
     if (w.padded == lanes<T>) few_steps<1, 4>(count, w, o, s, u);
     else if (w.padded == 2 * lanes<T>) few_steps<2, 4>(count, w, o, s, u);
     else if (w.padded == 4 * lanes<T>) few_steps<4, 2>(count, w, o, s, u);
@@ -169,9 +173,9 @@ void filter_row(int64_t N, Width<T> w, const T* x, const T* start, const T* a, c
       store_some(log_c + t, Vec<T>(load_some(shift + t, some) + logarithm<T>(load_some(scale + t, some))), some);
     }
   }
-  std::memcpy(last, s, w.K * sizeof(T));
-  std::fill(log_c + length, log_c + N, T(0));
-  if (p) std::fill(p + length * w.K, p + N * w.K, T(0));
+  std::memcpy(out.last + b * w.K, s, w.K * sizeof(T));
+  std::fill(log_c + length, log_c + in.T, T(0));
+  if (p) std::fill(p + length * w.K, p + in.T * w.K, T(0));
 }
 
 // ga += sum_t f[t] g[t]^T over `count` steps: ft (rows, chunk) transposed, g [vector of columns][chunk][lanes].
@@ -307,7 +311,7 @@ void finish(int64_t t0, int64_t count, Width<T> w, const RowBack<T>& o, const T*
 }
 
 template <class T>
-void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T* gstart, T* ga, Scratch<T>& z, T* ft, T* gs) {
+void filter_row_back(int64_t steps, Width<T> w, const RowBack<T>& o, const T* at, T* gstart, T* ga, Scratch<T>& z, T* ft, T* gs) {
   T *G = z.u.get(), *r = z.l.get();
   std::fill(G, G + w.padded, T(0));
   if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(T));
@@ -324,7 +328,7 @@ void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T*
     if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;
   }
-  std::fill(o.gx + o.length * w.K, o.gx + N * w.K, T(0));
+  std::fill(o.gx + o.length * w.K, o.gx + steps * w.K, T(0));
   std::fill(o.gstate, o.gstate + w.K, T(0));
   if (o.length > 0 && o.reset[0])
     for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
@@ -334,39 +338,45 @@ void filter_row_back(int64_t N, Width<T> w, const RowBack<T>& o, const T* at, T*
 }  // namespace
 
 template <class T>
-void hmm_filter(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const T* state,
-                const int64_t* lengths, const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, int threads) {
-  const Width<T> w(K);
-  const Buffer<T> a = pack(transition, K, 1, w, T(0));
-  parallel(threads, B, [&](int64_t first, int64_t end) {
+void hmm_filter(const HmmInputs<T>& in, const HmmOutputs<T>& out, int threads) {
+  const Width<T> w(in.K);
+  const Buffer<T> a = pack(in.transition, in.K, 1, w, T(0));
+  parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
     Scratch<T> z(w);
-    for (int64_t b = first; b < end; ++b)
-      filter_row(N, w, x + b * N * K, start, a.get(), state + b * K, lengths[b], reset + b * N, log_c + b * N,
-                 p ? p + b * N * K : nullptr, shift + b * N, scale + b * N, last + b * K, z);
+    for (int64_t b = first; b < end; ++b) filter_row(in, out, b, w, a.get(), z);
   });
 }
 
 template <class T>
-void hmm_filter_back(int64_t B, int64_t N, int64_t K, const T* x, const T* transition, const T* p, const T* shift,
-                     const T* scale, const int64_t* lengths, const bool* reset, const T* glog, const T* gp,
-                     const T* glast, T* gx, T* gstart, T* ga, T* gstate, int threads) {
+void hmm_filter_back(const HmmInputs<T>& in, const HmmArriving<T>& from, const HmmGradients<T>& to, int threads) {
+  const int64_t steps = in.T, K = in.K;
   const Width<T> w(K);
-  const Buffer<T> at = pack(transition, 1, K, w, T(0));
-  const int64_t groups = std::min(B, row_groups);
-  parallel(threads, groups, [&](int64_t first, int64_t end) {
+  const Buffer<T> at = pack(in.transition, 1, K, w, T(0));
+  const int64_t groups = std::min(in.B, row_groups);
+  parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
     Scratch<T> z(w);
     Buffer<T> ft, gs, sum;
-    if (ga) ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);
+    if (to.ga) ft = allocate<T>(chunk * w.padded), gs = allocate<T>(chunk * w.padded), sum = allocate<T>(w.padded * w.padded);
     for (int64_t i = first; i < end; ++i) {
-      if (ga) std::fill(sum.get(), sum.get() + w.padded * w.padded, T(0));
-      std::fill(gstart + i * K, gstart + (i + 1) * K, T(0));
-      for (int64_t b = B * i / groups; b < B * (i + 1) / groups; ++b) {
-        const RowBack<T> row{x + b * N * K, p + b * N * K, shift + b * N, scale + b * N, glog + b * N,
-                             gp ? gp + b * N * K : nullptr, glast ? glast + b * K : nullptr, reset + b * N, lengths[b],
-                             gx + b * N * K, gstate + b * K};
-        filter_row_back(N, w, row, at.get(), gstart + i * K, sum.get(), z, ft.get(), gs.get());
+      T* gstart = to.gstart + i * K;
+      if (to.ga) std::fill(sum.get(), sum.get() + w.padded * w.padded, T(0));
+      std::fill(gstart, gstart + K, T(0));
+      for (int64_t b = in.B * i / groups; b < in.B * (i + 1) / groups; ++b) {
+        RowBack<T> row;
+        row.x = in.x + b * steps * K;
+        row.p = from.p + b * steps * K;
+        row.shift = from.shift + b * steps;
+        row.scale = from.scale + b * steps;
+        row.glog = from.glog + b * steps;
+        row.gp = from.gp ? from.gp + b * steps * K : nullptr;
+        row.glast = from.glast ? from.glast + b * K : nullptr;
+        row.reset = in.reset + b * steps;
+        row.length = in.lengths[b];
+        row.gx = to.gx + b * steps * K;
+        row.gstate = to.gstate + b * K;
+        filter_row_back(steps, w, row, at.get(), gstart, sum.get(), z, ft.get(), gs.get());
       }
-      for (int64_t k = 0; k < K && ga; ++k) std::memcpy(ga + (i * K + k) * K, sum.get() + k * w.padded, K * sizeof(T));
+      for (int64_t k = 0; k < K && to.ga; ++k) std::memcpy(to.ga + (i * K + k) * K, sum.get() + k * w.padded, K * sizeof(T));
     }
   });
 }

@@ -3,6 +3,8 @@
 
 #include <limits>
 
+#include "kernels.h"
+#include "parallel.h"
 #include "product.h"
 
 namespace elman::ELMAN_NS {
@@ -21,6 +23,12 @@ template <class T> struct Width {
     rows = (K + splits - 1) / splits * splits;
   }
 };
+
+// A step waits for the one before, which takes as long as some hundred multiply-adds.
+template <class T>
+int threads_for(const HmmInputs<T>& in, int threads) {
+  return threads_for(in.B * in.T * std::max<int64_t>(in.K * in.K, 512), WorthAThread::multiply_adds, threads);
+}
 
 // [tile of columns][row][columns in the tile], `fill` outside: to(i, j) = a[i * by_row + j * by_column].
 template <class T>

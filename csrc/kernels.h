@@ -5,8 +5,17 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 namespace elman {
+
+constexpr int64_t cache_line = 64;  // bytes
+
+// `width` numbers of `itemsize` bytes, rounded up to whole cache lines: the same for every instruction set.
+constexpr int64_t padded_to_lines(int64_t width, int64_t itemsize) {
+  const int64_t line = cache_line / itemsize;
+  return (width + line - 1) / line * line;
+}
 
 // A (B, T, C) input: element (b, t, c) is data[b * row + t * time + c]. Zero strides express a broadcast.
 template <class T>
@@ -19,61 +28,129 @@ struct Dims {
   int64_t B, T, C;
 };
 
+// A family of kernels has up to four structs: what it reads (Inputs), what it writes (Outputs); and for its backward pass,
+// which reads the inputs too, what arrives from behind (Arriving) and what it writes (Gradients). bind.cpp fills them by name.
+
 // Linear scan (scan.cpp), real and complex; complex elements are pairs (real, imaginary), and C and strides count pairs.
 // h[t] = a[t] * h[t-1] + b[t]; a reset starts from zero; h is zero past the length, last is h at the last valid step.
-template <class T>
-using LinearScan = void(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset,  //
-                        T* h, T* last, int threads);
+template <class Real>
+struct ScanInputs {
+  Dims n;
+  Rows<Real> a, b;
+  const Real* h0;
+  const int64_t* lengths;
+  const bool* reset;
+};
+template <class Real>
+struct ScanOutputs {
+  Real *h, *last;
+};
+template <class Real>
+using LinearScan = void(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads);
 
-// Gradients of the above, as Torch defines them for complex numbers: through y = a x comes ga = gy conj(x).
+// Its gradients, as Torch defines them for complex numbers: through y = a x comes ga = gy conj(x). b is not read.
 // ga is (B, T, C); where `a` does not change in time its sum over time goes to sum (B, C) instead, else sum is null.
-template <class T>
-using LinearScanBack = void(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,  //
-                            Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads);
+template <class Real>
+struct ScanArriving {
+  const Real* h;
+  Rows<Real> gh;
+  const Real* glast;
+};
+template <class Real>
+struct ScanGradients {
+  Real* ga;
+  double* sum;
+  Real *gb, *gh0;
+};
+template <class Real>
+using LinearScanBack = void(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to,
+                            int threads);
 
 // Selective scan (selective.cpp), n.C = D channels with N states each, every sequence of B and C shared by the channels:
 // h[t] = exp(delta[t] A) * h[t-1] + delta[t] x[t] B[t], y[t] = sum_n C[t,n] h[t,:,n]. A (D, N), h0 (B, D, N), B and C (B, T, N).
-template <class T>
+template <class Real>
 struct SelectiveInputs {
   Dims n;
   int64_t N, every;  // the state is saved after every so many steps
-  Rows<T> x, delta;
-  const T* A;
-  Rows<T> B, C;
-  const T* h0;
+  Rows<Real> x, delta;
+  const Real* A;
+  Rows<Real> B, C;
+  const Real* h0;
   const int64_t* lengths;
   const bool* reset;
 };
 // y (B, T, D) and last (B, D, N). saved, if not null, has room for a state each `every` steps: (B, T, R), R * every >= N * (D
 // rounded up to 16).
-template <class T>
-using SelectiveScan = void(const SelectiveInputs<T>& in, T* y, T* last, T* saved, int threads);
-// Its gradients; that of A for each row, gA (B, D, N).
-template <class T>
-using SelectiveScanBack = void(const SelectiveInputs<T>& in, const T* saved, Rows<T> gy, const T* glast, T* gx, T* gdelta,
-                               double* gA, T* gB, T* gC, T* gh0, int threads);
+template <class Real>
+struct SelectiveOutputs {
+  Real *y, *last, *saved;
+};
+template <class Real>
+using SelectiveScan = void(const SelectiveInputs<Real>& in, const SelectiveOutputs<Real>& out, int threads);
+
+// The gradient of A is given for each row, gA (B, D, N).
+template <class Real>
+struct SelectiveArriving {
+  const Real* saved;
+  Rows<Real> gy;
+  const Real* glast;
+};
+template <class Real>
+struct SelectiveGradients {
+  Real *gx, *gdelta;
+  double* gA;
+  Real *gB, *gC, *gh0;
+};
+template <class Real>
+using SelectiveScanBack = void(const SelectiveInputs<Real>& in, const SelectiveArriving<Real>& arriving,
+                               const SelectiveGradients<Real>& to, int threads);
 
 // Causal convolution of each channel (convolution.cpp): y[t] = bias + sum_k w[k] x[t - K + 1 + k]. w (K, C), bias (C,), window
 // (B, K - 1, C): the inputs before the first; last is the window after each row's end.
-template <class T>
+template <class Real>
 struct ConvolutionInputs {
   Dims n;
   int64_t K;
-  Rows<T> x;
-  const T *w, *bias, *window;
+  Rows<Real> x;
+  const Real *w, *bias, *window;
   const int64_t* lengths;
   const bool* reset;
 };
-template <class T>
-using Convolution = void(const ConvolutionInputs<T>& in, T* y, T* last, int threads);
-// Its gradients; those of w and bias for each row, one below the other in sums (B, K + 1, C).
-template <class T>
-using ConvolutionBack = void(const ConvolutionInputs<T>& in, Rows<T> gy, const T* glast, T* gx, T* gwindow, double* sums,
-                             int threads);
+template <class Real>
+struct ConvolutionOutputs {
+  Real *y, *last;
+};
+template <class Real>
+using Convolution = void(const ConvolutionInputs<Real>& in, const ConvolutionOutputs<Real>& out, int threads);
+
+// The gradients of w and bias are given for each row, one below the other in sums (B, K + 1, C).
+template <class Real>
+struct ConvolutionArriving {
+  Rows<Real> gy;
+  const Real* glast;
+};
+template <class Real>
+struct ConvolutionGradients {
+  Real *gx, *gwindow;
+  double* sums;
+};
+template <class Real>
+using ConvolutionBack = void(const ConvolutionInputs<Real>& in, const ConvolutionArriving<Real>& arriving,
+                             const ConvolutionGradients<Real>& to, int threads);
 
 // y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
 template <class T>
 using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
+
+// A kind of gated cell: what a caller must know of it. gated.h has the cells and the list.
+struct GatedKind {
+  const char* name;
+  int number;   // in the list
+  int gates;    // sums per unit
+  int saves;    // values per unit and step that the backward pass needs
+  int states;   // 1 (h) or 2 (h and c)
+  bool matrix;  // whether it has a W
+};
 
 // What an option adds to a gated loop; null where it is off.
 template <class Real>
@@ -85,138 +162,205 @@ struct GatedOptions {
   Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
 };
 
-// One gated loop; gated.h has the cells. Inputs x (B, T, D) are projected by U (gates * H, D) and b (gates * H), or, where U is
-// null, are the projections themselves, D = gates * H. w is (gates * H, R), gates stacked, or null; R is H unless there is a P.
-// extra has extra_size numbers, one or one per unit, or is null; c0 and c are null for cells of one state.
-// saved, if not null, gets what the way back needs, saved_row numbers for each row and step: (values per unit) * (H rounded up
-// to 64 bytes); where W h' or U x is normalised, a value more for each gate of either; where anything is, 64 bytes behind that.
-// kept, if not null, gets the state before steps 0, every, 2 every, ... instead, of each row in the order of their lengths, padded
-// as the loop has it: (T / every rounded up, B, R (+ H for c), both rounded up to 64 bytes). Without it `every` is T.
+// The weights of a gated cell. Inputs are projected by U (gates * H, D) and b (gates * H), or, where U is null, are the
+// projections themselves, D = gates * H. w is (gates * H, R), gates stacked, or null; R is H unless there is a P. extra has
+// extra_size numbers, one or one per unit, or is null.
 template <class Real>
-struct GatedLoop {
-  int64_t B, T, D, H, R;
-  Rows<Real> x;
+struct GatedWeights {
+  int kind;  // its number in the list
+  int64_t D, H, R;
   const Real *U, *b, *w, *extra;
   int64_t extra_size;
-  GatedOptions<const Real> with;
+  GatedOptions<const Real> options;
+};
+
+// One gated loop: x (B, T, D), h0 (B, R), c0 (B, H) or null for cells of one state. `every` is T without checkpoints.
+template <class Real>
+struct GatedInputs {
+  GatedWeights<Real> weights;
+  int64_t B, T, every;
+  Rows<Real> x;
   const Real *h0, *c0;
   const int64_t* lengths;
   const bool* reset;
-  Real *y, *h, *c, *saved;
-  int64_t saved_row, every;
-  Real* kept;
+};
+// saved, if not null, gets what the backward pass needs; checkpoints, if not null, the state before steps 0, every, 2 every, ...
+// instead. gated_layout.h says how they lie.
+template <class Real>
+struct GatedOutputs {
+  Real *y, *h, *c, *saved, *checkpoints;
 };
 template <class T>
-using Gated = void(int kind, const GatedLoop<T>& loop, int threads);
+using Gated = void(const GatedInputs<T>& inputs, const GatedOutputs<T>& outputs, int threads);
 
-// Its gradients. Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
-// Either saved or kept is null; what lies between the states that were kept is computed again.
+// What its backward pass starts from: outputs of the loop, and gradients that arrive at y and at the last states. Either saved
+// or checkpoints is null; what lies between the checkpoints is computed again.
 template <class Real>
-struct GatedLoopBack {
-  int64_t B, T, D, H, R;
-  Rows<Real> x;
-  const Real *U, *b, *w, *extra;
-  int64_t extra_size;
-  GatedOptions<const Real> with;
-  const Real *h0, *c0;
-  const int64_t* lengths;
-  const bool* reset;
-  const Real *y, *saved;
-  int64_t saved_row, every;
-  const Real* kept;
+struct GatedArriving {
+  const Real *y, *saved, *checkpoints;
   Rows<Real> gy;
   const Real *gh, *gc;
+};
+// Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
+template <class Real>
+struct GatedGradients {
   Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;
-  GatedOptions<Real> gwith;
+  GatedOptions<Real> options;
 };
 template <class T>
-using GatedBack = void(int kind, const GatedLoopBack<T>& loop, int threads);
+using GatedBack = void(const GatedInputs<T>& inputs, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients,
+                       int threads);
 
 // y = f(x), n elements.
 template <class T>
 using Elementwise = void(int64_t n, const T* x, T* y, int threads);
 
-// The filter of a hidden Markov model, x (B, N, K); p (B, N, K) may be null; shift and scale (B, N) are for the gradient.
-template <class T>
-using HmmFilter = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const T* state,
-                       const int64_t* lengths, const bool* reset, T* log_c, T* p, T* shift, T* scale, T* last, int threads);
+// Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
+// most probable path does not read.
+template <class Real>
+struct HmmInputs {
+  int64_t B, T, K;
+  const Real *x, *start, *transition, *state;
+  const int64_t* lengths;
+  const bool* reset;
+};
+// The filter: p (B, T, K) may be null; shift and scale (B, T) are for the gradient.
+template <class Real>
+struct HmmOutputs {
+  Real *log_c, *p, *shift, *scale, *last;
+};
+template <class Real>
+using HmmFilter = void(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int threads);
 
-// Gradients of the above; gp and glast may be null. gstart (G, K) and ga (G, K, K), which may be null, are sums of G = min(B, 16)
-// groups of rows.
-template <class T>
-using HmmFilterBack = void(int64_t B, int64_t N, int64_t K, const T* x, const T* transition, const T* p, const T* shift,
-                           const T* scale, const int64_t* lengths, const bool* reset, const T* glog, const T* gp,
-                           const T* glast, T* gx, T* gstart, T* ga, T* gstate, int threads);
+// Its gradients; start and state are not read. gp and glast may be null. gstart (G, K) and ga (G, K, K), which may be null, are
+// sums of G = min(B, 16) groups of rows.
+template <class Real>
+struct HmmArriving {
+  const Real *p, *shift, *scale, *glog, *gp, *glast;
+};
+template <class Real>
+struct HmmGradients {
+  Real *gx, *gstart, *ga, *gstate;
+};
+template <class Real>
+using HmmFilterBack = void(const HmmInputs<Real>& in, const HmmArriving<Real>& arriving, const HmmGradients<Real>& to,
+                           int threads);
 
-// The most probable states (B, N), -1 past the lengths, and the logarithm of their joint probability with x (B).
-template <class T>
-using Viterbi = void(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
-                     const bool* reset, int64_t* path, T* score, int threads);
+// The most probable states (B, T), -1 past the lengths, and the logarithm of their joint probability with x (B).
+template <class Real>
+struct ViterbiOutputs {
+  int64_t* path;
+  Real* score;
+};
+template <class Real>
+using Viterbi = void(const HmmInputs<Real>& in, const ViterbiOutputs<Real>& out, int threads);
+
 // y = (x - mean) * scale * gain + bias by rows: x (M, N); scale = 1 / sqrt(mean of squares + eps) once the mean, if it is
 // to be (centred), is gone; gain and bias (N) or null; mean and scale (M) come out too.
-template <class T>
-using Norm = void(int64_t M, int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean,
-                  T* scale, int threads);
+template <class Real>
+struct NormInputs {
+  int64_t M, N;
+  const Real *x, *gain, *bias;
+  double eps;
+  bool centred;
+};
+template <class Real>
+struct NormOutputs {
+  Real *y, *mean, *scale;
+};
+template <class Real>
+using Norm = void(const NormInputs<Real>& in, const NormOutputs<Real>& out, int threads);
 
 // Its gradients: gx (M, N), ggain and gbias (N).
-template <class T>
-using NormBack = void(int64_t M, int64_t N, const T* x, const T* gain, const T* mean, const T* scale, const T* gy,
-                      bool centred, T* gx, T* ggain, T* gbias, int threads);
+template <class Real>
+struct NormArriving {
+  const Real *mean, *scale, *gy;
+};
+template <class Real>
+struct NormGradients {
+  Real *gx, *ggain, *gbias;
+};
+template <class Real>
+using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arriving, const NormGradients<Real>& to,
+                      int threads);
 
-// A stream: steps appended once, with the weights they pack, then run for every input of B rows. A slot is a (B, width)
-// array; methods that return an int return the slot they fill. Kinds, gates and extra are those of a gated loop.
-template <class T>
+// The rows of a program, each with its state in one stretch of state_row numbers, | leaf | leaf | ... |, every leaf in whole
+// cache lines. `rows` names `count` of them, none twice; null names all.
+template <class Real>
+struct Stream {
+  virtual ~Stream() = default;
+  virtual int64_t rows() const = 0;
+  virtual int64_t state_row() const = 0;
+  virtual int64_t input_width() const = 0;
+  virtual int64_t output_width() const = 0;
+  virtual void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
+  virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
+  virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
+  virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
+};
+
+// A program: steps appended once, with the weights that they pack, then run by any number of streams. A slot is an array (rows,
+// width); methods that return an int return the slot that they fill.
+template <class Real>
 struct Program {
   virtual ~Program() = default;
-  virtual int slot(int64_t width) = 0;  // zeros: an input, a state
-  virtual int constant(int64_t width, const T* values) = 0;  // the same values in every row
-  virtual int64_t rows() const = 0;
-  virtual int64_t width(int slot) const = 0;
-  virtual void write(int slot, const T* from) = 0;  // (B, width), side by side
-  virtual void read(int slot, T* to) const = 0;
-  virtual int linear(int x, int64_t N, const T* w, const T* b) = 0;
-  // Projects x by U (gates * H, D) and b, then steps the states h and c (or -1) in place.
-  virtual void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
-                     const GatedOptions<const T>& with, int h, int c) = 0;
+  virtual int slot(int64_t width) = 0;                         // for an input, or what copy fills
+  virtual int state(int64_t width) = 0;                        // a leaf of the state
+  virtual int constant(int64_t width, const Real* values) = 0; // the same values in every row
+  virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
+  virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
+  // Projects x, then steps the states h and c (or -1) in place.
+  virtual void gated(const GatedWeights<Real>& weights, int x, int h, int c) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
-  virtual int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) = 0;
-  virtual int convolution(int x, int64_t K, const T* w, const T* bias, int window) = 0;
-  virtual int map(int function, int x) = 0;                     // sigmoid, tanh, softplus, silu, relu
-  virtual int combine(int function, int x, int y) = 0;          // add, multiply
-  virtual int norm(bool centred, int x, const T* gain, const T* bias, T eps) = 0;
+  virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;
+  virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
+  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
+  virtual int combine(int function, int x, int y) = 0;  // add, multiply
+  virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
-  virtual int lookup(int64_t V, int64_t width, const T* table) = 0;  // the rows of a table (V, width) that symbols name
-  virtual void run(int in, const T* x, int out, T* y) = 0;
-  virtual void run_symbols(int in, const int64_t* symbols, int out, T* y) = 0;  // `in` is a lookup, symbols (B,)
+  virtual void finish(int in, int out) = 0;  // which slots a step fills and gives; nothing is appended after it
+  virtual std::unique_ptr<Stream<Real>> stream(int64_t B) = 0;  // zeros; must not outlive the program
+  virtual int64_t width(int slot) const = 0;
+  virtual int64_t state_begin(int slot) const = 0;  // where a leaf begins in a row's stretch
 };
-template <class T>
-using NewProgram = Program<T>*(int64_t B);
+template <class Real>
+using NewProgram = Program<Real>*();
 
-template <class T>
+// Every kernel by its type and its name.
+#define ELMAN_KERNELS(kernel)                    \
+  kernel(LinearScan, linear_scan)                \
+  kernel(LinearScanBack, linear_scan_back)       \
+  kernel(LinearScan, complex_scan)               \
+  kernel(LinearScanBack, complex_scan_back)      \
+  kernel(SelectiveScan, selective_scan)          \
+  kernel(SelectiveScanBack, selective_scan_back) \
+  kernel(Convolution, convolution)               \
+  kernel(ConvolutionBack, convolution_back)      \
+  kernel(Linear, linear)                         \
+  kernel(Gated, gated)                           \
+  kernel(GatedBack, gated_back)                  \
+  kernel(Elementwise, sigmoid)                   \
+  kernel(Elementwise, tanh)                      \
+  kernel(Elementwise, softplus)                  \
+  kernel(Elementwise, silu)                      \
+  kernel(Elementwise, log)                       \
+  kernel(HmmFilter, hmm_filter)                  \
+  kernel(HmmFilterBack, hmm_filter_back)         \
+  kernel(Viterbi, viterbi)                       \
+  kernel(Norm, norm)                             \
+  kernel(NormBack, norm_back)                    \
+  kernel(NewProgram, program)
+
+template <class Real>
 struct Table {
-  LinearScan<T>* linear_scan;
-  LinearScanBack<T>* linear_scan_back;
-  LinearScan<T>* complex_scan;
-  LinearScanBack<T>* complex_scan_back;
-  SelectiveScan<T>* selective_scan;
-  SelectiveScanBack<T>* selective_scan_back;
-  Convolution<T>* convolution;
-  ConvolutionBack<T>* convolution_back;
-  Linear<T>* linear;
-  Gated<T>* gated;
-  GatedBack<T>* gated_back;
-  Elementwise<T>*sigmoid, *tanh, *softplus, *silu, *log;
-  HmmFilter<T>* hmm_filter;
-  HmmFilterBack<T>* hmm_filter_back;
-  Viterbi<T>* viterbi;
-  Norm<T>* norm;
-  NormBack<T>* norm_back;
-  NewProgram<T>* program;
+#define ELMAN_KERNEL(Type, name) Type<Real>* name;
+  ELMAN_KERNELS(ELMAN_KERNEL)
+#undef ELMAN_KERNEL
 };
 
-// y (B, N, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.
-using Reverse = void(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads);
+// y (B, T, bytes): each row's first lengths[b] elements of x in reverse order, the rest where they are.
+using Reverse = void(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads);
 
 // words (B, n): the 64-bit words of Philox(key = seed, counter = (block, draw)), two of each block, from block `first` on
 // (philox.cpp). draws (B, 2): the seed and the draw of each row.
@@ -227,6 +371,8 @@ struct Kernels {
   Table<double> f64;
   Reverse* reverse;
   Philox* philox;
+  const GatedKind* gated_kinds;
+  int gated_kind_count;
 
   template <class T>
   const Table<T>& of() const {

@@ -54,7 +54,7 @@ ELMAN_INLINE Moments<T> moments(int64_t H, T eps, const F& value) {
   return {mean, T(1) / std::sqrt(sums_over_units<1, G, T>(H, squares)[0] / T(H * G) + eps)};
 }
 
-// The way back from x = (s - mean) * scale, G numbers per unit: f(n, g, gs) with gs = scale * (v - mean(v) - x * mean(v * x)),
+// The backward pass of x = (s - mean) * scale, G numbers per unit: f(n, g, gs) with gs = scale * (v - mean(v) - x * mean(v * x)),
 // where v(n, g) is the gradient of x(n, g).
 template <int G, class T, class V, class X, class F>
 ELMAN_INLINE void moments_back(int64_t H, T scale, const V& v, const X& x, const F& f) {

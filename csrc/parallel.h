@@ -23,8 +23,15 @@ extern bool forked;
 
 namespace elman::ELMAN_NS {
 
-// Multiply-adds that take about as long as it takes to wake a second thread.
-constexpr int64_t worth_a_thread = 1 << 19;
+// How much work takes about as long as it takes to wake a second thread.
+struct WorthAThread {
+  static constexpr int64_t multiply_adds = 1 << 19;  // of products, out of the cache
+  static constexpr int64_t elements = 1 << 15;       // that a scan reads, updates and writes
+  static constexpr int64_t bytes = 1 << 17;          // that are copied
+};
+
+// As many threads as were given, if the work is worth them.
+constexpr int threads_for(int64_t work, int64_t worth, int threads) { return work < worth ? 1 : threads; }
 
 // f(first, end) for pieces of [0, tasks). What a task computes must not depend on the piece it is in.
 template <class F>
@@ -44,13 +51,13 @@ class Barrier {
  public:
   void wait(int threads) {
     if (threads == 1) return;
-    const int turn = turn_.load(std::memory_order_relaxed);
+    const int round = round_.load(std::memory_order_relaxed);
     if (waiting_.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
       waiting_.store(0, std::memory_order_relaxed);
-      turn_.store(turn + 1, std::memory_order_release);
+      round_.store(round + 1, std::memory_order_release);
       return;
     }
-    for (int spins = 0; turn_.load(std::memory_order_acquire) == turn; ++spins) pause(spins);
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) pause(spins);
   }
 
  private:
@@ -64,7 +71,7 @@ class Barrier {
   }
 
   alignas(64) std::atomic<int> waiting_{0};
-  alignas(64) std::atomic<int> turn_{0};
+  alignas(64) std::atomic<int> round_{0};
 };
 
 // f(thread, threads, barrier) on a team of at most `threads`.

@@ -104,7 +104,7 @@ void tall(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T
 
 template <class T>
 void linear(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads) {
-  if (M * N * K < worth_a_thread) threads = 1;
+  threads = threads_for(M * N * K, WorthAThread::multiply_adds, threads);
   if (M > N) wide(M, N, K, x, w, b, y, threads);
   else if (M <= lanes<T>) tall<1, 12>(M, N, K, x, w, b, y, threads);
   else tall<2, 6>(M, N, K, x, w, b, y, threads);

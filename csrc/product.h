@@ -8,10 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
 
+#include "buffers.h"
 #include "simd.h"
 
 namespace elman::ELMAN_NS {
@@ -43,52 +41,6 @@ ELMAN_INLINE void row_tiles(int64_t first, int64_t end, const F& f) {
     first += R;
   }
   if constexpr (R > 1) row_tiles<R - 1>(first, end, f);
-}
-
-template <class T>
-struct Free {
-  void operator()(T* p) const { std::free(p); }
-};
-template <class T>
-using Buffer = std::unique_ptr<T[], Free<T>>;
-
-// Uninitialised, aligned to a cache line.
-template <class T>
-Buffer<T> allocate(int64_t n) {
-  const size_t bytes = (size_t(n) * sizeof(T) + 63) / 64 * 64 + 64;
-  T* p = static_cast<T*>(std::aligned_alloc(64, bytes));
-  if (!p) throw std::bad_alloc();
-  return Buffer<T>(p);
-}
-
-template <class T>
-Buffer<T> zeros(int64_t n) {
-  auto p = allocate<T>(n);
-  std::memset(p.get(), 0, n * sizeof(T));
-  return p;
-}
-
-// Rows of saved values begin on a cache line, whatever the instruction set.
-template <class T>
-int64_t padded_width(int64_t H) {
-  constexpr int64_t line = 64 / sizeof(T);
-  return (H + line - 1) / line * line;
-}
-
-// H numbers, `count` of them or one for all, then zeros up to `padded`; zeros alone if x is null.
-template <class T>
-Buffer<T> padded_copy(const T* x, int64_t count, int64_t H, int64_t padded) {
-  auto to = zeros<T>(padded);
-  for (int64_t i = 0; i < H && x; ++i) to[i] = x[count == 1 ? 0 : i];
-  return to;
-}
-
-// (rows, H) with each row padded with zeros
-template <class T>
-Buffer<T> padded_rows(const T* x, int64_t rows, int64_t H, int64_t padded) {
-  auto to = zeros<T>(rows * padded);
-  for (int64_t i = 0; i < rows; ++i) std::memcpy(to.get() + i * padded, x + i * H, H * sizeof(T));
-  return to;
 }
 
 template <class T>

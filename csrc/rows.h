@@ -46,7 +46,7 @@ struct Division {
   Division(const Order& order, int64_t units, int64_t work, bool rows_only, int wanted) : blocks(units) {
     const int64_t B = int64_t(order.row.size());
     const int64_t total = std::accumulate(order.length.begin(), order.length.end(), int64_t(0));
-    if (total * work < worth_a_thread) wanted = 1;
+    wanted = threads_for(total * work, WorthAThread::multiply_adds, wanted);
     threads = int(std::clamp<int64_t>(wanted, 1, std::max<int64_t>(B, 1)));
     if (!rows_only && wanted > 1 && B < 4 * wanted && !(B >= 2 * wanted && B % wanted == 0)) {
       const int64_t most = std::min<int64_t>(units, B * work / 8192);  // a barrier costs as much as some thousand sums

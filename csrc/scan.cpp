@@ -58,27 +58,27 @@ struct ComplexField {
 
 // n.C and all strides count reals.
 template <class T, class Field>
-void forward(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
-             int threads) {
+void forward(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
+  const Dims n = in.n;
   Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
-    const T* at = a.data + row * a.row + first;
-    const T* bt = b.data + row * b.row + first;
-    const T* previous = h0 + row * n.C + first;
-    T* out = h + row * n.T * n.C + first;
-    const bool* resets = reset + row * n.T;
-    const int64_t length = lengths[row];
-    for (int64_t t = 0; t < length; ++t, at += a.time, bt += b.time, previous = out, out += n.C) {
+    const T* at = in.a.data + row * in.a.row + first;
+    const T* bt = in.b.data + row * in.b.row + first;
+    const T* previous = in.h0 + row * n.C + first;
+    T* h = out.h + row * n.T * n.C + first;
+    const bool* resets = in.reset + row * n.T;
+    const int64_t length = in.lengths[row], a_time = in.a.time, b_time = in.b.time;
+    for (int64_t t = 0; t < length; ++t, at += a_time, bt += b_time, previous = h, h += n.C) {
       if (resets[t]) {
-        copy(bt, out, C);
+        copy(bt, h, C);
         continue;
       }
       each<T, typename Field::Element>(C, [=](auto v, int64_t c) {
         using V = decltype(v);
-        store(out + c, Field::product(load<V>(at + c), load<V>(previous + c), load<V>(bt + c)));
+        store(h + c, Field::product(load<V>(at + c), load<V>(previous + c), load<V>(bt + c)));
       });
     }
-    copy(previous, last + row * n.C + first, C);
-    for (int64_t t = length; t < n.T; ++t, out += n.C) clear(out, C);
+    copy(previous, out.last + row * n.C + first, C);
+    for (int64_t t = length; t < n.T; ++t, h += n.C) clear(h, C);
   });
 }
 
@@ -160,63 +160,72 @@ struct Backward {
 };
 
 template <class T, class Field>
-void backward(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h, Rows<T> gh,
-              const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
-  Blocks(n, threads, sum ? widest : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
+void backward(const ScanInputs<T>& in, const ScanArriving<T>& from, const ScanGradients<T>& to, int threads) {
+  const Dims n = in.n;
+  Blocks(n, threads, to.sum ? widest : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
     const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
-    Backward<T, Field>{
-        n, C, lengths[row], reset + row * n.T,
-        a.data + row * a.row + first, h0 + state, h + sequence, gh.data + row * gh.row + first, glast + state,
-        a.time, gh.time,
-        ga ? ga + sequence : nullptr, sum ? sum + state : nullptr, gb + sequence, gh0 + state,
-    }.run();
+    Backward<T, Field> b;
+    b.n = n;
+    b.C = C;
+    b.length = in.lengths[row];
+    b.reset = in.reset + row * n.T;
+    b.a = in.a.data + row * in.a.row + first;
+    b.a_time = in.a.time;
+    b.h0 = in.h0 + state;
+    b.h = from.h + sequence;
+    b.gh = from.gh.data + row * from.gh.row + first;
+    b.gh_time = from.gh.time;
+    b.glast = from.glast + state;
+    b.ga = to.ga ? to.ga + sequence : nullptr;
+    b.sum = to.sum ? to.sum + state : nullptr;
+    b.gb = to.gb + sequence;
+    b.gh0 = to.gh0 + state;
+    b.run();
   });
 }
-
-Dims reals(Dims n) { return {n.B, n.T, 2 * n.C}; }
 
 template <class T>
 Rows<T> reals(Rows<T> x) {
   return {x.data, 2 * x.row, 2 * x.time};
 }
 
+// Pairs counted as reals.
+template <class T>
+ScanInputs<T> reals(const ScanInputs<T>& in) {
+  return {{in.n.B, in.n.T, 2 * in.n.C}, reals(in.a), reals(in.b), in.h0, in.lengths, in.reset};
+}
+
 }  // namespace
 
 template <class T>
-void linear_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
-                 int threads) {
-  forward<T, RealField<T>>(n, a, b, h0, lengths, reset, h, last, threads);
+void linear_scan(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
+  forward<T, RealField<T>>(in, out, threads);
 }
 
 template <class T>
-void linear_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
-                      Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
-  backward<T, RealField<T>>(n, a, h0, lengths, reset, h, gh, glast, ga, sum, gb, gh0, threads);
+void linear_scan_back(const ScanInputs<T>& in, const ScanArriving<T>& arriving, const ScanGradients<T>& to, int threads) {
+  backward<T, RealField<T>>(in, arriving, to, threads);
 }
 
 template <class T>
-void complex_scan(Dims n, Rows<T> a, Rows<T> b, const T* h0, const int64_t* lengths, const bool* reset, T* h, T* last,
-                  int threads) {
-  forward<T, ComplexField<T>>(reals(n), reals(a), reals(b), h0, lengths, reset, h, last, threads);
+void complex_scan(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
+  forward<T, ComplexField<T>>(reals(in), out, threads);
 }
 
 template <class T>
-void complex_scan_back(Dims n, Rows<T> a, const T* h0, const int64_t* lengths, const bool* reset, const T* h,
-                       Rows<T> gh, const T* glast, T* ga, double* sum, T* gb, T* gh0, int threads) {
-  backward<T, ComplexField<T>>(reals(n), reals(a), h0, lengths, reset, h, reals(gh), glast, ga, sum, gb, gh0,
-                               threads);
+void complex_scan_back(const ScanInputs<T>& in, const ScanArriving<T>& arriving, const ScanGradients<T>& to, int threads) {
+  backward<T, ComplexField<T>>(reals(in), {arriving.h, reals(arriving.gh), arriving.glast}, to, threads);
 }
 
-void reverse(int64_t B, int64_t N, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
-  if (B * N * bytes == 0) return;  // empty tensors have no address
-  const bool small = B * N * bytes < 1 << 17;
-  parallel(small ? 1 : threads, B, [&](int64_t begin, int64_t end) {
+void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
+  if (B * T * bytes == 0) return;  // empty tensors have no address
+  parallel(threads_for(B * T * bytes, WorthAThread::bytes, threads), B, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const char* from = x + row * N * bytes;
-      char* to = y + row * N * bytes;
+      const char* from = x + row * T * bytes;
+      char* to = y + row * T * bytes;
       const int64_t length = lengths[row];
       for (int64_t t = 0; t < length; ++t) std::memcpy(to + t * bytes, from + (length - 1 - t) * bytes, bytes);
-      std::memcpy(to + length * bytes, from + length * bytes, (N - length) * bytes);
+      std::memcpy(to + length * bytes, from + length * bytes, (T - length) * bytes);
     }
   });
 }

@@ -4,7 +4,7 @@
 //
 // A lane is a channel d, and sums over n run upwards, so a row's bits depend on that row alone. A task is a group of
 // channels of one row: its states, [block of lanes][n][lane], stay in the first-level cache while time goes on.
-// The way back starts from states saved every so many steps, and recomputes those in between into a small buffer.
+// The backward pass starts from states saved every so many steps, and recomputes those in between into a small buffer.
 // A reset is a branch, never a coefficient of zero: zero times infinity would be NaN.
 #include "channels.h"
 #include "math.h"
@@ -108,9 +108,8 @@ template <class T>
 class Backward : Task<T> {
   using Task<T>::L, Task<T>::in, Task<T>::row, Task<T>::N, Task<T>::blocks, Task<T>::length, Task<T>::reset, Task<T>::A;
 
-  const T* saved;
-  const Rows<T> gy;
-  T *gx, *gdelta;
+  const SelectiveArriving<T>& from;
+  const SelectiveGradients<T>& to;
   const int64_t size = N * L;                             // of a state of one block of lanes
   const Buffer<T> h0, g;                                  // g: the gradient at the state before the step at hand
   const Buffer<T> h = allocate<T>((in.every + 1) * size), e = allocate<T>(in.every * size);  // of one block
@@ -119,15 +118,15 @@ class Backward : Task<T> {
   const Buffer<double> gA = allocate<double>(blocks * size);  // over all: a long row would lose digits in a float
 
  public:
-  Backward(const SelectiveInputs<T>& inputs, int64_t row, int64_t number, const T* saved, Rows<T> gy, const T* glast, T* gx,
-           T* gdelta)
-      : Task<T>(inputs, row, number), saved(saved), gy(gy), gx(gx), gdelta(gdelta), h0(this->packed(in.h0 + this->state())),
-        g(this->packed(glast + this->state())) {
+  Backward(const SelectiveInputs<T>& inputs, const SelectiveArriving<T>& from, const SelectiveGradients<T>& to, int64_t row,
+           int64_t number)
+      : Task<T>(inputs, row, number), from(from), to(to), h0(this->packed(in.h0 + this->state())),
+        g(this->packed(from.glast + this->state())) {
     clear(gA.get(), blocks * size);
   }
 
   // sums: [time][2][n], this group's part of gB and gC, `stride` apart
-  void run(T* sums, int64_t stride, double* gA_out, T* gh0) {
+  void run(T* sums, int64_t stride) {
     for (int64_t end = length, begin; end > 0; end = begin) {
       begin = (end - 1) / in.every * in.every;
       clear(gB.get(), (end - begin) * size);
@@ -138,23 +137,23 @@ class Backward : Task<T> {
         if (j == blocks - 1) drop_lanes((end - begin) * N, this->wide(j));
       }
       for (int64_t i = 0; i < (end - begin) * N; ++i) {
-        T* to = sums + (begin + i / N) * stride + i % N;
-        to[0] = over_lanes(gB.get() + i * L);
-        to[N] = over_lanes(gC.get() + i * L);
+        T* sum = sums + (begin + i / N) * stride + i % N;
+        sum[0] = sum_lanes_in_order<T>(gB.get() + i * L);
+        sum[N] = sum_lanes_in_order<T>(gC.get() + i * L);
       }
     }
     for (int64_t t = length; t < in.n.T; ++t) {
-      clear(gx + this->at(t), this->D);
-      clear(gdelta + this->at(t), this->D);
+      clear(to.gx + this->at(t), this->D);
+      clear(to.gdelta + this->at(t), this->D);
     }
-    this->unpack(gA.get(), gA_out + this->state());
-    this->unpack(g.get(), gh0 + this->state());
+    this->unpack(gA.get(), to.gA + this->state());
+    this->unpack(g.get(), to.gh0 + this->state());
   }
 
  private:
   // h[i], e[i] for the steps begin + i; h[i] is the state before the step.
   ELMAN_INLINE void recompute(int64_t begin, int64_t end, int64_t j) {
-    copy(begin == 0 ? h0.get() + j * size : saved + this->checkpoint(begin / in.every) + j * size, h.get(), size);
+    copy(begin == 0 ? h0.get() + j * size : from.saved + this->checkpoint(begin / in.every) + j * size, h.get(), size);
     for (int64_t t = begin; t < end; ++t) {
       const Vec<T> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
       const T *a = A.get() + j * size, *B = this->selection(in.B, t);
@@ -179,11 +178,11 @@ class Backward : Task<T> {
 
   template <bool starts>
   ELMAN_INLINE void back(int64_t t, int64_t i, int64_t j) {
-    const Vec<T> delta = this->input(in.delta, t, j), x = this->input(in.x, t, j), gyt = this->input(gy, t, j);
+    const Vec<T> delta = this->input(in.delta, t, j), x = this->input(in.x, t, j), gyt = this->input(from.gy, t, j);
     const Vec<T> drive = delta * x;
     const T *B = this->selection(in.B, t), *C = this->selection(in.C, t);
     const T *a = A.get() + j * size, *before = h.get() + i * size, *decays = e.get() + i * size;
-    T *gBt = gB.get() + i * size, *gCt = gC.get() + i * size, *gt = g.get() + j * size, *to = part.get();
+    T *gBt = gB.get() + i * size, *gCt = gC.get() + i * size, *gt = g.get() + j * size, *gAt = part.get();
     Vec<T> driven{}, decayed{};
     for (int64_t n = 0, l = 0; n < N; ++n, l += L) {
       const Vec<T> d = fma(gyt, splat(C[n]), load<Vec<T>>(gt + l));
@@ -197,10 +196,10 @@ class Backward : Task<T> {
       const Vec<T> onward = d * load<Vec<T>>(decays + l), q = onward * load<Vec<T>>(before + l);
       store(gt + l, onward);
       decayed = fma(q, load<Vec<T>>(a + l), decayed);
-      store(to + l, fma(q, delta, load<Vec<T>>(to + l)));
+      store(gAt + l, fma(q, delta, load<Vec<T>>(gAt + l)));
     }
-    store_some(gx + this->at(t) + j * L, Vec<T>(delta * driven), this->wide(j));
-    store_some(gdelta + this->at(t) + j * L, fma(x, driven, decayed), this->wide(j));
+    store_some(to.gx + this->at(t) + j * L, Vec<T>(delta * driven), this->wide(j));
+    store_some(to.gdelta + this->at(t) + j * L, fma(x, driven, decayed), this->wide(j));
   }
 
   // What lies past the last channel has no part in a sum over channels: an infinite B or C makes it NaN.
@@ -208,47 +207,44 @@ class Backward : Task<T> {
     for (int64_t i = 0; i < vectors; ++i)
       for (int64_t l = from; l < L; ++l) gB[i * L + l] = gC[i * L + l] = T(0);
   }
-
-  static T over_lanes(const T* v) {
-    T s = v[0];
-    for (int l = 1; l < L; ++l) s += v[l];
-    return s;
-  }
 };
 
-int enough(Dims n, int64_t N, int threads) { return n.B * n.T * n.C * N < 32768 ? 1 : threads; }
+template <class T>
+int threads_for(const SelectiveInputs<T>& in, int threads) {
+  return ELMAN_NS::threads_for(in.n.B * in.n.T * in.n.C * in.N, WorthAThread::elements, threads);
+}
 
 }  // namespace
 
 template <class T>
-void selective_scan(const SelectiveInputs<T>& in, T* y, T* last, T* saved, int threads) {
+void selective_scan(const SelectiveInputs<T>& in, const SelectiveOutputs<T>& out, int threads) {
   const int64_t G = groups(in.n.C);
-  parallel(enough(in.n, in.N, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) Forward<T>(in, i / G, i % G).run(y, last, saved);
+  parallel(threads_for(in, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) Forward<T>(in, i / G, i % G).run(out.y, out.last, out.saved);
   });
 }
 
 template <class T>
-void selective_scan_back(const SelectiveInputs<T>& in, const T* saved, Rows<T> gy, const T* glast, T* gx, T* gdelta,
-                         double* gA, T* gB, T* gC, T* gh0, int threads) {
+void selective_scan_back(const SelectiveInputs<T>& in, const SelectiveArriving<T>& arriving, const SelectiveGradients<T>& to,
+                         int threads) {
   const int64_t G = groups(in.n.C), N = in.N, steps = in.n.T;
-  threads = enough(in.n, N, threads);
+  threads = threads_for(in, threads);
   const auto sums = allocate<T>(in.n.B * steps * G * 2 * N);
   parallel(threads, in.n.B * G, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      Backward<T>(in, i / G, i % G, saved, gy, glast, gx, gdelta)
-          .run(sums.get() + (i / G * steps * G + i % G) * 2 * N, G * 2 * N, gA, gh0);
+      Backward<T>(in, arriving, to, i / G, i % G).run(sums.get() + (i / G * steps * G + i % G) * 2 * N, G * 2 * N);
   });
   parallel(threads, in.n.B * steps, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      clear(gB + i * N, N);
-      clear(gC + i * N, N);
+      T *gB = to.gB + i * N, *gC = to.gC + i * N;
+      clear(gB, N);
+      clear(gC, N);
       if (i % steps >= in.lengths[i / steps]) continue;
       const T* part = sums.get() + i * G * 2 * N;
       for (int64_t k = 0; k < G; ++k, part += 2 * N)
         for (int64_t n = 0; n < N; ++n) {
-          gB[i * N + n] += part[n];
-          gC[i * N + n] += part[N + n];
+          gB[n] += part[n];
+          gC[n] += part[N + n];
         }
     }
   });

@@ -83,6 +83,14 @@ ELMAN_INLINE T sum_lanes(Vec<T> v) {
   return fold<lanes<T> / 2>(v, std::make_integer_sequence<int, lanes<T>>{})[0];
 }
 
+// The same of numbers in memory, from the first to the last.
+template <class T>
+ELMAN_INLINE T sum_lanes_in_order(const T* v) {
+  T sum = v[0];
+  for (int l = 1; l < lanes<T>; ++l) sum += v[l];
+  return sum;
+}
+
 // [a[first], b[first], a[first + 1], b[first + 1], ...]
 template <int first, class V, int... I>
 ELMAN_INLINE V interleave(V a, V b, std::integer_sequence<int, I...>) {

@@ -1,14 +1,18 @@
-// A program of small steps on B rows, packed once and run on one thread for every input that arrives: kernels.h says what
-// each step does. They call or repeat the kernels of a scan, product by product and lane by lane, so the bits are the same.
+// A program of small steps on rows, packed once, and streams: the states of many rows that are stepped by it. kernels.h says
+// what each step does. They call the kernels of a scan, or a piece that these call too, so the bits are the same.
+//
+// A stream keeps the state of a row in one stretch of memory, | leaf | leaf | ... |, each leaf in whole cache lines. Rows that
+// lie side by side are stepped where they are; others are gathered, a stretch at a time, stepped and scattered.
+#include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <vector>
 
-#include "blocks.h"
-#include "gated.h"
-#include "gated_norm.h"
+#include "gated_step.h"
 #include "kernels.h"
+#include "parallel.h"
 
 namespace elman::ELMAN_NS {
 
@@ -24,6 +28,11 @@ template <class T> Elementwise<T> silu;
 
 namespace {
 
+constexpr int64_t most_rows = 128;          // stepped at a time: enough for a product, few enough for the cache
+constexpr int64_t largest_table = 1 << 22;  // numbers that a program may remember of its symbols
+constexpr int64_t one = 1;                  // for kernels that take sequences: a length
+constexpr bool no = false;                  // and no reset
+
 // To whole panels of two vectors, four at a time.
 template <class T>
 int64_t padded(int64_t width) {
@@ -31,356 +40,380 @@ int64_t padded(int64_t width) {
   return (width + unit - 1) / unit * unit;
 }
 
-template <class T>
-struct Array {
-  int64_t width, stride;
-  Buffer<T> data;
+// What a slot is, and where it begins: among the arrays of a workspace, in a row's state, among the constants.
+enum class Home { workspace, state, constant };
+struct Slot {
+  Home home;
+  int64_t width, stride, begin;
 };
 
-// One step of a gated cell, as Run in gated.cpp takes it. u has the gates of a block of units side by side, those of the second
-// product behind the others; so has the bias, where it is not in u already but U x is normalised first.
-template <class Cell, class T>
-class Step {
-  static constexpr int L = lanes<T>, before = Cell::gates - Cell::second;
+// Where the slots of the rows that are being stepped lie, and the symbols that they read.
+template <class T>
+struct Workspace {
+  struct Place {
+    T* begin;
+    int64_t stride;
+  };
+  std::vector<Place> places;
+  Buffer<T> arrays, gathered;
+  int64_t rows = 0;  // that are being stepped
+  const int64_t* symbols = nullptr;
 
+  T* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
+};
+
+// What a product makes of each symbol: a line of N numbers, made when the symbol first comes and copied from then on.
+template <class T>
+class Remembered {
  public:
-  // h (B, stride_h), R wide; c and the units (B, stride), H wide
-  Step(bool relu, int64_t B, int64_t H, int64_t R, int64_t stride, int64_t stride_h, const T* w, const T* extra,
-       int64_t extra_size, const GatedOptions<const T>& with, Buffer<T> bias)
-      : relu_(relu), B_(B), H_(H), R_(R), stride_(stride), stride_h_(stride_h), blocks_((H + L - 1) / L), ldu_(Cell::gates * stride),
-        bias_(std::move(bias)) {
-    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(w, H, R, 0);
-    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(w, H, R, Cell::first);
-    extra_ = padded_copy(extra, extra_size, H, stride);
-    nothing_ = zeros<T>(std::max(ldu_, stride_h));
-    next_ = zeros<T>(B * std::max(stride, stride_h));
-    if (Cell::second > 0) q_ = zeros<T>(B * stride), z_ = zeros<T>(B * stride);
-    if (Cell::shared_last || with.gain) sums_ = zeros<T>(B * ldu_);
-    if (with.peephole) peephole_ = padded_rows(with.peephole, Cell::gates - 1, H, stride);
-    if (with.gain) gain_ = padded_rows(with.gain, Cell::gates, H, stride);
-    if (with.gain_U) gain_U_ = padded_rows(with.gain_U, Cell::gates, H, stride);
-    if (with.gain_c) gain_c_ = padded_rows(with.gain_c, 1, H, stride), bias_c_ = padded_rows(with.bias_c, 1, H, stride);
-    if (with.P) P_ = pack_gates<1>(with.P, R, H, 0);
+  using Make = std::function<void(int64_t symbol, T* line)>;
+  Remembered(int64_t V, int64_t N, Make make)
+      : N_(N), table_(allocate<T>(V * N)), known_(std::make_unique<std::atomic<bool>[]>(V)), make_(std::move(make)) {
+    for (int64_t v = 0; v < V; ++v) known_[v] = false;
   }
 
-  // u (B, gates * stride), overwritten; h and c updated
-  void operator()(T* u, T* h, T* c) {
-    if (gain_U_)
-      for (int64_t row = 0; row < B_; ++row) normalise<0, Cell::gates>(u + row * ldu_, bias_.get(), gain_U_.get(), nullptr);
-    T* sums = sums_ ? sums_.get() : u;
-    const Start<T> zero{nothing_.get(), 0}, shared{u, ldu_, extra_.get()};
-    if constexpr (Cell::first > 0) {
-      constexpr int P = panel<Cell::first>;
-      run_panels<P>(first_.get(), 0, blocks_ * (Cell::first / P), B_, h, stride_h_, R_,
-                    gain_ ? &zero : Cell::shared_last ? &shared : nullptr, sums, ldu_);
-      normalise_sums<0, Cell::first>(u, sums);
+  const T* line(int64_t symbol) const { return table_.get() + symbol * N_; }
+
+  // Before several threads read them; several streams may come at once.
+  void learn(const int64_t* symbols, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t symbol = symbols[i];
+      if (known_[symbol].load(std::memory_order_acquire)) continue;
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (known_[symbol].load(std::memory_order_relaxed)) continue;
+      make_(symbol, table_.get() + symbol * N_);
+      known_[symbol].store(true, std::memory_order_release);
     }
-    if constexpr (Cell::second > 0) {
-      finish<Cell::first, false>(u, sums, h, c);
-      T* rest = sums + before * stride_;
-      run_panels<Cell::second, T>(second_.get(), 0, blocks_, B_, q_.get(), stride_, H_, gain_ ? &zero : nullptr, rest, ldu_);
-      normalise_sums<Cell::first, Cell::gates>(u, sums);
-      finish<Cell::second, true>(u, rest, h, c);
-    } else {
-      finish<before, true>(u, sums, h, c);
-    }
-    if (P_) run_panels<1, T>(P_.get(), 0, (R_ + L - 1) / L, B_, next_.get(), stride_, H_, &zero, h, stride_h_);
-    else std::memcpy(h, next_.get(), B_ * stride_ * sizeof(T));
   }
 
  private:
-  // Where gate g of block j is in a row of u or of the sums
-  int64_t gate(int64_t j, int g) const {
-    return g < before ? (j * before + g) * L : before * stride_ + (j * Cell::second + g - before) * L;
-  }
-
-  // Gates [a, b) of a row, which go on from another row, but the last of them from `shared` where that is given.
-  template <int a, int b>
-  void normalise(T* row, const T* from, const T* gain, const T* shared) const {
-    const auto start = [&](int64_t j, int g) {
-      return load<Vec<T>>(shared && g == Cell::gates - 1 ? shared + j * L : from + gate(j, g));
-    };
-    normalise_gates<Cell, a, b>(H_, row, [&](int64_t j, int g) { return gate(j, g); }, start, gain, stride_, SavedNorm<T>{});
-  }
-
-  template <int a, int b>
-  void normalise_sums(const T* u, T* sums) const {
-    for (int64_t row = 0; row < B_ && gain_; ++row)
-      normalise<a, b>(sums + row * ldu_, u + row * ldu_, gain_.get(), Cell::shared_last ? extra_.get() : nullptr);
-  }
-
-  template <int G, bool last>
-  void finish(const T* u, const T* sums, const T* h, T* c) {
-    for (int64_t row = 0; row < B_; ++row, u += ldu_, sums += ldu_) {
-      for (int64_t j = 0; j < blocks_; ++j) {
-        Vec<T> a[G];
-        for (int g = 0; g < G; ++g) a[g] = load<Vec<T>>(sums + (j * G + g) * L);
-        const int64_t at = row * stride_ + j * L;
-        Forward<T> f;
-        f.u = u + j * before * L;
-        f.relu = relu_;
-        f.normed = bool(gain_c_);
-        f.peephole = peephole_ ? peephole_.get() + j * L : nullptr;
-        f.stride = stride_;
-        f.extra = load<Vec<T>>(extra_.get() + j * L);
-        f.h = Cell::has_c ? Vec<T>{} : load<Vec<T>>(h + at);
-        f.save = nullptr;
-        if constexpr (last) {
-          if (Cell::has_c) f.c = load<Vec<T>>(c + at);
-          if (Cell::second > 0) f.z = load<Vec<T>>(z_.get() + at);
-          store(next_.get() + at, Cell::template forward<T>(a, f));
-          if (Cell::has_c) store(c + at, f.c);
-        } else {
-          store(q_.get() + at, Cell::template between<T>(a, f));
-          store(z_.get() + at, f.z);
-        }
-      }
-      if (last && gain_c_) through_norm(H_, c + row * stride_, gain_c_.get(), bias_c_.get(), next_.get() + row * stride_, (T*)nullptr);
-    }
-  }
-
-  bool relu_;
-  int64_t B_, H_, R_, stride_, stride_h_, blocks_, ldu_;
-  Buffer<T> bias_, first_, second_, extra_, nothing_, next_, q_, z_, sums_, peephole_, gain_, gain_U_, gain_c_, bias_c_, P_;
+  int64_t N_;
+  Buffer<T> table_;
+  std::unique_ptr<std::atomic<bool>[]> known_;
+  Make make_;
+  std::mutex mutex_;
 };
-
-constexpr int64_t largest_table = 1 << 22;  // numbers that a stream may remember of its symbols
-constexpr int64_t one = 1;                  // for kernels that take sequences: a length
-constexpr bool no = false;                  // and no reset
 
 template <class T>
 class Steps final : public Program<T> {
   static constexpr int L = lanes<T>;
+  using Work = Workspace<T>;
 
  public:
-  explicit Steps(int64_t B) : B_(B) {}
-
   int slot(int64_t width) override { return add(width, padded<T>(width)); }
 
-  void write(int slot, const T* from) override {
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(at(slot, row), from + row * width(slot), width(slot) * sizeof(T));
+  int state(int64_t width) override {
+    slots_.push_back({Home::state, width, 0, state_row_});
+    state_row_ += padded_to_lines(width, sizeof(T));
+    return int(slots_.size()) - 1;
   }
 
-  void read(int slot, T* to) const override {
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(to + row * width(slot), at(slot, row), width(slot) * sizeof(T));
+  int constant(int64_t width, const T* values) override {
+    slots_.push_back({Home::constant, width, 0, int64_t(constants_.size())});
+    constants_.push_back(padded_copy(values, width, width, padded<T>(width)));
+    return int(slots_.size()) - 1;
   }
 
   int lookup(int64_t V, int64_t width, const T* table) override {
-    looked_up_ = slot(width), symbols_.assign(B_, 0), V_ = V;
-    auto rows = std::make_shared<Buffer<T>>(allocate<T>(V * width));
-    std::memcpy(rows->get(), table, V * width * sizeof(T));
-    steps_.push_back([=, x = looked_up_] {
-      for (int64_t row = 0; row < B_; ++row) std::memcpy(at(x, row), rows->get() + symbols_[row] * width, width * sizeof(T));
+    looked_up_ = slot(width), V_ = V;
+    table_ = allocate<T>(V * width);
+    std::memcpy(table_.get(), table, V * width * sizeof(T));
+    steps_.push_back([=, x = looked_up_](Work& w) {
+      for (int64_t row = 0; row < w.rows; ++row)
+        std::memcpy(w.at(x, row), table_.get() + w.symbols[row] * width, width * sizeof(T));
     });
     return looked_up_;
   }
 
   int linear(int x, int64_t N, const T* w, const T* b) override {
-    return product(x, N, padded<T>(N), w, b, [=](int64_t n) { return std::pair(n, N - n); });
+    constexpr int64_t P = 2 * L;
+    const int64_t K = width(x), wide = padded<T>(N);
+    auto packed = std::make_shared<Buffer<T>>(allocate<T>(wide * K));
+    auto bias = std::make_shared<Buffer<T>>(padded_copy(b, N, N, wide));
+    for (int64_t n = 0; n < wide; n += L)
+      pack_lanes(w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed->get() + n / P * P * K + n % P, P);
+    const int y = add(N, wide);
+    made_of(x, y, [=](int64_t rows, const T* from, int64_t ldx, T* to) {
+      const Start<T> start{bias->get(), 0};
+      run_panels<2, T>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
+    });
+    work_ += wide * K;
+    return y;
   }
 
-  void gated(int kind, int gates, int x, const T* U, const T* b, const T* w, const T* extra, int64_t extra_size,
-             const GatedOptions<const T>& with, int h, int c) override {
-    const int units = with.P ? c : h;  // as many as h has, unless it is projected
-    const int64_t H = width(units), stride = slots_[units].stride, R = width(h), stride_h = slots_[h].stride;
-    each_cell(kind, [&](auto cell, bool relu) {
-      using Cell = decltype(cell);
-      constexpr int64_t before = Cell::gates - Cell::second;  // the others lie behind these
-      const auto where = [=](int64_t n) {
-        const int64_t v = n / L, late = v - before * stride / L, j = late < 0 ? v / before : late / std::max(Cell::second, 1);
-        const int64_t gate = late < 0 ? v % before : before + late % std::max(Cell::second, 1);
-        return std::pair(gate * H + j * L, H - j * L);
-      };
-      const int u = product(x, gates * stride, gates * stride, U, with.gain_U ? nullptr : b, where);
-      auto bias = with.gain_U ? arranged(gates * stride, b, where) : Buffer<T>();
-      auto step = std::make_shared<Step<Cell, T>>(relu, B_, H, R, stride, stride_h, w, extra, extra_size, with, std::move(bias));
-      T *from = at(u, 0), *ht = at(h, 0), *ct = c < 0 ? nullptr : at(c, 0);
-      steps_.push_back([=] { (*step)(from, ht, ct); });
+  void gated(const GatedWeights<T>& weights, int x, int h, int c) override {
+    with_cell(weights.kind, [&](auto cell, Phi phi) {
+      auto step = std::make_shared<GatedStep<decltype(cell), T>>(weights, phi);
+      const int64_t ldu = step->ldu, units = step->layout.units;
+      const Units all{0, step->blocks};
+      const int u = add(ldu, ldu), sums = step->separate_sums() ? add(ldu, ldu) : u;
+      const int q = add(units, units), z = add(units, units), cells = add(units, units);
+      made_of(x, u, [=](int64_t rows, const T* from, int64_t ldx, T* to) {
+        step->project(rows, all, from, ldx, to);
+        for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
+      });
+      steps_.push_back([=](Work& w) {
+        const auto row = [&](int64_t i) {
+          return RowStep<T>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
+        };
+        (*step)(w.rows, all, w.places[h].stride, w.at(u, 0), w.at(sums, 0), row, [] {});
+      });
+      work_ += ldu * (weights.D + step->R);
     });
   }
 
   void scan(bool is_complex, int a, int b, int h) override {
-    const int after = slot(width(h)), last = slot(width(h));
+    const int after = slot(width(h));
     const int64_t C = is_complex ? width(h) / 2 : width(h);
     const auto kernel = is_complex ? complex_scan<T> : linear_scan<T>;
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        kernel({1, 1, C}, {at(a, row), 0, 0}, {at(b, row), 0, 0}, at(h, row), &one, &no, at(after, row), at(last, row), 1);
-        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
-      }
+    each_row([=](Work& w, int64_t row) {
+      T* state = w.at(h, row);
+      kernel({{1, 1, C}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one, &no}, {w.at(after, row), state}, 1);
     });
   }
 
   int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) override {
-    const int y = slot(width(x)), a = constant(width(x) * N, A), last = slot(width(h));
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        const Rows<T> v{at(x, row), 0, 0}, dt{at(delta, row), 0, 0}, b{at(B, row), 0, 0}, c{at(C, row), 0, 0};
-        selective_scan<T>({{1, 1, width(x)}, N, 1, v, dt, at(a, 0), b, c, at(h, row), &one, &no}, at(y, row), at(last, row), nullptr, 1);
-        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
-      }
+    const int64_t D = width(x);
+    const int y = slot(D), a = constant(D * N, A);
+    each_row([=](Work& w, int64_t row) {
+      const auto rows = [&](int slot) { return Rows<T>{w.at(slot, row), 0, 0}; };
+      T* state = w.at(h, row);
+      selective_scan<T>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(a, 0), rows(B), rows(C), state, &one, &no},
+                        {w.at(y, row), state, nullptr}, 1);
     });
+    work_ += 16 * D * N;  // an exponential for each
     return y;
   }
 
-  int convolution(int x, int64_t K, const T* w, const T* bias, int window) override {
-    const int y = slot(width(x)), taps = constant(width(x) * K, w), b = constant(width(x), bias), last = slot(width(window));
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        ELMAN_NS::convolution<T>({{1, 1, width(x)}, K, {at(x, row), 0, 0}, at(taps, 0), at(b, 0), at(window, row), &one, &no},
-                                 at(y, row), at(last, row), 1);
-        std::memcpy(at(window, row), at(last, row), width(window) * sizeof(T));
-      }
+  int convolution(int x, int64_t K, const T* weights, const T* bias, int window) override {
+    const int64_t D = width(x);
+    const int y = slot(D), taps = constant(D * K, weights), b = constant(D, bias);
+    each_row([=](Work& w, int64_t row) {
+      T* state = w.at(window, row);
+      ELMAN_NS::convolution<T>({{1, 1, D}, K, {w.at(x, row), 0, 0}, w.at(taps, 0), w.at(b, 0), state, &one, &no},
+                               {w.at(y, row), state}, 1);
     });
     return y;
   }
 
   int map(int function, int x) override {
-    const int y = slot(width(x));
-    const int64_t n = B_ * slots_[x].stride;
-    const T* from = at(x, 0);
-    T* to = at(y, 0);
+    const int64_t n = width(x);
+    const int y = slot(n);
     if (function == 4) {
-      steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, phi<T>(true, load<Vec<T>>(from + i))); }); });
+      each_vector(y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<T>(Phi::relu, load<Vec<T>>(w.at(x, row) + i)); });
     } else {
       Elementwise<T>* const kernels[] = {sigmoid<T>, tanh<T>, softplus<T>, silu<T>};
       Elementwise<T>* f = kernels[function];
-      steps_.push_back([=] { f(n, from, to, 1); });
+      each_row([=](Work& w, int64_t row) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
     return y;
   }
 
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
-    const int64_t n = B_ * slots_[x].stride;
-    const T *a = at(x, 0), *b = at(y, 0);
-    T* to = at(z, 0);
-    if (function == 0) steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, Vec<T>(load<Vec<T>>(a + i) + load<Vec<T>>(b + i))); }); });
-    else steps_.push_back([=] { each(n, [=](int64_t i) { store(to + i, Vec<T>(load<Vec<T>>(a + i) * load<Vec<T>>(b + i))); }); });
+    const auto value = [=](Work& w, int slot, int64_t row, int64_t i) { return load<Vec<T>>(w.at(slot, row) + i); };
+    if (function == 0)
+      each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) + value(w, y, row, i)); });
+    else each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) * value(w, y, row, i)); });
     return z;
   }
 
-  int norm(bool centred, int x, const T* gain, const T* bias, T eps) override {
-    const int y = slot(width(x)), g = constant(width(x), gain), b = bias ? constant(width(x), bias) : -1;
-    steps_.push_back([=] {
+  int norm(bool centred, int x, const T* gain, const T* bias, double eps) override {
+    const int64_t N = width(x);
+    const int y = slot(N), g = constant(N, gain), b = bias ? constant(N, bias) : -1;
+    each_row([=](Work& w, int64_t row) {
       T mean, scale;
-      for (int64_t row = 0; row < B_; ++row)
-        ELMAN_NS::norm<T>(1, width(x), at(x, row), at(g, 0), b < 0 ? nullptr : at(b, 0), eps, centred, at(y, row), &mean, &scale, 1);
+      ELMAN_NS::norm<T>({1, N, w.at(x, row), w.at(g, 0), b < 0 ? nullptr : w.at(b, 0), eps, centred},
+                        {w.at(y, row), &mean, &scale}, 1);
     });
-    return y;
-  }
-
-  int constant(int64_t width, const T* values) override {
-    const int y = slot(width);
-    for (int64_t row = 0; row < B_; ++row) std::memcpy(at(y, row), values, width * sizeof(T));
     return y;
   }
 
   // Columns [first, first + count) of x into columns [to, to + count) of y.
   void copy(int x, int64_t first, int64_t count, int y, int64_t to) override {
-    steps_.push_back([=] {
-      for (int64_t row = 0; row < B_; ++row) std::memcpy(at(y, row) + to, at(x, row) + first, count * sizeof(T));
-    });
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row) + to, w.at(x, row) + first, count * sizeof(T)); });
   }
 
-  void run(int in, const T* x, int out, T* y) override {
-    write(in, x);
-    run(out, y);
-  }
-
-  void run_symbols(int in, const int64_t* symbols, int out, T* y) override {
-    if (in != looked_up_) throw std::invalid_argument("native stream: the input is no lookup.");
-    for (int64_t row = 0; row < B_; ++row)
-      if (symbols[row] < 0 || symbols[row] >= V_) throw std::out_of_range("native stream: a symbol is outside the table.");
-    std::copy_n(symbols, B_, symbols_.begin());
-    run(out, y);
-  }
-
-  int64_t rows() const override { return B_; }
+  void finish(int in, int out) override { in_ = in, out_ = out; }
+  std::unique_ptr<Stream<T>> stream(int64_t B) override;
   int64_t width(int slot) const override { return slots_[slot].width; }
+  int64_t state_begin(int slot) const override { return slots_[slot].begin; }
+
+  // For the stream.
+  int in() const { return in_; }
+  int out() const { return out_; }
+  int64_t symbols() const { return in_ == looked_up_ ? V_ : 0; }
+  int64_t state_row() const { return state_row_; }
+  int64_t work() const { return work_; }  // multiply-adds of a row, or about
+
+  Work workspace(int64_t rows) const {
+    Work w;
+    w.arrays = zeros<T>(rows * workspace_row_);
+    for (const Slot& slot : slots_) {
+      if (slot.home == Home::constant) w.places.push_back({constants_[slot.begin].get(), 0});
+      else if (slot.home == Home::state) w.places.push_back({nullptr, state_row_});
+      else w.places.push_back({w.arrays.get() + rows * slot.begin, slot.stride});
+    }
+    return w;
+  }
+
+  void learn(const int64_t* symbols, int64_t count) const {
+    for (const auto& table : remembered_) table->learn(symbols, count);
+  }
+
+  // One step of w.rows rows, whose states begin at `states`.
+  void run(Work& w, T* states) const {
+    for (size_t i = 0; i < slots_.size(); ++i)
+      if (slots_[i].home == Home::state) w.places[i].begin = states + slots_[i].begin;
+    for (const auto& step : steps_) step(w);
+  }
 
  private:
-  void run(int out, T* y) {
-    for (const auto& step : steps_) step();
-    read(out, y);
-  }
-
   int add(int64_t width, int64_t stride) {
-    slots_.push_back({width, stride, allocate<T>(B_ * stride)});
-    std::memset(slots_.back().data.get(), 0, B_ * stride * sizeof(T));
+    slots_.push_back({Home::workspace, width, stride, workspace_row_});
+    workspace_row_ += stride;
     return int(slots_.size()) - 1;
   }
 
-  T* at(int slot, int64_t row) const { return slots_[slot].data.get() + row * slots_[slot].stride; }
-
   template <class F>
-  static void each(int64_t n, const F& f) {
-    for (int64_t i = 0; i < n; i += L) f(i);
+  void each_row(const F& f) {
+    steps_.push_back([=](Work& w) {
+      for (int64_t row = 0; row < w.rows; ++row) f(w, row);
+    });
   }
 
-  // x w^T + b, N columns in a slot `width` wide. where(n) says which row of w the column n, the first of a vector, is made
-  // from, and how many rows there are from there on.
+  // y[row][i...] = f(w, row, i), a vector at a time
   template <class F>
-  int product(int x, int64_t width, int64_t N, const T* w, const T* b, const F& where) {
-    constexpr int64_t P = 2 * L;
-    const int64_t K = this->width(x);
-    const int y = add(width, N);
-    auto packed = std::make_shared<Buffer<T>>(allocate<T>(N * K));
-    auto bias = std::make_shared<Buffer<T>>(arranged(N, b, where));
-    for (int64_t n = 0; n < N; n += L) {
-      const auto [row, rest] = where(n);
-      pack_lanes(w + row * K, K, std::clamp<int64_t>(rest, 0, L), K, packed->get() + n / P * P * K + n % P, P);
+  void each_vector(int y, const F& f) {
+    each_row([=, n = width(y)](Work& w, int64_t row) {
+      T* to = w.at(y, row);
+      for (int64_t i = 0; i < n; i += L) store(to + i, f(w, row, i));
+    });
+  }
+
+  // y = f(x) by rows: f(rows, x, ldx, y), the rows of y as far apart as the slot has them.
+  template <class F>
+  void made_of(int x, int y, const F& f) {
+    const int64_t N = slots_[y].stride;
+    if (x != looked_up_ || V_ * N > largest_table) {
+      steps_.push_back([=](Work& w) { f(w.rows, w.at(x, 0), w.places[x].stride, w.at(y, 0)); });
+      return;
     }
-    const T* from = at(x, 0);
-    const int64_t ldx = slots_[x].stride;
-    T* to = at(y, 0);
-    const auto rows = [=](int64_t first, int64_t count, T* into) {
-      const Start<T> start{bias->get(), 0};
-      run_panels<2, T>(packed->get(), 0, N / P, count, from + first * ldx, ldx, K, &start, into, N);
-    };
-    if (x == looked_up_ && V_ * N <= largest_table) steps_.push_back(remembered(N, to, rows));
-    else steps_.push_back([=, B = B_] { rows(0, B, to); });
-    return y;
+    const int64_t D = width(x);
+    auto table = std::make_shared<Remembered<T>>(V_, N, [=](int64_t symbol, T* line) { f(1, table_.get() + symbol * D, D, line); });
+    remembered_.push_back(table);
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(T)); });
   }
 
-  // b as the columns of a product lie, zeros where there is none.
-  template <class F>
-  static Buffer<T> arranged(int64_t N, const T* b, const F& where) {
-    auto to = zeros<T>(N);
-    for (int64_t n = 0; n < N && b; n += L) {
-      const auto [row, rest] = where(n);
-      if (rest > 0) std::memcpy(to.get() + n, b + row, std::min<int64_t>(rest, L) * sizeof(T));
-    }
-    return to;
-  }
-
-  // What rows(row, 1, to) makes of a symbol, a line of N, made when it first comes and copied from then on.
-  template <class F>
-  std::function<void()> remembered(int64_t N, T* to, const F& rows) {
-    auto table = std::make_shared<Buffer<T>>(allocate<T>(V_ * N));
-    auto known = std::make_shared<std::vector<bool>>(V_, false);
-    return [=] {
-      for (int64_t row = 0; row < B_; ++row) {
-        const int64_t symbol = symbols_[row];
-        T* line = table->get() + symbol * N;
-        if (!(*known)[symbol]) rows(row, 1, line), (*known)[symbol] = true;
-        std::memcpy(to + row * N, line, N * sizeof(T));
-      }
-    };
-  }
-
-  int64_t B_, V_ = 0;
-  int looked_up_ = -1;
-  std::vector<int64_t> symbols_;
-  std::vector<Array<T>> slots_;
-  std::vector<std::function<void()>> steps_;
+  int in_ = -1, out_ = -1, looked_up_ = -2;
+  int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
+  Buffer<T> table_;
+  std::vector<Slot> slots_;
+  std::vector<Buffer<T>> constants_;
+  std::vector<std::shared_ptr<Remembered<T>>> remembered_;
+  std::vector<std::function<void(Work&)>> steps_;
 };
+
+template <class T>
+class StateRows final : public Stream<T> {
+ public:
+  StateRows(const Steps<T>& program, int64_t B)
+      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<T>(B * row_)), named_(B, 0) {}
+
+  int64_t rows() const override { return B_; }
+  int64_t state_row() const override { return row_; }
+  int64_t input_width() const override { return p_.width(p_.in()); }
+  int64_t output_width() const override { return p_.width(p_.out()); }
+
+  void step(const T* x, const int64_t* rows, int64_t count, T* y, int threads) override {
+    check(rows, count);
+    run(x, nullptr, rows, count, y, threads);
+  }
+
+  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) override {
+    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
+    check(rows, count);
+    for (int64_t i = 0; i < count; ++i)
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols()) throw std::out_of_range("native stream: a symbol is outside the table.");
+    p_.learn(symbols, count);
+    run(nullptr, symbols, rows, count, y, threads);
+  }
+
+  void take(const int64_t* rows, int64_t count, T* to) const override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(T));
+  }
+
+  void put(const int64_t* rows, int64_t count, const T* from) override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(T));
+  }
+
+ private:
+  // A row may be named once: it cannot take two steps at a time.
+  void check(const int64_t* rows, int64_t count) {
+    if (!rows) return;
+    ++round_;
+    for (int64_t i = 0; i < count; ++i) {
+      if (rows[i] < 0 || rows[i] >= B_) throw std::out_of_range("native stream: a row is outside the stream.");
+      if (named_[rows[i]] == round_) throw std::out_of_range("native stream: a row is named twice.");
+      named_[rows[i]] = round_;
+    }
+  }
+
+  void run(const T* x, const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) {
+    if (count == 0) return;
+    const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
+    while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
+    parallel(int(pieces), pieces, [&](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i)
+        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
+          const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
+          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr, rows ? rows + at : nullptr, at,
+               some, y + at * output_width());
+        }
+    });
+  }
+
+  // `count` rows from the at-th on of those that were named.
+  void part(Workspace<T>& w, const T* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count, T* y) {
+    w.rows = count;
+    w.symbols = symbols;
+    const int64_t in = input_width(), out = output_width();
+    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(T));
+    if (side_by_side(rows, count)) {
+      p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
+    } else {
+      if (!w.gathered) w.gathered = zeros<T>(std::min(B_, most_rows) * row_);
+      take(rows, count, w.gathered.get());
+      p_.run(w, w.gathered.get());
+      put(rows, count, w.gathered.get());
+    }
+    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(T));
+  }
+
+  static bool side_by_side(const int64_t* rows, int64_t count) {
+    for (int64_t i = 1; i < count && rows; ++i)
+      if (rows[i] != rows[0] + i) return false;
+    return true;
+  }
+
+  const Steps<T>& p_;
+  int64_t B_, row_;
+  Buffer<T> states_;
+  std::vector<int64_t> named_;  // the last step that named a row
+  int64_t round_ = 0;
+  std::vector<Workspace<T>> workspaces_;
+};
+
+template <class T>
+std::unique_ptr<Stream<T>> Steps<T>::stream(int64_t B) {
+  return std::make_unique<StateRows<T>>(*this, B);
+}
 
 }  // namespace
 
 template <class T>
-Program<T>* program(int64_t B) {
-  return new Steps<T>(B);
+Program<T>* program() {
+  return new Steps<T>();
 }
 
 template NewProgram<float> program<float>;

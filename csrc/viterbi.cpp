@@ -2,7 +2,7 @@
 //
 //   d[t][k] = x[t][k] + max_j (d[t-1][j] + log A[j][k]),  or + log start[k] after the best of d[t-1] at a reset
 //
-// Forward the maximum is enough; where it came from is looked for on the way back, along the path alone.
+// Forward the maximum is enough; where it came from is looked for afterwards, along the path alone.
 // A row is computed by one thread, and ties go to the first state.
 #include "hmm.h"
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t stretch = 64;  // steps after which the scores are moved back to about zero
 
-// One row of the most probable path; d (N, padded) keeps the scores of all steps for the way back.
+// One row of the most probable path; d (T, padded) keeps the scores of all steps, to go back along them.
 template <class T>
 double viterbi_row(Width<T> w, const T* x, const T* log_start, const T* a, const T* at, int64_t length, const bool* reset,
                    int64_t* path, T* d, T* from) {
@@ -72,20 +72,21 @@ Buffer<T> logs(const T* p, int64_t n) {
 }  // namespace
 
 template <class T>
-void viterbi(int64_t B, int64_t N, int64_t K, const T* x, const T* start, const T* transition, const int64_t* lengths,
-             const bool* reset, int64_t* path, T* score, int threads) {
+void viterbi(const HmmInputs<T>& in, const ViterbiOutputs<T>& out, int threads) {
+  const int64_t steps = in.T, K = in.K;
   const Width<T> w(K);
-  const Buffer<T> log_start = logs(start, K), log_a = logs(transition, K * K);
+  const Buffer<T> log_start = logs(in.start, K), log_a = logs(in.transition, K * K);
   const Buffer<T> a = pack(log_a.get(), K, 1, w, -infinity<T>);
   Buffer<T> at = allocate<T>(K * w.padded);
   for (int64_t j = 0; j < K; ++j)
     for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<T>;
-  parallel(threads, B, [&](int64_t first, int64_t end) {
-    const Buffer<T> d = allocate<T>(N * w.padded), from = allocate<T>(w.padded + w.rows);
+  parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
+    const Buffer<T> d = allocate<T>(steps * w.padded), from = allocate<T>(w.padded + w.rows);
     for (int64_t b = first; b < end; ++b) {
-      score[b] = T(viterbi_row(w, x + b * N * K, log_start.get(), a.get(), at.get(), lengths[b], reset + b * N, path + b * N,
-                               d.get(), from.get()));
-      std::fill(path + b * N + lengths[b], path + (b + 1) * N, int64_t(-1));
+      int64_t* path = out.path + b * steps;
+      out.score[b] = T(viterbi_row(w, in.x + b * steps * K, log_start.get(), a.get(), at.get(), in.lengths[b],
+                                   in.reset + b * steps, path, d.get(), from.get()));
+      std::fill(path + in.lengths[b], path + steps, int64_t(-1));
     }
   });
 }

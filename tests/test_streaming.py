@@ -100,7 +100,7 @@ def test_models_stream_as_they_scan(readout):
         wanted, _ = model.scan(symbols)
     stream = Stream(model, 3)
     for t in range(6):
-        given = stream.step(symbols[:, t])
+        given = stream.distribution(symbols[:, t])
         for tensor in ("logits", "mean", "std", "scale", "df", "shape"):
             if hasattr(wanted, tensor):
                 assert same(getattr(given, tensor), getattr(wanted, tensor)[:, t])
@@ -129,7 +129,7 @@ def test_activations_in_bfloat16_stream_as_they_scan():
     whole, x = model(11, dtype=torch.bfloat16), torch.tensor([[3], [4]])
     with torch.no_grad():
         wanted = whole.scan(x)[0].logits[:, 0]
-    assert torch.equal(Stream(whole, 2).step(x[:, 0].int()).logits, wanted)
+    assert torch.equal(Stream(whole, 2).distribution(x[:, 0].int()).logits, wanted)
 
 
 @native_only
@@ -139,7 +139,7 @@ def test_activations_in_bfloat16_stream_as_they_scan():
 )
 def test_bad_symbols_are_refused(x, message):
     with pytest.raises(InputError, match=message):
-        Stream(model(11), 2).step(x)
+        Stream(model(11), 2).distribution(x)
 
 
 def test_logits_take_int64_alone():

@@ -227,3 +227,137 @@ def test_words_of_composition() -> None:
 
 def test_options_without_a_native_loop_are_scanned() -> None:
     assert not Stream(cell("s4d", 3, 4), 2).native
+
+
+CORES = {
+    "gru": lambda: Gated("gru", 3, 33), "lstm": lambda: Gated("lstm", 3, 17), "mgu": lambda: Gated("mgu", 3, 5),
+    "complex scan": lambda: Linear(3, 6, complex_=True), "mamba": lambda: cell("mamba", 3, 4),
+    "stack": lambda: Chain(Gated("lstm", 3, 20), Linear(20, 6, complex_=True), Gated("gru_before", 32, 9)),
+    "scanned": lambda: cell("s4d", 3, 4),
+}  # fmt: skip
+
+
+def chosen_steps(core: Core, B: int, steps: int, seed: int) -> tuple[Stream, list[tuple[np.ndarray, np.ndarray]]]:
+    """A stream after steps of random rows; of each row, what it was given and what it gave."""
+    rng = np.random.default_rng(seed)
+    stream, given, found = Stream(core, B), [[] for _ in range(B)], [[] for _ in range(B)]  # type: ignore[var-annotated]
+    for _ in range(steps):
+        rows = rng.permutation(B)[: rng.integers(0, B + 1)]
+        if rng.random() < 0.3:
+            rows.sort()
+        x = rng.standard_normal((len(rows), core.input_size)).astype(np.float32)
+        for row, now, y in zip(rows, x, stream.step(x, rows), strict=True):
+            given[row].append(now)
+            found[row].append(y)
+    return stream, [(np.array(x), np.array(y)) for x, y in zip(given, found, strict=True)]
+
+
+@pytest.mark.parametrize("name", CORES)
+def test_any_rows_at_a_time_are_each_row_alone(name: str) -> None:
+    """Law 8 for a stream: outputs and states of a row do not depend on which rows stepped beside it."""
+    torch.manual_seed(5)
+    core = CORES[name]()
+    for B, steps in ((1, 4), (5, 12), (300, 3)):  # 300: more than are stepped at a time
+        stream, rows = chosen_steps(core, B, steps, B)
+        for row, (x, y) in list(enumerate(rows))[:20]:
+            if not len(x):
+                assert all(map(torch.equal, leaves(stream.take([row])), leaves(core.init_state(1))))
+                continue
+            with torch.no_grad():
+                expected, last = core.scan(torch.from_numpy(x)[None])
+            assert stream.native == (name != "scanned")
+            equal = torch.equal if stream.native else torch.allclose
+            assert equal(torch.from_numpy(y), expected[0])
+            assert all(map(equal, leaves(stream.take([row])), leaves(last)))
+
+
+def test_rows_over_threads_are_rows_on_one() -> None:
+    torch.manual_seed(6)
+    core, threads, found = Gated("lstm", 3, 130), torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            stream, rows = chosen_steps(core, 150, 3, 7)
+            found.append((stream.state, rows))
+    finally:
+        torch.set_num_threads(threads)
+    for state, rows in found[1:]:
+        assert all(map(torch.equal, leaves(state), leaves(found[0][0])))
+        assert all(np.array_equal(a[1], b[1]) for a, b in zip(rows, found[0][1], strict=True))
+
+
+def test_take_and_put_fork_a_row_and_leave_the_others() -> None:
+    torch.manual_seed(8)
+    for name in ("stack", "mamba", "scanned"):
+        stream, _ = chosen_steps(CORES[name](), 4, 6, 1)
+        before = stream.take()
+        stream.put([2, 0], stream.take([1, 3]))
+        for now, was in zip(leaves(stream.state), leaves(before), strict=True):
+            assert torch.equal(now[[2, 0, 1, 3]], was[[1, 3, 1, 3]])
+        x = np.ones((1, 3), np.float32)
+        assert np.array_equal(stream.step(x, [2]), stream.step(x, [1]))
+
+
+def test_a_row_that_was_taken_is_one_stretch_of_memory() -> None:
+    stream = Stream(CORES["stack"](), 5)
+    taken = leaves(stream.take([3, 1]))
+    assert len({leaf.untyped_storage().data_ptr() for leaf in taken}) == 1
+    assert taken[0].untyped_storage().nbytes() < 2 * (sum(leaf[0].nbytes for leaf in taken) + 64 * len(taken)) + 1
+
+
+def test_a_taken_state_can_be_saved_and_put_back(tmp_path: Any) -> None:
+    from elman import state as states
+
+    stream, _ = chosen_steps(CORES["stack"](), 3, 5, 2)
+    states.save(tmp_path / "row.safetensors", stream.take([1]))
+    stream.put([2], states.load(tmp_path / "row.safetensors", stream.take([1])))
+    for leaf in leaves(stream.state):
+        assert torch.equal(leaf[1], leaf[2])
+
+
+def test_streams_share_weights_but_no_state() -> None:
+    torch.manual_seed(9)
+    core = CORES["stack"]()
+    one = Stream(core, 2)
+    x = np.ones((2, 3), np.float32)
+    first = one.step(x)
+    with torch.no_grad():
+        next(core.parameters()).zero_()  # packed before
+    two = one.share(3)
+    assert np.array_equal(two.step(x[:1], [2])[0], first[0])
+    assert two.batch_size == 3 and not np.array_equal(one.step(x), first)
+    del one
+    assert np.array_equal(two.step(x[:1], [0])[0], first[0])
+
+
+@pytest.mark.parametrize("name", ["gru", "scanned"])
+@pytest.mark.parametrize("rows", [[0, 0], [0, 4], [-1, 0], [0.5, 1], [[0, 1]]])
+def test_rows_that_are_not_there_or_named_twice_are_refused(name: str, rows: list[int]) -> None:
+    stream = Stream(CORES[name](), 4)
+    before = stream.take()
+    with pytest.raises(InputError, match="rows"):
+        stream.step(np.ones((2, 3), np.float32), rows)
+    with pytest.raises(InputError, match="rows"):
+        stream.put(rows, stream.take([0, 1]))
+    assert all(map(torch.equal, leaves(stream.take()), leaves(before)))
+
+
+def test_a_step_of_no_rows_is_nothing() -> None:
+    for name in ("gru", "scanned"):
+        stream = Stream(CORES[name](), 4)
+        assert len(stream.step(np.ones((0, 3), np.float32), [])) == 0
+
+
+def test_each_question_has_its_own_method() -> None:
+    from elman.embed import Embedding
+    from elman.model import SequenceModel
+    from elman.readout import Softmax
+
+    model = Stream(SequenceModel(Embedding(5, 3), cell("gru", 3, 4), Softmax(4, 5)), 2)
+    with pytest.raises(InputError, match="distribution"):
+        model.step(np.ones((2, 3), np.float32))
+    with pytest.raises(InputError, match="step"):
+        Stream(cell("gru", 3, 4), 2).distribution(torch.ones(2, 3))
+    alone = model.share(1)
+    assert np.array_equal(model.logits(np.array([4, 2]))[1:], alone.logits(np.array([2])))
+    assert np.array_equal(model.logits(np.array([1]), [1]), alone.logits(np.array([1])))

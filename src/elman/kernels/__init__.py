@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from elman.errors import KernelError, UnknownNameError
 from elman.kernels import reference, reference_hmm
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
-from elman.kernels.reference import Step, loop
+from elman.kernels.reference import GatedOptions, Step, loop
 from elman.state import State, leaves
 
 __all__ = [
@@ -211,17 +211,6 @@ def convolution(
     return table.convolution(x, weight, bias, window, lengths, reset)
 
 
-class GatedOptions(NamedTuple):
-    """What the options of a gated cell add to its loop; None where one is off."""
-
-    peephole: Tensor | None = None  # (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
-    P: Tensor | None = None  # (R, H): h = P times what it would have been
-    gain: Tensor | None = None  # (gates * H,): W h' is normalised and multiplied by it
-    gain_U: Tensor | None = None  # (gates * H,): so is U x, before b is added
-    gain_c: Tensor | None = None  # (H,): the LSTM's c is normalised on its way to h
-    bias_c: Tensor | None = None
-
-
 def gated(
     kind: str | None,
     x: Tensor,
@@ -240,7 +229,7 @@ def gated(
 
     `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
     the native loop that does the same, `kind` is None where there is none. Without U, x is u itself. With `every`, the
-    native loop keeps only its state every so many steps for the backward pass, which computes the rest again.
+    native loop saves only its state every so many steps for the backward pass, which computes the rest again.
     """
     if U is not None and U.dtype != x.dtype:
         dtype = torch.promote_types(x.dtype, U.dtype)

@@ -7,7 +7,7 @@ through a product: an infinity before a reset or in the padding would come throu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +55,17 @@ def loop(
         state = states.where(inside, new, state)
         ys.append(torch.where(inside[:, None], y, torch.zeros_like(y)))
     return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state
+
+
+class GatedOptions(NamedTuple):
+    """What the options of a gated cell add to its loop; None where one is off."""
+
+    peephole: Tensor | None = None  # (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
+    P: Tensor | None = None  # (R, H): h = P times what it would have been
+    gain: Tensor | None = None  # (gates * H,): W h' is normalised and multiplied by it
+    gain_U: Tensor | None = None  # (gates * H,): so is U x, before b is added
+    gain_c: Tensor | None = None  # (H,): the LSTM's c is normalised on its way to h
+    bias_c: Tensor | None = None
 
 
 def gated(

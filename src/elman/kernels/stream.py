@@ -1,13 +1,14 @@
 """`Stream`: one input at a time, at the speed of the arithmetic. Equal to `scan` in steps of one, bit for bit.
 
-A stream compiles a module into a `Program` of csrc/stream.cpp once: weights are packed (a frozen snapshot), states and
-all values in between live in preallocated slots, and a step is one call.
+A stream compiles a module into a `Program` of csrc/stream.cpp once: weights are packed (a frozen snapshot), values in
+between live in preallocated slots, the state of a row in one stretch of memory, and a step of any of the rows is one
+call.
 
 A Core takes part by a method of its own, the counterpart of `_scan`:
 
     def _stream(self, program: Program, x: Slot, state: Any) -> Slot
 
-`x` is the slot (B, input_size) that holds the input; `state` has the structure of `init_state`, with a slot in the
+`x` is the slot (rows, input_size) that holds the input; `state` has the structure of `init_state`, with a slot in the
 place of each leaf. It appends to `program` what turns x and the state into y, updating the state in place, and returns
 the slot of y:
 
@@ -30,7 +31,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,7 +53,7 @@ class Unstreamable(KernelError):
 
 @dataclass(frozen=True)
 class Slot:
-    """An array (B, width) of a program."""
+    """An array (rows, width) of a program."""
 
     number: int
     width: int
@@ -64,15 +65,19 @@ Slots = Slot | tuple["Slots", ...]  # a state with a slot in the place of each l
 class Program:
     """Steps on slots, appended in the order in which they will run. Every method returns the slot that it fills."""
 
-    def __init__(self, batch_size: int, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         from elman import _native
 
         self.dtype = dtype
-        self.native = getattr(_native, "program" + SUFFIX[dtype])(batch_size)
+        self.native = getattr(_native, "program" + SUFFIX[dtype])()
 
     def slot(self, width: int) -> Slot:
-        """Zeros (B, width), to be written from outside: an input, a state."""
+        """Zeros (rows, width): an input."""
         return Slot(self.native.slot(width), width)
+
+    def state(self, width: int) -> Slot:
+        """A leaf of the state, (rows, width)."""
+        return Slot(self.native.state(width), width)
 
     def lookup(self, table: Tensor) -> Slot:
         """The rows of `table` (V, width) that the symbols of a step name: the input of a program, in place of `slot`.
@@ -101,7 +106,7 @@ class Program:
         state: Sequence[Slot], options: kernels.GatedOptions | None = None,
     ) -> Slot:  # fmt: skip
         """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
-        from elman.kernels.native.gated import KINDS, option_shapes
+        from elman.kernels.native.gated import KINDS, option_shapes, weights_of
 
         if kind is None:
             raise Unstreamable("a variant of a gated cell that has no native loop")
@@ -110,13 +115,9 @@ class Program:
         N = facts.gates * H
         w = self._array(weights[0], (N, R)) if facts.matrix else None
         extra = self._array(weights[-1], None) if len(weights) > 1 or w is None else None
-        u, bias = self._array(U, (N, x.width)), self._array(b, (N,))
-        more = [self._array(o, shape) for o, (_, shape) in zip(given, option_shapes(facts, H, R), strict=True)]
-        self.native.gated(
-            facts.number, facts.gates, x.number, _address(u), _address(bias), _address(w), _address(extra),
-            0 if extra is None else extra.numel(), *map(_address, more), state[0].number,
-            state[1].number if len(state) > 1 else -1,
-        )  # fmt: skip
+        arrays = kernels.GatedOptions(*map(self._array, given, option_shapes(kind, H, R)))
+        struct = weights_of(kind, x.width, H, R, self._array(U, (N, x.width)), self._array(b, (N,)), w, extra, arrays)
+        self.native.gated(struct, x.number, state[0].number, state[1].number if len(state) > 1 else -1)
         return state[0]
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
@@ -208,17 +209,19 @@ class Program:
 
 
 class Stream:
-    """A module that is fed one input of each session at a time, and keeps the sessions' states.
+    """A module that is fed one input of some sessions at a time, and keeps the states of all: a row is a session.
 
-    `module` is a Core, or a whole model: then a step takes what the model's embedding takes, and gives a distribution.
-    Later changes of the module do not reach the stream. Not for several threads at once.
+    `module` is a Core, or a whole model, which takes what its embedding takes. Later changes of the module do not reach
+    the stream. Not for several threads at once; `share` gives a second stream on the same packed weights.
 
     >>> import elman
     >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
     >>> stream.step(np.zeros((2, 3), np.float32)).shape
     (2, 4)
-    >>> saved = stream.state            # a value: read it, change it, put it back, give it to another stream
-    >>> stream.state = saved
+    >>> stream.step(np.zeros((1, 3), np.float32), rows=[1]).shape      # the second session alone
+    (1, 4)
+    >>> saved = stream.take([1])        # its state, a value
+    >>> stream.put([0], saved)          # the first session goes on from there
     """
 
     def __init__(self, module: nn.Module, batch_size: int) -> None:
@@ -237,9 +240,10 @@ class Stream:
                 f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
             )
         # Packing copies the weights; what is not packed has to be copied here.
-        self._engine = _native(core, embed, readout, batch_size) or _Scanned(_frozen(core), batch_size)
-        self._packed = self.native and hasattr(embed, "_stream")
-        self._embed = _symbols if self._packed else _frozen(embed)
+        packed = _packed(core, embed, readout)
+        self._engine = _Scanned(_frozen(core), batch_size) if packed is None else _Native(packed, batch_size)
+        self._looks_up = packed is not None and packed.looks_up
+        self._embed = _symbols if self._looks_up else _frozen(embed)
         self._finish = readout.distribution if self.native and hasattr(readout, "_stream") else _frozen(readout)
 
     @property
@@ -247,100 +251,197 @@ class Stream:
         """Whether a step is one native call, rather than a scan of length one."""
         return isinstance(self._engine, _Native)
 
-    def step(self, x: Any) -> Any:
-        """One input for each row, x (B, D), an array or a tensor: y (B, H) of the same kind; the state moves on."""
-        if not self._whole:
-            return self._engine.arrays(x) if isinstance(x, np.ndarray) else self._engine.rows(x)
-        with torch.no_grad():
-            return self._finish(self._engine.rows(self._embed(torch.as_tensor(x))))
+    def share(self, batch_size: int) -> Stream:
+        """Another stream on the same weights, which are not packed again, with rows of its own."""
+        other = copy.copy(self)
+        other.batch_size = whole("batch_size", batch_size)
+        other._engine = self._engine.share(other.batch_size)
+        return other
 
-    def logits(self, symbols: np.ndarray) -> np.ndarray:
-        """The same for a model that ends in a softmax: int64 (B,) to the logits (B, V), if possible without Torch."""
+    def step(self, x: Array, rows: Rows = None) -> Array:
+        """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
+
+        The states of these rows move on; the others do not. No row may be named twice.
+        """
+        if self._whole:
+            raise InputError("the stream has a whole model: ask for `distribution(x)`, or for `logits(symbols)`")
+        if isinstance(x, np.ndarray):
+            return self._engine.step(x, _numbers(rows))
+        return self._engine.tensors(x, _numbers(rows))
+
+    @torch.no_grad()
+    def distribution(self, x: Any, rows: Rows = None) -> Any:
+        """What a whole model says of what follows one input for each of the rows."""
+        if not self._whole:
+            raise InputError("the stream has a core, which gives no distribution: ask for `step(x)`")
+        return self._finish(self._engine.tensors(self._embed(torch.as_tensor(x)), _numbers(rows)))
+
+    def logits(self, symbols: np.ndarray, rows: Rows = None) -> np.ndarray:
+        """The logits (n, V) of a model that ends in a softmax for symbols (n,) int64, if possible without Torch."""
         symbols = np.asarray(symbols)
         if symbols.dtype != np.int64:  # 0.5 is not the symbol 0
             given = f"{symbols.dtype}{list(symbols.shape)}"
-            raise InputError(f"logits was given {given}; it needs int64[{self.batch_size}]")
-        return self._engine.arrays(symbols) if self._packed else self.step(symbols).logits.numpy()
+            raise InputError(f"logits was given {given}; it needs int64[{self.batch_size if rows is None else 'n'}]")
+        if self._looks_up:
+            return self._engine.step(symbols, _numbers(rows))
+        logits: np.ndarray = self.distribution(symbols, rows).logits.numpy()
+        return logits
+
+    def take(self, rows: Rows = None) -> State:
+        """The states of the rows, all by default, as a value: changing it does not change the stream."""
+        return self._engine.take(self._checked(rows))
+
+    def put(self, rows: Rows, state: State) -> None:
+        """The rows, or all if that is None, go on from these states: the inverse of `take`."""
+        numbers = _distinct(self._checked(rows))
+        like = states.map(lambda leaf: leaf.new_empty((len(numbers), *leaf.shape[1:])), self._engine.like)
+        if states.describe(states.map(torch.empty_like, state)) != states.describe(like):
+            raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
+        self._engine.put(numbers, state)
 
     @property
     def state(self) -> State:
-        """The state of every row, as a value: changing it does not change the stream."""
-        return self._engine.get()
+        """The state of every row: take() and put() of all."""
+        return self.take()
 
     @state.setter
     def state(self, state: State) -> None:
-        now = self._engine.get()
-        if states.describe(states.map(torch.empty_like, state)) != states.describe(now):
-            raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(now)}")
-        self._engine.set(state)
+        self.put(None, state)
+
+    def _checked(self, rows: Rows) -> np.ndarray:
+        numbers = _numbers(rows)
+        return np.arange(self.batch_size) if numbers is None else _inside(numbers, self.batch_size)
+
+
+Array = TypeVar("Array", np.ndarray, Tensor)
+Rows = Sequence[int] | np.ndarray | Tensor | None
+
+
+def _numbers(rows: Rows) -> np.ndarray | None:
+    if rows is None:
+        return None
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
+        raise InputError(f"rows is {numbers.dtype}{list(numbers.shape)}; it names rows by their numbers: [0, 2, 5]")
+    return np.ascontiguousarray(numbers, np.int64)
+
+
+def _inside(rows: np.ndarray, batch_size: int) -> np.ndarray:
+    if len(rows) and not 0 <= rows.min() <= rows.max() < batch_size:
+        raise InputError(f"the rows {rows.tolist()} were named; the stream has the rows 0 to {batch_size - 1}")
+    return rows
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    if len(np.unique(rows)) < len(rows):
+        raise InputError(f"the rows {rows.tolist()} were named; none may be named twice")
+    return rows
+
+
+class _Packed:
+    """A program, its weights packed, and where the leaves of a state lie in a row of it."""
+
+    def __init__(self, core: Any, embed: Any, readout: Any, dtype: torch.dtype) -> None:
+        program, self.looks_up = Program(dtype), hasattr(embed, "_stream")
+        x = embed._stream(program) if self.looks_up else program.slot(core.input_size)
+        self.columns: list[slice] = []  # of each leaf in a row
+
+        def leaf_slot(leaf: Tensor) -> Any:  # a slot in the place of the leaf
+            slot = program.state(_width(leaf, dtype))
+            begin = program.native.state_begin(slot.number)
+            self.columns.append(slice(begin, begin + slot.width))
+            return slot
+
+        y = program.core(core, x, states.map(leaf_slot, core.init_state(1)))
+        if hasattr(readout, "_stream"):
+            y = readout._stream(program, y)
+        program.native.finish(x.number, y.number)
+        self.program, self.dtype, self.input, self.output = program.native, dtype, x.width, y.width
+        self.init_state = core.init_state
 
 
 class _Native:
-    """A program, its input and output, and its states."""
+    """The rows of a stream, stepped, read and written by csrc/stream.cpp."""
 
-    def __init__(self, core: Any, embed: Any, readout: Any, batch_size: int, dtype: torch.dtype) -> None:
-        program, looks_up = Program(batch_size, dtype), hasattr(embed, "_stream")
-        self._like = core.init_state(batch_size)
-        x = embed._stream(program) if looks_up else program.slot(core.input_size)
-        self._slots = states.map(lambda leaf: program.slot(_width(leaf, dtype)), self._like)  # type: ignore[arg-type,return-value]
-        y = program.core(core, x, self._slots)
-        if hasattr(readout, "_stream"):
-            y = readout._stream(program, y)
-        self._program, self._in, self._out = program.native, x.number, y.number
-        self._shape, self._numpy = (batch_size, y.width), np.dtype(str(dtype).removeprefix("torch."))
-        self._needs = f"int64[{batch_size}]" if looks_up else f"{self._numpy}[{batch_size}, {x.width}]"
-        self._run = program.native.step_symbols if looks_up else program.native.step
-        self.set(self._like)
+    def __init__(self, packed: _Packed, batch_size: int) -> None:
+        self._packed, self._rows = packed, packed.program.stream(batch_size)
+        self._numpy = np.dtype(str(packed.dtype).removeprefix("torch."))
+        self._run = self._rows.step_symbols if packed.looks_up else self._rows.step
+        self._batch_size = batch_size
+        self.like = packed.init_state(1)
+        self.put(np.arange(batch_size), packed.init_state(batch_size))
 
-    def arrays(self, x: np.ndarray) -> np.ndarray:
-        y = np.empty(self._shape, self._numpy)
+    def share(self, batch_size: int) -> _Native:
+        return _Native(self._packed, batch_size)
+
+    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        y = np.empty((self._batch_size if rows is None else len(rows), self._packed.output), self._numpy)
         try:  # checked where it costs least, in the call
-            self._run(self._in, x, self._out, y)
+            self._run(x, rows, y, torch.get_num_threads())
         except IndexError:
+            if rows is not None:
+                _distinct(_inside(rows, self._batch_size))
             raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
         except (TypeError, ValueError):
-            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {self._needs}") from None
+            needs = f"int64[{len(y)}]" if self._packed.looks_up else f"{self._numpy}[{len(y)}, {self._packed.input}]"
+            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
         return y
 
-    def rows(self, x: Tensor) -> Tensor:
-        return torch.from_numpy(self.arrays(x.detach().numpy()))
+    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
+        return torch.from_numpy(self.step(x.detach().numpy(), rows))
 
-    def get(self) -> State:
-        def read(leaf: Tensor, slot: Any) -> Tensor:
-            leaf = torch.empty_like(leaf)
-            self._program.read(slot.number, leaf.data_ptr())
-            return leaf
+    def take(self, rows: np.ndarray) -> State:
+        stretches = torch.empty((len(rows), self._rows.state_row), dtype=self._packed.dtype)
+        self._rows.take(rows.ctypes.data, len(rows), stretches.data_ptr())
+        return self._leaves(stretches)
 
-        return states.map(read, self._like, self._slots)
+    def put(self, rows: np.ndarray, state: State) -> None:
+        stretches = torch.zeros((len(rows), self._rows.state_row), dtype=self._packed.dtype)
+        states.map(lambda leaf, new: leaf.copy_(new.detach()), self._leaves(stretches), state)
+        self._rows.put(rows.ctypes.data, len(rows), stretches.data_ptr())
 
-    def set(self, state: State) -> None:
-        def write(leaf: Tensor, slot: Any) -> Tensor:
-            leaf = leaf.detach().contiguous()
-            self._program.write(slot.number, leaf.data_ptr())
-            return leaf
+    def _leaves(self, stretches: Tensor) -> State:
+        """The leaves of the states, each a view of its columns."""
+        columns = iter(self._packed.columns)
 
-        states.map(write, state, self._slots)
+        def view(like: Tensor) -> Tensor:
+            numbers = stretches[:, next(columns)]
+            shape = (*like.shape[1:], 2) if like.is_complex() else like.shape[1:]
+            leaf = numbers.unflatten(1, shape)
+            return torch.view_as_complex(leaf) if like.is_complex() else leaf
+
+        return states.map(view, self.like)
 
 
 class _Scanned:
     """What has no native form: scans of length one."""
 
     def __init__(self, core: Any, batch_size: int) -> None:
-        self._core, self._state = core, core.init_state(batch_size)
+        self._core, self._batch_size = core, batch_size
+        self.like, self._state = core.init_state(1), core.init_state(batch_size)
 
-    def arrays(self, x: np.ndarray) -> np.ndarray:
-        return self.rows(torch.from_numpy(np.ascontiguousarray(x))).numpy()
+    def share(self, batch_size: int) -> _Scanned:
+        return _Scanned(self._core, batch_size)
+
+    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        after: np.ndarray = self.tensors(torch.from_numpy(np.ascontiguousarray(x)), rows).numpy()
+        return after
 
     @torch.no_grad()
-    def rows(self, x: Tensor) -> Tensor:
-        y, self._state = self._core.scan(x.unsqueeze(1), self._state)
-        return y.squeeze(1)
+    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
+        if rows is None:
+            y, self._state = self._core.scan(x.unsqueeze(1), self._state)
+        else:
+            y, moved = self._core.scan(x.unsqueeze(1), self.take(_distinct(_inside(rows, self._batch_size))))
+            self.put(rows, moved)
+        after: Tensor = y.squeeze(1)
+        return after
 
-    def get(self) -> State:
-        return states.map(Tensor.clone, self._state)
+    def take(self, rows: np.ndarray) -> State:
+        return states.take(self._state, torch.from_numpy(rows))
 
-    def set(self, state: State) -> None:
-        self._state = states.map(Tensor.clone, state)
+    def put(self, rows: np.ndarray, state: State) -> None:
+        self._state = states.put(self._state, torch.from_numpy(rows), state)
 
 
 def _frozen(module: Any) -> Any:
@@ -354,12 +455,12 @@ def _symbols(x: Tensor) -> Tensor:
     return x.long()
 
 
-def _native(core: Any, embed: Any, readout: Any, batch_size: int) -> _Native | None:
+def _packed(core: Any, embed: Any, readout: Any) -> _Packed | None:
     dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(core.init_state(1)))}
     if kernels.active() != "native" or len(dtypes) != 1 or not dtypes <= set(SUFFIX):
         return None
     try:
-        return _Native(core, embed, readout, batch_size, dtypes.pop())
+        return _Packed(core, embed, readout, dtypes.pop())
     except Unstreamable:
         return None
 

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
+from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
 
 def convolution(
@@ -38,45 +37,39 @@ class _Convolution(torch.autograd.Function):
         return *once(_backward, *ctx.saved_tensors, gy, glast), None, None
 
 
-class _Arguments:
-    """The inputs as the kernel takes them: sizes, addresses and strides; and what keeps the addresses alive."""
-
-    def __init__(self, x: Tensor, *others: Tensor) -> None:
-        B, T, C = x.shape
-        K = len(others[0])
-        shapes = {"weight": (K, C), "bias": (C,), "window": (B, K - 1, C)}
-        for (name, shape), tensor in zip(shapes.items(), others, strict=False):
-            expect(name, tensor, shape, x.dtype)
-        expect("lengths", others[3], (B,), torch.int64)
-        expect("reset", others[4], (B, T), torch.bool)
-        x, row, time = rows(x)
-        self.alive = (x, *(t.contiguous() for t in others))
-        self.values = (B, T, C, K, x.data_ptr(), row, time, *(t.data_ptr() for t in self.alive[1:]))
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor) -> Struct:
+    """ConvolutionInputs of csrc/kernels.h, checked."""
+    B, T, C = x.shape
+    K = len(weight)
+    expect("weight", weight, (K, C), x.dtype)
+    expect("bias", bias, (C,), x.dtype)
+    expect("window", window, (B, K - 1, C), x.dtype)
+    expect("lengths", lengths, (B,), torch.int64)
+    expect("reset", reset, (B, T), torch.bool)
+    return {
+        "n": {"B": B, "T": T, "C": C}, "K": K, "x": rows(x), "w": weight.contiguous(), "bias": bias.contiguous(),
+        "window": window.contiguous(), "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
 def _run(*inputs: Tensor) -> tuple[Tensor, Tensor]:
     x, window = inputs[0], inputs[3]
-    arguments = _Arguments(*inputs)
+    struct = _inputs(*inputs)
     y, last = output(x, x.shape), x.new_empty(window.shape)
-    getattr(_native, "convolution" + SUFFIX[x.dtype])(
-        *arguments.values, y.data_ptr(), last.data_ptr(), torch.get_num_threads()
-    )
+    run("convolution", x.dtype, struct, {"y": y, "last": last})
     return y, last
 
 
 def _run_backward(*args: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *inputs, gy, glast = args
     x, weight, window = inputs[0], inputs[1], inputs[3]
-    arguments = _Arguments(*inputs)
+    struct = _inputs(*inputs)
     expect("gy", gy, x.shape, x.dtype)
     expect("glast", glast, window.shape, x.dtype)
-    (gy, row, time), glast = rows(gy), glast.contiguous()
     gx, gwindow = output(x, x.shape), x.new_empty(window.shape)
     sums = x.new_empty((len(x), len(weight) + 1, x.shape[2]), dtype=torch.float64)
-    getattr(_native, "convolution_back" + SUFFIX[x.dtype])(
-        *arguments.values, gy.data_ptr(), row, time, glast.data_ptr(), gx.data_ptr(), gwindow.data_ptr(),
-        sums.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    arriving: Struct = {"gy": rows(gy), "glast": glast.contiguous()}
+    run("convolution_back", x.dtype, struct, arriving, {"gx": gx, "gwindow": gwindow, "sums": sums})
     gweight, gbias = over_rows(sums).to(x.dtype).split([len(weight), 1])
     return gx, gweight.clone(), gbias[0].clone(), gwindow
 

@@ -1,7 +1,7 @@
 """The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates.
 
 The projections of the inputs are made inside, some steps at a time, and never stored. For the backward pass each step
-saves a few values per unit; or, if told so, the state is kept every so many steps, and the rest computed again.
+saves a few values per unit; or, if told so, the state is saved every so many steps, and the rest computed again.
 """
 
 import functools
@@ -13,37 +13,22 @@ from torch import Tensor
 from elman import _native
 from elman import state as states
 from elman.errors import InputError, UnknownNameError
-from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, rows
+from elman.kernels.native.op import Struct, define, expect, no_gradient, once, rows, run
+from elman.kernels.reference import GatedOptions
 from elman.state import State
-
-Options = tuple[Tensor | None, ...]
 
 
 class Kind(NamedTuple):
-    """What Python must know of a cell of csrc/gated.h."""
+    """What a caller must know of a kind of gated cell: csrc/gated.h says it, once."""
 
-    number: int  # in `dispatch`
+    number: int
     gates: int
     saves: int  # values per unit and step that the backward pass needs
-    matrix: bool = True  # the first weight is (gates * H, H)
-    states: int = 1
+    states: int
+    matrix: bool  # the first weight is (gates * H, H)
 
 
-KINDS = {
-    "elman_tanh": Kind(0, 1, 0),
-    "elman_relu": Kind(1, 1, 0),
-    "indrnn_tanh": Kind(2, 1, 0, matrix=False),
-    "indrnn_relu": Kind(3, 1, 0, matrix=False),
-    "rate_tanh": Kind(4, 1, 1),
-    "rate_relu": Kind(5, 1, 1),
-    "gru": Kind(6, 3, 4),
-    "gru_before": Kind(7, 3, 3),
-    "mgu": Kind(8, 2, 2),
-    "lstm": Kind(9, 4, 5, states=2),
-    "lstm_logistic": Kind(10, 4, 5, states=2),  # the candidate too
-    "lstm_coupled": Kind(11, 3, 4, states=2),
-    "lstm_coupled_logistic": Kind(12, 3, 4, states=2),
-}
+KINDS = {name: Kind(**facts) for name, facts in _native.GATED_KINDS.items()}
 
 
 def gated(
@@ -55,22 +40,22 @@ def gated(
     reset: Tensor,
     U: Tensor | None = None,
     b: Tensor | None = None,
-    options: Options = (),
+    options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
     every: int | None = None,
 ) -> tuple[Tensor, State]:
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
-    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H). `options` as GatedOptions.
+    -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H).
 
-    With `every`, the state is kept every so many steps for the backward pass, and nothing else.
+    With `every`, the state is saved every so many steps for the backward pass, and nothing else.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of gated loop", kind, KINDS)
     if every is not None and every < 1:
-        raise InputError(f"every is {every}; the state can be kept every 1, 2, 3, ... steps")
+        raise InputError(f"every is {every}; the state can be saved every 1, 2, 3, ... steps")
     leaves = states.leaves(state)
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
-    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *(options or [None] * 6)]
+    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *options]
     dtype = functools.reduce(torch.promote_types, {t.dtype for t in arguments if t is not None})
     arguments = [t if t is None or t.dtype == dtype else t.to(dtype) for t in arguments]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
@@ -113,80 +98,91 @@ class _Gated(torch.autograd.Function):
         return None, None, *(next(gradients) if need else None for need in _needed(wanted, c0, options)), None, None
 
 
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()
+def option_shapes(kind: str, H: int, R: int) -> tuple[tuple[int, ...], ...]:
+    """The shapes that the options must have, in the order of GatedOptions."""
+    gates = KINDS[kind].gates
+    return (gates - 1, H), (R, H), (gates * H,), (gates * H,), (H,), (H,)
 
 
-def option_shapes(kind: Kind, H: int, R: int) -> list[tuple[str, tuple[int, ...]]]:
-    """The options in their order, and the shapes that they must have."""
-    N = kind.gates * H
-    norms = [("gain", (N,)), ("gain_U", (N,)), ("gain_c", (H,)), ("bias_c", (H,))]
-    return [("peephole", (kind.gates - 1, H)), ("P", (R, H)), *norms]
+def weights_of(
+    kind: str, D: int, H: int, R: int, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
+    options: GatedOptions | None,
+) -> Struct:  # fmt: skip
+    """GatedWeights of csrc/kernels.h."""
+    return {
+        "kind": KINDS[kind].number, "D": D, "H": H, "R": R, "U": U, "b": b, "w": w, "extra": extra,
+        "extra_size": 0 if extra is None else extra.numel(), "options": options and options._asdict(),
+    }  # fmt: skip
 
 
-def _width(kind: Kind, w: Tensor | None, h0: Tensor) -> int:
-    """Units: as many as h has, unless it is projected."""
-    return int(h0.shape[-1]) if w is None else int(w.shape[0]) // kind.gates
+def _inputs(
+    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
+    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
+    every: int | None,
+) -> Struct:  # fmt: skip
+    """GatedInputs of csrc/kernels.h: checked, and side by side in memory."""
+    _check(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
+    U, b, w, extra, c0 = _contiguous(U), _contiguous(b), _contiguous(w), _contiguous(extra), _contiguous(c0)
+    options = options and GatedOptions(*map(_contiguous, options))
+    (B, R), H = h0.shape, _units(kind, w, h0)
+    D = KINDS[kind].gates * H if U is None else U.shape[1]
+    return {
+        "weights": weights_of(kind, D, H, R, U, b, w, extra, options), "B": B, "T": T,
+        "every": max(T, 1) if every is None else min(every, max(T, 1)), "x": None if x is None else rows(x),
+        "h0": h0.contiguous(), "c0": c0, "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
-def _checked(
-    kind: Kind, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    h0: Tensor, c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, T: int,
-) -> list[Tensor | None]:  # fmt: skip
-    """U, b, w, extra, the options, h0, c0, lengths, reset, each of the right shape and side by side."""
+def _given(options: list[Tensor | None]) -> GatedOptions | None:
+    return GatedOptions(*options) if any(option is not None for option in options) else None
+
+
+def _contiguous(x: Tensor | None) -> Tensor | None:
+    return None if x is None else x.contiguous()
+
+
+def _units(kind: str, w: Tensor | None, h0: Tensor) -> int:
+    """As many as h has, unless it is projected."""
+    return int(h0.shape[-1]) if w is None else int(w.shape[0]) // KINDS[kind].gates
+
+
+def _check(
+    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
+    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
+) -> None:  # fmt: skip
     B, R = h0.shape
-    H, dtype = _width(kind, w, h0), h0.dtype
-    N = kind.gates * H
+    H, dtype = _units(kind, w, h0), h0.dtype
+    N = KINDS[kind].gates * H
     if x is not None:
         expect("x", x, (B, T, N if U is None else U.shape[1]), dtype)
-    if options[3] is not None and (options[2] is None or U is None):
+    if options and options.gain_U is not None and (options.gain is None or U is None):
         raise InputError("gain_U normalises U x beside a normalised W h': it needs U and gain as well")
-    if R != H and options[1] is None:
+    if R != H and (options is None or options.P is None):
         expect("weights[0]", h0, (B, H), dtype)  # says what h should be
-    shapes = [
-        ("U", U, (N, U.shape[1] if U is not None else 0)),
-        ("b", b, (N,)),
-        ("weights[0]", w, (N, R)),
-        ("weights[-1]", extra, (1,) if extra is not None and extra.numel() == 1 else (H,)),
-        ("state[0]", h0, (B, R)),
-        ("state[1]", c0, (B, H)),
-        *((name, given, shape) for (name, shape), given in zip(option_shapes(kind, H, R), options, strict=True)),
-    ]
-    for name, given, shape in shapes:
-        if given is not None:
-            expect(name, given, shape, dtype)
+    if U is not None:
+        expect("U", U, (N, U.shape[1]), dtype)
+    if b is not None:
+        expect("b", b, (N,), dtype)
+    if w is not None:
+        expect("weights[0]", w, (N, R), dtype)
+    if extra is not None:
+        expect("weights[-1]", extra, (1,) if extra.numel() == 1 else (H,), dtype)
+    if c0 is not None:
+        expect("state[1]", c0, (B, H), dtype)
+    for name, option, shape in zip(options._fields, options, option_shapes(kind, H, R), strict=True) if options else ():
+        if option is not None:
+            expect(name, option, shape, dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
-    return [None if t is None else t.contiguous() for t in (U, b, w, extra, *options, h0, c0, lengths, reset)]
-
-
-def _saved_row(kind: Kind, H: int, options: list[Tensor | None], itemsize: int) -> int:
-    """Numbers that the backward pass needs of a row and step, as kernels.h says."""
-    gain, gain_U, gain_c = (gain is not None for gain in options[2:5])
-    values = kind.saves + (gain + gain_U) * kind.gates
-    return values * _padded(H, itemsize) + (64 // itemsize if gain or gain_U or gain_c else 0)
 
 
 def _saved_numbers(
-    kind: Kind, B: int, T: int, H: int, R: int, options: list[Tensor | None], every: int | None, itemsize: int
+    kind: str, B: int, T: int, H: int, R: int, options: list[Tensor | None], every: int | None, itemsize: int
 ) -> int:
-    """All that the backward pass needs, or all that is kept instead."""
-    if every is None:
-        return T * B * _saved_row(kind, H, options, itemsize)
-    return -(-T // every) * B * (_padded(R, itemsize) + (_padded(H, itemsize) if kind.states == 2 else 0))
-
-
-def _padded(width: int, itemsize: int) -> int:
-    line = 64 // itemsize
-    return (width + line - 1) // line * line
-
-
-def _saved_or_kept(
-    saved: Tensor, save: bool, kind: Kind, H: int, options: list[Tensor | None], every: int | None, T: int
-) -> tuple[int, int, int, int]:
-    """saved, saved_row, every and kept, as kernels.h says."""
-    row, address = _saved_row(kind, H, options, saved.itemsize), saved.data_ptr() if save else 0
-    return (address, row, max(T, 1), 0) if every is None else (0, row, min(every, max(T, 1)), address)
+    """All that the backward pass needs: what every step saves, or the states at the checkpoints."""
+    norms = (option is not None for option in GatedOptions(*options)[2:5])  # gain, gain_U, gain_c
+    saved_row, state_row = _native.gated_layout(KINDS[kind].number, int(H), int(R), *norms, itemsize)
+    return T * B * saved_row if every is None else -(-T // every) * B * state_row
 
 
 def _run(
@@ -194,17 +190,15 @@ def _run(
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
     every: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    (B, T, D), R, facts = x.shape, h0.shape[-1], KINDS[kind]
-    U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
-    H = _width(facts, w, h0)
-    x, x_row, x_time = rows(x)
+    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, x.shape[1], every)
     y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save, every)
-    getattr(_native, "gated" + SUFFIX[x.dtype])(
-        facts.number, B, T, D, H, R, x.data_ptr(), x_row, x_time, _address(U), _address(b), _address(w),
-        _address(extra), 0 if extra is None else extra.numel(), *map(_address, rest), y.data_ptr(), h.data_ptr(),
-        c.data_ptr(), *_saved_or_kept(saved, save, facts, H, options, every, T), torch.get_num_threads(),
-    )  # fmt: skip
+    outputs = {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved if save else None, every)}
+    run("gated", x.dtype, inputs, outputs)
     return y, h, c, saved
+
+
+def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
+    return {"saved": saved, "checkpoints": None} if every is None else {"saved": None, "checkpoints": saved}
 
 
 def _fake(
@@ -213,8 +207,8 @@ def _fake(
     every: int | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
-    H = _width(KINDS[kind], w, h0)
-    saved = x.new_empty((_saved_numbers(KINDS[kind], B, T, H, R, options, every, x.itemsize) if save else 0,))
+    H = _units(kind, w, h0)
+    saved = x.new_empty((_saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
     return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
 
 
@@ -223,26 +217,24 @@ def _run_back(
     c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
     every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    (B, T, R), facts = y.shape, KINDS[kind]
+    B, T, R = y.shape
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    U, b, w, extra, *rest = _checked(facts, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
-    H = _width(facts, w, h0)
-    expect("saved", saved, (_saved_numbers(facts, B, T, H, R, options, every, y.itemsize),), y.dtype)
-    gy, gy_row, gy_time = rows(gy)
-    y, gh, gc = y.contiguous(), gh.contiguous(), None if gc is None else gc.contiguous()
-    x_row = x_time = 0
-    if x is not None:
-        x, x_row, x_time = rows(x)
+    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, T, every)
+    H = _units(kind, w, h0)
+    expect("saved", saved, (_saved_numbers(kind, B, T, H, R, options, every, y.itemsize),), y.dtype)
+    arriving: Struct = {
+        "y": y.contiguous(), **_saved_or_checkpoints(saved, every), "gy": rows(gy), "gh": gh.contiguous(),
+        "gc": _contiguous(gc),
+    }  # fmt: skip
     outputs = _fake_back(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, every, gy, gh, gc, wanted)
     found = iter(outputs)
-    addresses = [next(found).data_ptr() if need else 0 for need in _needed(wanted, c0, options)]
-    getattr(_native, "gated_back" + SUFFIX[y.dtype])(
-        facts.number, B, T, facts.gates * H if U is None else U.shape[1], H, R, _address(x), x_row, x_time,
-        _address(U), _address(b), _address(w), _address(extra), 0 if extra is None else extra.numel(),
-        *map(_address, rest), y.data_ptr(), *_saved_or_kept(saved, True, facts, H, options, every, T),
-        gy.data_ptr(), gy_row, gy_time, gh.data_ptr(), _address(gc), *addresses, torch.get_num_threads(),
-    )  # fmt: skip
+    found_or_none = [next(found) if need else None for need in _needed(wanted, c0, options)]
+    gradients: Struct = {
+        **dict(zip(("gx", "gU", "gb", "gw", "gextra", "gh0", "gc0"), found_or_none, strict=False)),
+        "options": GatedOptions(*found_or_none[7:])._asdict(),
+    }
+    run("gated_back", y.dtype, inputs, arriving, gradients)
     return outputs
 
 
@@ -253,11 +245,10 @@ def _fake_back(
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of x, U, b, w, extra, h0, c0 and the options: those that are needed."""
     B, T, R = y.shape
-    H = _width(KINDS[kind], w, h0)
+    H = _units(kind, w, h0)
     N = KINDS[kind].gates * H
     D = N if U is None else U.shape[1]
-    shapes: list[tuple[int, ...]] = [(B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H)]
-    shapes += [shape for _, shape in option_shapes(KINDS[kind], H, R)]
+    shapes = ((B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H), *option_shapes(kind, H, R))
     return [y.new_empty(shape) for shape, need in zip(shapes, _needed(wanted, c0, options), strict=True) if need]
 
 

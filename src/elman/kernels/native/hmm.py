@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once, output
+from elman.kernels.native.op import Struct, define, expect, once, output, run
 
 
 def hmm_filter(
@@ -84,27 +83,34 @@ def _present(gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     return gx, gstart, ga if ga.dim() == 2 else None, gstate
 
 
-def _check(x: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[int, int, int]:
+def _inputs(
+    x: Tensor, start: Tensor | None, transition: Tensor, state: Tensor | None, lengths: Tensor, reset: Tensor
+) -> Struct:
+    """HmmInputs of csrc/kernels.h, checked; None for what is not read."""
     B, T, K = x.shape
     expect("transition", transition, (K, K), x.dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
-    return B, T, K
+    if start is not None:
+        expect("start", start, (K,), x.dtype)
+    if state is not None:
+        expect("state", state, (B, K), x.dtype)
+    return {
+        "B": B, "T": T, "K": K, "x": x.contiguous(), "start": None if start is None else start.contiguous(),
+        "transition": transition.contiguous(), "state": None if state is None else state.contiguous(),
+        "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
 def _run(
     x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool
 ) -> tuple[Tensor, ...]:
-    B, T, K = _check(x, transition, lengths, reset)
-    expect("start", start, (K,), x.dtype)
-    expect("state", state, (B, K), x.dtype)
-    held = [v.contiguous() for v in (x, start, transition, state, lengths, reset)]
+    B, T, K = x.shape
+    inputs = _inputs(x, start, transition, state, lengths, reset)
     log_c, shift, scale = (x.new_empty((B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
     p, last = output(x, (B, T if keep else 0, K)), x.new_empty((B, K))
-    getattr(_native, "hmm_filter" + SUFFIX[x.dtype])(
-        B, T, K, *(v.data_ptr() for v in held), log_c.data_ptr(), p.data_ptr() if keep else 0,
-        shift.data_ptr(), scale.data_ptr(), last.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    outputs = {"log_c": log_c, "p": p if keep else None, "shift": shift, "scale": scale, "last": last}
+    run("hmm_filter", x.dtype, inputs, outputs)
     return log_c, p, shift, scale, last
 
 
@@ -112,33 +118,26 @@ def _run_backward(
     x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
     glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    B, T, K = _check(x, transition, lengths, reset)
-    expect("p", p, (B, T, K), x.dtype)
-    for name, v in (("shift", shift), ("scale", scale), ("glog", glog)):
-        expect(name, v, (B, T), x.dtype)
-    if gp is not None and glast is not None:
-        expect("gp", gp, (B, T, K), x.dtype)
-        expect("glast", glast, (B, K), x.dtype)
-    held = [v.contiguous() for v in (x, transition, p, shift, scale, lengths, reset, glog)]
-    extra = [None if v is None else v.contiguous() for v in (gp, glast)]
+    B, T, K = x.shape
+    inputs = _inputs(x, None, transition, None, lengths, reset)
+    arriving: Struct = {}
+    shapes = {"p": (p, (B, T, K)), "shift": (shift, (B, T)), "scale": (scale, (B, T)), "glog": (glog, (B, T))}
+    for name, (given, shape) in {**shapes, "gp": (gp, (B, T, K)), "glast": (glast, (B, K))}.items():
+        if given is not None:
+            expect(name, given, shape, x.dtype)
+        arriving[name] = None if given is None else given.contiguous()
     groups = min(B, 16)
     gx, gstate = output(x, x.shape), x.new_empty((B, K))
     gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K) if counts else (0,))
-    getattr(_native, "hmm_filter_back" + SUFFIX[x.dtype])(
-        B, T, K, *(v.data_ptr() for v in held), *(0 if v is None else v.data_ptr() for v in extra),
-        gx.data_ptr(), gstart.data_ptr(), ga.data_ptr() if counts else 0, gstate.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    gradients = {"gx": gx, "gstart": gstart, "ga": ga if counts else None, "gstate": gstate}
+    run("hmm_filter_back", x.dtype, inputs, arriving, gradients)
     return gx, gstart.sum(0), ga.sum(0) if counts else ga, gstate
 
 
 def _run_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    B, T, K = _check(x, transition, lengths, reset)
-    expect("start", start, (K,), x.dtype)
-    held = [v.contiguous() for v in (x, start, transition, lengths, reset)]
-    path, score = lengths.new_empty((B, T)), x.new_empty((B,))
-    getattr(_native, "viterbi" + SUFFIX[x.dtype])(
-        B, T, K, *(v.data_ptr() for v in held), path.data_ptr(), score.data_ptr(), torch.get_num_threads()
-    )
+    inputs = _inputs(x, start, transition, None, lengths, reset)
+    path, score = lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
+    run("viterbi", x.dtype, inputs, {"path": path, "score": score})
     return path, score
 
 

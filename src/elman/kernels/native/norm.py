@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, once
+from elman.kernels.native.op import Struct, define, expect, once, run
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -36,21 +35,24 @@ class _Norm(torch.autograd.Function):
         return gx, None if gain is None else ggain, gbias if ctx.has_bias else None, None, None
 
 
-def _run(
-    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+def _inputs(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Struct:
+    """NormInputs of csrc/kernels.h, checked."""
     N = x.shape[-1]
+    weights: Struct = {}
     for name, weight in (("gain", gain), ("bias", bias)):
         if weight is not None:
             expect(name, weight, (N,), x.dtype)
-    x = x.contiguous()
-    gain = None if gain is None else gain.contiguous()
-    bias = None if bias is None else bias.contiguous()
+        weights[name] = None if weight is None else weight.contiguous()
+    M = x.numel() // N if N else 0
+    return {"M": M, "N": N, "x": x.contiguous(), **weights, "eps": eps, "centred": centred}
+
+
+def _run(
+    x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    inputs = _inputs(x, gain, bias, eps, centred)
     y, mean, scale = _fake(x, gain, bias, eps, centred)
-    getattr(_native, "norm" + SUFFIX[x.dtype])(
-        mean.numel(), N, x.data_ptr(), 0 if gain is None else gain.data_ptr(), 0 if bias is None else bias.data_ptr(),
-        eps, centred, y.data_ptr(), mean.data_ptr(), scale.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    run("norm", x.dtype, inputs, {"y": y, "mean": mean, "scale": scale})
     return y, mean, scale
 
 
@@ -64,13 +66,10 @@ def _run_back(
     x: Tensor, gain: Tensor | None, mean: Tensor, scale: Tensor, gy: Tensor, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     expect("gy", gy, x.shape, x.dtype)
-    x, gy, gain = x.contiguous(), gy.contiguous(), None if gain is None else gain.contiguous()
+    inputs = _inputs(x, gain, None, 0.0, centred)
     gx, ggain, gbias = _fake_back(x, gain, mean, scale, gy, centred)
-    getattr(_native, "norm_back" + SUFFIX[x.dtype])(
-        mean.numel(), x.shape[-1], x.data_ptr(), 0 if gain is None else gain.data_ptr(), mean.data_ptr(),
-        scale.data_ptr(), gy.data_ptr(), centred, gx.data_ptr(), ggain.data_ptr(), gbias.data_ptr(),
-        torch.get_num_threads(),
-    )  # fmt: skip
+    arriving: Struct = {"mean": mean, "scale": scale, "gy": gy.contiguous()}
+    run("norm_back", x.dtype, inputs, arriving, {"gx": gx, "ggain": ggain, "gbias": gbias})
     return gx, ggain, gbias
 
 

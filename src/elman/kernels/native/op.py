@@ -4,7 +4,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,14 @@ SUFFIX = {
 }
 
 
+Struct = dict[str, object]  # the fields of a struct of csrc/kernels.h by their names: numbers, tensors, None, structs
+
+
+def run(name: str, dtype: torch.dtype, *structs: Mapping[str, object]) -> None:
+    """The function `name` of csrc for a dtype, on as many threads as Torch uses."""
+    getattr(_native, name + SUFFIX[dtype])(*structs, torch.get_num_threads())
+
+
 def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
     """Register `schema` with its CPU implementation and its fake (shapes only); return the op to call."""
     name = schema.split("(")[0]
@@ -40,7 +48,7 @@ def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Ca
 
 
 def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """The kernels take bare addresses: a wrong shape or dtype must stop here."""
+    """The kernels see bare addresses: a wrong shape or dtype must stop here."""
     if x.shape != tuple(shape) or x.dtype != dtype:
         raise KernelError(
             f"native kernel: `{name}` is {x.dtype} {tuple(x.shape)}, but must be {dtype} {tuple(shape)}. "

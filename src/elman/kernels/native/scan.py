@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
+from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -60,27 +60,27 @@ class _LinearScan(torch.autograd.Function):
         return ga, gb, gh0, None, None
 
 
-def _coefficients(a: Tensor, like: Tensor) -> tuple[Tensor, int, int]:
-    if a.ndim == 1:
-        expect("a", a, like.shape[2:], like.dtype)
-        return a.contiguous(), 0, 0
-    expect("a", a, like.shape, like.dtype)
-    return rows(a)
+def _inputs(a: Tensor, b: Tensor | None, h0: Tensor, lengths: Tensor, reset: Tensor, like: Tensor) -> Struct:
+    """ScanInputs of csrc/kernels.h, checked; `like` is (B, T, C)."""
+    B, T, C = like.shape
+    constant = a.ndim == 1
+    expect("a", a, (C,) if constant else like.shape, like.dtype)
+    expect("h0", h0, (B, C), like.dtype)
+    expect("lengths", lengths, (B,), torch.int64)
+    expect("reset", reset, (B, T), torch.bool)
+    a = a.resolve_conj()
+    return {
+        "n": {"B": B, "T": T, "C": C}, "a": (a.contiguous(), 0, 0) if constant else rows(a),
+        "b": None if b is None else rows(b.resolve_conj()), "h0": h0.resolve_conj().contiguous(),
+        "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
 def _run(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     B, T, C = b.shape
-    expect("h0", h0, (B, C), b.dtype)
-    expect("lengths", lengths, (B,), torch.int64)
-    expect("reset", reset, (B, T), torch.bool)
-    a, a_row, a_time = _coefficients(a.resolve_conj(), b)
-    b, b_row, b_time = rows(b.resolve_conj())
-    h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
+    inputs = _inputs(a, b, h0, lengths, reset, b)
     h, last = output(b, (B, T, C)), b.new_empty((B, C))
-    getattr(_native, "linear_scan" + SUFFIX[b.dtype])(
-        B, T, C, a.data_ptr(), a_row, a_time, b.data_ptr(), b_row, b_time, h0.data_ptr(),
-        lengths.data_ptr(), reset.data_ptr(), h.data_ptr(), last.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    run("linear_scan", b.dtype, inputs, {"h": h, "last": last})
     return h, last
 
 
@@ -88,24 +88,18 @@ def _run_backward(
     a: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor, h: Tensor, gh: Tensor, glast: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     B, T, C = h.shape
-    expect("h0", h0, (B, C), h.dtype)
-    expect("lengths", lengths, (B,), torch.int64)
-    expect("reset", reset, (B, T), torch.bool)
+    inputs = _inputs(a, None, h0, lengths, reset, h)
     expect("gh", gh, h.shape, h.dtype)
     expect("glast", glast, h0.shape, h.dtype)
+    arriving: Struct = {
+        "h": h.contiguous(), "gh": rows(gh.resolve_conj()), "glast": glast.resolve_conj().contiguous(),
+    }  # fmt: skip
     constant = a.ndim == 1
-    a, a_row, a_time = _coefficients(a.resolve_conj(), h)
-    gh, gh_row, gh_time = rows(gh.resolve_conj())
-    h0, lengths, reset = h0.resolve_conj().contiguous(), lengths.contiguous(), reset.contiguous()
-    h, glast = h.contiguous(), glast.resolve_conj().contiguous()
     ga = output(h, (0 if constant else B, T, C))
     total = h.new_empty((B if constant else 0, C), dtype=torch.complex128 if h.is_complex() else torch.float64)
-    gb, gh0 = output(h, (B, T, C)), torch.empty_like(h0)
-    getattr(_native, "linear_scan_back" + SUFFIX[h.dtype])(
-        B, T, C, a.data_ptr(), a_row, a_time, h0.data_ptr(), lengths.data_ptr(), reset.data_ptr(), h.data_ptr(),
-        gh.data_ptr(), gh_row, gh_time, glast.data_ptr(),
-        ga.data_ptr(), total.data_ptr() if constant else 0, gb.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    gb, gh0 = output(h, (B, T, C)), h.new_empty((B, C))
+    gradients = {"ga": ga, "sum": total if constant else None, "gb": gb, "gh0": gh0}
+    run("linear_scan_back", h.dtype, inputs, arriving, gradients)
     return over_rows(total).to(h.dtype) if constant else ga, gb, gh0
 
 

@@ -5,10 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect, no_gradient, once, output, over_rows, rows
+from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
-EVERY = 32  # steps between two states that are kept for the way back: D * N / 32 numbers a step, at N = 16 half of x
+EVERY = (
+    32  # steps between two states that are saved for the backward pass: D * N / 32 numbers a step, at N = 16 half of x
+)
 
 
 def selective_scan(
@@ -40,9 +41,10 @@ class _SelectiveScan(torch.autograd.Function):
         return *once(_backward, *ctx.saved_tensors, gy, glast), None, None
 
 
-def _check(
+def _inputs(
     x: Tensor, delta: Tensor, A: Tensor, B: Tensor, C: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
-) -> None:
+) -> Struct:
+    """SelectiveInputs of csrc/kernels.h, checked."""
     batch, T, D = x.shape
     N = A.shape[-1]
     shapes = {"delta": (delta, x.shape), "A": (A, (D, N)), "B": (B, (batch, T, N)), "C": (C, (batch, T, N))}
@@ -50,22 +52,11 @@ def _check(
         expect(name, tensor, shape, x.dtype)
     expect("lengths", lengths, (batch,), torch.int64)
     expect("reset", reset, (batch, T), torch.bool)
-
-
-class _Arguments:
-    """The inputs as the kernel takes them: sizes, addresses and strides; and what keeps the addresses alive."""
-
-    def __init__(self, *inputs: Tensor) -> None:
-        _check(*inputs)
-        (x, x_row, x_time), (delta, delta_row, delta_time) = rows(inputs[0]), rows(inputs[1])
-        (B, B_row, B_time), (C, C_row, C_time) = rows(inputs[3]), rows(inputs[4])
-        A, h0, lengths, reset = (inputs[i].contiguous() for i in (2, 5, 6, 7))
-        self.alive = (x, delta, A, B, C, h0, lengths, reset)
-        self.values = (
-            *x.shape, A.shape[1], EVERY, x.data_ptr(), x_row, x_time, delta.data_ptr(), delta_row, delta_time,
-            A.data_ptr(), B.data_ptr(), B_row, B_time, C.data_ptr(), C_row, C_time,
-            h0.data_ptr(), lengths.data_ptr(), reset.data_ptr(),
-        )  # fmt: skip
+    return {
+        "n": {"B": batch, "T": T, "C": D}, "N": N, "every": EVERY, "x": rows(x), "delta": rows(delta),
+        "A": A.contiguous(), "B": rows(B), "C": rows(C), "h0": h0.contiguous(), "lengths": lengths.contiguous(),
+        "reset": reset.contiguous(),
+    }  # fmt: skip
 
 
 def _saved_shape(x: Tensor, A: Tensor) -> tuple[int, int, int]:
@@ -77,30 +68,26 @@ def _saved_shape(x: Tensor, A: Tensor) -> tuple[int, int, int]:
 def _run(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     *inputs, keep = args
     x, A, h0 = inputs[0], inputs[2], inputs[5]
-    arguments = _Arguments(*inputs)
+    struct = _inputs(*inputs)
     y, last = output(x, x.shape), x.new_empty(h0.shape)
     saved = output(x, _saved_shape(x, A) if keep else (0,))
-    getattr(_native, "selective_scan" + SUFFIX[x.dtype])(
-        *arguments.values, y.data_ptr(), last.data_ptr(), saved.data_ptr(), torch.get_num_threads()
-    )
+    run("selective_scan", x.dtype, struct, {"y": y, "last": last, "saved": saved if keep else None})
     return y, last, saved
 
 
 def _run_backward(*args: Tensor) -> tuple[Tensor, ...]:
     *inputs, saved, gy, glast = args
     x, A, B, h0 = inputs[0], inputs[2], inputs[3], inputs[5]
-    arguments = _Arguments(*inputs)
+    struct = _inputs(*inputs)
     expect("saved", saved, _saved_shape(x, A), x.dtype)
     expect("gy", gy, x.shape, x.dtype)
     expect("glast", glast, h0.shape, x.dtype)
-    (gy, gy_row, gy_time), glast = rows(gy), glast.contiguous()
     gx, gdelta = output(x, x.shape), output(x, x.shape)
     gA = x.new_empty(h0.shape, dtype=torch.float64)
     gB, gC, gh0 = x.new_empty(B.shape), x.new_empty(B.shape), x.new_empty(h0.shape)
-    getattr(_native, "selective_scan_back" + SUFFIX[x.dtype])(
-        *arguments.values, saved.data_ptr(), gy.data_ptr(), gy_row, gy_time, glast.data_ptr(), gx.data_ptr(),
-        gdelta.data_ptr(), gA.data_ptr(), gB.data_ptr(), gC.data_ptr(), gh0.data_ptr(), torch.get_num_threads(),
-    )  # fmt: skip
+    arriving: Struct = {"saved": saved, "gy": rows(gy), "glast": glast.contiguous()}
+    gradients = {"gx": gx, "gdelta": gdelta, "gA": gA, "gB": gB, "gC": gC, "gh0": gh0}
+    run("selective_scan_back", x.dtype, struct, arriving, gradients)
     return gx, gdelta, over_rows(gA).to(x.dtype), gB, gC, gh0
 
 

@@ -1,0 +1,35 @@
+// The forward loop once more, some steps at a time, for a backward pass that has checkpoints only: gated.cpp runs,
+// gated_back.cpp asks.
+#pragma once
+
+#include <memory>
+
+#include "gated_layout.h"
+#include "rows.h"
+
+namespace elman::ELMAN_NS {
+
+template <class T>
+struct Replay {
+  virtual ~Replay() = default;
+  // Steps [begin, end) of a part from the checkpoint before `begin`: fills saved. `together` threads divide the part's units.
+  virtual void replay(int64_t begin, int64_t end, const T* checkpoints, const Part& part, Barrier& barrier, int together) = 0;
+};
+
+// `saved` has room for `every` steps.
+template <class T>
+std::unique_ptr<Replay<T>> gated_replay(const GatedInputs<T>& inputs, T* saved);
+
+// Where the state of a rank before step t is, h and then c.
+template <class Pointer, class T>
+Pointer checkpoint_of(Pointer checkpoints, const GatedLayout& layout, const GatedInputs<T>& in, int64_t t, int64_t rank) {
+  return checkpoints + (t / in.every * in.B + rank) * layout.state_row;
+}
+
+// Whether a thread must have all units of its rows: where h is projected or anything is normalised.
+template <class T>
+bool whole_rows(const GatedOptions<const T>& options) {
+  return options.P || options.gain || options.gain_c;
+}
+
+}  // namespace elman::ELMAN_NS
