@@ -18,9 +18,9 @@ constexpr int64_t padded_to_lines(int64_t width, int64_t itemsize) {
 }
 
 // A (B, T, C) input: element (b, t, c) is data[b * row + t * time + c]. Zero strides express a broadcast.
-template <class T>
+template <class Real>
 struct Rows {
-  const T* data;
+  const Real* data;
   int64_t row, time;
 };
 
@@ -139,8 +139,8 @@ using ConvolutionBack = void(const ConvolutionInputs<Real>& in, const Convolutio
                              const ConvolutionGradients<Real>& to, int threads);
 
 // y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
-template <class T>
-using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
+template <class Real>
+using Linear = void(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads);
 
 // A kind of gated cell: what a caller must know of it. gated.h has the cells and the list.
 struct GatedKind {
@@ -190,8 +190,8 @@ template <class Real>
 struct GatedOutputs {
   Real *y, *h, *c, *saved, *checkpoints;
 };
-template <class T>
-using Gated = void(const GatedInputs<T>& inputs, const GatedOutputs<T>& outputs, int threads);
+template <class Real>
+using Gated = void(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, int threads);
 
 // What its backward pass starts from: outputs of the loop, and gradients that arrive at y and at the last states. Either saved
 // or checkpoints is null; what lies between the checkpoints is computed again.
@@ -207,13 +207,13 @@ struct GatedGradients {
   Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;
   GatedOptions<Real> options;
 };
-template <class T>
-using GatedBack = void(const GatedInputs<T>& inputs, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients,
+template <class Real>
+using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients,
                        int threads);
 
 // y = f(x), n elements.
-template <class T>
-using Elementwise = void(int64_t n, const T* x, T* y, int threads);
+template <class Real>
+using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
 
 // Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
 // most probable path does not read.
@@ -369,9 +369,9 @@ struct Kernels {
   const GatedKind* gated_kinds;
   int gated_kind_count;
 
-  template <class T>
-  const Table<T>& of() const {
-    if constexpr (sizeof(T) == 4) return f32;
+  template <class Real>
+  const Table<Real>& of() const {
+    if constexpr (sizeof(Real) == 4) return f32;
     else return f64;
   }
 };
