@@ -259,6 +259,7 @@ struct MguCell {
 };
 
 // Every kind of gated loop: its name, its cell, its phi. The module exports the list (GATED_KINDS); nobody writes it again.
+// clang-format off
 #define ELMAN_GATED_KINDS(kind)                        \
   kind(elman_tanh, ElmanCell, tanh)                    \
   kind(elman_relu, ElmanCell, relu)                    \
@@ -273,6 +274,7 @@ struct MguCell {
   kind(lstm_logistic, LstmCell<false>, logistic)       \
   kind(lstm_coupled, LstmCell<true>, tanh)             \
   kind(lstm_coupled_logistic, LstmCell<true>, logistic)
+// clang-format on
 
 enum class Kind : int {
 #define ELMAN_KIND(name, Cell, phi) name,
@@ -299,7 +301,8 @@ constexpr GatedKind described(const char* name, Kind kind) {
 
 template <class Cell, class Real>
 GatedLayout gated_layout(const GatedWeights<Real>& w) {
-  return {described<Cell>("", Kind(w.kind)), w.H, w.R, bool(w.options.gain), bool(w.options.gain_U), bool(w.options.gain_c), sizeof(Real)};
+  const auto& o = w.options;
+  return {described<Cell>("", Kind(w.kind)), w.H, w.R, bool(o.gain), bool(o.gain_U), bool(o.gain_c), sizeof(Real)};
 }
 
 }  // namespace elman::ELMAN_NS

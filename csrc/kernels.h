@@ -328,6 +328,7 @@ template <class Real>
 using NewProgram = Program<Real>*();
 
 // Every kernel by its type and its name.
+// clang-format off
 #define ELMAN_KERNELS(kernel)                    \
   kernel(LinearScan, linear_scan)                \
   kernel(LinearScanBack, linear_scan_back)       \
@@ -351,6 +352,7 @@ using NewProgram = Program<Real>*();
   kernel(Norm, norm)                             \
   kernel(NormBack, norm_back)                    \
   kernel(NewProgram, program)
+// clang-format on
 
 template <class Real>
 struct Table {
