@@ -51,7 +51,8 @@ void fields(ScanGradients<Real>& s, F& f) {
 
 template <class Real, class F>
 void fields(SelectiveInputs<Real>& s, F& f) {
-  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("delta", s.delta), f("A", s.A), f("B", s.B), f("C", s.C), f("h0", s.h0), lengths_and_reset(s, f);
+  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("delta", s.delta), f("A", s.A), f("B", s.B), f("C", s.C),
+      f("h0", s.h0), lengths_and_reset(s, f);
 }
 
 template <class Real, class F>
@@ -91,17 +92,20 @@ void fields(ConvolutionGradients<Real>& s, F& f) {
 
 template <class Real, class F>
 void fields(GatedOptions<Real>& s, F& f) {
-  f("peephole", s.peephole), f("P", s.P), f("gain", s.gain), f("gain_U", s.gain_U), f("gain_c", s.gain_c), f("bias_c", s.bias_c);
+  f("peephole", s.peephole), f("P", s.P), f("gain", s.gain), f("gain_U", s.gain_U), f("gain_c", s.gain_c),
+      f("bias_c", s.bias_c);
 }
 
 template <class Real, class F>
 void fields(GatedWeights<Real>& s, F& f) {
-  f("kind", s.kind), f("D", s.D), f("H", s.H), f("R", s.R), f("U", s.U), f("b", s.b), f("w", s.w), f("extra", s.extra), f("extra_size", s.extra_size), f("options", s.options);
+  f("kind", s.kind), f("D", s.D), f("H", s.H), f("R", s.R), f("U", s.U), f("b", s.b), f("w", s.w), f("extra", s.extra),
+      f("extra_size", s.extra_size), f("options", s.options);
 }
 
 template <class Real, class F>
 void fields(GatedInputs<Real>& s, F& f) {
-  f("weights", s.weights), f("B", s.B), f("T", s.T), f("every", s.every), f("x", s.x), f("h0", s.h0), f("c0", s.c0), lengths_and_reset(s, f);
+  f("weights", s.weights), f("B", s.B), f("T", s.T), f("every", s.every), f("x", s.x), f("h0", s.h0), f("c0", s.c0),
+      lengths_and_reset(s, f);
 }
 
 template <class Real, class F>
@@ -116,12 +120,14 @@ void fields(GatedArriving<Real>& s, F& f) {
 
 template <class Real, class F>
 void fields(GatedGradients<Real>& s, F& f) {
-  f("gx", s.gx), f("gU", s.gU), f("gb", s.gb), f("gw", s.gw), f("gextra", s.gextra), f("gh0", s.gh0), f("gc0", s.gc0), f("options", s.options);
+  f("gx", s.gx), f("gU", s.gU), f("gb", s.gb), f("gw", s.gw), f("gextra", s.gextra), f("gh0", s.gh0), f("gc0", s.gc0),
+      f("options", s.options);
 }
 
 template <class Real, class F>
 void fields(HmmInputs<Real>& s, F& f) {
-  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state), lengths_and_reset(s, f);
+  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state),
+      lengths_and_reset(s, f);
 }
 
 template <class Real, class F>
@@ -181,7 +187,8 @@ void check_lengths(const int64_t* lengths, int64_t B, int64_t T) {
   for (int64_t i = 0; i < B; ++i)
     if (lengths[i] < 0 || lengths[i] > T)
       throw nb::value_error(("native kernel: lengths[" + std::to_string(i) + "] is " + std::to_string(lengths[i]) +
-                             ", but must be in [0, " + std::to_string(T) + "], the number of time steps.").c_str());
+                             ", but must be in [0, " + std::to_string(T) + "], the number of time steps.")
+                                .c_str());
 }
 template <class Real> void check(const ScanInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const SelectiveInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
@@ -233,22 +240,22 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<Real>(values)); })
       .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<Real>(table)); })
       .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<Real>(w), at<Real>(b)); })
-      .def("gated", [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, h, c); })
+      .def("gated",
+           [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, h, c); })
       .def("scan", &P::scan)
-      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
-        return p.selective(x, delta, N, at<Real>(A), B, C, h);
-      })
-      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
-        return p.convolution(x, K, at<Real>(w), at<Real>(bias), window);
-      })
+      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C,
+                           int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })
+      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias,
+                             int window) { return p.convolution(x, K, at<Real>(w), at<Real>(bias), window); })
       .def("map", &P::map)
       .def("combine", &P::combine)
-      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
-        return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps);
-      })
+      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias,
+                      double eps) { return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps); })
       .def("copy", &P::copy)
       .def("finish", &P::finish)
-      .def("stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>())
+      .def(
+          "stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership,
+          nb::keep_alive<0, 1>())
       .def("state_begin", &P::state_begin);
   m.def(("program" + suffix).c_str(), [] { return kernels().of<Real>().program(); }, nb::rv_policy::take_ownership);
 
@@ -261,16 +268,22 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   };
   nb::class_<S>(m, ("Stream" + suffix).c_str())
       .def_prop_ro("state_row", &S::state_row)
-      .def("step", [checked](S& s, Array<const Real, 2> x, RowNumbers rows, Array<Real, 2> y, int threads) {
-        const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
-        const nb::gil_scoped_release release;
-        s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
-      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("step_symbols", [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<Real, 2> y, int threads) {
-        const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
-        const nb::gil_scoped_release release;
-        s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
-      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def(
+          "step",
+          [checked](S& s, Array<const Real, 2> x, RowNumbers rows, Array<Real, 2> y, int threads) {
+            const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
+            const nb::gil_scoped_release release;
+            s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def(
+          "step_symbols",
+          [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<Real, 2> y, int threads) {
+            const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
+            const nb::gil_scoped_release release;
+            s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<Real>(to)); })
       .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); });
 }
@@ -297,7 +310,7 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   def(m, "linear" + suffix, [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
     kernels().of<Real>().linear(M, N, K, at<Real>(x), at<Real>(w), at<Real>(b), at<Real>(y), threads);
   });
-  const auto elementwise = [&](const char* name, Elementwise<Real>* Kernels::*kernel) {
+  const auto elementwise = [&](const char* name, Elementwise<Real>* Kernels::* kernel) {
     def(m, name + suffix, [kernel](int64_t n, Address x, Address y, int threads) {
       (kernels().of<Real>().*kernel)(n, at<Real>(x), at<Real>(y), threads);
     });
@@ -325,11 +338,15 @@ void bind_gated_facts(nb::module_& m) {
     kinds[kind.name] = facts;
   }
   m.attr("GATED_KINDS") = kinds;
-  m.def("gated_layout", [](int kind, int64_t H, int64_t R, bool gain, bool gain_U, bool gain_c, int64_t itemsize) {
-    if (kind < 0 || kind >= kernels().gated_kind_count) throw nb::value_error("native kernel: there is no such kind of gated cell.");
-    const GatedLayout layout(kernels().gated_kinds[kind], H, R, gain, gain_U, gain_c, itemsize);
-    return std::pair(layout.saved_row, layout.state_row);
-  }, "Numbers that a gated loop saves of a row and step, and numbers of a row's state at a checkpoint.");
+  m.def(
+      "gated_layout",
+      [](int kind, int64_t H, int64_t R, bool gain, bool gain_U, bool gain_c, int64_t itemsize) {
+        if (kind < 0 || kind >= kernels().gated_kind_count)
+          throw nb::value_error("native kernel: there is no such kind of gated cell.");
+        const GatedLayout layout(kernels().gated_kinds[kind], H, R, gain, gain_U, gain_c, itemsize);
+        return std::pair(layout.saved_row, layout.state_row);
+      },
+      "Numbers that a gated loop saves of a row and step, and numbers of a row's state at a checkpoint.");
 }
 
 }  // namespace
@@ -338,18 +355,24 @@ NB_MODULE(_native, m) {
   const char* wanted = std::getenv("ELMAN_ISA");
   choose(wanted ? wanted : "");
   m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
-  m.def("isas", [] {
-    nb::list names;
-    for (const char* const* n = isas(); *n; ++n) names.append(*n);
-    return names;
-  }, "Every instruction set that this machine can run, slowest first.");
-  m.def("threaded", [] {
+  m.def(
+      "isas",
+      [] {
+        nb::list names;
+        for (const char* const* n = isas(); *n; ++n) names.append(*n);
+        return names;
+      },
+      "Every instruction set that this machine can run, slowest first.");
+  m.def(
+      "threaded",
+      [] {
 #ifdef _OPENMP
-    return true;
+        return true;
 #else
-    return false;
+        return false;
 #endif
-  }, "Whether the module was built with OpenMP.");
+      },
+      "Whether the module was built with OpenMP.");
   bind_gated_facts(m);
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind<float>(m, "_f32", "_c64");

@@ -64,20 +64,21 @@ void run_blocks(const Real* packed, int64_t j, int64_t first, int64_t end, const
       const int64_t a = first + rows * i / pieces, b = first + rows * (i + 1) / pieces;
       Real* to = out + (a - first) * ldo;
       run_rows<R, C, G, Real>(b - a, packed + (j * K + k) * G * L, K * G * L, x + a * ldx + k, ldx, std::min(depth, K - k),
-                           start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
-                           start && start->shared ? start->shared + j * L : nullptr, to, ldo);
+                              start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
+                              start && start->shared ? start->shared + j * L : nullptr, to, ldo);
     }
 }
 
 template <class Real>
 void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g) {
   for (int64_t i = 0; i < rows; ++i, g += ldg)
-    row_tiles<6>(first, end, [&](auto R, int64_t m) { std::memcpy(packed_g + (m - first) * rows + i * R, g + m, R * sizeof(Real)); });
+    row_tiles<6>(first, end,
+                 [&](auto R, int64_t m) { std::memcpy(packed_g + (m - first) * rows + i * R, g + m, R * sizeof(Real)); });
 }
 
 template <class Real>
-void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels, Real* out,
-               int64_t ldo) {
+void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels,
+               Real* out, int64_t ldo) {
   constexpr int P = 2 * lanes<Real>;
   for (int64_t j = 0; j < panels; ++j)
     row_tiles<6>(first, end, [&](auto R, int64_t m) {
@@ -85,10 +86,10 @@ void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, c
     });
 }
 
-#define ELMAN_SHAPE(C, G)                                                                                            \
-  template void run_blocks<C, G>(const float*, int64_t, int64_t, int64_t, const float*, int64_t, int64_t,            \
-                                 const Start<float>*, float*, int64_t);                                              \
-  template void run_blocks<C, G>(const double*, int64_t, int64_t, int64_t, const double*, int64_t, int64_t,          \
+#define ELMAN_SHAPE(C, G)                                                                                                      \
+  template void run_blocks<C, G>(const float*, int64_t, int64_t, int64_t, const float*, int64_t, int64_t, const Start<float>*, \
+                                 float*, int64_t);                                                                             \
+  template void run_blocks<C, G>(const double*, int64_t, int64_t, int64_t, const double*, int64_t, int64_t,                    \
                                  const Start<double>*, double*, int64_t);
 ELMAN_SHAPE(8, 1)
 ELMAN_SHAPE(4, 1)
@@ -101,9 +102,8 @@ ELMAN_SHAPE(4, 3)
 ELMAN_SHAPE(2, 3)
 ELMAN_SHAPE(1, 3)
 
-
-#define ELMAN_OUTER(Real)                                                                                               \
-  template void pack_outer(int64_t, const Real*, int64_t, int64_t, int64_t, Real*);                                        \
+#define ELMAN_OUTER(Real)                                                           \
+  template void pack_outer(int64_t, const Real*, int64_t, int64_t, int64_t, Real*); \
   template void add_outer(int64_t, const Real*, int64_t, int64_t, const Real*, int64_t, int64_t, Real*, int64_t);
 ELMAN_OUTER(float)
 ELMAN_OUTER(double)

@@ -75,7 +75,7 @@ void run_panels(const Real* packed, int64_t left, int64_t right, int64_t rows, c
 template <class Real>
 void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g);
 template <class Real>
-void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels, Real* out,
-               int64_t ldo);
+void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels,
+               Real* out, int64_t ldo);
 
 }  // namespace elman::ELMAN_NS

@@ -45,7 +45,8 @@ struct Blocks {
   int64_t C, size, count;
   int threads;
 
-  Blocks(Dims n, int wanted, int64_t most = INT64_MAX) : C(n.C), threads(threads_for(n.B * n.T * n.C, WorthAThread::elements, wanted)) {
+  Blocks(Dims n, int wanted, int64_t most = INT64_MAX)
+      : C(n.C), threads(threads_for(n.B * n.T * n.C, WorthAThread::elements, wanted)) {
     const int64_t line = 16, pieces = n.B >= threads ? 1 : threads;
     size = std::max<int64_t>((n.C + pieces - 1) / pieces + line - 1, line) / line * line;
     size = std::min(size, most);  // a multiple of a line

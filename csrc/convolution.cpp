@@ -21,8 +21,15 @@ struct Channels {
   std::vector<const Real*> taps;
 
   Channels(const ConvolutionInputs<Real>& in, int64_t row, int64_t first, int64_t C)
-      : in(in), row(row), first(first), C(C), K(in.K), length(in.lengths[row]), reset(in.reset + row * in.n.T),
-        zeros(allocate<Real>(C)), taps(K) {
+      : in(in),
+        row(row),
+        first(first),
+        C(C),
+        K(in.K),
+        length(in.lengths[row]),
+        reset(in.reset + row * in.n.T),
+        zeros(allocate<Real>(C)),
+        taps(K) {
     clear(zeros.get(), C);
   }
 
@@ -115,8 +122,8 @@ void convolution(const ConvolutionInputs<Real>& in, const ConvolutionOutputs<Rea
 }
 
 template <class Real>
-void convolution_back(const ConvolutionInputs<Real>& in, const ConvolutionArriving<Real>& arriving, const ConvolutionGradients<Real>& to,
-                      int threads) {
+void convolution_back(const ConvolutionInputs<Real>& in, const ConvolutionArriving<Real>& arriving,
+                      const ConvolutionGradients<Real>& to, int threads) {
   Blocks(in.n, threads, widest).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
     Channels<Real> block(in, row, first, C);
     block.inputs(arriving.gy, arriving.glast, to.gx, to.gwindow);
@@ -124,7 +131,7 @@ void convolution_back(const ConvolutionInputs<Real>& in, const ConvolutionArrivi
   });
 }
 
-#define ELMAN_INSTANCE(Real)                 \
+#define ELMAN_INSTANCE(Real)                    \
   template Convolution<Real> convolution<Real>; \
   template ConvolutionBack<Real> convolution_back<Real>;
 ELMAN_INSTANCE(float)

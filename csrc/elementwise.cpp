@@ -44,11 +44,11 @@ void log(int64_t n, const Real* x, Real* y, int threads) {
   map(n, x, y, threads, [](Vec<Real> v) { return logarithm<Real>(v); });
 }
 
-#define ELMAN_INSTANCE(Real)                                                                                            \
-  template Elementwise<Real> sigmoid<Real>;                                                                                \
-  template Elementwise<Real> tanh<Real>;                                                                                   \
-  template Elementwise<Real> softplus<Real>;                                                                               \
-  template Elementwise<Real> silu<Real>;                                                                                   \
+#define ELMAN_INSTANCE(Real)                 \
+  template Elementwise<Real> sigmoid<Real>;  \
+  template Elementwise<Real> tanh<Real>;     \
+  template Elementwise<Real> softplus<Real>; \
+  template Elementwise<Real> silu<Real>;     \
   template Elementwise<Real> log<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)

@@ -52,7 +52,8 @@ class Loop : public Replay<Real> {
   }
 
   void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier, int together) override {
-    each_state(begin, part, checkpoints, [](Real* state, const Real* checkpoint, int64_t n) { std::memcpy(state, checkpoint, n); });
+    each_state(begin, part, checkpoints,
+               [](Real* state, const Real* checkpoint, int64_t n) { std::memcpy(state, checkpoint, n); });
     barrier.wait(together);
     run(begin, end, part, barrier, together);
   }
@@ -97,10 +98,12 @@ class Loop : public Replay<Real> {
       for (int64_t now = t; now < chunk.end; ++now)
         if (const int64_t count = chunk.count(order_, now)) {
           if (out_.checkpoints && now % in_.every == 0)
-            each_state(now, part, out_.checkpoints, [](const Real* state, Real* checkpoint, int64_t n) { std::memcpy(checkpoint, state, n); });
+            each_state(now, part, out_.checkpoints,
+                       [](const Real* state, Real* checkpoint, int64_t n) { std::memcpy(checkpoint, state, n); });
           Real* here = u.get() + chunk.at(now, part.first) * ldu;
-          step_(count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
-                [&](int64_t i) { return row_step(now, part.first + i); }, [&] { barrier.wait(together); });
+          step_(
+              count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
+              [&](int64_t i) { return row_step(now, part.first + i); }, [&] { barrier.wait(together); });
           barrier.wait(together);
         }
     }
@@ -117,14 +120,19 @@ class Loop : public Replay<Real> {
     if (given) return;
     step_.project(chunk.rows, {part.left, part.right}, x, ldx_, u);
     if (!step_.normalises_input()) return;
-    chunk.each(order_, [&](int64_t rank, int64_t t) { step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(t, rank)); });
+    chunk.each(order_,
+               [&](int64_t rank, int64_t t) { step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(t, rank)); });
   }
 
   ELMAN_INLINE RowStep<Real> row_step(int64_t t, int64_t rank) const {
     const int64_t row = order_.row[rank], at = rank * units_, R = step_.R;
     const bool ends = t + 1 == order_.length[rank];
-    RowStep<Real> s{h_[t & 1].get() + rank * outputs_, h_[(t + 1) & 1].get() + rank * outputs_, c_.get() + at, q_.get() + at,
-                 z_.get() + at, cells_.get() + at};
+    RowStep<Real> s{h_[t & 1].get() + rank * outputs_,
+                    h_[(t + 1) & 1].get() + rank * outputs_,
+                    c_.get() + at,
+                    q_.get() + at,
+                    z_.get() + at,
+                    cells_.get() + at};
     if (out_.y) s.y = out_.y + (row * in_.T + t) * R;
     if (out_.y && ends) s.last_h = out_.h + row * R, s.last_c = out_.c + row * step_.H;
     s.forget = !ends && in_.reset[row * in_.T + t + 1];

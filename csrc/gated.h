@@ -21,14 +21,14 @@ enum class Phi { tanh, relu, logistic };
 
 template <class Real>
 struct Forward {
-  const Real* u;        // gate i of this block is at u + i * lanes
-  Vec<Real> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
-  Vec<Real> h, c;       // the state before; c becomes the state after
-  Vec<Real> z;          // a gate that waits for the second product
-  Phi phi;           // which function makes the candidate
-  bool normed;       // LSTM: c is normalised on its way to h, which the caller does
-  const Real* peephole; // LSTM: weight i is at peephole + i * stride; null without
-  Real* save;           // value i goes to save + i * stride; null where nothing is saved
+  const Real* u;         // gate i of this block is at u + i * lanes
+  Vec<Real> extra;       // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
+  Vec<Real> h, c;        // the state before; c becomes the state after
+  Vec<Real> z;           // a gate that waits for the second product
+  Phi phi;               // which function makes the candidate
+  bool normed;           // LSTM: c is normalised on its way to h, which the caller does
+  const Real* peephole;  // LSTM: weight i is at peephole + i * stride; null without
+  Real* save;            // value i goes to save + i * stride; null where nothing is saved
   int64_t stride;
 
   ELMAN_INLINE Vec<Real> input(int i) const { return load<Vec<Real>>(u + i * lanes<Real>); }

@@ -65,7 +65,8 @@ class LoopBack {
 
  private:
   // Gradient of the state before the first step.
-  void begin(int64_t rank, const Part& part, const Real* last, const Real* carried, Real* to, int64_t width, int64_t wide) const {
+  void begin(int64_t rank, const Part& part, const Real* last, const Real* carried, Real* to, int64_t width,
+             int64_t wide) const {
     const int64_t row = s_.order.row[rank];
     const auto [left, right] = s_.share(part, width);
     if (right <= left) return;
@@ -130,7 +131,8 @@ class LoopBack {
       for (int64_t n = 0; n < s_.R; ++n) gy[i * s_.ldh + n] += from[n];
     }
     const Start<Real> zero{s_.zeros.get(), 0};
-    run_panels<2, Real>(P_.get(), 0, s_.wide / P, count, gy, s_.ldh, s_.wide_h, &zero, gcells_.get() + part.first * s_.wide, s_.wide);
+    run_panels<2, Real>(P_.get(), 0, s_.wide / P, count, gy, s_.ldh, s_.wide_h, &zero, gcells_.get() + part.first * s_.wide,
+                        s_.wide);
   }
 
   // Gates [a, b) of W h': the gradients of the normalised sums become those of the sums.
@@ -138,7 +140,9 @@ class LoopBack {
   void normalise_sums(int64_t t, int64_t count, int64_t at, const Part& part, Work& work) const {
     for (int64_t i = 0; i < count; ++i) {
       Real* g = work.g.get() + (at + i) * s_.ldg;
-      const auto from = [&](int gate) { return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.wide; };
+      const auto from = [&](int gate) {
+        return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.wide;
+      };
       const auto to = [&](int gate) { return g + s_.sum_slot(gate) * s_.wide; };
       if (a < b && s_.starts_elsewhere(a) && to_.gextra)
         for (int64_t n = 0; n < s_.H; n += L) add(work.gextra.get() + n, load<Vec<Real>>(from(a) + n), s_.H - n);
@@ -150,7 +154,8 @@ class LoopBack {
   void normalise_inputs(const Chunk& chunk, Work& work) const {
     if (to_.gb)
       for (int gate = 0; gate < Cell::gates; ++gate)
-        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.wide, nullptr, work.gb.get() + gate * s_.wide);
+        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.wide, nullptr,
+                            work.gb.get() + gate * s_.wide);
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
       const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * s_.ldg + s_.input_slot(gate) * s_.wide; };
       normalise<0, together>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
@@ -160,23 +165,29 @@ class LoopBack {
 
   // Gates [a, b) of a row whose normalised values were saved in the slots from `slot` on.
   template <int a, int b, class From, class To>
-  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const Real* gain, Real* ggain, const From& from, const To& to) const {
+  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const Real* gain, Real* ggain, const From& from,
+                              const To& to) const {
     if constexpr (a < b) {
-      const Real *save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row, *scale = saved_scales(save, s_.layout.saved_row) + slot + a;
+      const Real *save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row,
+                 *scale = saved_scales(save, s_.layout.saved_row) + slot + a;
       NormedGate<Real> of[b - a];
       for (int i = a; i < b; ++i)
-        of[i - a] = {from(i), save + (Cell::saves + slot + i) * s_.layout.units, gain + i * s_.wide, ggain + i * s_.wide, to(i)};
+        of[i - a] = {from(i), save + (Cell::saves + slot + i) * s_.layout.units, gain + i * s_.wide, ggain + i * s_.wide,
+                     to(i)};
       normalise_back(s_.H, *scale, of);
     }
   }
-  static ELMAN_INLINE void add(Real* to, Vec<Real> v, int64_t units) { store_some(to, Vec<Real>(load_some(to, units) + v), units); }
+  static ELMAN_INLINE void add(Real* to, Vec<Real> v, int64_t units) {
+    store_some(to, Vec<Real>(load_some(to, units) + v), units);
+  }
 
   // to (+)= g W for the columns of the part
   template <int N>
   void product(int64_t count, const Part& part, const Real* packed, const Real* g, Real* to, bool add) const {
     const Start<Real> zero{s_.zeros.get(), 0};
     const int64_t left = P_ ? 0 : part.left, right = P_ ? s_.wide_h / P : part.right;
-    run_panels<2>(packed, left, right, count, g, s_.ldg, N * s_.wide, add ? nullptr : &zero, to + part.first * s_.wide_h, s_.wide_h);
+    run_panels<2>(packed, left, right, count, g, s_.ldg, N * s_.wide, add ? nullptr : &zero, to + part.first * s_.wide_h,
+                  s_.wide_h);
   }
 
   // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
@@ -190,8 +201,11 @@ class LoopBack {
   const Real* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = s_.order.row[rank];
     if (s_.in.reset[row * s_.in.T + t]) return s_.zeros.get();
-    if (replay_ && t % s_.in.every == 0) return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
-    return t == 0 ? s_.in.c0 + row * s_.H : arriving_.saved + (s_.order.begin[t - 1] + rank) * s_.layout.saved_row + (Cell::saves - 1) * s_.layout.units;
+    if (replay_ && t % s_.in.every == 0)
+      return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
+    return t == 0
+               ? s_.in.c0 + row * s_.H
+               : arriving_.saved + (s_.order.begin[t - 1] + rank) * s_.layout.saved_row + (Cell::saves - 1) * s_.layout.units;
   }
 
   void gates(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
@@ -210,8 +224,9 @@ class LoopBack {
       if (gain_c_) {
         const auto D = [&](int64_t n) { return load<Vec<Real>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<Real>{}); };
         Real* to = work.inner.get();
-        norm_c_back(H, save + Cell::gates * s_.layout.units, save + Cell::at_o * s_.layout.units, saved_scales(save, s_.layout.saved_row) + 1,
-                          gain_c_.get(), bias_c_.get(), D, work.ggain_c.get(), work.gbias_c.get(), to, to + s_.wide, to + 2 * s_.wide);
+        norm_c_back(H, save + Cell::gates * s_.layout.units, save + Cell::at_o * s_.layout.units,
+                    saved_scales(save, s_.layout.saved_row) + 1, gain_c_.get(), bias_c_.get(), D, work.ggain_c.get(),
+                    work.gbias_c.get(), to, to + s_.wide, to + 2 * s_.wide);
       }
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
@@ -228,7 +243,8 @@ class LoopBack {
       if (inner) b.tanh_c = load<Vec<Real>>(inner + n), b.dc_by_h = load<Vec<Real>>(inner + s_.wide + n);
       Cell::template backward<Real>(b);
       // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
-      for (int i = ready; i < Cell::gates; ++i) store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * s_.wide + n, b.g[i], units);
+      for (int i = ready; i < Cell::gates; ++i)
+        store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * s_.wide + n, b.g[i], units);
       if (Cell::shared_last) store_some(g + s_.input_slot(Cell::gates - 1) * s_.wide + n, b.gu_last, units);
       if constexpr (Cell::has_c) {
         if (peephole_) peep(b, work, n, units);
@@ -296,7 +312,8 @@ class LoopBack {
 }  // namespace
 
 template <class Real>
-void gated_back(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients, int threads) {
+void gated_back(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients,
+                int threads) {
   with_cell(inputs.weights.kind, [&](auto cell, Phi phi) {
     using Cell = decltype(cell);
     GatedArriving<Real> given = arriving;

@@ -38,10 +38,10 @@ struct BackShape {
   GatedInputs<Real> in;
   int64_t H, R, D;
   GatedLayout layout;
-  bool normed;                             // whether W h' is normalised
-  bool projected;                          // whether h is P times what the cells return
-  int64_t wide, wide_h, columns;           // H, R and D in whole panels
-  int64_t ldg, ldh, ldx;                   // from one row to the next: of the gradients of the gates, of h, of x
+  bool normed;                    // whether W h' is normalised
+  bool projected;                 // whether h is P times what the cells return
+  int64_t wide, wide_h, columns;  // H, R and D in whole panels
+  int64_t ldg, ldh, ldx;          // from one row to the next: of the gradients of the gates, of h, of x
   Order order;
   Division division;
   Buffer<Real> zeros;
@@ -117,7 +117,9 @@ class Gradients {
     const auto [left, right] = s_.share(part, s_.R);
     chunk.each(s_.order, [&, left = left, right = right](int64_t rank, int64_t t) {
       const int64_t row = s_.order.row[rank], at = chunk.at(t, rank);
-      const Real* h = s_.in.reset[row * s_.in.T + t] ? s_.zeros.get() : t > 0 ? arriving_.y + (row * s_.in.T + t - 1) * s_.R : s_.in.h0 + row * s_.R;
+      const Real* h = s_.in.reset[row * s_.in.T + t] ? s_.zeros.get()
+                      : t > 0                        ? arriving_.y + (row * s_.in.T + t - 1) * s_.R
+                                                     : s_.in.h0 + row * s_.R;
       scatter(h, left, right, work.h.get(), at, work.rows);
       std::memcpy(work.gy.get() + at * s_.ldh + left, arriving_.gy.data + row * arriving_.gy.row + t * arriving_.gy.time + left,
                   (right - left) * sizeof(Real));
@@ -145,7 +147,8 @@ class Gradients {
           add_outer(M, packed_g, left, right, h, work.rows, s_.wide_h / P, work.gw.get() + i * s_.H * s_.wide_h, s_.wide_h);
         if (slot != s_.input_slot(i)) continue;
         if (to_.gU)
-          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.columns / P, work.gU.get() + i * s_.H * s_.columns, s_.columns);
+          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.columns / P, work.gU.get() + i * s_.H * s_.columns,
+                    s_.columns);
         if (to_.gb && !s_.in.weights.options.gain_U) add_rows(M, part, g, nullptr, work.gb.get() + i * s_.wide);
       }
     }
@@ -154,7 +157,8 @@ class Gradients {
       add_outer(M, packed_g, 0, s_.R, work.q.get(), work.rows, s_.wide / P, work.gP.get(), s_.wide);
     }
     if (to_.gextra && !s_.normed)  // the GRU's bias in front of r, or IndRNN's weights
-      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.wide, Cell::shared_last ? nullptr : &work, work.gextra.get());
+      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.wide, Cell::shared_last ? nullptr : &work,
+               work.gextra.get());
     if (to_.gx) inputs(chunk, work, thread, threads);
   }
 
@@ -173,11 +177,13 @@ class Gradients {
   // gx = gu U, or gu itself where the inputs are projections
   void inputs(const Chunk& chunk, Work& work, int thread, int threads) const {
     const int64_t pairs = s_.columns / P;
-    const int64_t left = s_.division.by_rows ? 0 : pairs * thread / threads, right = s_.division.by_rows ? pairs : pairs * (thread + 1) / threads;
+    const int64_t left = s_.division.by_rows ? 0 : pairs * thread / threads,
+                  right = s_.division.by_rows ? pairs : pairs * (thread + 1) / threads;
     const Real* gu = work.g.get() + s_.input_slot(0) * s_.wide;
     const Start<Real> zero{s_.zeros.get(), 0};
     if (input_)
-      run_panels<2, Real>(input_.get(), left, right, chunk.rows, gu, s_.ldg, Cell::gates * s_.wide, &zero, work.gx.get(), s_.ldx);
+      run_panels<2, Real>(input_.get(), left, right, chunk.rows, gu, s_.ldg, Cell::gates * s_.wide, &zero, work.gx.get(),
+                          s_.ldx);
     const int64_t first = left * P, count = std::min(right * P, s_.D) - first;
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
       Real* to = to_.gx + (s_.order.row[rank] * s_.in.T + t) * s_.D;

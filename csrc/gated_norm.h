@@ -30,10 +30,12 @@ ELMAN_INLINE Real* saved_scales(Real* save, int64_t saved_row) {
 // Gates [a, b) of a row, gate g of block j at row + at(j, g): start(j, g) + gain * (what is there - mean) * scale. The gains of
 // a gate are `stride` apart from those of the next.
 template <int a, int b, class Real, class At, class From>
-ELMAN_INLINE void normalise(int64_t H, Real* row, const At& at, const From& start, const Real* gain, int64_t stride, SavedNorm<Real> save) {
+ELMAN_INLINE void normalise(int64_t H, Real* row, const At& at, const From& start, const Real* gain, int64_t stride,
+                            SavedNorm<Real> save) {
   if constexpr (a < b) {
     constexpr int L = lanes<Real>;
-    const Moments<Real> m = moments<b - a>(H, norm_eps<Real>, [&](int64_t n, int g) { return load<Vec<Real>>(row + at(n / L, a + g)); });
+    const Moments<Real> m =
+        moments<b - a>(H, norm_eps<Real>, [&](int64_t n, int g) { return load<Vec<Real>>(row + at(n / L, a + g)); });
     if (save.scales) save.scales[a] = m.scale;
     for (int64_t j = 0; j * L < H; ++j)
 #pragma GCC unroll 4
@@ -81,15 +83,17 @@ __attribute__((noinline)) void norm_c(int64_t H, const Real* c, const Real* gain
   if (save) save[0] = m.mean, save[1] = m.scale;
   for (int64_t n = 0; n < H; n += lanes<Real>) {
     const Vec<Real> v = (load<Vec<Real>>(c + n) - m.mean) * m.scale;
-    store(h + n, load<Vec<Real>>(h + n) * hyperbolic_tangent<Real>(fma(v, load<Vec<Real>>(gain + n), load<Vec<Real>>(bias + n))));
+    store(h + n,
+          load<Vec<Real>>(h + n) * hyperbolic_tangent<Real>(fma(v, load<Vec<Real>>(gain + n), load<Vec<Real>>(bias + n))));
   }
 }
 
 // Its backward pass, from what was saved, D(n) being the gradient of h: tanh_c gets the tanh, gc what comes by it to c; x is room
 // for the normalised c.
 template <class Real, class F>
-__attribute__((noinline)) void norm_c_back(int64_t H, const Real* c, const Real* o, const Real* saved, const Real* gain, const Real* bias,
-                                                 const F& D, Real* ggain, Real* gbias, Real* tanh_c, Real* gc, Real* x) {
+__attribute__((noinline)) void norm_c_back(int64_t H, const Real* c, const Real* o, const Real* saved, const Real* gain,
+                                           const Real* bias, const F& D, Real* ggain, Real* gbias, Real* tanh_c, Real* gc,
+                                           Real* x) {
   const Real mean = saved[0], scale = saved[1];
   for (int64_t n = 0; n < H; n += lanes<Real>) {
     const Vec<Real> w = load<Vec<Real>>(gain + n), v = (load<Vec<Real>>(c + n) - mean) * scale;
@@ -101,8 +105,9 @@ __attribute__((noinline)) void norm_c_back(int64_t H, const Real* c, const Real*
     store(x + n, v);
     store(gc + n, Vec<Real>(e * w));
   }
-  moments_back<1>(H, scale, [&](int64_t n, int) { return load<Vec<Real>>(gc + n); },
-                  [&](int64_t n, int) { return load<Vec<Real>>(x + n); }, [&](int64_t n, int, Vec<Real> gs) { store(gc + n, gs); });
+  moments_back<1>(
+      H, scale, [&](int64_t n, int) { return load<Vec<Real>>(gc + n); }, [&](int64_t n, int) { return load<Vec<Real>>(x + n); },
+      [&](int64_t n, int, Vec<Real> gs) { store(gc + n, gs); });
 }
 
 }  // namespace elman::ELMAN_NS

@@ -13,7 +13,8 @@ template <class Real>
 struct Replay {
   virtual ~Replay() = default;
   // Steps [begin, end) of a part from the checkpoint before `begin`: fills saved. `together` threads divide the part's units.
-  virtual void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier, int together) = 0;
+  virtual void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier,
+                      int together) = 0;
 };
 
 // `saved` has room for `every` steps.

@@ -20,16 +20,16 @@ struct Units {
 // Where the step of one row reads and writes.
 template <class Real>
 struct RowStep {
-  const Real* h;          // the state before
-  Real* next;             // the state after; may be h itself where no other thread reads that
-  Real* c;                // updated in place
-  Real *q, *z;            // room for what the second product reads, and for a gate that waits for it
-  Real* cells;            // room for what the cells return, where P makes h of it
-  Real* y = nullptr;      // the output, if it is wanted
-  Real* last_h = nullptr; // the state after, if this is the row's last step
+  const Real* h;           // the state before
+  Real* next;              // the state after; may be h itself where no other thread reads that
+  Real* c;                 // updated in place
+  Real *q, *z;             // room for what the second product reads, and for a gate that waits for it
+  Real* cells;             // room for what the cells return, where P makes h of it
+  Real* y = nullptr;       // the output, if it is wanted
+  Real* last_h = nullptr;  // the state after, if this is the row's last step
   Real* last_c = nullptr;
-  bool forget = false; // the next step begins an episode: it shall find a state of zero
-  Real* save = nullptr;   // what the backward pass needs, if there is one
+  bool forget = false;   // the next step begins an episode: it shall find a state of zero
+  Real* save = nullptr;  // what the backward pass needs, if there is one
 };
 
 template <class Cell, class Real>
@@ -42,7 +42,7 @@ class GatedStep {
 
   const int64_t H, R, blocks;  // units, numbers of h, blocks of units
   const GatedLayout layout;
-  const int64_t ldu;           // from one row of u, or of the sums, to the next
+  const int64_t ldu;  // from one row of u, or of the sums, to the next
 
   GatedStep(const GatedWeights<Real>& given, Phi phi)
       : H(given.H),
@@ -107,7 +107,10 @@ class GatedStep {
     if constexpr (Cell::first > 0) {
       constexpr int P = panel<Cell::first>, each = Cell::first / P;
       run_panels<P>(first_.get(), units.left * each, units.right * each, count, at(0).h, ldh, R,
-                    gain_ ? &zero : Cell::shared_last ? &shared : nullptr, sums, ldu);
+                    gain_               ? &zero
+                    : Cell::shared_last ? &shared
+                                        : nullptr,
+                    sums, ldu);
       if (gain_) normalise_sums<0, Cell::first>(count, u, sums, at);
     }
     if constexpr (Cell::second > 0) {
@@ -115,7 +118,7 @@ class GatedStep {
       meet();
       Real* rest = sums + second_at_;
       run_panels<Cell::second, Real>(second_.get(), units.left, units.right, count, at(0).q, layout.units, R,
-                                  gain_ ? &zero : nullptr, rest, ldu);
+                                     gain_ ? &zero : nullptr, rest, ldu);
       if (gain_) normalise_sums<Cell::first, Cell::gates>(count, u + second_at_, rest, at);
       finish<Cell::second, true>(count, units, u, rest, at);
     } else {
@@ -184,7 +187,8 @@ class GatedStep {
       }
       if constexpr (last) {
         if (gain_c_)
-          norm_c(H, row.c, gain_c_.get(), bias_c_.get(), out, row.save ? saved_scales(row.save, layout.saved_row) + 1 : nullptr);
+          norm_c(H, row.c, gain_c_.get(), bias_c_.get(), out,
+                 row.save ? saved_scales(row.save, layout.saved_row) + 1 : nullptr);
         if (Cell::has_c && row.last_c) copy_units(row.c, row.last_c, units);
         if (!direct && row.forget) std::memset(row.c, 0, layout.units * sizeof(Real));
         if (!P_) leave(row, out, units, !direct);

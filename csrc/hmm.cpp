@@ -71,8 +71,11 @@ template <class Real>
 struct Scratch {
   Buffer<Real> l, m, s, u, v;
   explicit Scratch(Width<Real> w)
-      : l(allocate<Real>(chunk * w.padded)), m(allocate<Real>(chunk)), s(allocate<Real>(w.padded + w.rows)),
-        u(allocate<Real>(w.padded + w.rows)), v(allocate<Real>(w.padded + w.rows)) {
+      : l(allocate<Real>(chunk * w.padded)),
+        m(allocate<Real>(chunk)),
+        s(allocate<Real>(w.padded + w.rows)),
+        u(allocate<Real>(w.padded + w.rows)),
+        v(allocate<Real>(w.padded + w.rows)) {
     for (Real* p : {s.get(), u.get(), v.get()}) std::fill(p, p + w.padded + w.rows, Real(0));
   }
 };
@@ -152,7 +155,8 @@ void few_steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* in_memo
 
 // Row b of the filter; `a` is the packed transition.
 template <class Real>
-void filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a, Scratch<Real>& z) {
+void filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a,
+                Scratch<Real>& z) {
   const Real* x = in.x + b * in.T * w.K;
   const bool* reset = in.reset + b * in.T;
   const int64_t length = in.lengths[b];
@@ -264,8 +268,8 @@ struct Link {
 
 // G of every step of a chunk, to gs unless that is null, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
 template <int C, int S, class Real>
-void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart, Real* gs, Real* onwards,
-           Real* b, Link<Real>& link) {
+void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart,
+           Real* gs, Real* onwards, Real* b, Link<Real>& link) {
   constexpr int L = lanes<Real>;
   const bool likelihood = !o.gp && !o.glast;
   Real* G = link.G;
@@ -311,7 +315,8 @@ void finish(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, co
 }
 
 template <class Real>
-void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const Real* at, Real* gstart, Real* ga, Scratch<Real>& z, Real* ft, Real* gs) {
+void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const Real* at, Real* gstart, Real* ga,
+                     Scratch<Real>& z, Real* ft, Real* gs) {
   Real *G = z.u.get(), *r = z.l.get();
   std::fill(G, G + w.padded, Real(0));
   if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(Real));
@@ -356,7 +361,8 @@ void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, c
   parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
     Scratch<Real> z(w);
     Buffer<Real> ft, gs, sum;
-    if (to.ga) ft = allocate<Real>(chunk * w.padded), gs = allocate<Real>(chunk * w.padded), sum = allocate<Real>(w.padded * w.padded);
+    if (to.ga)
+      ft = allocate<Real>(chunk * w.padded), gs = allocate<Real>(chunk * w.padded), sum = allocate<Real>(w.padded * w.padded);
     for (int64_t i = first; i < end; ++i) {
       Real* gstart = to.gstart + i * K;
       if (to.ga) std::fill(sum.get(), sum.get() + w.padded * w.padded, Real(0));
@@ -381,7 +387,7 @@ void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, c
   });
 }
 
-#define ELMAN_INSTANCE(Real)              \
+#define ELMAN_INSTANCE(Real)                 \
   template HmmFilter<Real> hmm_filter<Real>; \
   template HmmFilterBack<Real> hmm_filter_back<Real>;
 ELMAN_INSTANCE(float)

@@ -155,10 +155,10 @@ struct GatedKind {
 // What an option adds to a gated loop; null where it is off.
 template <class Real>
 struct GatedOptions {
-  Real* peephole;  // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
-  Real* P;         // (R, H): h is P times what it would have been, and R wide
-  Real* gain;      // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
-  Real* gain_U;    // (gates * H): so is U x, before b is added; only beside gain
+  Real* peephole;         // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
+  Real* P;                // (R, H): h is P times what it would have been, and R wide
+  Real* gain;             // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
+  Real* gain_U;           // (gates * H): so is U x, before b is added; only beside gain
   Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
 };
 
@@ -208,8 +208,8 @@ struct GatedGradients {
   GatedOptions<Real> options;
 };
 template <class Real>
-using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients,
-                       int threads);
+using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving,
+                       const GatedGradients<Real>& gradients, int threads);
 
 // y = f(x), n elements.
 template <class Real>
@@ -304,9 +304,9 @@ struct Stream {
 template <class Real>
 struct Program {
   virtual ~Program() = default;
-  virtual int slot(int64_t width) = 0;                         // for an input, or what copy fills
-  virtual int state(int64_t width) = 0;                        // a leaf of the state
-  virtual int constant(int64_t width, const Real* values) = 0; // the same values in every row
+  virtual int slot(int64_t width) = 0;                                  // for an input, or what copy fills
+  virtual int state(int64_t width) = 0;                                 // a leaf of the state
+  virtual int constant(int64_t width, const Real* values) = 0;          // the same values in every row
   virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
   virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
   // Projects x, then steps the states h and c (or -1) in place.
@@ -382,9 +382,9 @@ struct Kernels {
 void prefer_huge_pages(void* begin, int64_t bytes);
 
 // isa.cpp
-const Kernels& kernels();      // the chosen table
-const char* isa();             // its name
-const char* const* isas();     // every name this machine can run, slowest first, null-terminated
-void choose(const char* name); // "" chooses the fastest; throws std::invalid_argument
+const Kernels& kernels();       // the chosen table
+const char* isa();              // its name
+const char* const* isas();      // every name this machine can run, slowest first, null-terminated
+void choose(const char* name);  // "" chooses the fastest; throws std::invalid_argument
 
 }  // namespace elman

@@ -13,8 +13,12 @@
 namespace elman::ELMAN_NS {
 
 template <class Real> struct IntOf;
-template <> struct IntOf<float> { typedef int32_t type __attribute__((vector_size(vector_bytes))); };
-template <> struct IntOf<double> { typedef int64_t type __attribute__((vector_size(vector_bytes))); };
+template <> struct IntOf<float> {
+  typedef int32_t type __attribute__((vector_size(vector_bytes)));
+};
+template <> struct IntOf<double> {
+  typedef int64_t type __attribute__((vector_size(vector_bytes)));
+};
 template <class Real> using Int = typename IntOf<Real>::type;
 
 template <class Real> struct ExpOf;
@@ -37,16 +41,25 @@ template <> struct ExpOf<double> {
   static constexpr double log2e = 1.4426950408889634, ln2_high = 0.69314718036912382, ln2_low = 1.9082149292705877e-10;
   static constexpr double smallest = -746.0;
   static constexpr double tanh_is_one = 20.0;
-  static constexpr double q[] = {0.5, 0.16666666666666671, 0.041666666666666664, 0.0083333333333261393,
-                                 0.0013888888888885266, 0.00019841269874838988, 2.4801587322981795e-05,
-                                 2.7557255371562385e-06, 2.7557275831269738e-07, 2.5105226897097635e-08,
+  static constexpr double q[] = {0.5,
+                                 0.16666666666666671,
+                                 0.041666666666666664,
+                                 0.0083333333333261393,
+                                 0.0013888888888885266,
+                                 0.00019841269874838988,
+                                 2.4801587322981795e-05,
+                                 2.7557255371562385e-06,
+                                 2.7557275831269738e-07,
+                                 2.5105226897097635e-08,
                                  2.0913890994369145e-09};
   static constexpr int atanh_terms = 11;
 };
 
 template <class Real> ELMAN_INLINE Int<Real> sign_bit() { return (Int<Real>)splat<Real>(Real(-0.0)); }
 
-template <class Real> ELMAN_INLINE Vec<Real> minus_absolute(Vec<Real> x) { return (Vec<Real>)((Int<Real>)x | sign_bit<Real>()); }
+template <class Real> ELMAN_INLINE Vec<Real> minus_absolute(Vec<Real> x) {
+  return (Vec<Real>)((Int<Real>)x | sign_bit<Real>());
+}
 
 template <class Real> ELMAN_INLINE Vec<Real> copy_sign(Vec<Real> magnitude, Vec<Real> sign) {
   return (Vec<Real>)(((Int<Real>)magnitude & ~sign_bit<Real>()) | ((Int<Real>)sign & sign_bit<Real>()));
@@ -142,7 +155,8 @@ template <class Real> ELMAN_INLINE Vec<Real> logarithm(Vec<Real> x) {
   const Vec<Real> k = __builtin_convertvector(n, Vec<Real>);
   const Vec<Real> log = fma(k, splat<Real>(C::ln2_high), f + fma(k, splat<Real>(C::ln2_low), tail));
   constexpr Real infinity = std::numeric_limits<Real>::infinity();
-  const Vec<Real> edge = x == Real(0) ? splat<Real>(-infinity) : (x == infinity ? x : splat<Real>(std::numeric_limits<Real>::quiet_NaN()));
+  const Vec<Real> edge =
+      x == Real(0) ? splat<Real>(-infinity) : (x == infinity ? x : splat<Real>(std::numeric_limits<Real>::quiet_NaN()));
   return (x > Real(0)) & (x < infinity) ? log : edge;
 }
 

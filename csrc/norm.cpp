@@ -10,13 +10,17 @@ namespace elman::ELMAN_NS {
 namespace {
 
 template <class Real>
-ELMAN_INLINE void normalise(int64_t N, const Real* x, const Real* gain, const Real* bias, Real eps, bool centred, Real* y, Real* mean, Real* scale) {
+ELMAN_INLINE void normalise(int64_t N, const Real* x, const Real* gain, const Real* bias, Real eps, bool centred, Real* y,
+                            Real* mean, Real* scale) {
   constexpr int L = lanes<Real>;
-  const Real m = centred ? sums_over_units<1, 1, Real>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / Real(N) : Real(0);
-  const Real square = sums_over_units<1, 1, Real>(N, [=](int64_t i, int) {
-    const Vec<Real> v = load_some(x + i, N - i) - m;
-    return Vec<Real>(v * v);
-  })[0] / Real(N);
+  const Real m =
+      centred ? sums_over_units<1, 1, Real>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / Real(N) : Real(0);
+  const Real square = sums_over_units<1, 1, Real>(N,
+                                                  [=](int64_t i, int) {
+                                                    const Vec<Real> v = load_some(x + i, N - i) - m;
+                                                    return Vec<Real>(v * v);
+                                                  })[0] /
+                      Real(N);
   const Real r = Real(1) / std::sqrt(square + eps);
   for (int64_t i = 0; i < N; i += L) {
     Vec<Real> v = (load_some(x + i, N - i) - m) * r;
@@ -56,8 +60,11 @@ void norm_back(const NormInputs<Real>& in, const NormArriving<Real>& arriving, c
       for (int64_t m = M * group / groups; m < M * (group + 1) / groups; ++m) {
         const Real *xm = in.x + m * N, *gm = arriving.gy + m * N;
         const auto v = [=](int64_t n) { return (load_some(xm + n, N - n) - mean[m]) * scale[m]; };
-        const auto gv = [=](int64_t n) { return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n); };
-        const auto [first, second] = sums_over_units<2, 1, Real>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<Real>(gv(n) * v(n)); });
+        const auto gv = [=](int64_t n) {
+          return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n);
+        };
+        const auto [first, second] =
+            sums_over_units<2, 1, Real>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<Real>(gv(n) * v(n)); });
         const Real a = in.centred ? first / Real(N) : Real(0), b = second / Real(N);
         Real *gains = sums.get() + group * 2 * padded, *biases = gains + padded;
         for (int64_t n = 0; n < N; n += L) {

@@ -58,7 +58,8 @@ ELMAN_INLINE Moments<Real> moments(int64_t H, Real eps, const F& value) {
 // where v(n, g) is the gradient of x(n, g).
 template <int G, class Real, class V, class X, class F>
 ELMAN_INLINE void moments_back(int64_t H, Real scale, const V& v, const X& x, const F& f) {
-  const auto sums = sums_over_units<2, G, Real>(H, [&](int64_t n, int i) { return i < G ? v(n, i) : Vec<Real>(v(n, i - G) * x(n, i - G)); });
+  const auto sums =
+      sums_over_units<2, G, Real>(H, [&](int64_t n, int i) { return i < G ? v(n, i) : Vec<Real>(v(n, i - G) * x(n, i - G)); });
   const Real first = sums[0] / Real(H * G), second = sums[1] / Real(H * G);
   for (int64_t n = 0; n < H; n += lanes<Real>)
 #pragma GCC unroll 4

@@ -10,13 +10,13 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t depth = 256;         // k at a time: 16 KiB of packed panel, half of a small L1 cache
+constexpr int64_t depth = 256;            // k at a time: 16 KiB of packed panel, half of a small L1 cache
 constexpr int64_t block_bytes = 1 << 18;  // rows of x at a time: half of a small L2 cache
 
 // Columns [n, n + G * lanes) of rows [m, m + R), continuing from y unless k is 0.
 template <int R, int G, class Real>
-ELMAN_INLINE void columns(const Real* x, int64_t ldx, const Real* panel, const Real* b, Real* y, int64_t ldy, int64_t k, int64_t count,
-                          int64_t columns) {
+ELMAN_INLINE void columns(const Real* x, int64_t ldx, const Real* panel, const Real* b, Real* y, int64_t ldy, int64_t k,
+                          int64_t count, int64_t columns) {
   constexpr int L = lanes<Real>;
   Vec<Real> acc[R][G];
 #pragma GCC unroll 16
@@ -55,8 +55,8 @@ void wide(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const R
       for (int64_t j = 0; j < panels; ++j)
         for (int64_t k = 0; k < std::max<int64_t>(K, 1); k += depth)
           row_tiles<6>(m0, std::min(m0 + rows, stop), [&](auto R, int64_t m) {
-            columns<R, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N,
-                          k, std::min(depth, K - k), N - j * P);
+            columns<R, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N, k,
+                          std::min(depth, K - k), N - j * P);
           });
   });
 }

@@ -91,7 +91,7 @@ struct Backward {
   const bool* reset;
   const Real *a, *h0, *h, *gh, *glast;
   int64_t a_time, gh_time;
-  Real* ga;        // (T, C) where sum is null
+  Real* ga;     // (T, C) where sum is null
   double* sum;  // (C,), or null
   Real *gb, *gh0;
 
@@ -203,7 +203,8 @@ void linear_scan(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int t
 }
 
 template <class Real>
-void linear_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to, int threads) {
+void linear_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to,
+                      int threads) {
   backward<Real, RealField<Real>>(in, arriving, to, threads);
 }
 
@@ -213,7 +214,8 @@ void complex_scan(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int 
 }
 
 template <class Real>
-void complex_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to, int threads) {
+void complex_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to,
+                       int threads) {
   backward<Real, ComplexField<Real>>(reals(in), {arriving.h, reals(arriving.gh), arriving.glast}, to, threads);
 }
 
@@ -230,7 +232,7 @@ void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* 
   });
 }
 
-#define ELMAN_INSTANCE(Real)                         \
+#define ELMAN_INSTANCE(Real)                            \
   template LinearScan<Real> linear_scan<Real>;          \
   template LinearScanBack<Real> linear_scan_back<Real>; \
   template LinearScan<Real> complex_scan<Real>;         \

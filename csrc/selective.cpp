@@ -29,8 +29,15 @@ class Task {
   Buffer<Real> A;  // [block][n][lane], as all states
 
   Task(const SelectiveInputs<Real>& inputs, int64_t row, int64_t number)
-      : in(inputs), row(row), first(number * group), D(std::min(group, in.n.C - first)), N(in.N), blocks((D + L - 1) / L),
-        length(in.lengths[row]), reset(in.reset + row * in.n.T), A(packed(in.A + first * N)) {}
+      : in(inputs),
+        row(row),
+        first(number * group),
+        D(std::min(group, in.n.C - first)),
+        N(in.N),
+        blocks((D + L - 1) / L),
+        length(in.lengths[row]),
+        reset(in.reset + row * in.n.T),
+        A(packed(in.A + first * N)) {}
 
   // x (D, N), channel by channel
   Buffer<Real> packed(const Real* x) const {
@@ -63,7 +70,8 @@ class Task {
 
 template <class Real>
 class Forward : Task<Real> {
-  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length, Task<Real>::reset, Task<Real>::A;
+  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length,
+      Task<Real>::reset, Task<Real>::A;
 
   Buffer<Real> h;
 
@@ -106,21 +114,25 @@ class Forward : Task<Real> {
 //   gB = sum_d g delta x      gC = sum_d gy h
 template <class Real>
 class Backward : Task<Real> {
-  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length, Task<Real>::reset, Task<Real>::A;
+  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length,
+      Task<Real>::reset, Task<Real>::A;
 
   const SelectiveArriving<Real>& from;
   const SelectiveGradients<Real>& to;
-  const int64_t size = N * L;                             // of a state of one block of lanes
-  const Buffer<Real> h0, g;                                  // g: the gradient at the state before the step at hand
+  const int64_t size = N * L;  // of a state of one block of lanes
+  const Buffer<Real> h0, g;    // g: the gradient at the state before the step at hand
   const Buffer<Real> h = allocate<Real>((in.every + 1) * size), e = allocate<Real>(in.every * size);  // of one block
   const Buffer<Real> gB = allocate<Real>(in.every * size), gC = allocate<Real>(in.every * size);      // sums lane by lane
-  const Buffer<Real> part = allocate<Real>(size);               // of gA, over one block of time
+  const Buffer<Real> part = allocate<Real>(size);             // of gA, over one block of time
   const Buffer<double> gA = allocate<double>(blocks * size);  // over all: a long row would lose digits in a float
 
  public:
-  Backward(const SelectiveInputs<Real>& inputs, const SelectiveArriving<Real>& from, const SelectiveGradients<Real>& to, int64_t row,
-           int64_t number)
-      : Task<Real>(inputs, row, number), from(from), to(to), h0(this->packed(in.h0 + this->state())),
+  Backward(const SelectiveInputs<Real>& inputs, const SelectiveArriving<Real>& from, const SelectiveGradients<Real>& to,
+           int64_t row, int64_t number)
+      : Task<Real>(inputs, row, number),
+        from(from),
+        to(to),
+        h0(this->packed(in.h0 + this->state())),
         g(this->packed(from.glast + this->state())) {
     clear(gA.get(), blocks * size);
   }
@@ -225,8 +237,8 @@ void selective_scan(const SelectiveInputs<Real>& in, const SelectiveOutputs<Real
 }
 
 template <class Real>
-void selective_scan_back(const SelectiveInputs<Real>& in, const SelectiveArriving<Real>& arriving, const SelectiveGradients<Real>& to,
-                         int threads) {
+void selective_scan_back(const SelectiveInputs<Real>& in, const SelectiveArriving<Real>& arriving,
+                         const SelectiveGradients<Real>& to, int threads) {
   const int64_t G = groups(in.n.C), N = in.N, steps = in.n.T;
   threads = threads_for(in, threads);
   const auto sums = allocate<Real>(in.n.B * steps * G * 2 * N);
@@ -250,8 +262,8 @@ void selective_scan_back(const SelectiveInputs<Real>& in, const SelectiveArrivin
   });
 }
 
-#define ELMAN_INSTANCE(Real)                       \
-  template SelectiveScan<Real> selective_scan<Real>;  \
+#define ELMAN_INSTANCE(Real)                         \
+  template SelectiveScan<Real> selective_scan<Real>; \
   template SelectiveScanBack<Real> selective_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)

@@ -107,14 +107,26 @@ ELMAN_INLINE V interleave(V a, V b) {
 
 // a * b + c
 #if defined(__AVX512F__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
 #elif defined(__FMA__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
 #elif defined(__aarch64__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
 #else
 ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
 ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }

@@ -179,7 +179,7 @@ class Steps final : public Program<Real> {
       const auto rows = [&](int slot) { return Rows<Real>{w.at(slot, row), 0, 0}; };
       Real* state = w.at(h, row);
       selective_scan<Real>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(a, 0), rows(B), rows(C), state, &one, &no},
-                        {w.at(y, row), state, nullptr}, 1);
+                           {w.at(y, row), state, nullptr}, 1);
     });
     work_ += 16 * D * N;  // an exponential for each
     return y;
@@ -191,7 +191,7 @@ class Steps final : public Program<Real> {
     each_row([=](Work& w, int64_t row) {
       Real* state = w.at(window, row);
       ELMAN_NS::convolution<Real>({{1, 1, D}, K, {w.at(x, row), 0, 0}, w.at(taps, 0), w.at(b, 0), state, &one, &no},
-                               {w.at(y, row), state}, 1);
+                                  {w.at(y, row), state}, 1);
     });
     return y;
   }
@@ -200,7 +200,8 @@ class Steps final : public Program<Real> {
     const int64_t n = width(x);
     const int y = slot(n);
     if (function == 4) {
-      each_vector(y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<Real>(Phi::relu, load<Vec<Real>>(w.at(x, row) + i)); });
+      each_vector(
+          y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<Real>(Phi::relu, load<Vec<Real>>(w.at(x, row) + i)); });
     } else {
       Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>};
       Elementwise<Real>* f = kernels[function];
@@ -224,7 +225,7 @@ class Steps final : public Program<Real> {
     each_row([=](Work& w, int64_t row) {
       Real mean, scale;
       ELMAN_NS::norm<Real>({1, N, w.at(x, row), w.at(g, 0), b < 0 ? nullptr : w.at(b, 0), eps, centred},
-                        {w.at(y, row), &mean, &scale}, 1);
+                           {w.at(y, row), &mean, &scale}, 1);
     });
     return y;
   }
@@ -300,7 +301,8 @@ class Steps final : public Program<Real> {
       return;
     }
     const int64_t D = width(x);
-    auto table = std::make_shared<Remembered<Real>>(V_, N, [=](int64_t symbol, Real* line) { f(1, table_.get() + symbol * D, D, line); });
+    auto table = std::make_shared<Remembered<Real>>(
+        V_, N, [=](int64_t symbol, Real* line) { f(1, table_.get() + symbol * D, D, line); });
     remembered_.push_back(table);
     each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(Real)); });
   }
@@ -334,7 +336,8 @@ class StateRows final : public Stream<Real> {
     if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
     check(rows, count);
     for (int64_t i = 0; i < count; ++i)
-      if (symbols[i] < 0 || symbols[i] >= p_.symbols()) throw std::out_of_range("native stream: a symbol is outside the table.");
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
+        throw std::out_of_range("native stream: a symbol is outside the table.");
     p_.learn(symbols, count);
     run(nullptr, symbols, rows, count, y, threads);
   }
@@ -367,14 +370,15 @@ class StateRows final : public Stream<Real> {
       for (int64_t i = first; i < end; ++i)
         for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
           const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
-          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr, rows ? rows + at : nullptr, at,
-               some, y + at * output_width());
+          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr,
+               rows ? rows + at : nullptr, at, some, y + at * output_width());
         }
     });
   }
 
   // `count` rows from the at-th on of those that were named.
-  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count, Real* y) {
+  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count,
+            Real* y) {
     w.rows = count;
     w.symbols = symbols;
     const int64_t in = input_width(), out = output_width();

@@ -16,8 +16,8 @@ constexpr int64_t stretch = 64;  // steps after which the scores are moved back 
 
 // One row of the most probable path; d (T, padded) keeps the scores of all steps, to go back along them.
 template <class Real>
-double viterbi_row(Width<Real> w, const Real* x, const Real* log_start, const Real* a, const Real* at, int64_t length, const bool* reset,
-                   int64_t* path, Real* d, Real* from) {
+double viterbi_row(Width<Real> w, const Real* x, const Real* log_start, const Real* a, const Real* at, int64_t length,
+                   const bool* reset, int64_t* path, Real* d, Real* from) {
   if (length == 0) return 0;
   double total = 0;
   const auto row = [&](int64_t t) { return d + t * w.padded; };
@@ -85,7 +85,7 @@ void viterbi(const HmmInputs<Real>& in, const ViterbiOutputs<Real>& out, int thr
     for (int64_t b = first; b < end; ++b) {
       int64_t* path = out.path + b * steps;
       out.score[b] = Real(viterbi_row(w, in.x + b * steps * K, log_start.get(), a.get(), at.get(), in.lengths[b],
-                                   in.reset + b * steps, path, d.get(), from.get()));
+                                      in.reset + b * steps, path, d.get(), from.get()));
       std::fill(path + in.lengths[b], path + steps, int64_t(-1));
     }
   });
