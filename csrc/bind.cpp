@@ -29,138 +29,144 @@ void fields(Dims& s, F& f) {
   f("B", s.B), f("T", s.T), f("C", s.C);
 }
 
-template <class T, class F>
-void fields(ScanInputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(ScanInputs<Real>& s, F& f) {
   f("n", s.n), f("a", s.a), f("b", s.b), f("h0", s.h0), lengths_and_reset(s, f);
 }
 
-template <class T, class F>
-void fields(ScanOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(ScanOutputs<Real>& s, F& f) {
   f("h", s.h), f("last", s.last);
 }
 
-template <class T, class F>
-void fields(ScanArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(ScanArriving<Real>& s, F& f) {
   f("h", s.h), f("gh", s.gh), f("glast", s.glast);
 }
 
-template <class T, class F>
-void fields(ScanGradients<T>& s, F& f) {
+template <class Real, class F>
+void fields(ScanGradients<Real>& s, F& f) {
   f("ga", s.ga), f("sum", s.sum), f("gb", s.gb), f("gh0", s.gh0);
 }
 
-template <class T, class F>
-void fields(SelectiveInputs<T>& s, F& f) {
-  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("delta", s.delta), f("A", s.A), f("B", s.B), f("C", s.C), f("h0", s.h0), lengths_and_reset(s, f);
+template <class Real, class F>
+void fields(SelectiveInputs<Real>& s, F& f) {
+  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("delta", s.delta), f("A", s.A), f("B", s.B), f("C", s.C),
+      f("h0", s.h0), lengths_and_reset(s, f);
 }
 
-template <class T, class F>
-void fields(SelectiveOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(SelectiveOutputs<Real>& s, F& f) {
   f("y", s.y), f("last", s.last), f("saved", s.saved);
 }
 
-template <class T, class F>
-void fields(SelectiveArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(SelectiveArriving<Real>& s, F& f) {
   f("saved", s.saved), f("gy", s.gy), f("glast", s.glast);
 }
 
-template <class T, class F>
-void fields(SelectiveGradients<T>& s, F& f) {
+template <class Real, class F>
+void fields(SelectiveGradients<Real>& s, F& f) {
   f("gx", s.gx), f("gdelta", s.gdelta), f("gA", s.gA), f("gB", s.gB), f("gC", s.gC), f("gh0", s.gh0);
 }
 
-template <class T, class F>
-void fields(ConvolutionInputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(ConvolutionInputs<Real>& s, F& f) {
   f("n", s.n), f("K", s.K), f("x", s.x), f("w", s.w), f("bias", s.bias), f("window", s.window), lengths_and_reset(s, f);
 }
 
-template <class T, class F>
-void fields(ConvolutionOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(ConvolutionOutputs<Real>& s, F& f) {
   f("y", s.y), f("last", s.last);
 }
 
-template <class T, class F>
-void fields(ConvolutionArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(ConvolutionArriving<Real>& s, F& f) {
   f("gy", s.gy), f("glast", s.glast);
 }
 
-template <class T, class F>
-void fields(ConvolutionGradients<T>& s, F& f) {
+template <class Real, class F>
+void fields(ConvolutionGradients<Real>& s, F& f) {
   f("gx", s.gx), f("gwindow", s.gwindow), f("sums", s.sums);
 }
 
-template <class T, class F>
-void fields(GatedOptions<T>& s, F& f) {
-  f("peephole", s.peephole), f("P", s.P), f("gain", s.gain), f("gain_U", s.gain_U), f("gain_c", s.gain_c), f("bias_c", s.bias_c);
+template <class Real, class F>
+void fields(GatedOptions<Real>& s, F& f) {
+  f("peephole", s.peephole), f("P", s.P), f("gain", s.gain), f("gain_U", s.gain_U), f("gain_c", s.gain_c),
+      f("bias_c", s.bias_c);
 }
 
-template <class T, class F>
-void fields(GatedWeights<T>& s, F& f) {
-  f("kind", s.kind), f("D", s.D), f("H", s.H), f("R", s.R), f("U", s.U), f("b", s.b), f("w", s.w), f("extra", s.extra), f("extra_size", s.extra_size), f("options", s.options);
+template <class Real, class F>
+void fields(GatedWeights<Real>& s, F& f) {
+  f("kind", s.kind), f("D", s.D), f("H", s.H), f("R", s.R), f("U", s.U), f("b", s.b), f("w", s.w), f("extra", s.extra),
+      f("extra_size", s.extra_size), f("options", s.options);
 }
 
-template <class T, class F>
-void fields(GatedInputs<T>& s, F& f) {
-  f("weights", s.weights), f("B", s.B), f("T", s.T), f("every", s.every), f("x", s.x), f("h0", s.h0), f("c0", s.c0), lengths_and_reset(s, f);
+template <class Real, class F>
+void fields(GatedInputs<Real>& s, F& f) {
+  f("weights", s.weights), f("B", s.B), f("T", s.T), f("every", s.every), f("x", s.x), f("h0", s.h0), f("c0", s.c0),
+      lengths_and_reset(s, f);
 }
 
-template <class T, class F>
-void fields(GatedOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(GatedOutputs<Real>& s, F& f) {
   f("y", s.y), f("h", s.h), f("c", s.c), f("saved", s.saved), f("checkpoints", s.checkpoints);
 }
 
-template <class T, class F>
-void fields(GatedArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(GatedArriving<Real>& s, F& f) {
   f("y", s.y), f("saved", s.saved), f("checkpoints", s.checkpoints), f("gy", s.gy), f("gh", s.gh), f("gc", s.gc);
 }
 
-template <class T, class F>
-void fields(GatedGradients<T>& s, F& f) {
-  f("gx", s.gx), f("gU", s.gU), f("gb", s.gb), f("gw", s.gw), f("gextra", s.gextra), f("gh0", s.gh0), f("gc0", s.gc0), f("options", s.options);
+template <class Real, class F>
+void fields(GatedGradients<Real>& s, F& f) {
+  f("gx", s.gx), f("gU", s.gU), f("gb", s.gb), f("gw", s.gw), f("gextra", s.gextra), f("gh0", s.gh0), f("gc0", s.gc0),
+      f("options", s.options);
 }
 
-template <class T, class F>
-void fields(HmmInputs<T>& s, F& f) {
-  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state), lengths_and_reset(s, f);
+template <class Real, class F>
+void fields(HmmInputs<Real>& s, F& f) {
+  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state),
+      lengths_and_reset(s, f);
 }
 
-template <class T, class F>
-void fields(HmmOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(HmmOutputs<Real>& s, F& f) {
   f("log_c", s.log_c), f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("last", s.last);
 }
 
-template <class T, class F>
-void fields(HmmArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(HmmArriving<Real>& s, F& f) {
   f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("glog", s.glog), f("gp", s.gp), f("glast", s.glast);
 }
 
-template <class T, class F>
-void fields(HmmGradients<T>& s, F& f) {
+template <class Real, class F>
+void fields(HmmGradients<Real>& s, F& f) {
   f("gx", s.gx), f("gstart", s.gstart), f("ga", s.ga), f("gstate", s.gstate);
 }
 
-template <class T, class F>
-void fields(ViterbiOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(ViterbiOutputs<Real>& s, F& f) {
   f("path", s.path), f("score", s.score);
 }
 
-template <class T, class F>
-void fields(NormInputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(NormInputs<Real>& s, F& f) {
   f("M", s.M), f("N", s.N), f("x", s.x), f("gain", s.gain), f("bias", s.bias), f("eps", s.eps), f("centred", s.centred);
 }
 
-template <class T, class F>
-void fields(NormOutputs<T>& s, F& f) {
+template <class Real, class F>
+void fields(NormOutputs<Real>& s, F& f) {
   f("y", s.y), f("mean", s.mean), f("scale", s.scale);
 }
 
-template <class T, class F>
-void fields(NormArriving<T>& s, F& f) {
+template <class Real, class F>
+void fields(NormArriving<Real>& s, F& f) {
   f("mean", s.mean), f("scale", s.scale), f("gy", s.gy);
 }
 
-template <class T, class F>
-void fields(NormGradients<T>& s, F& f) {
+template <class Real, class F>
+void fields(NormGradients<Real>& s, F& f) {
   f("gx", s.gx), f("ggain", s.ggain), f("gbias", s.gbias);
 }
 
@@ -171,9 +177,9 @@ namespace {
 using namespace elman;
 using Address = std::uintptr_t;
 
-template <class T>
-T* at(Address a) {
-  return reinterpret_cast<T*>(a);
+template <class Real>
+Real* at(Address a) {
+  return reinterpret_cast<Real*>(a);
 }
 
 // A length past the end would be read and written past the end.
@@ -181,14 +187,15 @@ void check_lengths(const int64_t* lengths, int64_t B, int64_t T) {
   for (int64_t i = 0; i < B; ++i)
     if (lengths[i] < 0 || lengths[i] > T)
       throw nb::value_error(("native kernel: lengths[" + std::to_string(i) + "] is " + std::to_string(lengths[i]) +
-                             ", but must be in [0, " + std::to_string(T) + "], the number of time steps.").c_str());
+                             ", but must be in [0, " + std::to_string(T) + "], the number of time steps.")
+                                .c_str());
 }
-template <class T> void check(const ScanInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
-template <class T> void check(const SelectiveInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
-template <class T> void check(const ConvolutionInputs<T>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
-template <class T> void check(const GatedInputs<T>& in) { check_lengths(in.lengths, in.B, in.T); }
-template <class T> void check(const HmmInputs<T>& in) { check_lengths(in.lengths, in.B, in.T); }
-template <class T> void check(const NormInputs<T>&) {}
+template <class Real> void check(const ScanInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class Real> void check(const SelectiveInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class Real> void check(const ConvolutionInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class Real> void check(const GatedInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class Real> void check(const NormInputs<Real>&) {}
 
 template <class F>
 void def(nb::module_& m, const std::string& name, F f) {
@@ -196,64 +203,64 @@ void def(nb::module_& m, const std::string& name, F f) {
 }
 
 // A kernel on structs: its arguments are dicts of their fields, then the number of threads.
-template <class T, class Inputs, class Outputs>
-void def_kernel(nb::module_& m, const std::string& name, void (*Table<T>::*kernel)(const Inputs&, const Outputs&, int)) {
+template <class Real, class Inputs, class Outputs>
+void def_kernel(nb::module_& m, const std::string& name, void (*Table<Real>::*kernel)(const Inputs&, const Outputs&, int)) {
   m.def(name.c_str(), [kernel](nb::dict inputs, nb::dict outputs, int threads) {
     const Inputs in = from_dict<Inputs>(inputs);
     const Outputs out = from_dict<Outputs>(outputs);
     check(in);
     const nb::gil_scoped_release release;
-    (kernels().of<T>().*kernel)(in, out, threads);
+    (kernels().of<Real>().*kernel)(in, out, threads);
   });
 }
-template <class T, class Inputs, class Arriving, class Gradients>
+template <class Real, class Inputs, class Arriving, class Gradients>
 void def_kernel(nb::module_& m, const std::string& name,
-                void (*Table<T>::*kernel)(const Inputs&, const Arriving&, const Gradients&, int)) {
+                void (*Table<Real>::*kernel)(const Inputs&, const Arriving&, const Gradients&, int)) {
   m.def(name.c_str(), [kernel](nb::dict inputs, nb::dict arriving, nb::dict gradients, int threads) {
     const Inputs in = from_dict<Inputs>(inputs);
     const Arriving from = from_dict<Arriving>(arriving);
     const Gradients to = from_dict<Gradients>(gradients);
     check(in);
     const nb::gil_scoped_release release;
-    (kernels().of<T>().*kernel)(in, from, to, threads);
+    (kernels().of<Real>().*kernel)(in, from, to, threads);
   });
 }
 
-template <class T, int axes>
-using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
+template <class Real, int axes>
+using Array = nb::ndarray<Real, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
 using RowNumbers = std::optional<Array<const int64_t, 1>>;
 
-template <class T>
+template <class Real>
 void bind_stream(nb::module_& m, const std::string& suffix) {
-  using P = Program<T>;
-  using S = Stream<T>;
+  using P = Program<Real>;
+  using S = Stream<Real>;
   nb::class_<P>(m, ("Program" + suffix).c_str())
       .def("slot", &P::slot)
       .def("state", &P::state)
-      .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<T>(values)); })
-      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<T>(table)); })
-      .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<T>(w), at<T>(b)); })
-      .def("gated", [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<T>>(weights), x, h, c); })
+      .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<Real>(values)); })
+      .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<Real>(table)); })
+      .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<Real>(w), at<Real>(b)); })
+      .def("gated",
+           [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, h, c); })
       .def("scan", &P::scan)
-      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
-        return p.selective(x, delta, N, at<T>(A), B, C, h);
-      })
-      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
-        return p.convolution(x, K, at<T>(w), at<T>(bias), window);
-      })
+      .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C,
+                           int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })
+      .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias,
+                             int window) { return p.convolution(x, K, at<Real>(w), at<Real>(bias), window); })
       .def("map", &P::map)
       .def("combine", &P::combine)
-      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias, double eps) {
-        return p.norm(centred, x, at<T>(gain), at<T>(bias), eps);
-      })
+      .def("norm", [](P& p, bool centred, int x, Address gain, Address bias,
+                      double eps) { return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps); })
       .def("copy", &P::copy)
       .def("finish", &P::finish)
-      .def("stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>())
+      .def(
+          "stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership,
+          nb::keep_alive<0, 1>())
       .def("state_begin", &P::state_begin);
-  m.def(("program" + suffix).c_str(), [] { return kernels().of<T>().program(); }, nb::rv_policy::take_ownership);
+  m.def(("program" + suffix).c_str(), [] { return kernels().of<Real>().program(); }, nb::rv_policy::take_ownership);
 
   // How many rows are named, if the shapes fit.
-  const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<T, 2>& y) {
+  const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<Real, 2>& y) {
     const int64_t count = rows ? int64_t(rows->shape(0)) : s.rows();
     if (given != count || expected < 0 || int64_t(y.shape(0)) != count || int64_t(y.shape(1)) != s.output_width())
       throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
@@ -261,23 +268,29 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   };
   nb::class_<S>(m, ("Stream" + suffix).c_str())
       .def_prop_ro("state_row", &S::state_row)
-      .def("step", [checked](S& s, Array<const T, 2> x, RowNumbers rows, Array<T, 2> y, int threads) {
-        const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
-        const nb::gil_scoped_release release;
-        s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
-      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("step_symbols", [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<T, 2> y, int threads) {
-        const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
-        const nb::gil_scoped_release release;
-        s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
-      }, nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
-      .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<T>(to)); })
-      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<T>(from)); });
+      .def(
+          "step",
+          [checked](S& s, Array<const Real, 2> x, RowNumbers rows, Array<Real, 2> y, int threads) {
+            const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
+            const nb::gil_scoped_release release;
+            s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def(
+          "step_symbols",
+          [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<Real, 2> y, int threads) {
+            const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
+            const nb::gil_scoped_release release;
+            s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          },
+          nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<Real>(to)); })
+      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); });
 }
 
-template <class T>
+template <class Real>
 void bind(nb::module_& m, const std::string& suffix, const std::string& complex_suffix) {
-  using Kernels = Table<T>;
+  using Kernels = Table<Real>;
   def_kernel(m, "linear_scan" + suffix, &Kernels::linear_scan);
   def_kernel(m, "linear_scan_back" + suffix, &Kernels::linear_scan_back);
   def_kernel(m, "linear_scan" + complex_suffix, &Kernels::complex_scan);
@@ -295,11 +308,11 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   def_kernel(m, "norm_back" + suffix, &Kernels::norm_back);
 
   def(m, "linear" + suffix, [](int64_t M, int64_t N, int64_t K, Address x, Address w, Address b, Address y, int threads) {
-    kernels().of<T>().linear(M, N, K, at<T>(x), at<T>(w), at<T>(b), at<T>(y), threads);
+    kernels().of<Real>().linear(M, N, K, at<Real>(x), at<Real>(w), at<Real>(b), at<Real>(y), threads);
   });
-  const auto elementwise = [&](const char* name, Elementwise<T>* Kernels::*kernel) {
+  const auto elementwise = [&](const char* name, Elementwise<Real>* Kernels::* kernel) {
     def(m, name + suffix, [kernel](int64_t n, Address x, Address y, int threads) {
-      (kernels().of<T>().*kernel)(n, at<T>(x), at<T>(y), threads);
+      (kernels().of<Real>().*kernel)(n, at<Real>(x), at<Real>(y), threads);
     });
   };
   elementwise("sigmoid", &Kernels::sigmoid);
@@ -308,7 +321,7 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   elementwise("silu", &Kernels::silu);
   elementwise("log", &Kernels::log);
 
-  bind_stream<T>(m, suffix);
+  bind_stream<Real>(m, suffix);
 }
 
 // What a caller must know of the gated loops, from where they are defined: nobody writes it twice.
@@ -325,11 +338,15 @@ void bind_gated_facts(nb::module_& m) {
     kinds[kind.name] = facts;
   }
   m.attr("GATED_KINDS") = kinds;
-  m.def("gated_layout", [](int kind, int64_t H, int64_t R, bool gain, bool gain_U, bool gain_c, int64_t itemsize) {
-    if (kind < 0 || kind >= kernels().gated_kind_count) throw nb::value_error("native kernel: there is no such kind of gated cell.");
-    const GatedLayout layout(kernels().gated_kinds[kind], H, R, gain, gain_U, gain_c, itemsize);
-    return std::pair(layout.saved_row, layout.state_row);
-  }, "Numbers that a gated loop saves of a row and step, and numbers of a row's state at a checkpoint.");
+  m.def(
+      "gated_layout",
+      [](int kind, int64_t H, int64_t R, bool gain, bool gain_U, bool gain_c, int64_t itemsize) {
+        if (kind < 0 || kind >= kernels().gated_kind_count)
+          throw nb::value_error("native kernel: there is no such kind of gated cell.");
+        const GatedLayout layout(kernels().gated_kinds[kind], H, R, gain, gain_U, gain_c, itemsize);
+        return std::pair(layout.saved_row, layout.state_row);
+      },
+      "Numbers that a gated loop saves of a row and step, and numbers of a row's state at a checkpoint.");
 }
 
 }  // namespace
@@ -338,18 +355,24 @@ NB_MODULE(_native, m) {
   const char* wanted = std::getenv("ELMAN_ISA");
   choose(wanted ? wanted : "");
   m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
-  m.def("isas", [] {
-    nb::list names;
-    for (const char* const* n = isas(); *n; ++n) names.append(*n);
-    return names;
-  }, "Every instruction set that this machine can run, slowest first.");
-  m.def("threaded", [] {
+  m.def(
+      "isas",
+      [] {
+        nb::list names;
+        for (const char* const* n = isas(); *n; ++n) names.append(*n);
+        return names;
+      },
+      "Every instruction set that this machine can run, slowest first.");
+  m.def(
+      "threaded",
+      [] {
 #ifdef _OPENMP
-    return true;
+        return true;
 #else
-    return false;
+        return false;
 #endif
-  }, "Whether the module was built with OpenMP.");
+      },
+      "Whether the module was built with OpenMP.");
   bind_gated_facts(m);
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind<float>(m, "_f32", "_c64");

@@ -18,11 +18,11 @@ template <int G> constexpr int tile_rows = G == 3 ? 4 : 6;
 template <int G> constexpr int panel = G == 4 ? 2 : G;
 
 // Gates [gate, gate + G) of w (gates * H, K) as [block of units][G / panel][k][panel][lanes]; lanes past H are zero.
-template <int G, class T>
-Buffer<T> pack_gates(const T* w, int64_t H, int64_t K, int gate) {
-  constexpr int64_t L = lanes<T>, P = panel<G>;
+template <int G, class Real>
+Buffer<Real> pack_gates(const Real* w, int64_t H, int64_t K, int gate) {
+  constexpr int64_t L = lanes<Real>, P = panel<G>;
   const int64_t blocks = (H + L - 1) / L;
-  auto packed = allocate<T>(blocks * K * G * L);
+  auto packed = allocate<Real>(blocks * K * G * L);
   for (int64_t j = 0; j < blocks; ++j)
     for (int64_t g = 0; g < G; ++g)
       pack_lanes(w + ((gate + g) * H + j * L) * K, K, std::min(L, H - j * L), K,
@@ -32,18 +32,18 @@ Buffer<T> pack_gates(const T* w, int64_t H, int64_t K, int gate) {
 
 // Where sums start: panel j of a row at u + row * stride + j * G * lanes. If `shared` is not null, the last vector of every
 // panel starts there instead, at + j * lanes, for all rows.
-template <class T>
+template <class Real>
 struct Start {
-  const T* u;
+  const Real* u;
   int64_t stride;
-  const T* shared = nullptr;
+  const Real* shared = nullptr;
 };
 
 // out[m][c][g] = start + sum over k of x[m][k] w[k] for rows [first, end) and C panels from panel j on; from what `out` holds
 // if start is null. Rows of x and of out are ldx and ldo apart; out begins at row `first`.
-template <int C, int G, class T>
-void run_blocks(const T* packed, int64_t j, int64_t first, int64_t end, const T* x, int64_t ldx, int64_t K,
-                const Start<T>* start, T* out, int64_t ldo);
+template <int C, int G, class Real>
+void run_blocks(const Real* packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
+                const Start<Real>* start, Real* out, int64_t ldo);
 
 // f(std::integral_constant<int, C>, j) for the panels [left, right): C at once, the rest by fewer.
 template <int C, class F>
@@ -61,21 +61,21 @@ ELMAN_INLINE int64_t each_blocks_for(int64_t rows, int64_t left, int64_t right, 
 }
 
 // The same for all panels [left, right) and rows [0, rows) of x: out (rows, panels * G * lanes).
-template <int G, class T>
-void run_panels(const T* packed, int64_t left, int64_t right, int64_t rows, const T* x, int64_t ldx, int64_t K,
-                const Start<T>* start, T* out, int64_t ldo) {
+template <int G, class Real>
+void run_panels(const Real* packed, int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, int64_t K,
+                const Start<Real>* start, Real* out, int64_t ldo) {
   each_blocks_for<G>(rows, left, right, [&](auto C, int64_t j) {
-    run_blocks<C, G, T>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<T>, ldo);
+    run_blocks<C, G, Real>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<Real>, ldo);
   });
 }
 
 // out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, 2 * lanes * panels): what
 // rows add to the gradient of a matrix. x is [panel][capacity][2][lanes]; packed_g is what pack_outer makes of g,
 // six of its columns at a time.
-template <class T>
-void pack_outer(int64_t rows, const T* g, int64_t ldg, int64_t first, int64_t end, T* packed_g);
-template <class T>
-void add_outer(int64_t rows, const T* packed_g, int64_t first, int64_t end, const T* x, int64_t capacity, int64_t panels, T* out,
-               int64_t ldo);
+template <class Real>
+void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g);
+template <class Real>
+void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels,
+               Real* out, int64_t ldo);
 
 }  // namespace elman::ELMAN_NS

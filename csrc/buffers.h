@@ -11,42 +11,42 @@
 
 namespace elman::ELMAN_NS {
 
-template <class T>
+template <class Real>
 struct Free {
-  void operator()(T* p) const { std::free(p); }
+  void operator()(Real* p) const { std::free(p); }
 };
-template <class T>
-using Buffer = std::unique_ptr<T[], Free<T>>;
+template <class Real>
+using Buffer = std::unique_ptr<Real[], Free<Real>>;
 
 // Uninitialised, aligned to a cache line.
-template <class T>
-Buffer<T> allocate(int64_t n) {
-  const size_t bytes = (size_t(n) * sizeof(T) + cache_line - 1) / cache_line * cache_line + cache_line;
-  T* p = static_cast<T*>(std::aligned_alloc(cache_line, bytes));
+template <class Real>
+Buffer<Real> allocate(int64_t n) {
+  const size_t bytes = (size_t(n) * sizeof(Real) + cache_line - 1) / cache_line * cache_line + cache_line;
+  Real* p = static_cast<Real*>(std::aligned_alloc(cache_line, bytes));
   if (!p) throw std::bad_alloc();
-  return Buffer<T>(p);
+  return Buffer<Real>(p);
 }
 
-template <class T>
-Buffer<T> zeros(int64_t n) {
-  auto p = allocate<T>(n);
-  std::memset(p.get(), 0, n * sizeof(T));
+template <class Real>
+Buffer<Real> zeros(int64_t n) {
+  auto p = allocate<Real>(n);
+  std::memset(p.get(), 0, n * sizeof(Real));
   return p;
 }
 
 // H numbers, `count` of them or one for all, then zeros up to `padded`; zeros alone if x is null.
-template <class T>
-Buffer<T> padded_copy(const T* x, int64_t count, int64_t H, int64_t padded) {
-  auto to = zeros<T>(padded);
+template <class Real>
+Buffer<Real> padded_copy(const Real* x, int64_t count, int64_t H, int64_t padded) {
+  auto to = zeros<Real>(padded);
   for (int64_t i = 0; i < H && x; ++i) to[i] = x[count == 1 ? 0 : i];
   return to;
 }
 
 // (rows, H) with each row padded with zeros
-template <class T>
-Buffer<T> padded_rows(const T* x, int64_t rows, int64_t H, int64_t padded) {
-  auto to = zeros<T>(rows * padded);
-  for (int64_t i = 0; i < rows; ++i) std::memcpy(to.get() + i * padded, x + i * H, H * sizeof(T));
+template <class Real>
+Buffer<Real> padded_rows(const Real* x, int64_t rows, int64_t H, int64_t padded) {
+  auto to = zeros<Real>(rows * padded);
+  for (int64_t i = 0; i < rows; ++i) std::memcpy(to.get() + i * padded, x + i * H, H * sizeof(Real));
   return to;
 }
 

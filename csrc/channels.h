@@ -10,31 +10,31 @@
 namespace elman::ELMAN_NS {
 
 // f(V{}, c) for every c in [0, C): full vectors first, then element by element. An element may be several numbers.
-template <class T, class Element, class F>
+template <class Real, class Element, class F>
 ELMAN_INLINE void each(int64_t C, const F& f) {
   int64_t c = 0;
-  for (; c + lanes<T> <= C; c += lanes<T>) f(Vec<T>{}, c);
-  for (; c < C; c += sizeof(Element) / sizeof(T)) f(Element{}, c);
+  for (; c + lanes<Real> <= C; c += lanes<Real>) f(Vec<Real>{}, c);
+  for (; c < C; c += sizeof(Element) / sizeof(Real)) f(Element{}, c);
 }
 
 // The same from the last channel to the first: going back in time, memory is then walked straight down, which the
 // processor's prefetchers follow (2 times faster than rows walked up while time goes down).
-template <class T, class Element, class F>
+template <class Real, class Element, class F>
 ELMAN_INLINE void each_down(int64_t C, const F& f) {
-  constexpr int64_t tail = sizeof(Element) / sizeof(T);
+  constexpr int64_t tail = sizeof(Element) / sizeof(Real);
   int64_t c = C;
-  for (; c % lanes<T> != 0; c -= tail) f(Element{}, c - tail);
-  for (; c > 0; c -= lanes<T>) f(Vec<T>{}, c - lanes<T>);
+  for (; c % lanes<Real> != 0; c -= tail) f(Element{}, c - tail);
+  for (; c > 0; c -= lanes<Real>) f(Vec<Real>{}, c - lanes<Real>);
 }
 
-template <class T>
-void copy(const T* from, T* to, int64_t C) {
-  std::memcpy(to, from, C * sizeof(T));
+template <class Real>
+void copy(const Real* from, Real* to, int64_t C) {
+  std::memcpy(to, from, C * sizeof(Real));
 }
 
-template <class T>
-void clear(T* to, int64_t C) {
-  std::memset(to, 0, C * sizeof(T));
+template <class Real>
+void clear(Real* to, int64_t C) {
+  std::memset(to, 0, C * sizeof(Real));
 }
 
 constexpr int64_t widest = 512;  // channels whose running sums stay in the first-level cache
@@ -45,7 +45,8 @@ struct Blocks {
   int64_t C, size, count;
   int threads;
 
-  Blocks(Dims n, int wanted, int64_t most = INT64_MAX) : C(n.C), threads(threads_for(n.B * n.T * n.C, WorthAThread::elements, wanted)) {
+  Blocks(Dims n, int wanted, int64_t most = INT64_MAX)
+      : C(n.C), threads(threads_for(n.B * n.T * n.C, WorthAThread::elements, wanted)) {
     const int64_t line = 16, pieces = n.B >= threads ? 1 : threads;
     size = std::max<int64_t>((n.C + pieces - 1) / pieces + line - 1, line) / line * line;
     size = std::min(size, most);  // a multiple of a line

@@ -12,17 +12,24 @@ namespace elman::ELMAN_NS {
 namespace {
 
 // A block of channels of one row.
-template <class T>
+template <class Real>
 struct Channels {
-  const ConvolutionInputs<T>& in;
+  const ConvolutionInputs<Real>& in;
   const int64_t row, first, C, K, length;
   const bool* reset;
-  const Buffer<T> zeros;
-  std::vector<const T*> taps;
+  const Buffer<Real> zeros;
+  std::vector<const Real*> taps;
 
-  Channels(const ConvolutionInputs<T>& in, int64_t row, int64_t first, int64_t C)
-      : in(in), row(row), first(first), C(C), K(in.K), length(in.lengths[row]), reset(in.reset + row * in.n.T),
-        zeros(allocate<T>(C)), taps(K) {
+  Channels(const ConvolutionInputs<Real>& in, int64_t row, int64_t first, int64_t C)
+      : in(in),
+        row(row),
+        first(first),
+        C(C),
+        K(in.K),
+        length(in.lengths[row]),
+        reset(in.reset + row * in.n.T),
+        zeros(allocate<Real>(C)),
+        taps(K) {
     clear(zeros.get(), C);
   }
 
@@ -30,7 +37,7 @@ struct Channels {
   int64_t window_at(int64_t k) const { return (row * (K - 1) + k) * in.n.C + first; }
 
   // The input at t >= 1 - K, whatever its episode.
-  const T* input(int64_t t) const {
+  const Real* input(int64_t t) const {
     return t < 0 ? in.window + window_at(t + K - 1) : in.x.data + row * in.x.row + t * in.x.time + first;
   }
 
@@ -42,13 +49,13 @@ struct Channels {
     for (int64_t k = 0; k < K; ++k) taps[k] = t - K + 1 + k < start ? zeros.get() : input(t - K + 1 + k);
   }
 
-  void forward(T* y, T* last) {
+  void forward(Real* y, Real* last) {
     int64_t start = -K;
     for (int64_t t = 0; t < length; ++t) {
       start = episode(t, start);
       gather(t, start);
-      T* to = y + at(t);
-      each<T, T>(C, [&](auto v, int64_t c) {
+      Real* to = y + at(t);
+      each<Real, Real>(C, [&](auto v, int64_t c) {
         using V = decltype(v);
         V sum = load<V>(in.bias + first + c);
         for (int64_t k = 0; k < K; ++k) sum = fma(load<V>(in.w + k * in.n.C + first + c), load<V>(taps[k] + c), sum);
@@ -61,15 +68,15 @@ struct Channels {
   }
 
   // gx[t] = sum_k w[k] gy[t + K - 1 - k], up to the end of the episode, and the gradient at the last window if it holds x[t]
-  void inputs(Rows<T> gy, const T* glast, T* gx, T* gwindow) {
+  void inputs(Rows<Real> gy, const Real* glast, Real* gx, Real* gwindow) {
     int64_t end = length;  // of the episode that t belongs to
     for (int64_t t = length - 1; t > -K; --t) {
       const int64_t from = std::max<int64_t>(t + K - end, 0), to = std::min(t + K, K);  // 0 <= t + K - 1 - k < end
-      const T *w = in.w + first, *g = gy.data + row * gy.row + (t + K - 1) * gy.time + first;
+      const Real *w = in.w + first, *g = gy.data + row * gy.row + (t + K - 1) * gy.time + first;
       const int64_t place = t - (length - K + 1);
-      const T* start = place >= 0 && end == length ? glast + window_at(place) : zeros.get();
-      T* out = t < 0 ? gwindow + window_at(t + K - 1) : gx + at(t);
-      each<T, T>(C, [&](auto v, int64_t c) {
+      const Real* start = place >= 0 && end == length ? glast + window_at(place) : zeros.get();
+      Real* out = t < 0 ? gwindow + window_at(t + K - 1) : gx + at(t);
+      each<Real, Real>(C, [&](auto v, int64_t c) {
         using V = decltype(v);
         V sum = load<V>(start + c);
         for (int64_t k = from; k < to; ++k) sum = fma(load<V>(w + k * in.n.C + c), load<V>(g - k * gy.time + c), sum);
@@ -81,20 +88,20 @@ struct Channels {
   }
 
   // sums (K + 1, C): of w, then of bias. Added up over a block of time, and blocks in double, so that a long row keeps its digits.
-  void weights(Rows<T> gy, double* sums) {
+  void weights(Rows<Real> gy, double* sums) {
     constexpr int64_t block = 32;
-    const auto part = allocate<T>((K + 1) * C);
+    const auto part = allocate<Real>((K + 1) * C);
     for (int64_t k = 0; k <= K; ++k) clear(sums + k * in.n.C, C);
     for (int64_t begin = 0, start = -K; begin < length; begin += block) {
       clear(part.get(), (K + 1) * C);
       for (int64_t t = begin; t < std::min(begin + block, length); ++t) {
         start = episode(t, start);
         gather(t, start);
-        const T* g = gy.data + row * gy.row + t * gy.time + first;
-        each<T, T>(C, [&](auto v, int64_t c) {
+        const Real* g = gy.data + row * gy.row + t * gy.time + first;
+        each<Real, Real>(C, [&](auto v, int64_t c) {
           using V = decltype(v);
           const V d = load<V>(g + c);
-          T* to = part.get() + c;
+          Real* to = part.get() + c;
           for (int64_t k = 0; k < K; ++k, to += C) store(to, fma(d, load<V>(taps[k] + c), load<V>(to)));
           store(to, V(load<V>(to) + d));
         });
@@ -107,26 +114,26 @@ struct Channels {
 
 }  // namespace
 
-template <class T>
-void convolution(const ConvolutionInputs<T>& in, const ConvolutionOutputs<T>& out, int threads) {
+template <class Real>
+void convolution(const ConvolutionInputs<Real>& in, const ConvolutionOutputs<Real>& out, int threads) {
   Blocks(in.n, threads).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
-    Channels<T>(in, row, first, C).forward(out.y, out.last);
+    Channels<Real>(in, row, first, C).forward(out.y, out.last);
   });
 }
 
-template <class T>
-void convolution_back(const ConvolutionInputs<T>& in, const ConvolutionArriving<T>& arriving, const ConvolutionGradients<T>& to,
-                      int threads) {
+template <class Real>
+void convolution_back(const ConvolutionInputs<Real>& in, const ConvolutionArriving<Real>& arriving,
+                      const ConvolutionGradients<Real>& to, int threads) {
   Blocks(in.n, threads, widest).run(in.n.B, [&](int64_t row, int64_t first, int64_t C) {
-    Channels<T> block(in, row, first, C);
+    Channels<Real> block(in, row, first, C);
     block.inputs(arriving.gy, arriving.glast, to.gx, to.gwindow);
     block.weights(arriving.gy, to.sums + row * (in.K + 1) * in.n.C + first);
   });
 }
 
-#define ELMAN_INSTANCE(T)                 \
-  template Convolution<T> convolution<T>; \
-  template ConvolutionBack<T> convolution_back<T>;
+#define ELMAN_INSTANCE(Real)                    \
+  template Convolution<Real> convolution<Real>; \
+  template ConvolutionBack<Real> convolution_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

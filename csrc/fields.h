@@ -31,7 +31,8 @@ class FieldReader {
   void end() const {
     if (PyDict_Size(dict_) == Py_ssize_t(number_)) return;
     const std::string given = nb::cast<std::string>(nb::str(nb::steal(PyDict_Keys(dict_))));
-    throw nb::type_error(("native kernel: " + given + " were given, but some of them are not fields of its arguments.").c_str());
+    throw nb::type_error(
+        ("native kernel: " + given + " were given, but some of them are not fields of its arguments.").c_str());
   }
 
  private:
@@ -54,21 +55,22 @@ class FieldReader {
   static void read(PyObject* value, bool& field) { field = integer(value) != 0; }
   static void read(PyObject* value, double& field) { field = nb::cast<double>(nb::handle(value)); }
 
-  template <class T>
-  static void read(PyObject* value, T*& field) {
+  template <class Real>
+  static void read(PyObject* value, Real*& field) {
     field = nullptr;
     if (value == Py_None) return;
     static PyObject* const data_ptr = PyUnicode_InternFromString("data_ptr");
     const nb::object address = nb::steal(PyObject_CallMethodNoArgs(value, data_ptr));
     if (!address.is_valid()) nb::raise_python_error();
-    field = static_cast<T*>(PyLong_AsVoidPtr(address.ptr()));
+    field = static_cast<Real*>(PyLong_AsVoidPtr(address.ptr()));
   }
 
-  template <class T>
-  static void read(PyObject* value, Rows<T>& field) {
+  template <class Real>
+  static void read(PyObject* value, Rows<Real>& field) {
     field = {nullptr, 0, 0};
     if (value == Py_None) return;
-    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 3) throw nb::type_error("native kernel: (tensor, stride, stride) is needed.");
+    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 3)
+      throw nb::type_error("native kernel: (tensor, stride, stride) is needed.");
     read(PyTuple_GET_ITEM(value, 0), field.data);
     field.row = integer(PyTuple_GET_ITEM(value, 1));
     field.time = integer(PyTuple_GET_ITEM(value, 2));

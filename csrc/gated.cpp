@@ -12,13 +12,13 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-template <class Cell, class T>
-class Loop : public Replay<T> {
-  static constexpr int L = lanes<T>;
+template <class Cell, class Real>
+class Loop : public Replay<Real> {
+  static constexpr int L = lanes<Real>;
 
  public:
   // Without y, h and c nothing but `saved` is written: the loop is there to be replayed.
-  Loop(const GatedInputs<T>& inputs, const GatedOutputs<T>& outputs, Phi phi, int threads)
+  Loop(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, Phi phi, int threads)
       : in_(inputs),
         out_(outputs),
         step_(in_.weights, phi),
@@ -28,31 +28,32 @@ class Loop : public Replay<T> {
         ldx_((in_.weights.D + 15) / 16 * 16 + 16),
         division_(order_, step_.blocks, step_.R * step_.H * step_.products, whole_rows(in_.weights.options), threads) {
     const int64_t size = in_.B * units_;
-    h_[0] = allocate<T>(in_.B * outputs_);
-    h_[1] = allocate<T>(in_.B * outputs_);
-    if (Cell::has_c) c_ = allocate<T>(size);
-    if (Cell::second > 0) q_ = allocate<T>(size), z_ = allocate<T>(size);
-    if (step_.projects_h()) cells_ = zeros<T>(size);
+    h_[0] = allocate<Real>(in_.B * outputs_);
+    h_[1] = allocate<Real>(in_.B * outputs_);
+    if (Cell::has_c) c_ = allocate<Real>(size);
+    if (Cell::second > 0) q_ = allocate<Real>(size), z_ = allocate<Real>(size);
+    if (step_.projects_h()) cells_ = zeros<Real>(size);
   }
 
   void operator()(int thread, int threads, Barrier& barrier) {
     division_.each(thread, threads, [&](Part part) { run(0, in_.T, part, barrier, division_.by_rows ? 1 : threads); });
     for (int64_t rank = thread; rank < in_.B; rank += threads) {
-      T* past = out_.y + (order_.row[rank] * in_.T + order_.length[rank]) * step_.R;
-      std::fill_n(past, (in_.T - order_.length[rank]) * step_.R, T(0));
+      Real* past = out_.y + (order_.row[rank] * in_.T + order_.length[rank]) * step_.R;
+      std::fill_n(past, (in_.T - order_.length[rank]) * step_.R, Real(0));
     }
   }
 
   // What must be there before the threads begin.
   void prepare() {
-    prefer_huge_pages(out_.y, in_.B * in_.T * step_.R * sizeof(T));
-    if (out_.saved) prefer_huge_pages(out_.saved, order_.begin.back() * step_.layout.saved_row * sizeof(T));
+    prefer_huge_pages(out_.y, in_.B * in_.T * step_.R * sizeof(Real));
+    if (out_.saved) prefer_huge_pages(out_.saved, order_.begin.back() * step_.layout.saved_row * sizeof(Real));
     begin(h_[0].get(), in_.h0, out_.h, step_.R, outputs_);
     if (Cell::has_c) begin(c_.get(), in_.c0, out_.c, step_.H, units_);
   }
 
-  void replay(int64_t begin, int64_t end, const T* checkpoints, const Part& part, Barrier& barrier, int together) override {
-    each_state(begin, part, checkpoints, [](T* state, const T* checkpoint, int64_t n) { std::memcpy(state, checkpoint, n); });
+  void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier, int together) override {
+    each_state(begin, part, checkpoints,
+               [](Real* state, const Real* checkpoint, int64_t n) { std::memcpy(state, checkpoint, n); });
     barrier.wait(together);
     run(begin, end, part, barrier, together);
   }
@@ -61,24 +62,24 @@ class Loop : public Replay<T> {
 
  private:
   // The state before the first step, and the last state of rows that have none.
-  void begin(T* state, const T* from, T* last, int64_t width, int64_t padded) {
+  void begin(Real* state, const Real* from, Real* last, int64_t width, int64_t padded) {
     for (int64_t rank = 0; rank < in_.B; ++rank) {
       const int64_t row = order_.row[rank];
       const bool empty = order_.length[rank] == 0;
-      std::memset(state + rank * padded, 0, padded * sizeof(T));
-      if (empty) std::memcpy(last + row * width, from + row * width, width * sizeof(T));
-      else if (!in_.reset[row * in_.T]) std::memcpy(state + rank * padded, from + row * width, width * sizeof(T));
+      std::memset(state + rank * padded, 0, padded * sizeof(Real));
+      if (empty) std::memcpy(last + row * width, from + row * width, width * sizeof(Real));
+      else if (!in_.reset[row * in_.T]) std::memcpy(state + rank * padded, from + row * width, width * sizeof(Real));
     }
   }
 
   // f(state, checkpoint, bytes) for each row of the part that runs at step t, one of those that have a checkpoint.
   template <class Pointer, class F>
   void each_state(int64_t t, const Part& part, Pointer checkpoints, const F& f) {
-    const int64_t first = part.left * L, bytes = (part.right - part.left) * L * sizeof(T);
+    const int64_t first = part.left * L, bytes = (part.right - part.left) * L * sizeof(Real);
     for (int64_t rank = part.first; rank < std::min(part.end, order_.running[t]); ++rank) {
       const Pointer checkpoint = checkpoint_of(checkpoints, step_.layout, in_, t, rank);
-      T* h = h_[t & 1].get() + rank * outputs_;
-      if (cells_) f(h, checkpoint, outputs_ * sizeof(T));  // then units are never divided
+      Real* h = h_[t & 1].get() + rank * outputs_;
+      if (cells_) f(h, checkpoint, outputs_ * sizeof(Real));  // then units are never divided
       else f(h + first, checkpoint + first, bytes);
       if (c_) f(c_.get() + rank * units_ + first, checkpoint + outputs_ + first, bytes);
     }
@@ -86,10 +87,10 @@ class Loop : public Replay<T> {
 
   // Steps [begin, end) of a part; `together` threads divide its units.
   void run(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int together) {
-    const int64_t ldu = step_.ldu, steps = std::min(Chunk::steps(part, ldu * sizeof(T)), end - begin);
+    const int64_t ldu = step_.ldu, steps = std::min(Chunk::steps(part, ldu * sizeof(Real)), end - begin);
     const int64_t most = steps * (part.end - part.first);
-    const auto x = allocate<T>(in_.weights.U ? most * ldx_ : 0), u = allocate<T>(most * ldu);
-    const auto sums = allocate<T>(step_.separate_sums() ? (part.end - part.first) * ldu : 0);
+    const auto x = allocate<Real>(in_.weights.U ? most * ldx_ : 0), u = allocate<Real>(most * ldu);
+    const auto sums = allocate<Real>(step_.separate_sums() ? (part.end - part.first) * ldu : 0);
     for (int64_t t = begin; t < end; t += steps) {
       const Chunk chunk(order_, part, t, std::min(t + steps, end));
       if (chunk.rows == 0) break;
@@ -97,34 +98,41 @@ class Loop : public Replay<T> {
       for (int64_t now = t; now < chunk.end; ++now)
         if (const int64_t count = chunk.count(order_, now)) {
           if (out_.checkpoints && now % in_.every == 0)
-            each_state(now, part, out_.checkpoints, [](const T* state, T* checkpoint, int64_t n) { std::memcpy(checkpoint, state, n); });
-          T* here = u.get() + chunk.at(now, part.first) * ldu;
-          step_(count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
-                [&](int64_t i) { return row_step(now, part.first + i); }, [&] { barrier.wait(together); });
+            each_state(now, part, out_.checkpoints,
+                       [](const Real* state, Real* checkpoint, int64_t n) { std::memcpy(checkpoint, state, n); });
+          Real* here = u.get() + chunk.at(now, part.first) * ldu;
+          step_(
+              count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
+              [&](int64_t i) { return row_step(now, part.first + i); }, [&] { barrier.wait(together); });
           barrier.wait(together);
         }
     }
   }
 
   // u = U x + b for all rows of a chunk, U x normalised or not
-  void project(const Chunk& chunk, const Part& part, T* x, T* u) const {
+  void project(const Chunk& chunk, const Part& part, Real* x, Real* u) const {
     const bool given = !in_.weights.U;  // x is u already
     chunk.each(order_, [&](int64_t rank, int64_t t) {
-      const T* from = in_.x.data + order_.row[rank] * in_.x.row + t * in_.x.time;
+      const Real* from = in_.x.data + order_.row[rank] * in_.x.row + t * in_.x.time;
       if (given) step_.arrange(from, u + chunk.at(t, rank) * step_.ldu, {part.left, part.right});
-      else std::memcpy(x + chunk.at(t, rank) * ldx_, from, in_.weights.D * sizeof(T));
+      else std::memcpy(x + chunk.at(t, rank) * ldx_, from, in_.weights.D * sizeof(Real));
     });
     if (given) return;
     step_.project(chunk.rows, {part.left, part.right}, x, ldx_, u);
     if (!step_.normalises_input()) return;
-    chunk.each(order_, [&](int64_t rank, int64_t t) { step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(t, rank)); });
+    chunk.each(order_,
+               [&](int64_t rank, int64_t t) { step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(t, rank)); });
   }
 
-  ELMAN_INLINE RowStep<T> row_step(int64_t t, int64_t rank) const {
+  ELMAN_INLINE RowStep<Real> row_step(int64_t t, int64_t rank) const {
     const int64_t row = order_.row[rank], at = rank * units_, R = step_.R;
     const bool ends = t + 1 == order_.length[rank];
-    RowStep<T> s{h_[t & 1].get() + rank * outputs_, h_[(t + 1) & 1].get() + rank * outputs_, c_.get() + at, q_.get() + at,
-                 z_.get() + at, cells_.get() + at};
+    RowStep<Real> s{h_[t & 1].get() + rank * outputs_,
+                    h_[(t + 1) & 1].get() + rank * outputs_,
+                    c_.get() + at,
+                    q_.get() + at,
+                    z_.get() + at,
+                    cells_.get() + at};
     if (out_.y) s.y = out_.y + (row * in_.T + t) * R;
     if (out_.y && ends) s.last_h = out_.h + row * R, s.last_c = out_.c + row * step_.H;
     s.forget = !ends && in_.reset[row * in_.T + t + 1];
@@ -132,38 +140,38 @@ class Loop : public Replay<T> {
     return s;
   }
 
-  T* saved(int64_t t, int64_t rank) const {
+  Real* saved(int64_t t, int64_t rank) const {
     return out_.saved ? out_.saved + (order_.begin[t] + rank) * step_.layout.saved_row : nullptr;
   }
 
-  GatedInputs<T> in_;
-  GatedOutputs<T> out_;
-  GatedStep<Cell, T> step_;
+  GatedInputs<Real> in_;
+  GatedOutputs<Real> out_;
+  GatedStep<Cell, Real> step_;
   int64_t units_, outputs_;
   Order order_;
   int64_t ldx_;
   Division division_;
-  Buffer<T> h_[2], c_, q_, z_, cells_;
+  Buffer<Real> h_[2], c_, q_, z_, cells_;
 };
 
 }  // namespace
 
-template <class T>
-void gated(const GatedInputs<T>& inputs, const GatedOutputs<T>& outputs, int threads) {
+template <class Real>
+void gated(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, int threads) {
   with_cell(inputs.weights.kind, [&](auto cell, Phi phi) {
-    Loop<decltype(cell), T> loop(inputs, outputs, phi, threads);
+    Loop<decltype(cell), Real> loop(inputs, outputs, phi, threads);
     loop.prepare();
     team(loop.threads(), [&](int thread, int count, Barrier& barrier) { loop(thread, count, barrier); });
   });
 }
 
-template <class T>
-std::unique_ptr<Replay<T>> gated_replay(const GatedInputs<T>& inputs, T* saved) {
-  std::unique_ptr<Replay<T>> replay;
+template <class Real>
+std::unique_ptr<Replay<Real>> gated_replay(const GatedInputs<Real>& inputs, Real* saved) {
+  std::unique_ptr<Replay<Real>> replay;
   with_cell(inputs.weights.kind, [&](auto cell, Phi phi) {
-    GatedOutputs<T> outputs{};
+    GatedOutputs<Real> outputs{};
     outputs.saved = saved;
-    replay = std::make_unique<Loop<decltype(cell), T>>(inputs, outputs, phi, 1);
+    replay = std::make_unique<Loop<decltype(cell), Real>>(inputs, outputs, phi, 1);
   });
   return replay;
 }

@@ -19,73 +19,73 @@ namespace elman::ELMAN_NS {
 // The function that makes a cell's candidate.
 enum class Phi { tanh, relu, logistic };
 
-template <class T>
+template <class Real>
 struct Forward {
-  const T* u;        // gate i of this block is at u + i * lanes
-  Vec<T> extra;      // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
-  Vec<T> h, c;       // the state before; c becomes the state after
-  Vec<T> z;          // a gate that waits for the second product
-  Phi phi;           // which function makes the candidate
-  bool normed;       // LSTM: c is normalised on its way to h, which the caller does
-  const T* peephole; // LSTM: weight i is at peephole + i * stride; null without
-  T* save;           // value i goes to save + i * stride; null where nothing is saved
+  const Real* u;         // gate i of this block is at u + i * lanes
+  Vec<Real> extra;       // a weight per unit: the bias in the GRU's candidate, the leak of the rate cell, IndRNN's w
+  Vec<Real> h, c;        // the state before; c becomes the state after
+  Vec<Real> z;           // a gate that waits for the second product
+  Phi phi;               // which function makes the candidate
+  bool normed;           // LSTM: c is normalised on its way to h, which the caller does
+  const Real* peephole;  // LSTM: weight i is at peephole + i * stride; null without
+  Real* save;            // value i goes to save + i * stride; null where nothing is saved
   int64_t stride;
 
-  ELMAN_INLINE Vec<T> input(int i) const { return load<Vec<T>>(u + i * lanes<T>); }
-  ELMAN_INLINE Vec<T> peep(int i) const { return load<Vec<T>>(peephole + i * stride); }
-  ELMAN_INLINE void leave(int i, Vec<T> v) const {
+  ELMAN_INLINE Vec<Real> input(int i) const { return load<Vec<Real>>(u + i * lanes<Real>); }
+  ELMAN_INLINE Vec<Real> peep(int i) const { return load<Vec<Real>>(peephole + i * stride); }
+  ELMAN_INLINE void leave(int i, Vec<Real> v) const {
     if (save) store(save + i * stride, v);
   }
 };
 
-template <class T>
+template <class Real>
 struct Backward {
-  const T* save;
+  const Real* save;
   int64_t stride;
   Phi phi;
   bool normed;
-  const T* peephole;
-  Vec<T> extra;
-  Vec<T> h, y, c;          // the state before, the output, LSTM's cell before
-  Vec<T> D, dc;            // gradients of h and of LSTM's c; dc becomes that of c'
-  Vec<T> tanh_c, dc_by_h;  // LSTM's: tanh of c, and what of the gradient of c comes from h
-  Vec<T> g[4], direct, gu_last, q;
+  const Real* peephole;
+  Vec<Real> extra;
+  Vec<Real> h, y, c;          // the state before, the output, LSTM's cell before
+  Vec<Real> D, dc;            // gradients of h and of LSTM's c; dc becomes that of c'
+  Vec<Real> tanh_c, dc_by_h;  // LSTM's: tanh of c, and what of the gradient of c comes from h
+  Vec<Real> g[4], direct, gu_last, q;
 
-  ELMAN_INLINE Vec<T> peep(int i) const { return load<Vec<T>>(peephole + i * stride); }
-  ELMAN_INLINE Vec<T> saved(int i) const { return load<Vec<T>>(save + i * stride); }
+  ELMAN_INLINE Vec<Real> peep(int i) const { return load<Vec<Real>>(peephole + i * stride); }
+  ELMAN_INLINE Vec<Real> saved(int i) const { return load<Vec<Real>>(save + i * stride); }
 };
 
-template <class T>
-ELMAN_INLINE Vec<T> slope_of_logistic(Vec<T> s) {
-  return s * (T(1) - s);
+template <class Real>
+ELMAN_INLINE Vec<Real> slope_of_logistic(Vec<Real> s) {
+  return s * (Real(1) - s);
 }
 
 // Which one is a branch that is always predicted, not one more copy of the loop to compile.
-template <class T>
-ELMAN_INLINE Vec<T> tanh_or_relu(Phi phi, Vec<T> x) {
-  if (phi == Phi::relu) return x < T(0) ? Vec<T>{} : x;  // NaN stays
-  return hyperbolic_tangent<T>(x);
+template <class Real>
+ELMAN_INLINE Vec<Real> tanh_or_relu(Phi phi, Vec<Real> x) {
+  if (phi == Phi::relu) return x < Real(0) ? Vec<Real>{} : x;  // NaN stays
+  return hyperbolic_tangent<Real>(x);
 }
 
 // The gradient g of phi as that of its argument, by its value y.
-template <class T>
-ELMAN_INLINE Vec<T> tanh_or_relu_back(Phi phi, Vec<T> y, Vec<T> g) {
-  if (phi == Phi::relu) return y <= T(0) ? Vec<T>{} : g;
-  return g * (T(1) - y * y);
+template <class Real>
+ELMAN_INLINE Vec<Real> tanh_or_relu_back(Phi phi, Vec<Real> y, Vec<Real> g) {
+  if (phi == Phi::relu) return y <= Real(0) ? Vec<Real>{} : g;
+  return g * (Real(1) - y * y);
 }
 
 // h = phi(u + W h')
 struct ElmanCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 0;
   static constexpr bool has_c = false, shared_last = false;
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    return tanh_or_relu<T>(f.phi, a[0]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& f) {
+    return tanh_or_relu<Real>(f.phi, a[0]);
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = tanh_or_relu_back<T>(b.phi, b.y, b.D);
-    b.direct = Vec<T>{};
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    b.g[0] = tanh_or_relu_back<Real>(b.phi, b.y, b.D);
+    b.direct = Vec<Real>{};
   }
 };
 
@@ -93,13 +93,13 @@ struct ElmanCell {
 struct IndRnnCell {
   static constexpr int gates = 1, first = 0, second = 0, saves = 0;
   static constexpr bool has_c = false, shared_last = false;
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>*, Forward<T>& f) {
-    return tanh_or_relu<T>(f.phi, fma(f.extra, f.h, f.input(0)));
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>*, Forward<Real>& f) {
+    return tanh_or_relu<Real>(f.phi, fma(f.extra, f.h, f.input(0)));
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = tanh_or_relu_back<T>(b.phi, b.y, b.D);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    b.g[0] = tanh_or_relu_back<Real>(b.phi, b.y, b.D);
     b.direct = b.extra * b.g[0];
   }
 };
@@ -108,16 +108,16 @@ struct IndRnnCell {
 struct RateCell {
   static constexpr int gates = 1, first = 1, second = 0, saves = 1;
   static constexpr bool has_c = false, shared_last = false;
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> rate = tanh_or_relu<T>(f.phi, a[0]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& f) {
+    const Vec<Real> rate = tanh_or_relu<Real>(f.phi, a[0]);
     f.leave(0, rate);
-    return fma(f.extra, rate, (T(1) - f.extra) * f.h);
+    return fma(f.extra, rate, (Real(1) - f.extra) * f.h);
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    b.g[0] = tanh_or_relu_back<T>(b.phi, b.saved(0), b.extra * b.D);
-    b.direct = (T(1) - b.extra) * b.D;
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    b.g[0] = tanh_or_relu_back<Real>(b.phi, b.saved(0), b.extra * b.D);
+    b.direct = (Real(1) - b.extra) * b.D;
   }
 };
 
@@ -125,22 +125,22 @@ struct RateCell {
 struct GruCell {
   static constexpr int gates = 3, first = 3, second = 0, saves = 4;
   static constexpr bool has_c = false, shared_last = true;  // the sum m starts from c
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> r = logistic<T>(a[0]), z = logistic<T>(a[1]);
-    const Vec<T> n = hyperbolic_tangent<T>(fma(r, a[2], f.input(2)));
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& f) {
+    const Vec<Real> r = logistic<Real>(a[0]), z = logistic<Real>(a[1]);
+    const Vec<Real> n = hyperbolic_tangent<Real>(fma(r, a[2], f.input(2)));
     f.leave(0, r);
     f.leave(1, z);
     f.leave(2, n);
     f.leave(3, a[2]);
-    return fma(z, f.h, (T(1) - z) * n);
+    return fma(z, f.h, (Real(1) - z) * n);
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> r = b.saved(0), z = b.saved(1), n = b.saved(2), m = b.saved(3);
-    const Vec<T> dn = b.D * (T(1) - z) * (T(1) - n * n);
-    b.g[0] = dn * m * slope_of_logistic<T>(r);
-    b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    const Vec<Real> r = b.saved(0), z = b.saved(1), n = b.saved(2), m = b.saved(3);
+    const Vec<Real> dn = b.D * (Real(1) - z) * (Real(1) - n * n);
+    b.g[0] = dn * m * slope_of_logistic<Real>(r);
+    b.g[1] = b.D * (b.h - n) * slope_of_logistic<Real>(z);
     b.g[2] = dn * r;
     b.gu_last = dn;
     b.direct = b.D * z;
@@ -154,42 +154,42 @@ struct LstmCell {
   static constexpr int gates = coupled ? 3 : 4, first = gates, second = 0, saves = gates + 1;
   static constexpr bool has_c = true, shared_last = false;
   static constexpr int at_f = coupled ? 0 : 1, at_g = gates - 2, at_o = gates - 1;
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& b) {
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& b) {
     const bool sees = b.peephole;
-    const Vec<T> i = logistic<T>(sees ? fma(b.peep(0), b.c, a[0]) : a[0]);
-    const Vec<T> f = coupled ? T(1) - i : logistic<T>(sees ? fma(b.peep(1), b.c, a[at_f]) : a[at_f]);
-    const Vec<T> g = b.phi == Phi::logistic ? logistic<T>(a[at_g]) : hyperbolic_tangent<T>(a[at_g]);
+    const Vec<Real> i = logistic<Real>(sees ? fma(b.peep(0), b.c, a[0]) : a[0]);
+    const Vec<Real> f = coupled ? Real(1) - i : logistic<Real>(sees ? fma(b.peep(1), b.c, a[at_f]) : a[at_f]);
+    const Vec<Real> g = b.phi == Phi::logistic ? logistic<Real>(a[at_g]) : hyperbolic_tangent<Real>(a[at_g]);
     b.c = fma(f, b.c, i * g);
-    const Vec<T> o = logistic<T>(sees ? fma(b.peep(gates - 2), b.c, a[at_o]) : a[at_o]);
+    const Vec<Real> o = logistic<Real>(sees ? fma(b.peep(gates - 2), b.c, a[at_o]) : a[at_o]);
     b.leave(0, i);
     if (!coupled) b.leave(at_f, f);
     b.leave(at_g, g);
     b.leave(at_o, o);
     b.leave(gates, b.c);
-    return b.normed ? o : o * hyperbolic_tangent<T>(b.c);  // normed: the caller goes on from o and c
+    return b.normed ? o : o * hyperbolic_tangent<Real>(b.c);  // normed: the caller goes on from o and c
   }
   // b.tanh_c and b.dc_by_h are given if c is normalised on its way to h.
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> i = b.saved(0), f = coupled ? T(1) - i : b.saved(at_f), g = b.saved(at_g), o = b.saved(at_o);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    const Vec<Real> i = b.saved(0), f = coupled ? Real(1) - i : b.saved(at_f), g = b.saved(at_g), o = b.saved(at_o);
     if (!b.normed) {
-      b.tanh_c = hyperbolic_tangent<T>(b.saved(gates));
-      b.dc_by_h = b.D * o * (T(1) - b.tanh_c * b.tanh_c);
+      b.tanh_c = hyperbolic_tangent<Real>(b.saved(gates));
+      b.dc_by_h = b.D * o * (Real(1) - b.tanh_c * b.tanh_c);
     }
-    b.g[at_o] = b.D * b.tanh_c * slope_of_logistic<T>(o);
-    Vec<T> dc = b.dc_by_h + b.dc;
+    b.g[at_o] = b.D * b.tanh_c * slope_of_logistic<Real>(o);
+    Vec<Real> dc = b.dc_by_h + b.dc;
     if (b.peephole) dc = fma(b.peep(gates - 2), b.g[at_o], dc);
-    const Vec<T> slope = b.phi == Phi::logistic ? slope_of_logistic<T>(g) : T(1) - g * g;
+    const Vec<Real> slope = b.phi == Phi::logistic ? slope_of_logistic<Real>(g) : Real(1) - g * g;
     b.g[at_g] = dc * i * slope;
-    b.g[0] = dc * (coupled ? g - b.c : g) * slope_of_logistic<T>(i);
-    if (!coupled) b.g[at_f] = dc * b.c * slope_of_logistic<T>(f);
+    b.g[0] = dc * (coupled ? g - b.c : g) * slope_of_logistic<Real>(i);
+    if (!coupled) b.g[at_f] = dc * b.c * slope_of_logistic<Real>(f);
     b.dc = dc * f;
     if (b.peephole) {
       b.dc = fma(b.peep(0), b.g[0], b.dc);
       if (!coupled) b.dc = fma(b.peep(1), b.g[at_f], b.dc);
     }
-    b.direct = Vec<T>{};
+    b.direct = Vec<Real>{};
   }
 };
 
@@ -197,32 +197,32 @@ struct LstmCell {
 struct GruBeforeCell {
   static constexpr int gates = 3, first = 2, second = 1, saves = 3;
   static constexpr bool has_c = false, shared_last = false;
-  template <class T>
-  static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> r = logistic<T>(a[0]);
-    f.z = logistic<T>(a[1]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> between(const Vec<Real>* a, Forward<Real>& f) {
+    const Vec<Real> r = logistic<Real>(a[0]);
+    f.z = logistic<Real>(a[1]);
     f.leave(0, r);
     f.leave(1, f.z);
     return r * f.h;
   }
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> n = hyperbolic_tangent<T>(a[0]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& f) {
+    const Vec<Real> n = hyperbolic_tangent<Real>(a[0]);
     f.leave(2, n);
-    return fma(f.z, f.h, (T(1) - f.z) * n);
+    return fma(f.z, f.h, (Real(1) - f.z) * n);
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> r = b.saved(0), z = b.saved(1), n = b.saved(2);
-    b.g[2] = b.D * (T(1) - z) * (T(1) - n * n);
-    b.g[1] = b.D * (b.h - n) * slope_of_logistic<T>(z);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    const Vec<Real> r = b.saved(0), z = b.saved(1), n = b.saved(2);
+    b.g[2] = b.D * (Real(1) - z) * (Real(1) - n * n);
+    b.g[1] = b.D * (b.h - n) * slope_of_logistic<Real>(z);
     b.direct = b.D * z;
     b.q = r * b.h;
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
-    const Vec<T> r = b.saved(0);
-    b.g[0] = dq * b.h * slope_of_logistic<T>(r);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b, Vec<Real> dq) {
+    const Vec<Real> r = b.saved(0);
+    b.g[0] = dq * b.h * slope_of_logistic<Real>(r);
     b.direct = fma(dq, r, b.direct);
   }
 };
@@ -231,34 +231,35 @@ struct GruBeforeCell {
 struct MguCell {
   static constexpr int gates = 2, first = 1, second = 1, saves = 2;
   static constexpr bool has_c = false, shared_last = false;
-  template <class T>
-  static ELMAN_INLINE Vec<T> between(const Vec<T>* a, Forward<T>& f) {
-    f.z = logistic<T>(a[0]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> between(const Vec<Real>* a, Forward<Real>& f) {
+    f.z = logistic<Real>(a[0]);
     f.leave(0, f.z);
     return f.z * f.h;
   }
-  template <class T>
-  static ELMAN_INLINE Vec<T> forward(const Vec<T>* a, Forward<T>& f) {
-    const Vec<T> n = hyperbolic_tangent<T>(a[0]);
+  template <class Real>
+  static ELMAN_INLINE Vec<Real> forward(const Vec<Real>* a, Forward<Real>& f) {
+    const Vec<Real> n = hyperbolic_tangent<Real>(a[0]);
     f.leave(1, n);
-    return fma(f.z, n, (T(1) - f.z) * f.h);
+    return fma(f.z, n, (Real(1) - f.z) * f.h);
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b) {
-    const Vec<T> f = b.saved(0), n = b.saved(1);
-    b.g[1] = b.D * f * (T(1) - n * n);
-    b.direct = b.D * (T(1) - f);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b) {
+    const Vec<Real> f = b.saved(0), n = b.saved(1);
+    b.g[1] = b.D * f * (Real(1) - n * n);
+    b.direct = b.D * (Real(1) - f);
     b.q = f * b.h;
   }
-  template <class T>
-  static ELMAN_INLINE void backward(Backward<T>& b, Vec<T> dq) {
-    const Vec<T> f = b.saved(0), n = b.saved(1);
-    b.g[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<T>(f);
+  template <class Real>
+  static ELMAN_INLINE void backward(Backward<Real>& b, Vec<Real> dq) {
+    const Vec<Real> f = b.saved(0), n = b.saved(1);
+    b.g[0] = fma(dq, b.h, b.D * (n - b.h)) * slope_of_logistic<Real>(f);
     b.direct = fma(dq, f, b.direct);
   }
 };
 
 // Every kind of gated loop: its name, its cell, its phi. The module exports the list (GATED_KINDS); nobody writes it again.
+// clang-format off
 #define ELMAN_GATED_KINDS(kind)                        \
   kind(elman_tanh, ElmanCell, tanh)                    \
   kind(elman_relu, ElmanCell, relu)                    \
@@ -273,6 +274,7 @@ struct MguCell {
   kind(lstm_logistic, LstmCell<false>, logistic)       \
   kind(lstm_coupled, LstmCell<true>, tanh)             \
   kind(lstm_coupled_logistic, LstmCell<true>, logistic)
+// clang-format on
 
 enum class Kind : int {
 #define ELMAN_KIND(name, Cell, phi) name,
@@ -297,9 +299,10 @@ constexpr GatedKind described(const char* name, Kind kind) {
   return {name, int(kind), Cell::gates, Cell::saves, Cell::has_c ? 2 : 1, Cell::first + Cell::second > 0};
 }
 
-template <class Cell, class T>
-GatedLayout gated_layout(const GatedWeights<T>& w) {
-  return {described<Cell>("", Kind(w.kind)), w.H, w.R, bool(w.options.gain), bool(w.options.gain_U), bool(w.options.gain_c), sizeof(T)};
+template <class Cell, class Real>
+GatedLayout gated_layout(const GatedWeights<Real>& w) {
+  const auto& o = w.options;
+  return {described<Cell>("", Kind(w.kind)), w.H, w.R, bool(o.gain), bool(o.gain_U), bool(o.gain_c), sizeof(Real)};
 }
 
 }  // namespace elman::ELMAN_NS

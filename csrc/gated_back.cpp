@@ -11,26 +11,26 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-template <class Cell, class T>
+template <class Cell, class Real>
 class LoopBack {
-  using Shape = BackShape<Cell, T>;
-  using Work = BackWork<T>;
+  using Shape = BackShape<Cell, Real>;
+  using Work = BackWork<Real>;
   static constexpr int L = Shape::L, P = Shape::P;
   static constexpr int together = normed_together<Cell>;
 
  public:
   // `replay` fills arriving.saved where that was not done in the forward pass; else it is null.
-  LoopBack(const GatedInputs<T>& inputs, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients, Phi phi,
-           Replay<T>* replay, int threads)
+  LoopBack(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients, Phi phi,
+           Replay<Real>* replay, int threads)
       : s_(inputs, threads),
         arriving_(arriving),
         to_(gradients),
         phi_(phi),
         replay_(replay),
         gradients_(s_, arriving, gradients),
-        fetches_(s_.products * s_.H * s_.R * int64_t(sizeof(T)) <= 1 << 18) {
-    const GatedWeights<T>& w = s_.in.weights;
-    const GatedOptions<const T>& o = w.options;
+        fetches_(s_.products * s_.H * s_.R * int64_t(sizeof(Real)) <= 1 << 18) {
+    const GatedWeights<Real>& w = s_.in.weights;
+    const GatedOptions<const Real>& o = w.options;
     if (o.gain) gain_ = padded_rows(o.gain, Cell::gates, s_.H, s_.wide);
     if (Cell::first > 0) first_ = pack_back(w.w, s_.H, s_.R, s_.wide, 0, Cell::first, gain_ ? 0 : s_.rotation);
     if (Cell::second > 0) second_ = pack_back(w.w, s_.H, s_.R, s_.wide, Cell::first, Cell::second, 0);
@@ -39,10 +39,10 @@ class LoopBack {
     if (o.gain_U) gain_U_ = padded_rows(o.gain_U, Cell::gates, s_.H, s_.wide);
     if (o.gain_c) gain_c_ = padded_rows(o.gain_c, 1, s_.H, s_.wide), bias_c_ = padded_rows(o.bias_c, 1, s_.H, s_.wide);
     const int64_t size = s_.in.B * s_.wide;
-    if (o.P) P_ = pack_back(o.P, s_.R, s_.H, s_.wide_h, 0, 1, 0), gcells_ = allocate<T>(size);
-    dh_ = allocate<T>(s_.in.B * s_.wide_h);
-    if (Cell::has_c) dc_ = allocate<T>(size);
-    if (Cell::second > 0) D_ = allocate<T>(size), dq_ = allocate<T>(size);
+    if (o.P) P_ = pack_back(o.P, s_.R, s_.H, s_.wide_h, 0, 1, 0), gcells_ = allocate<Real>(size);
+    dh_ = allocate<Real>(s_.in.B * s_.wide_h);
+    if (Cell::has_c) dc_ = allocate<Real>(size);
+    if (Cell::second > 0) D_ = allocate<Real>(size), dq_ = allocate<Real>(size);
   }
 
   int threads() const { return s_.division.threads; }
@@ -56,8 +56,8 @@ class LoopBack {
       }
     });
     for (int64_t rank = thread; rank < s_.in.B && to_.gx; rank += threads) {
-      T* past = to_.gx + (s_.order.row[rank] * s_.in.T + s_.order.length[rank]) * s_.D;
-      std::fill_n(past, (s_.in.T - s_.order.length[rank]) * s_.D, T(0));
+      Real* past = to_.gx + (s_.order.row[rank] * s_.in.T + s_.order.length[rank]) * s_.D;
+      std::fill_n(past, (s_.in.T - s_.order.length[rank]) * s_.D, Real(0));
     }
   }
 
@@ -65,20 +65,21 @@ class LoopBack {
 
  private:
   // Gradient of the state before the first step.
-  void begin(int64_t rank, const Part& part, const T* last, const T* carried, T* to, int64_t width, int64_t wide) const {
+  void begin(int64_t rank, const Part& part, const Real* last, const Real* carried, Real* to, int64_t width,
+             int64_t wide) const {
     const int64_t row = s_.order.row[rank];
     const auto [left, right] = s_.share(part, width);
     if (right <= left) return;
-    T* out = to + row * width + left;
-    if (s_.order.length[rank] == 0) std::memcpy(out, last + row * width + left, (right - left) * sizeof(T));
-    else if (s_.in.reset[row * s_.in.T]) std::memset(out, 0, (right - left) * sizeof(T));
-    else std::memcpy(out, carried + rank * wide + left, (right - left) * sizeof(T));
+    Real* out = to + row * width + left;
+    if (s_.order.length[rank] == 0) std::memcpy(out, last + row * width + left, (right - left) * sizeof(Real));
+    else if (s_.in.reset[row * s_.in.T]) std::memset(out, 0, (right - left) * sizeof(Real));
+    else std::memcpy(out, carried + rank * wide + left, (right - left) * sizeof(Real));
   }
 
   void run(const Part& part, int thread, int threads, Barrier& barrier) {
     Work& work = gradients_.work(part);
     const int64_t most = s_.steps(part.end - part.first);
-    const auto packed_g = allocate<T>(work.rows * (std::max(s_.H, s_.R) + 5));
+    const auto packed_g = allocate<Real>(work.rows * (std::max(s_.H, s_.R) + 5));
     for (int64_t end = s_.in.T, begin; end > 0; end = begin) {
       const int64_t checkpoint = (end - 1) / s_.in.every * s_.in.every;  // the last step that has one
       begin = std::max(end - most, checkpoint);
@@ -107,7 +108,7 @@ class LoopBack {
     if (P_) project_h_back(t, count, part, work.gy.get() + at * s_.ldh);
     for (int64_t i = 0; i < count; ++i) gates(t, part.first + i, at + i, part, work);
     if constexpr (Shape::products > 0) {
-      const T* g = work.g.get() + at * s_.ldg;
+      const Real* g = work.g.get() + at * s_.ldg;
       if (!s_.division.by_rows) barrier.wait(threads);
       if constexpr (Cell::second > 0) {
         if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, at, part, work);
@@ -124,24 +125,27 @@ class LoopBack {
   }
 
   // Through h = P m: gy becomes the whole gradient of h, gcells_ that of m.
-  void project_h_back(int64_t t, int64_t count, const Part& part, T* gy) {
+  void project_h_back(int64_t t, int64_t count, const Part& part, Real* gy) {
     for (int64_t i = 0; i < count; ++i) {
-      const T* from = carried(t, part.first + i, arriving_.gh, dh_.get(), s_.R, s_.wide_h);
+      const Real* from = carried(t, part.first + i, arriving_.gh, dh_.get(), s_.R, s_.wide_h);
       for (int64_t n = 0; n < s_.R; ++n) gy[i * s_.ldh + n] += from[n];
     }
-    const Start<T> zero{s_.zeros.get(), 0};
-    run_panels<2, T>(P_.get(), 0, s_.wide / P, count, gy, s_.ldh, s_.wide_h, &zero, gcells_.get() + part.first * s_.wide, s_.wide);
+    const Start<Real> zero{s_.zeros.get(), 0};
+    run_panels<2, Real>(P_.get(), 0, s_.wide / P, count, gy, s_.ldh, s_.wide_h, &zero, gcells_.get() + part.first * s_.wide,
+                        s_.wide);
   }
 
   // Gates [a, b) of W h': the gradients of the normalised sums become those of the sums.
   template <int a, int b>
   void normalise_sums(int64_t t, int64_t count, int64_t at, const Part& part, Work& work) const {
     for (int64_t i = 0; i < count; ++i) {
-      T* g = work.g.get() + (at + i) * s_.ldg;
-      const auto from = [&](int gate) { return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.wide; };
+      Real* g = work.g.get() + (at + i) * s_.ldg;
+      const auto from = [&](int gate) {
+        return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.wide;
+      };
       const auto to = [&](int gate) { return g + s_.sum_slot(gate) * s_.wide; };
       if (a < b && s_.starts_elsewhere(a) && to_.gextra)
-        for (int64_t n = 0; n < s_.H; n += L) add(work.gextra.get() + n, load<Vec<T>>(from(a) + n), s_.H - n);
+        for (int64_t n = 0; n < s_.H; n += L) add(work.gextra.get() + n, load<Vec<Real>>(from(a) + n), s_.H - n);
       normalise<a, b>(t, part.first + i, 0, gain_.get(), work.ggain.get(), from, to);
     }
   }
@@ -150,7 +154,8 @@ class LoopBack {
   void normalise_inputs(const Chunk& chunk, Work& work) const {
     if (to_.gb)
       for (int gate = 0; gate < Cell::gates; ++gate)
-        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.wide, nullptr, work.gb.get() + gate * s_.wide);
+        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.wide, nullptr,
+                            work.gb.get() + gate * s_.wide);
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
       const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * s_.ldg + s_.input_slot(gate) * s_.wide; };
       normalise<0, together>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
@@ -160,79 +165,90 @@ class LoopBack {
 
   // Gates [a, b) of a row whose normalised values were saved in the slots from `slot` on.
   template <int a, int b, class From, class To>
-  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const T* gain, T* ggain, const From& from, const To& to) const {
+  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const Real* gain, Real* ggain, const From& from,
+                              const To& to) const {
     if constexpr (a < b) {
-      const T *save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row, *scale = saved_scales(save, s_.layout.saved_row) + slot + a;
-      NormedGate<T> of[b - a];
+      const Real *save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row,
+                 *scale = saved_scales(save, s_.layout.saved_row) + slot + a;
+      NormedGate<Real> of[b - a];
       for (int i = a; i < b; ++i)
-        of[i - a] = {from(i), save + (Cell::saves + slot + i) * s_.layout.units, gain + i * s_.wide, ggain + i * s_.wide, to(i)};
+        of[i - a] = {from(i), save + (Cell::saves + slot + i) * s_.layout.units, gain + i * s_.wide, ggain + i * s_.wide,
+                     to(i)};
       normalise_back(s_.H, *scale, of);
     }
   }
-  static ELMAN_INLINE void add(T* to, Vec<T> v, int64_t units) { store_some(to, Vec<T>(load_some(to, units) + v), units); }
+  static ELMAN_INLINE void add(Real* to, Vec<Real> v, int64_t units) {
+    store_some(to, Vec<Real>(load_some(to, units) + v), units);
+  }
 
   // to (+)= g W for the columns of the part
   template <int N>
-  void product(int64_t count, const Part& part, const T* packed, const T* g, T* to, bool add) const {
-    const Start<T> zero{s_.zeros.get(), 0};
+  void product(int64_t count, const Part& part, const Real* packed, const Real* g, Real* to, bool add) const {
+    const Start<Real> zero{s_.zeros.get(), 0};
     const int64_t left = P_ ? 0 : part.left, right = P_ ? s_.wide_h / P : part.right;
-    run_panels<2>(packed, left, right, count, g, s_.ldg, N * s_.wide, add ? nullptr : &zero, to + part.first * s_.wide_h, s_.wide_h);
+    run_panels<2>(packed, left, right, count, g, s_.ldg, N * s_.wide, add ? nullptr : &zero, to + part.first * s_.wide_h,
+                  s_.wide_h);
   }
 
   // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
-  const T* carried(int64_t t, int64_t rank, const T* last, const T* from, int64_t width, int64_t wide) const {
+  const Real* carried(int64_t t, int64_t rank, const Real* last, const Real* from, int64_t width, int64_t wide) const {
     const int64_t row = s_.order.row[rank];
     if (t + 1 == s_.order.length[rank]) return last + row * width;
     return s_.in.reset[row * s_.in.T + t + 1] ? s_.zeros.get() : from + rank * wide;
   }
 
   // LSTM's cell before the step
-  const T* cell_before(int64_t t, int64_t rank) const {
+  const Real* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = s_.order.row[rank];
     if (s_.in.reset[row * s_.in.T + t]) return s_.zeros.get();
-    if (replay_ && t % s_.in.every == 0) return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
-    return t == 0 ? s_.in.c0 + row * s_.H : arriving_.saved + (s_.order.begin[t - 1] + rank) * s_.layout.saved_row + (Cell::saves - 1) * s_.layout.units;
+    if (replay_ && t % s_.in.every == 0)
+      return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
+    return t == 0
+               ? s_.in.c0 + row * s_.H
+               : arriving_.saved + (s_.order.begin[t - 1] + rank) * s_.layout.saved_row + (Cell::saves - 1) * s_.layout.units;
   }
 
   void gates(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
     constexpr int ready = Cell::second > 0 ? 1 : 0;  // gate 0 must wait for the second product's gradient
     const int64_t mine = rank * s_.wide, H = s_.H, rows = work.rows, blocks = std::min(part.right * 2, (H + L - 1) / L);
-    const T* dh_in = P_ ? nullptr : carried(t, rank, arriving_.gh, dh_.get(), H, s_.wide);
-    const T* dc_in = Cell::has_c ? carried(t, rank, arriving_.gc, dc_.get(), H, s_.wide) : nullptr;
-    const T *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = arriving_.y + (s_.order.row[rank] * s_.in.T + t) * H;
-    const T *gy = P_ ? gcells_.get() + mine : work.gy.get() + at * s_.ldh, *h = work.h.get() + at * P, *extra = extra_.get();
-    T *g = work.g.get() + at * s_.ldg, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
-    Backward<T> b = saved(t, rank);
-    const T* save = b.save;
+    const Real* dh_in = P_ ? nullptr : carried(t, rank, arriving_.gh, dh_.get(), H, s_.wide);
+    const Real* dc_in = Cell::has_c ? carried(t, rank, arriving_.gc, dc_.get(), H, s_.wide) : nullptr;
+    const Real *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = arriving_.y + (s_.order.row[rank] * s_.in.T + t) * H;
+    const Real *gy = P_ ? gcells_.get() + mine : work.gy.get() + at * s_.ldh, *h = work.h.get() + at * P, *extra = extra_.get();
+    Real *g = work.g.get() + at * s_.ldg, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
+    Backward<Real> b = saved(t, rank);
+    const Real* save = b.save;
     if (t > 0 && fetches_) fetch(saved(t - 1, rank).save);
-    const T* inner = gain_c_ ? work.inner.get() : nullptr;
+    const Real* inner = gain_c_ ? work.inner.get() : nullptr;
     if constexpr (Cell::has_c)
       if (gain_c_) {
-        const auto D = [&](int64_t n) { return load<Vec<T>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<T>{}); };
-        T* to = work.inner.get();
-        norm_c_back(H, save + Cell::gates * s_.layout.units, save + Cell::at_o * s_.layout.units, saved_scales(save, s_.layout.saved_row) + 1,
-                          gain_c_.get(), bias_c_.get(), D, work.ggain_c.get(), work.gbias_c.get(), to, to + s_.wide, to + 2 * s_.wide);
+        const auto D = [&](int64_t n) { return load<Vec<Real>>(gy + n) + (dh_in ? load_some(dh_in + n, H - n) : Vec<Real>{}); };
+        Real* to = work.inner.get();
+        norm_c_back(H, save + Cell::gates * s_.layout.units, save + Cell::at_o * s_.layout.units,
+                    saved_scales(save, s_.layout.saved_row) + 1, gain_c_.get(), bias_c_.get(), D, work.ggain_c.get(),
+                    work.gbias_c.get(), to, to + s_.wide, to + 2 * s_.wide);
       }
     for (int64_t j = part.left * 2; j < blocks; ++j) {
       const int64_t n = j * L, units = H - n, panel = j / 2 * rows * P + j % 2 * L;
       b.save = save + n;
-      b.extra = load<Vec<T>>(extra + n);
+      b.extra = load<Vec<Real>>(extra + n);
       b.peephole = peephole_ ? peephole_.get() + n : nullptr;
       if (Cell::saves == 0) b.y = load_some(y + n, units);
-      b.D = load<Vec<T>>(gy + n);
+      b.D = load<Vec<Real>>(gy + n);
       if (!P_) {
-        b.h = load<Vec<T>>(h + panel);
+        b.h = load<Vec<Real>>(h + panel);
         b.D = b.D + load_some(dh_in + n, units);
       }
       if (Cell::has_c) b.c = load_some(c + n, units), b.dc = load_some(dc_in + n, units);
-      if (inner) b.tanh_c = load<Vec<T>>(inner + n), b.dc_by_h = load<Vec<T>>(inner + s_.wide + n);
-      Cell::template backward<T>(b);
+      if (inner) b.tanh_c = load<Vec<Real>>(inner + n), b.dc_by_h = load<Vec<Real>>(inner + s_.wide + n);
+      Cell::template backward<Real>(b);
       // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
-      for (int i = ready; i < Cell::gates; ++i) store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * s_.wide + n, b.g[i], units);
+      for (int i = ready; i < Cell::gates; ++i)
+        store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * s_.wide + n, b.g[i], units);
       if (Cell::shared_last) store_some(g + s_.input_slot(Cell::gates - 1) * s_.wide + n, b.gu_last, units);
       if constexpr (Cell::has_c) {
         if (peephole_) peep(b, work, n, units);
-        if (P_) store_some(q + panel, Vec<T>(b.saved(Cell::at_o) * b.tanh_c), units);
+        if (P_) store_some(q + panel, Vec<Real>(b.saved(Cell::at_o) * b.tanh_c), units);
       }
       if (Cell::second > 0) {
         store(D_.get() + mine + n, b.D);
@@ -244,7 +260,7 @@ class LoopBack {
   }
 
   // Gradients of the peepholes: i and f saw c', o saw c.
-  void peep(const Backward<T>& b, Work& work, int64_t n, int64_t units) const {
+  void peep(const Backward<Real>& b, Work& work, int64_t n, int64_t units) const {
     constexpr int last = Cell::gates - 2;
     for (int i = 0; i < last; ++i) add(work.gpeephole.get() + i * s_.wide + n, b.g[i] * b.c, units);
     add(work.gpeephole.get() + last * s_.wide + n, b.g[Cell::gates - 1] * b.saved(Cell::gates), units);
@@ -253,15 +269,15 @@ class LoopBack {
   // The gate in front of the second product, once that product's gradient is there.
   void gates_after(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
     if constexpr (Cell::second > 0) {
-      Backward<T> b = saved(t, rank);
-      const T* save = b.save;
+      Backward<Real> b = saved(t, rank);
+      const Real* save = b.save;
       for (int64_t j = part.left * 2; j < std::min(part.right * 2, (s_.H + L - 1) / L); ++j) {
         const int64_t n = j * L, mine = rank * s_.wide + n;
         b.save = save + n;
-        b.h = load<Vec<T>>(work.h.get() + at * P + j / 2 * work.rows * P + j % 2 * L);
-        b.D = load<Vec<T>>(D_.get() + mine);
-        b.direct = load<Vec<T>>(dh_.get() + mine);
-        Cell::template backward<T>(b, load<Vec<T>>(dq_.get() + mine));
+        b.h = load<Vec<Real>>(work.h.get() + at * P + j / 2 * work.rows * P + j % 2 * L);
+        b.D = load<Vec<Real>>(D_.get() + mine);
+        b.direct = load<Vec<Real>>(dh_.get() + mine);
+        Cell::template backward<Real>(b, load<Vec<Real>>(dq_.get() + mine));
         store_some(work.g.get() + at * s_.ldg + s_.input_slot(0) * s_.wide + n, b.g[0], s_.H - n);
         store(dh_.get() + mine, b.direct);
       }
@@ -270,12 +286,12 @@ class LoopBack {
 
   // What the step before has saved of this row, into the second-level cache: memory is read backwards, which processors do not
   // expect. Where the weights alone fill that cache at every step, it would not stay there.
-  void fetch(const T* save) const {
-    for (int64_t n = 0; n < s_.layout.saved_row; n += 64 / sizeof(T)) __builtin_prefetch(save + n, 0, 2);
+  void fetch(const Real* save) const {
+    for (int64_t n = 0; n < s_.layout.saved_row; n += 64 / sizeof(Real)) __builtin_prefetch(save + n, 0, 2);
   }
 
-  Backward<T> saved(int64_t t, int64_t rank) const {
-    Backward<T> b;
+  Backward<Real> saved(int64_t t, int64_t rank) const {
+    Backward<Real> b;
     b.save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row;
     b.stride = s_.layout.units;
     b.phi = phi_;
@@ -284,30 +300,31 @@ class LoopBack {
   }
 
   Shape s_;
-  GatedArriving<T> arriving_;
-  GatedGradients<T> to_;
+  GatedArriving<Real> arriving_;
+  GatedGradients<Real> to_;
   Phi phi_;
-  Replay<T>* replay_;
-  Gradients<Cell, T> gradients_;
+  Replay<Real>* replay_;
+  Gradients<Cell, Real> gradients_;
   bool fetches_;
-  Buffer<T> first_, second_, extra_, dh_, dc_, D_, dq_, gcells_, P_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
+  Buffer<Real> first_, second_, extra_, dh_, dc_, D_, dq_, gcells_, P_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
 };
 
 }  // namespace
 
-template <class T>
-void gated_back(const GatedInputs<T>& inputs, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients, int threads) {
+template <class Real>
+void gated_back(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients,
+                int threads) {
   with_cell(inputs.weights.kind, [&](auto cell, Phi phi) {
     using Cell = decltype(cell);
-    GatedArriving<T> given = arriving;
-    Buffer<T> saved;
-    std::unique_ptr<Replay<T>> replay;
+    GatedArriving<Real> given = arriving;
+    Buffer<Real> saved;
+    std::unique_ptr<Replay<Real>> replay;
     if (given.checkpoints) {
-      saved = allocate<T>(inputs.every * inputs.B * gated_layout<Cell>(inputs.weights).saved_row);
+      saved = allocate<Real>(inputs.every * inputs.B * gated_layout<Cell>(inputs.weights).saved_row);
       given.saved = saved.get();
-      replay = gated_replay<T>(inputs, saved.get());
+      replay = gated_replay<Real>(inputs, saved.get());
     }
-    LoopBack<Cell, T> loop(inputs, given, gradients, phi, replay.get(), threads);
+    LoopBack<Cell, Real> loop(inputs, given, gradients, phi, replay.get(), threads);
     team(loop.threads(), [&](int thread, int count, Barrier& barrier) { loop(thread, count, barrier); });
     loop.finish(threads);
   });

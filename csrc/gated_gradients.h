@@ -13,40 +13,40 @@ namespace elman::ELMAN_NS {
 
 // Gates of w (gates * H, columns) for products with gradients: [pair of vectors of columns][gate][wide k][2][lanes]. They come
 // in the order gate + rotation, gate + rotation + 1, ..., cyclic among the G from `gate` on.
-template <class T>
-Buffer<T> pack_back(const T* w, int64_t H, int64_t columns, int64_t wide, int gate, int G, int rotation) {
-  constexpr int64_t P = 2 * lanes<T>;
+template <class Real>
+Buffer<Real> pack_back(const Real* w, int64_t H, int64_t columns, int64_t wide, int gate, int G, int rotation) {
+  constexpr int64_t P = 2 * lanes<Real>;
   const int64_t pairs = (columns + P - 1) / P;
-  auto packed = allocate<T>(pairs * G * wide * P);
-  T* to = packed.get();
+  auto packed = allocate<Real>(pairs * G * wide * P);
+  Real* to = packed.get();
   for (int64_t j = 0; j < pairs; ++j)
     for (int g = 0; g < G; ++g)
       for (int64_t k = 0; k < wide; ++k, to += P) {
         const int64_t count = k < H ? std::min(columns - j * P, P) : 0;
-        if (count > 0) std::memcpy(to, w + ((gate + (g + rotation) % G) * H + k) * columns + j * P, count * sizeof(T));
-        std::fill(to + count, to + P, T(0));
+        if (count > 0) std::memcpy(to, w + ((gate + (g + rotation) % G) * H + k) * columns + j * P, count * sizeof(Real));
+        std::fill(to + count, to + P, Real(0));
       }
   return packed;
 }
 
 // The sizes of a backward pass, and who computes what.
-template <class Cell, class T>
+template <class Cell, class Real>
 struct BackShape {
-  static constexpr int L = lanes<T>, P = 2 * L;
+  static constexpr int L = lanes<Real>, P = 2 * L;
   static constexpr int products = Cell::first + Cell::second;
 
-  GatedInputs<T> in;
+  GatedInputs<Real> in;
   int64_t H, R, D;
   GatedLayout layout;
-  bool normed;                             // whether W h' is normalised
-  bool projected;                          // whether h is P times what the cells return
-  int64_t wide, wide_h, columns;           // H, R and D in whole panels
-  int64_t ldg, ldh, ldx;                   // from one row to the next: of the gradients of the gates, of h, of x
+  bool normed;                    // whether W h' is normalised
+  bool projected;                 // whether h is P times what the cells return
+  int64_t wide, wide_h, columns;  // H, R and D in whole panels
+  int64_t ldg, ldh, ldx;          // from one row to the next: of the gradients of the gates, of h, of x
   Order order;
   Division division;
-  Buffer<T> zeros;
+  Buffer<Real> zeros;
 
-  BackShape(const GatedInputs<T>& inputs, int threads)
+  BackShape(const GatedInputs<Real>& inputs, int threads)
       : in(inputs),
         H(in.weights.H),
         R(in.weights.R),
@@ -62,7 +62,7 @@ struct BackShape {
         ldx(columns + 16),
         order(in.B, in.T, in.lengths, in.every),
         division(order, wide / P, R * H * products, whole_rows(in.weights.options), threads),
-        zeros(ELMAN_NS::zeros<T>(std::max({columns, wide, wide_h}))) {}
+        zeros(ELMAN_NS::zeros<Real>(std::max({columns, wide, wide_h}))) {}
 
   // Gradients lie in slots, those of the sums side by side and those of u too. They are the same slots, but for the last sum
   // where it starts elsewhere: its own comes first and that of u last. Where sums are normalised, none are the same.
@@ -80,7 +80,7 @@ struct BackShape {
 
   // Steps that are taken at a time.
   int64_t steps(int64_t ranks) const {
-    return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg * sizeof(T)), in.every), 1);
+    return std::max<int64_t>(std::min(Chunk::steps({0, ranks, 0, 0, 0}, ldg * sizeof(Real)), in.every), 1);
   }
 
   static int64_t whole_panels(int64_t n) { return (n + P - 1) / P * P; }
@@ -88,24 +88,24 @@ struct BackShape {
 
 // What the rows of a chunk need and leave behind, and the gradients of the weights that a part of the ranks adds up.
 // x, h and q are panels, [pair of vectors of columns][row][2][lanes].
-template <class T>
+template <class Real>
 struct BackWork {
   int64_t rows;
-  Buffer<T> x, h, q, gy, g, gx, inner;
-  Buffer<T> gU, gb, gw, gextra, gpeephole, ggain, ggain_U, ggain_c, gbias_c, gP;
+  Buffer<Real> x, h, q, gy, g, gx, inner;
+  Buffer<Real> gU, gb, gw, gextra, gpeephole, ggain, ggain_U, ggain_c, gbias_c, gP;
 };
 
-template <class Cell, class T>
+template <class Cell, class Real>
 class Gradients {
-  using Shape = BackShape<Cell, T>;
-  using Work = BackWork<T>;
+  using Shape = BackShape<Cell, Real>;
+  using Work = BackWork<Real>;
   static constexpr int L = Shape::L, P = Shape::P;
 
  public:
-  Gradients(const Shape& shape, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients)
+  Gradients(const Shape& shape, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients)
       : s_(shape), arriving_(arriving), to_(gradients) {
     if (s_.in.weights.U && to_.gx) input_ = pack_back(s_.in.weights.U, s_.H, s_.D, s_.wide, 0, Cell::gates, 0);
-    if (to_.gx) prefer_huge_pages(to_.gx, s_.in.B * s_.in.T * s_.D * sizeof(T));
+    if (to_.gx) prefer_huge_pages(to_.gx, s_.in.B * s_.in.T * s_.D * sizeof(Real));
     const Division& d = s_.division;
     for (int i = 0; i < d.parts(); ++i) work_.push_back(make(d.by_rows ? d.cut[i + 1] - d.cut[i] : s_.in.B));
   }
@@ -117,35 +117,38 @@ class Gradients {
     const auto [left, right] = s_.share(part, s_.R);
     chunk.each(s_.order, [&, left = left, right = right](int64_t rank, int64_t t) {
       const int64_t row = s_.order.row[rank], at = chunk.at(t, rank);
-      const T* h = s_.in.reset[row * s_.in.T + t] ? s_.zeros.get() : t > 0 ? arriving_.y + (row * s_.in.T + t - 1) * s_.R : s_.in.h0 + row * s_.R;
+      const Real* h = s_.in.reset[row * s_.in.T + t] ? s_.zeros.get()
+                      : t > 0                        ? arriving_.y + (row * s_.in.T + t - 1) * s_.R
+                                                     : s_.in.h0 + row * s_.R;
       scatter(h, left, right, work.h.get(), at, work.rows);
       std::memcpy(work.gy.get() + at * s_.ldh + left, arriving_.gy.data + row * arriving_.gy.row + t * arriving_.gy.time + left,
-                  (right - left) * sizeof(T));
+                  (right - left) * sizeof(Real));
       if (to_.gU && (s_.division.by_rows || rank % threads == thread))
         scatter(s_.in.x.data + row * s_.in.x.row + t * s_.in.x.time, 0, s_.D, work.x.get(), at, work.rows);
     });
   }
 
   // Columns [left, right) of one row into panels
-  static void scatter(const T* from, int64_t left, int64_t right, T* panels, int64_t row, int64_t rows) {
+  static void scatter(const Real* from, int64_t left, int64_t right, Real* panels, int64_t row, int64_t rows) {
     int64_t n = left;
-    for (; n + P <= right; n += P) std::memcpy(panels + n * rows + row * P, from + n, P * sizeof(T));
-    if (n < right) std::memcpy(panels + n * rows + row * P, from + n, (right - n) * sizeof(T));
+    for (; n + P <= right; n += P) std::memcpy(panels + n * rows + row * P, from + n, P * sizeof(Real));
+    if (n < right) std::memcpy(panels + n * rows + row * P, from + n, (right - n) * sizeof(Real));
   }
 
   // What the rows of a chunk add to the gradients of the weights, and the gradients of their inputs.
-  void products(const Chunk& chunk, const Part& part, Work& work, T* packed_g, int thread, int threads) const {
+  void products(const Chunk& chunk, const Part& part, Work& work, Real* packed_g, int thread, int threads) const {
     const int64_t M = chunk.rows, left = part.left * P, right = std::min(part.right * P, s_.H);
     for (int slot = 0; slot < s_.slots() && right > left; ++slot) {
-      const T* g = work.g.get() + slot * s_.wide;
+      const Real* g = work.g.get() + slot * s_.wide;
       pack_outer(M, g, s_.ldg, left, right, packed_g);
       for (int i = 0; i < Cell::gates; ++i) {
-        const T* h = i >= Cell::gates - Cell::second ? work.q.get() : work.h.get();
+        const Real* h = i >= Cell::gates - Cell::second ? work.q.get() : work.h.get();
         if (to_.gw && slot == s_.sum_slot(i))
           add_outer(M, packed_g, left, right, h, work.rows, s_.wide_h / P, work.gw.get() + i * s_.H * s_.wide_h, s_.wide_h);
         if (slot != s_.input_slot(i)) continue;
         if (to_.gU)
-          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.columns / P, work.gU.get() + i * s_.H * s_.columns, s_.columns);
+          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.columns / P, work.gU.get() + i * s_.H * s_.columns,
+                    s_.columns);
         if (to_.gb && !s_.in.weights.options.gain_U) add_rows(M, part, g, nullptr, work.gb.get() + i * s_.wide);
       }
     }
@@ -154,17 +157,18 @@ class Gradients {
       add_outer(M, packed_g, 0, s_.R, work.q.get(), work.rows, s_.wide / P, work.gP.get(), s_.wide);
     }
     if (to_.gextra && !s_.normed)  // the GRU's bias in front of r, or IndRNN's weights
-      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.wide, Cell::shared_last ? nullptr : &work, work.gextra.get());
+      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.wide, Cell::shared_last ? nullptr : &work,
+               work.gextra.get());
     if (to_.gx) inputs(chunk, work, thread, threads);
   }
 
   // to += sum over the rows of g, or of g * h
-  void add_rows(int64_t M, const Part& part, const T* g, const Work* times_h, T* to) const {
+  void add_rows(int64_t M, const Part& part, const Real* g, const Work* times_h, Real* to) const {
     for (int64_t n = part.left * P; n < part.right * P; n += L) {
-      Vec<T> sum = load<Vec<T>>(to + n);
+      Vec<Real> sum = load<Vec<Real>>(to + n);
       for (int64_t m = 0; m < M; ++m) {
-        const Vec<T> v = load<Vec<T>>(g + m * s_.ldg + n);
-        sum = sum + (times_h ? v * load<Vec<T>>(times_h->h.get() + n / P * times_h->rows * P + m * P + n % P) : v);
+        const Vec<Real> v = load<Vec<Real>>(g + m * s_.ldg + n);
+        sum = sum + (times_h ? v * load<Vec<Real>>(times_h->h.get() + n / P * times_h->rows * P + m * P + n % P) : v);
       }
       store(to + n, sum);
     }
@@ -173,19 +177,21 @@ class Gradients {
   // gx = gu U, or gu itself where the inputs are projections
   void inputs(const Chunk& chunk, Work& work, int thread, int threads) const {
     const int64_t pairs = s_.columns / P;
-    const int64_t left = s_.division.by_rows ? 0 : pairs * thread / threads, right = s_.division.by_rows ? pairs : pairs * (thread + 1) / threads;
-    const T* gu = work.g.get() + s_.input_slot(0) * s_.wide;
-    const Start<T> zero{s_.zeros.get(), 0};
+    const int64_t left = s_.division.by_rows ? 0 : pairs * thread / threads,
+                  right = s_.division.by_rows ? pairs : pairs * (thread + 1) / threads;
+    const Real* gu = work.g.get() + s_.input_slot(0) * s_.wide;
+    const Start<Real> zero{s_.zeros.get(), 0};
     if (input_)
-      run_panels<2, T>(input_.get(), left, right, chunk.rows, gu, s_.ldg, Cell::gates * s_.wide, &zero, work.gx.get(), s_.ldx);
+      run_panels<2, Real>(input_.get(), left, right, chunk.rows, gu, s_.ldg, Cell::gates * s_.wide, &zero, work.gx.get(),
+                          s_.ldx);
     const int64_t first = left * P, count = std::min(right * P, s_.D) - first;
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
-      T* to = to_.gx + (s_.order.row[rank] * s_.in.T + t) * s_.D;
+      Real* to = to_.gx + (s_.order.row[rank] * s_.in.T + t) * s_.D;
       const int64_t at = chunk.at(t, rank);
       if (input_) {
-        if (count > 0) std::memcpy(to + first, work.gx.get() + at * s_.ldx + first, count * sizeof(T));
+        if (count > 0) std::memcpy(to + first, work.gx.get() + at * s_.ldx + first, count * sizeof(Real));
       } else if (thread == 0 || s_.division.by_rows) {
-        for (int i = 0; i < Cell::gates; ++i) std::memcpy(to + i * s_.H, gu + at * s_.ldg + i * s_.wide, s_.H * sizeof(T));
+        for (int i = 0; i < Cell::gates; ++i) std::memcpy(to + i * s_.H, gu + at * s_.ldg + i * s_.wide, s_.H * sizeof(Real));
       }
     });
   }
@@ -209,32 +215,32 @@ class Gradients {
     const int64_t rows = ranks * s_.steps(ranks);
     Work w;
     w.rows = rows;
-    w.h = zeros<T>(rows * s_.wide_h);
-    w.gy = zeros<T>(rows * s_.ldh);
-    w.g = zeros<T>(rows * s_.ldg);
-    if (Cell::second > 0 || s_.projected) w.q = zeros<T>(rows * s_.wide);
-    w.gpeephole = zeros<T>(Cell::gates * s_.wide);
-    w.ggain = zeros<T>(Cell::gates * s_.wide);
-    w.ggain_U = zeros<T>(Cell::gates * s_.wide);
-    w.ggain_c = zeros<T>(s_.wide);
-    w.gbias_c = zeros<T>(s_.wide);
-    if (s_.in.weights.options.gain_c) w.inner = zeros<T>(3 * s_.wide);
-    if (s_.projected) w.gP = zeros<T>(s_.R * s_.wide);
-    if (to_.gU) w.x = zeros<T>(rows * s_.columns), w.gU = zeros<T>(Cell::gates * s_.H * s_.columns);
-    if (input_) w.gx = allocate<T>(rows * s_.ldx);
-    if (to_.gw) w.gw = zeros<T>(Cell::gates * s_.H * s_.wide_h);
-    if (to_.gb) w.gb = zeros<T>(Cell::gates * s_.wide);
-    if (to_.gextra) w.gextra = zeros<T>(s_.wide);
+    w.h = zeros<Real>(rows * s_.wide_h);
+    w.gy = zeros<Real>(rows * s_.ldh);
+    w.g = zeros<Real>(rows * s_.ldg);
+    if (Cell::second > 0 || s_.projected) w.q = zeros<Real>(rows * s_.wide);
+    w.gpeephole = zeros<Real>(Cell::gates * s_.wide);
+    w.ggain = zeros<Real>(Cell::gates * s_.wide);
+    w.ggain_U = zeros<Real>(Cell::gates * s_.wide);
+    w.ggain_c = zeros<Real>(s_.wide);
+    w.gbias_c = zeros<Real>(s_.wide);
+    if (s_.in.weights.options.gain_c) w.inner = zeros<Real>(3 * s_.wide);
+    if (s_.projected) w.gP = zeros<Real>(s_.R * s_.wide);
+    if (to_.gU) w.x = zeros<Real>(rows * s_.columns), w.gU = zeros<Real>(Cell::gates * s_.H * s_.columns);
+    if (input_) w.gx = allocate<Real>(rows * s_.ldx);
+    if (to_.gw) w.gw = zeros<Real>(Cell::gates * s_.H * s_.wide_h);
+    if (to_.gb) w.gb = zeros<Real>(Cell::gates * s_.wide);
+    if (to_.gextra) w.gextra = zeros<Real>(s_.wide);
     return w;
   }
 
   template <class F>
-  void add_up(int threads, T* to, int64_t rows, int64_t columns, int64_t stride, const F& from) const {
+  void add_up(int threads, Real* to, int64_t rows, int64_t columns, int64_t stride, const F& from) const {
     if (!to) return;
     parallel(threads, rows, [&](int64_t first, int64_t end) {
       for (int64_t m = first; m < end; ++m)
         for (int64_t n = 0; n < columns; ++n) {
-          T sum = 0;
+          Real sum = 0;
           for (const Work& w : work_) sum += from(w)[m * stride + n];
           to[m * columns + n] = sum;
         }
@@ -242,9 +248,9 @@ class Gradients {
   }
 
   const Shape& s_;
-  GatedArriving<T> arriving_;
-  GatedGradients<T> to_;
-  Buffer<T> input_;
+  GatedArriving<Real> arriving_;
+  GatedGradients<Real> to_;
+  Buffer<Real> input_;
   std::vector<Work> work_;
 };
 

@@ -9,26 +9,27 @@
 
 namespace elman::ELMAN_NS {
 
-template <class T>
+template <class Real>
 struct Replay {
   virtual ~Replay() = default;
   // Steps [begin, end) of a part from the checkpoint before `begin`: fills saved. `together` threads divide the part's units.
-  virtual void replay(int64_t begin, int64_t end, const T* checkpoints, const Part& part, Barrier& barrier, int together) = 0;
+  virtual void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier,
+                      int together) = 0;
 };
 
 // `saved` has room for `every` steps.
-template <class T>
-std::unique_ptr<Replay<T>> gated_replay(const GatedInputs<T>& inputs, T* saved);
+template <class Real>
+std::unique_ptr<Replay<Real>> gated_replay(const GatedInputs<Real>& inputs, Real* saved);
 
 // Where the state of a rank before step t is, h and then c.
-template <class Pointer, class T>
-Pointer checkpoint_of(Pointer checkpoints, const GatedLayout& layout, const GatedInputs<T>& in, int64_t t, int64_t rank) {
+template <class Pointer, class Real>
+Pointer checkpoint_of(Pointer checkpoints, const GatedLayout& layout, const GatedInputs<Real>& in, int64_t t, int64_t rank) {
   return checkpoints + (t / in.every * in.B + rank) * layout.state_row;
 }
 
 // Whether a thread must have all units of its rows: where h is projected or anything is normalised.
-template <class T>
-bool whole_rows(const GatedOptions<const T>& options) {
+template <class Real>
+bool whole_rows(const GatedOptions<const Real>& options) {
   return options.P || options.gain || options.gain_c;
 }
 

@@ -18,9 +18,9 @@ constexpr int64_t padded_to_lines(int64_t width, int64_t itemsize) {
 }
 
 // A (B, T, C) input: element (b, t, c) is data[b * row + t * time + c]. Zero strides express a broadcast.
-template <class T>
+template <class Real>
 struct Rows {
-  const T* data;
+  const Real* data;
   int64_t row, time;
 };
 
@@ -139,8 +139,8 @@ using ConvolutionBack = void(const ConvolutionInputs<Real>& in, const Convolutio
                              const ConvolutionGradients<Real>& to, int threads);
 
 // y = x W^T + b: x (M, K), w (N, K), b (N) or null, y (M, N).
-template <class T>
-using Linear = void(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads);
+template <class Real>
+using Linear = void(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads);
 
 // A kind of gated cell: what a caller must know of it. gated.h has the cells and the list.
 struct GatedKind {
@@ -155,10 +155,10 @@ struct GatedKind {
 // What an option adds to a gated loop; null where it is off.
 template <class Real>
 struct GatedOptions {
-  Real* peephole;  // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
-  Real* P;         // (R, H): h is P times what it would have been, and R wide
-  Real* gain;      // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
-  Real* gain_U;    // (gates * H): so is U x, before b is added; only beside gain
+  Real* peephole;         // (gates - 1, H): of the LSTM's i, f and o; of i and o where they are coupled
+  Real* P;                // (R, H): h is P times what it would have been, and R wide
+  Real* gain;             // (gates * H): W h' is normalised and multiplied by it; the GRU's candidate by itself
+  Real* gain_U;           // (gates * H): so is U x, before b is added; only beside gain
   Real *gain_c, *bias_c;  // (H): the LSTM's c is normalised on its way to h
 };
 
@@ -190,8 +190,8 @@ template <class Real>
 struct GatedOutputs {
   Real *y, *h, *c, *saved, *checkpoints;
 };
-template <class T>
-using Gated = void(const GatedInputs<T>& inputs, const GatedOutputs<T>& outputs, int threads);
+template <class Real>
+using Gated = void(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, int threads);
 
 // What its backward pass starts from: outputs of the loop, and gradients that arrive at y and at the last states. Either saved
 // or checkpoints is null; what lies between the checkpoints is computed again.
@@ -207,13 +207,13 @@ struct GatedGradients {
   Real *gx, *gU, *gb, *gw, *gextra, *gh0, *gc0;
   GatedOptions<Real> options;
 };
-template <class T>
-using GatedBack = void(const GatedInputs<T>& inputs, const GatedArriving<T>& arriving, const GatedGradients<T>& gradients,
-                       int threads);
+template <class Real>
+using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving,
+                       const GatedGradients<Real>& gradients, int threads);
 
 // y = f(x), n elements.
-template <class T>
-using Elementwise = void(int64_t n, const T* x, T* y, int threads);
+template <class Real>
+using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
 
 // Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
 // most probable path does not read.
@@ -304,9 +304,9 @@ struct Stream {
 template <class Real>
 struct Program {
   virtual ~Program() = default;
-  virtual int slot(int64_t width) = 0;                         // for an input, or what copy fills
-  virtual int state(int64_t width) = 0;                        // a leaf of the state
-  virtual int constant(int64_t width, const Real* values) = 0; // the same values in every row
+  virtual int slot(int64_t width) = 0;                                  // for an input, or what copy fills
+  virtual int state(int64_t width) = 0;                                 // a leaf of the state
+  virtual int constant(int64_t width, const Real* values) = 0;          // the same values in every row
   virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
   virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
   // Projects x, then steps the states h and c (or -1) in place.
@@ -328,6 +328,7 @@ template <class Real>
 using NewProgram = Program<Real>*();
 
 // Every kernel by its type and its name.
+// clang-format off
 #define ELMAN_KERNELS(kernel)                    \
   kernel(LinearScan, linear_scan)                \
   kernel(LinearScanBack, linear_scan_back)       \
@@ -351,6 +352,7 @@ using NewProgram = Program<Real>*();
   kernel(Norm, norm)                             \
   kernel(NormBack, norm_back)                    \
   kernel(NewProgram, program)
+// clang-format on
 
 template <class Real>
 struct Table {
@@ -374,9 +376,9 @@ struct Kernels {
   const GatedKind* gated_kinds;
   int gated_kind_count;
 
-  template <class T>
-  const Table<T>& of() const {
-    if constexpr (sizeof(T) == 4) return f32;
+  template <class Real>
+  const Table<Real>& of() const {
+    if constexpr (sizeof(Real) == 4) return f32;
     else return f64;
   }
 };
@@ -385,9 +387,9 @@ struct Kernels {
 void prefer_huge_pages(void* begin, int64_t bytes);
 
 // isa.cpp
-const Kernels& kernels();      // the chosen table
-const char* isa();             // its name
-const char* const* isas();     // every name this machine can run, slowest first, null-terminated
-void choose(const char* name); // "" chooses the fastest; throws std::invalid_argument
+const Kernels& kernels();       // the chosen table
+const char* isa();              // its name
+const char* const* isas();      // every name this machine can run, slowest first, null-terminated
+void choose(const char* name);  // "" chooses the fastest; throws std::invalid_argument
 
 }  // namespace elman

@@ -9,17 +9,21 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-template <class T>
-ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias, T eps, bool centred, T* y, T* mean, T* scale) {
-  constexpr int L = lanes<T>;
-  const T m = centred ? sums_over_units<1, 1, T>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / T(N) : T(0);
-  const T square = sums_over_units<1, 1, T>(N, [=](int64_t i, int) {
-    const Vec<T> v = load_some(x + i, N - i) - m;
-    return Vec<T>(v * v);
-  })[0] / T(N);
-  const T r = T(1) / std::sqrt(square + eps);
+template <class Real>
+ELMAN_INLINE void normalise(int64_t N, const Real* x, const Real* gain, const Real* bias, Real eps, bool centred, Real* y,
+                            Real* mean, Real* scale) {
+  constexpr int L = lanes<Real>;
+  const Real m =
+      centred ? sums_over_units<1, 1, Real>(N, [=](int64_t i, int) { return load_some(x + i, N - i); })[0] / Real(N) : Real(0);
+  const Real square = sums_over_units<1, 1, Real>(N,
+                                                  [=](int64_t i, int) {
+                                                    const Vec<Real> v = load_some(x + i, N - i) - m;
+                                                    return Vec<Real>(v * v);
+                                                  })[0] /
+                      Real(N);
+  const Real r = Real(1) / std::sqrt(square + eps);
   for (int64_t i = 0; i < N; i += L) {
-    Vec<T> v = (load_some(x + i, N - i) - m) * r;
+    Vec<Real> v = (load_some(x + i, N - i) - m) * r;
     if (gain) v = v * load_some(gain + i, N - i);
     if (bias) v = v + load_some(bias + i, N - i);
     store_some(y + i, v, N - i);
@@ -30,46 +34,49 @@ ELMAN_INLINE void normalise(int64_t N, const T* x, const T* gain, const T* bias,
 
 }  // namespace
 
-template <class T>
-void norm(const NormInputs<T>& in, const NormOutputs<T>& out, int threads) {
+template <class Real>
+void norm(const NormInputs<Real>& in, const NormOutputs<Real>& out, int threads) {
   const int64_t M = in.M, N = in.N;
-  prefer_huge_pages(out.y, M * N * sizeof(T));
+  prefer_huge_pages(out.y, M * N * sizeof(Real));
   const int64_t chunk = std::max<int64_t>(4096 / std::max<int64_t>(N, 1), 1);
   parallel(threads, (M + chunk - 1) / chunk, [&](int64_t first, int64_t end) {
     for (int64_t m = first * chunk; m < std::min(end * chunk, M); ++m)
-      normalise(N, in.x + m * N, in.gain, in.bias, T(in.eps), in.centred, out.y + m * N, out.mean + m, out.scale + m);
+      normalise(N, in.x + m * N, in.gain, in.bias, Real(in.eps), in.centred, out.y + m * N, out.mean + m, out.scale + m);
   });
 }
 
 // With v = (x - mean) * scale and gv = gain * gy: gx = scale * (gv - mean(gv) - v * mean(gv * v)), the first mean only if
 // centred; ggain = sum of gy * v, gbias = sum of gy over the rows, in groups that do not depend on the threads.
-template <class T>
-void norm_back(const NormInputs<T>& in, const NormArriving<T>& arriving, const NormGradients<T>& to, int threads) {
-  constexpr int64_t L = lanes<T>, groups = 16;
+template <class Real>
+void norm_back(const NormInputs<Real>& in, const NormArriving<Real>& arriving, const NormGradients<Real>& to, int threads) {
+  constexpr int64_t L = lanes<Real>, groups = 16;
   const int64_t M = in.M, N = in.N;
-  const T *gain = in.gain, *mean = arriving.mean, *scale = arriving.scale;
+  const Real *gain = in.gain, *mean = arriving.mean, *scale = arriving.scale;
   const int64_t padded = (N + L - 1) / L * L;
-  const auto sums = zeros<T>(groups * 2 * padded);
-  prefer_huge_pages(to.gx, M * N * sizeof(T));
+  const auto sums = zeros<Real>(groups * 2 * padded);
+  prefer_huge_pages(to.gx, M * N * sizeof(Real));
   parallel(threads, groups, [&](int64_t first, int64_t end) {
     for (int64_t group = first; group < end; ++group)
       for (int64_t m = M * group / groups; m < M * (group + 1) / groups; ++m) {
-        const T *xm = in.x + m * N, *gm = arriving.gy + m * N;
+        const Real *xm = in.x + m * N, *gm = arriving.gy + m * N;
         const auto v = [=](int64_t n) { return (load_some(xm + n, N - n) - mean[m]) * scale[m]; };
-        const auto gv = [=](int64_t n) { return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n); };
-        const auto [first, second] = sums_over_units<2, 1, T>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<T>(gv(n) * v(n)); });
-        const T a = in.centred ? first / T(N) : T(0), b = second / T(N);
-        T *gains = sums.get() + group * 2 * padded, *biases = gains + padded;
+        const auto gv = [=](int64_t n) {
+          return gain ? load_some(gm + n, N - n) * load_some(gain + n, N - n) : load_some(gm + n, N - n);
+        };
+        const auto [first, second] =
+            sums_over_units<2, 1, Real>(N, [=](int64_t n, int i) { return i == 0 ? gv(n) : Vec<Real>(gv(n) * v(n)); });
+        const Real a = in.centred ? first / Real(N) : Real(0), b = second / Real(N);
+        Real *gains = sums.get() + group * 2 * padded, *biases = gains + padded;
         for (int64_t n = 0; n < N; n += L) {
-          const Vec<T> vn = v(n), g = load_some(gm + n, N - n);
-          store_some(to.gx + m * N + n, Vec<T>((gv(n) - a - vn * b) * scale[m]), N - n);
-          store(gains + n, Vec<T>(load<Vec<T>>(gains + n) + g * vn));
-          store(biases + n, Vec<T>(load<Vec<T>>(biases + n) + g));
+          const Vec<Real> vn = v(n), g = load_some(gm + n, N - n);
+          store_some(to.gx + m * N + n, Vec<Real>((gv(n) - a - vn * b) * scale[m]), N - n);
+          store(gains + n, Vec<Real>(load<Vec<Real>>(gains + n) + g * vn));
+          store(biases + n, Vec<Real>(load<Vec<Real>>(biases + n) + g));
         }
       }
   });
   for (int64_t n = 0; n < N; ++n) {
-    to.ggain[n] = to.gbias[n] = T(0);
+    to.ggain[n] = to.gbias[n] = Real(0);
     for (int64_t group = 0; group < groups; ++group) {
       to.ggain[n] += sums[group * 2 * padded + n];
       to.gbias[n] += sums[(group * 2 + 1) * padded + n];

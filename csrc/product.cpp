@@ -10,22 +10,22 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t depth = 256;         // k at a time: 16 KiB of packed panel, half of a small L1 cache
+constexpr int64_t depth = 256;            // k at a time: 16 KiB of packed panel, half of a small L1 cache
 constexpr int64_t block_bytes = 1 << 18;  // rows of x at a time: half of a small L2 cache
 
 // Columns [n, n + G * lanes) of rows [m, m + R), continuing from y unless k is 0.
-template <int R, int G, class T>
-ELMAN_INLINE void columns(const T* x, int64_t ldx, const T* panel, const T* b, T* y, int64_t ldy, int64_t k, int64_t count,
-                          int64_t columns) {
-  constexpr int L = lanes<T>;
-  Vec<T> acc[R][G];
+template <int R, int G, class Real>
+ELMAN_INLINE void columns(const Real* x, int64_t ldx, const Real* panel, const Real* b, Real* y, int64_t ldy, int64_t k,
+                          int64_t count, int64_t columns) {
+  constexpr int L = lanes<Real>;
+  Vec<Real> acc[R][G];
 #pragma GCC unroll 16
   for (int m = 0; m < R; ++m)
 #pragma GCC unroll 16
     for (int g = 0; g < G; ++g) {
       const int64_t left = std::max<int64_t>(columns - g * L, 0);
       if (k > 0) acc[m][g] = load_some(y + m * ldy + g * L, left);
-      else acc[m][g] = b ? load_some(b + g * L, left) : Vec<T>{};
+      else acc[m][g] = b ? load_some(b + g * L, left) : Vec<Real>{};
     }
   tile<R, 1, G>(acc, panel, 0, x, ldx, count);
 #pragma GCC unroll 16
@@ -34,11 +34,11 @@ ELMAN_INLINE void columns(const T* x, int64_t ldx, const T* panel, const T* b, T
     for (int g = 0; g < G; ++g) store_some(y + m * ldy + g * L, acc[m][g], std::max<int64_t>(columns - g * L, 0));
 }
 
-template <class T>
-void wide(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads) {
-  constexpr int L = lanes<T>, G = 2, P = G * L;
+template <class Real>
+void wide(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads) {
+  constexpr int L = lanes<Real>, G = 2, P = G * L;
   const int64_t panels = (N + P - 1) / P;
-  const auto packed = allocate<T>(panels * K * P);
+  const auto packed = allocate<Real>(panels * K * P);
   parallel(threads, panels, [&](int64_t first, int64_t end) {
     for (int64_t j = first; j < end; ++j)
       for (int64_t g = 0; g < G; ++g) {
@@ -46,32 +46,32 @@ void wide(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T
         pack_lanes(w + n * K, K, std::min<int64_t>(N - n, L), K, packed.get() + j * K * P + g * L, P);
       }
   });
-  prefer_huge_pages(y, M * N * sizeof(T));
+  prefer_huge_pages(y, M * N * sizeof(Real));
   const int64_t strips = (M + 5) / 6;
-  const int64_t rows = std::max<int64_t>(block_bytes / (6 * sizeof(T) * std::max<int64_t>(K, 1)), 1) * 6;
+  const int64_t rows = std::max<int64_t>(block_bytes / (6 * sizeof(Real) * std::max<int64_t>(K, 1)), 1) * 6;
   parallel(threads, strips, [&](int64_t first, int64_t end) {
     const int64_t stop = std::min(end * 6, M);
     for (int64_t m0 = first * 6; m0 < stop; m0 += rows)
       for (int64_t j = 0; j < panels; ++j)
         for (int64_t k = 0; k < std::max<int64_t>(K, 1); k += depth)
           row_tiles<6>(m0, std::min(m0 + rows, stop), [&](auto R, int64_t m) {
-            columns<R, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N,
-                          k, std::min(depth, K - k), N - j * P);
+            columns<R, G>(x + m * K + k, K, packed.get() + j * K * P + k * P, b ? b + j * P : nullptr, y + m * N + j * P, N, k,
+                          std::min(depth, K - k), N - j * P);
           });
   });
 }
 
 // The same with the roles exchanged: R rows of W are broadcast over lanes of x, and the tile is transposed on its way out.
-template <int R, int G, class T>
-ELMAN_INLINE void rows(const T* panel, const T* w, const T* b, T* y, int64_t N, int64_t K, int64_t count) {
-  constexpr int L = lanes<T>;
-  Vec<T> acc[R][G];
+template <int R, int G, class Real>
+ELMAN_INLINE void rows(const Real* panel, const Real* w, const Real* b, Real* y, int64_t N, int64_t K, int64_t count) {
+  constexpr int L = lanes<Real>;
+  Vec<Real> acc[R][G];
 #pragma GCC unroll 16
   for (int n = 0; n < R; ++n)
 #pragma GCC unroll 16
-    for (int g = 0; g < G; ++g) acc[n][g] = b ? splat(b[n]) : Vec<T>{};
+    for (int g = 0; g < G; ++g) acc[n][g] = b ? splat(b[n]) : Vec<Real>{};
   tile<R, 1, G>(acc, panel, 0, w, K, K);
-  alignas(64) T out[R][G * L];
+  alignas(64) Real out[R][G * L];
 #pragma GCC unroll 16
   for (int n = 0; n < R; ++n)
 #pragma GCC unroll 16
@@ -81,11 +81,11 @@ ELMAN_INLINE void rows(const T* panel, const T* w, const T* b, T* y, int64_t N, 
     for (int n = 0; n < R; ++n) y[m * N + n] = out[n][m];
 }
 
-template <int G, int R, class T>
-void tall(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads) {
-  constexpr int L = lanes<T>, P = G * L;
+template <int G, int R, class Real>
+void tall(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads) {
+  constexpr int L = lanes<Real>, P = G * L;
   const int64_t panels = (M + P - 1) / P;
-  const auto packed = allocate<T>(panels * K * P);
+  const auto packed = allocate<Real>(panels * K * P);
   for (int64_t j = 0; j < panels; ++j)
     for (int64_t g = 0; g < G; ++g) {
       const int64_t m = j * P + g * L;
@@ -102,11 +102,11 @@ void tall(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T
 
 }  // namespace
 
-template <class T>
-void linear(int64_t M, int64_t N, int64_t K, const T* x, const T* w, const T* b, T* y, int threads) {
+template <class Real>
+void linear(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads) {
   threads = threads_for(M * N * K, WorthAThread::multiply_adds, threads);
   if (M > N) wide(M, N, K, x, w, b, y, threads);
-  else if (M <= lanes<T>) tall<1, 12>(M, N, K, x, w, b, y, threads);
+  else if (M <= lanes<Real>) tall<1, 12>(M, N, K, x, w, b, y, threads);
   else tall<2, 6>(M, N, K, x, w, b, y, threads);
 }
 

@@ -15,17 +15,17 @@
 namespace elman::ELMAN_NS {
 
 // R rows of x by C blocks of G vectors; w is [block][k][G][lanes], `block` elements apart.
-template <int R, int C, int G, class T>
-ELMAN_INLINE void tile(Vec<T> (&acc)[R][C * G], const T* __restrict w, int64_t block, const T* __restrict x, int64_t ldx,
-                       int64_t K) {
-  constexpr int L = lanes<T>;
+template <int R, int C, int G, class Real>
+ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Real* __restrict w, int64_t block, const Real* __restrict x,
+                       int64_t ldx, int64_t K) {
+  constexpr int L = lanes<Real>;
   for (int64_t k = 0; k < K; ++k) {
-    Vec<T> v[C * G];
+    Vec<Real> v[C * G];
 #pragma GCC unroll 16
-    for (int n = 0; n < C * G; ++n) v[n] = load<Vec<T>>(w + (n / G) * block + (n % G) * L);
+    for (int n = 0; n < C * G; ++n) v[n] = load<Vec<Real>>(w + (n / G) * block + (n % G) * L);
 #pragma GCC unroll 16
     for (int m = 0; m < R; ++m) {
-      const Vec<T> a = splat(x[m * ldx + k]);
+      const Vec<Real> a = splat(x[m * ldx + k]);
 #pragma GCC unroll 16
       for (int n = 0; n < C * G; ++n) acc[m][n] = fma(a, v[n], acc[m][n]);
     }
@@ -43,28 +43,28 @@ ELMAN_INLINE void row_tiles(int64_t first, int64_t end, const F& f) {
   if constexpr (R > 1) row_tiles<R - 1>(first, end, f);
 }
 
-template <class T>
-ELMAN_INLINE Vec<T> load_some(const T* p, int64_t count) {
-  if (count >= lanes<T>) return load<Vec<T>>(p);
-  Vec<T> v{};
-  std::memcpy(&v, p, size_t(count) * sizeof(T));
+template <class Real>
+ELMAN_INLINE Vec<Real> load_some(const Real* p, int64_t count) {
+  if (count >= lanes<Real>) return load<Vec<Real>>(p);
+  Vec<Real> v{};
+  std::memcpy(&v, p, size_t(count) * sizeof(Real));
   return v;
 }
 
-template <class T>
-ELMAN_INLINE void store_some(T* p, Vec<T> v, int64_t count) {
-  if (count >= lanes<T>) store(p, v);
-  else std::memcpy(p, &v, size_t(count) * sizeof(T));
+template <class Real>
+ELMAN_INLINE void store_some(Real* p, Vec<Real> v, int64_t count) {
+  if (count >= lanes<Real>) store(p, v);
+  else std::memcpy(p, &v, size_t(count) * sizeof(Real));
 }
 
 // v[i][j] becomes v[j][i]. Each round deals the first and the second half of the vectors like two hands of cards; after as many
 // rounds as an index has bits, its bits and those of the lane have changed places.
-template <class T>
-ELMAN_INLINE void transpose(Vec<T> (&v)[lanes<T>]) {
-  constexpr int L = lanes<T>;
+template <class Real>
+ELMAN_INLINE void transpose(Vec<Real> (&v)[lanes<Real>]) {
+  constexpr int L = lanes<Real>;
 #pragma GCC unroll 8
   for (int round = 1; round < L; round *= 2) {
-    Vec<T> dealt[L];
+    Vec<Real> dealt[L];
 #pragma GCC unroll 16
     for (int i = 0; i < L / 2; ++i) {
       dealt[2 * i] = interleave<0>(v[i], v[i + L / 2]);
@@ -75,13 +75,13 @@ ELMAN_INLINE void transpose(Vec<T> (&v)[lanes<T>]) {
 }
 
 // Transposes `count` rows of w, at most `lanes`, into lanes: to[k * step + l] = w[l * ldw + k], zero for l >= count.
-template <class T>
-void pack_lanes(const T* w, int64_t ldw, int64_t count, int64_t K, T* to, int64_t step) {
-  constexpr int64_t L = lanes<T>;
+template <class Real>
+void pack_lanes(const Real* w, int64_t ldw, int64_t count, int64_t K, Real* to, int64_t step) {
+  constexpr int64_t L = lanes<Real>;
   for (int64_t k = 0; k < K; k += L) {
-    Vec<T> v[L];
-    for (int64_t l = 0; l < L; ++l) v[l] = l < count ? load_some(w + l * ldw + k, K - k) : Vec<T>{};
-    transpose<T>(v);
+    Vec<Real> v[L];
+    for (int64_t l = 0; l < L; ++l) v[l] = l < count ? load_some(w + l * ldw + k, K - k) : Vec<Real>{};
+    transpose<Real>(v);
     for (int64_t i = 0; i < std::min(L, K - k); ++i) store(to + (k + i) * step, v[i]);
   }
 }

@@ -23,8 +23,7 @@ struct Part {
 // of the last `every` steps.
 struct Order {
   std::vector<int64_t> row, length, running, begin;
-  Order(int64_t B, int64_t T, const int64_t* lengths, int64_t every)
-      : row(B), length(B), running(T + 1, 0), begin(T + 1, 0) {
+  Order(int64_t B, int64_t T, const int64_t* lengths, int64_t every) : row(B), length(B), running(T + 1, 0), begin(T + 1, 0) {
     std::iota(row.begin(), row.end(), int64_t(0));
     std::stable_sort(row.begin(), row.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
     for (int64_t i = 0; i < B; ++i) length[i] = lengths[row[i]];

@@ -12,9 +12,9 @@ namespace elman::ELMAN_NS {
 namespace {
 
 // The products of a number field, on V: a vector of elements, or a single Element in the tail.
-template <class T>
+template <class Real>
 struct RealField {
-  using Element = T;
+  using Element = Real;
 
   template <class V>  // a * x + b
   static ELMAN_INLINE V product(V a, V x, V b) {
@@ -27,29 +27,29 @@ struct RealField {
 };
 
 // (ar + i ai)(xr + i xi) + b = [ar xr + (br - ai xi), ar xi + (bi + ai xr)]: two multiply-adds on a vector of pairs.
-template <class T>
+template <class Real>
 struct ComplexField {
-  typedef T Element __attribute__((vector_size(2 * sizeof(T))));
+  typedef Real Element __attribute__((vector_size(2 * sizeof(Real))));
 
   template <class V>
   static ELMAN_INLINE V product(V a, V x, V b) {
-    return apply(a, x, b, T(-1), Lanes<V>{});
+    return apply(a, x, b, Real(-1), Lanes<V>{});
   }
   template <class V>
   static ELMAN_INLINE V conj_product(V a, V x, V b) {
-    return apply(a, x, b, T(1), Lanes<V>{});
+    return apply(a, x, b, Real(1), Lanes<V>{});
   }
 
  private:
   template <class V>
-  using Lanes = std::make_integer_sequence<int, sizeof(V) / sizeof(T)>;
+  using Lanes = std::make_integer_sequence<int, sizeof(V) / sizeof(Real)>;
 
   template <class V, int... I>
-  static ELMAN_INLINE V apply(V a, V x, V b, T sign, std::integer_sequence<int, I...>) {
+  static ELMAN_INLINE V apply(V a, V x, V b, Real sign, std::integer_sequence<int, I...>) {
     const V real = shuffle<(I & ~1)...>(a), imaginary = shuffle<(I | 1)...>(a), swapped = shuffle<(I ^ 1)...>(x);
     return fuse(real, x, fuse(imaginary * V{(I % 2 ? -sign : sign)...}, swapped, b));
   }
-  static ELMAN_INLINE Vec<T> fuse(Vec<T> a, Vec<T> b, Vec<T> c) { return fma(a, b, c); }
+  static ELMAN_INLINE Vec<Real> fuse(Vec<Real> a, Vec<Real> b, Vec<Real> c) { return fma(a, b, c); }
   template <class V>
   static ELMAN_INLINE V fuse(V a, V b, V c) {
     return V{fma(a[0], b[0], c[0]), fma(a[1], b[1], c[1])};
@@ -57,14 +57,14 @@ struct ComplexField {
 };
 
 // n.C and all strides count reals.
-template <class T, class Field>
-void forward(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
+template <class Real, class Field>
+void forward(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads) {
   const Dims n = in.n;
   Blocks(n, threads).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
-    const T* at = in.a.data + row * in.a.row + first;
-    const T* bt = in.b.data + row * in.b.row + first;
-    const T* previous = in.h0 + row * n.C + first;
-    T* h = out.h + row * n.T * n.C + first;
+    const Real* at = in.a.data + row * in.a.row + first;
+    const Real* bt = in.b.data + row * in.b.row + first;
+    const Real* previous = in.h0 + row * n.C + first;
+    Real* h = out.h + row * n.T * n.C + first;
     const bool* resets = in.reset + row * n.T;
     const int64_t length = in.lengths[row], a_time = in.a.time, b_time = in.b.time;
     for (int64_t t = 0; t < length; ++t, at += a_time, bt += b_time, previous = h, h += n.C) {
@@ -72,7 +72,7 @@ void forward(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
         copy(bt, h, C);
         continue;
       }
-      each<T, typename Field::Element>(C, [=](auto v, int64_t c) {
+      each<Real, typename Field::Element>(C, [=](auto v, int64_t c) {
         using V = decltype(v);
         store(h + c, Field::product(load<V>(at + c), load<V>(previous + c), load<V>(bt + c)));
       });
@@ -84,29 +84,29 @@ void forward(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
 
 // One row, one block of channels, going back in time. The gradient at the state before step t is carried in gh0, which
 // is where it ends:   gb[t] = gh[t] + gh0,   ga[t] = conj(h[t-1]) gb[t],   gh0 = conj(a[t]) gb[t].
-template <class T, class Field>
+template <class Real, class Field>
 struct Backward {
   Dims n;
   int64_t C, length;  // channels in the block, valid steps
   const bool* reset;
-  const T *a, *h0, *h, *gh, *glast;
+  const Real *a, *h0, *h, *gh, *glast;
   int64_t a_time, gh_time;
-  T* ga;        // (T, C) where sum is null
+  Real* ga;     // (T, C) where sum is null
   double* sum;  // (C,), or null
-  T *gb, *gh0;
+  Real *gb, *gh0;
 
   template <class F>
   ELMAN_INLINE void each_channel(const F& f) const {
-    each_down<T, typename Field::Element>(C, f);
+    each_down<Real, typename Field::Element>(C, f);
   }
 
-  const T* before(int64_t t) const { return t > 0 ? h + (t - 1) * n.C : h0; }
+  const Real* before(int64_t t) const { return t > 0 ? h + (t - 1) * n.C : h0; }
 
   // gb[t] and, unless a reset cuts them off, gh0 and f(V, c, gb[t])
   template <class F>
   ELMAN_INLINE void step(int64_t t, const F& f) const {
-    const T *at = a + t * a_time, *g = gh + t * gh_time;
-    T *to = gb + t * n.C, *carry = gh0;
+    const Real *at = a + t * a_time, *g = gh + t * gh_time;
+    Real *to = gb + t * n.C, *carry = gh0;
     if (reset[t]) {
       each_channel([=](auto v, int64_t c) {
         using V = decltype(v);
@@ -126,7 +126,7 @@ struct Backward {
   // ga (T, C)
   void coefficients() const {
     for (int64_t t = length - 1; t >= 0; --t) {
-      T* to = ga + t * n.C;
+      Real* to = ga + t * n.C;
       if (reset[t]) clear(to, C);
       step(t, [to, x = before(t)](int64_t c, auto d) {
         using V = decltype(d);
@@ -142,7 +142,7 @@ struct Backward {
     constexpr int64_t block = 32;
     clear(sum, C);
     for (int64_t end = length; end > 0; end -= block) {
-      T part[widest] = {};
+      Real part[widest] = {};
       for (int64_t t = end - 1; t >= std::max<int64_t>(end - block, 0); --t)
         step(t, [&part, x = before(t)](int64_t c, auto d) {
           using V = decltype(d);
@@ -159,12 +159,12 @@ struct Backward {
   }
 };
 
-template <class T, class Field>
-void backward(const ScanInputs<T>& in, const ScanArriving<T>& from, const ScanGradients<T>& to, int threads) {
+template <class Real, class Field>
+void backward(const ScanInputs<Real>& in, const ScanArriving<Real>& from, const ScanGradients<Real>& to, int threads) {
   const Dims n = in.n;
   Blocks(n, threads, to.sum ? widest : INT64_MAX).run(n.B, [&](int64_t row, int64_t first, int64_t C) {
     const int64_t state = row * n.C + first, sequence = row * n.T * n.C + first;
-    Backward<T, Field> b;
+    Backward<Real, Field> b;
     b.n = n;
     b.C = C;
     b.length = in.lengths[row];
@@ -184,37 +184,39 @@ void backward(const ScanInputs<T>& in, const ScanArriving<T>& from, const ScanGr
   });
 }
 
-template <class T>
-Rows<T> reals(Rows<T> x) {
+template <class Real>
+Rows<Real> reals(Rows<Real> x) {
   return {x.data, 2 * x.row, 2 * x.time};
 }
 
 // Pairs counted as reals.
-template <class T>
-ScanInputs<T> reals(const ScanInputs<T>& in) {
+template <class Real>
+ScanInputs<Real> reals(const ScanInputs<Real>& in) {
   return {{in.n.B, in.n.T, 2 * in.n.C}, reals(in.a), reals(in.b), in.h0, in.lengths, in.reset};
 }
 
 }  // namespace
 
-template <class T>
-void linear_scan(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
-  forward<T, RealField<T>>(in, out, threads);
+template <class Real>
+void linear_scan(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads) {
+  forward<Real, RealField<Real>>(in, out, threads);
 }
 
-template <class T>
-void linear_scan_back(const ScanInputs<T>& in, const ScanArriving<T>& arriving, const ScanGradients<T>& to, int threads) {
-  backward<T, RealField<T>>(in, arriving, to, threads);
+template <class Real>
+void linear_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to,
+                      int threads) {
+  backward<Real, RealField<Real>>(in, arriving, to, threads);
 }
 
-template <class T>
-void complex_scan(const ScanInputs<T>& in, const ScanOutputs<T>& out, int threads) {
-  forward<T, ComplexField<T>>(reals(in), out, threads);
+template <class Real>
+void complex_scan(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads) {
+  forward<Real, ComplexField<Real>>(reals(in), out, threads);
 }
 
-template <class T>
-void complex_scan_back(const ScanInputs<T>& in, const ScanArriving<T>& arriving, const ScanGradients<T>& to, int threads) {
-  backward<T, ComplexField<T>>(reals(in), {arriving.h, reals(arriving.gh), arriving.glast}, to, threads);
+template <class Real>
+void complex_scan_back(const ScanInputs<Real>& in, const ScanArriving<Real>& arriving, const ScanGradients<Real>& to,
+                       int threads) {
+  backward<Real, ComplexField<Real>>(reals(in), {arriving.h, reals(arriving.gh), arriving.glast}, to, threads);
 }
 
 void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* lengths, char* y, int threads) {
@@ -230,11 +232,11 @@ void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* 
   });
 }
 
-#define ELMAN_INSTANCE(T)                         \
-  template LinearScan<T> linear_scan<T>;          \
-  template LinearScanBack<T> linear_scan_back<T>; \
-  template LinearScan<T> complex_scan<T>;         \
-  template LinearScanBack<T> complex_scan_back<T>;
+#define ELMAN_INSTANCE(Real)                            \
+  template LinearScan<Real> linear_scan<Real>;          \
+  template LinearScanBack<Real> linear_scan_back<Real>; \
+  template LinearScan<Real> complex_scan<Real>;         \
+  template LinearScanBack<Real> complex_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

@@ -18,23 +18,30 @@ constexpr int64_t group = 128;  // channels of a task; fixed, because sums over 
 int64_t groups(int64_t D) { return (D + group - 1) / group; }
 
 // A group of channels of one row. D here counts the channels of the group.
-template <class T>
+template <class Real>
 class Task {
  protected:
-  static constexpr int L = lanes<T>;
+  static constexpr int L = lanes<Real>;
 
-  const SelectiveInputs<T>& in;
+  const SelectiveInputs<Real>& in;
   const int64_t row, first, D, N, blocks, length;
   const bool* reset;
-  Buffer<T> A;  // [block][n][lane], as all states
+  Buffer<Real> A;  // [block][n][lane], as all states
 
-  Task(const SelectiveInputs<T>& inputs, int64_t row, int64_t number)
-      : in(inputs), row(row), first(number * group), D(std::min(group, in.n.C - first)), N(in.N), blocks((D + L - 1) / L),
-        length(in.lengths[row]), reset(in.reset + row * in.n.T), A(packed(in.A + first * N)) {}
+  Task(const SelectiveInputs<Real>& inputs, int64_t row, int64_t number)
+      : in(inputs),
+        row(row),
+        first(number * group),
+        D(std::min(group, in.n.C - first)),
+        N(in.N),
+        blocks((D + L - 1) / L),
+        length(in.lengths[row]),
+        reset(in.reset + row * in.n.T),
+        A(packed(in.A + first * N)) {}
 
   // x (D, N), channel by channel
-  Buffer<T> packed(const T* x) const {
-    auto to = allocate<T>(blocks * N * L);
+  Buffer<Real> packed(const Real* x) const {
+    auto to = allocate<Real>(blocks * N * L);
     for (int64_t j = 0; j < blocks; ++j) pack_lanes(x + j * L * N, N, wide(j), N, to.get() + j * N * L, L);
     return to;
   }
@@ -55,23 +62,24 @@ class Task {
     return row * in.n.T * step + (k - 1) * all + first * N;
   }
 
-  ELMAN_INLINE Vec<T> input(const Rows<T>& x, int64_t t, int64_t j) const {
+  ELMAN_INLINE Vec<Real> input(const Rows<Real>& x, int64_t t, int64_t j) const {
     return load_some(x.data + row * x.row + t * x.time + first + j * L, wide(j));
   }
-  const T* selection(const Rows<T>& x, int64_t t) const { return x.data + row * x.row + t * x.time; }
+  const Real* selection(const Rows<Real>& x, int64_t t) const { return x.data + row * x.row + t * x.time; }
 };
 
-template <class T>
-class Forward : Task<T> {
-  using Task<T>::L, Task<T>::in, Task<T>::row, Task<T>::N, Task<T>::blocks, Task<T>::length, Task<T>::reset, Task<T>::A;
+template <class Real>
+class Forward : Task<Real> {
+  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length,
+      Task<Real>::reset, Task<Real>::A;
 
-  Buffer<T> h;
+  Buffer<Real> h;
 
  public:
-  Forward(const SelectiveInputs<T>& inputs, int64_t row, int64_t number)
-      : Task<T>(inputs, row, number), h(this->packed(in.h0 + this->state())) {}
+  Forward(const SelectiveInputs<Real>& inputs, int64_t row, int64_t number)
+      : Task<Real>(inputs, row, number), h(this->packed(in.h0 + this->state())) {}
 
-  void run(T* y, T* last, T* saved) {
+  void run(Real* y, Real* last, Real* saved) {
     for (int64_t t = 0; t < length; ++t) {
       if (saved && t > 0 && t % in.every == 0) copy(h.get(), saved + this->checkpoint(t / in.every), blocks * N * L);
       for (int64_t j = 0; j < blocks; ++j)
@@ -83,15 +91,15 @@ class Forward : Task<T> {
 
  private:
   template <bool starts>
-  ELMAN_INLINE Vec<T> step(int64_t t, int64_t j) {
-    const Vec<T> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
-    const T *B = this->selection(in.B, t), *C = this->selection(in.C, t);
-    const T* a = A.get() + j * N * L;
-    T* state = h.get() + j * N * L;
-    Vec<T> y{};
+  ELMAN_INLINE Vec<Real> step(int64_t t, int64_t j) {
+    const Vec<Real> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
+    const Real *B = this->selection(in.B, t), *C = this->selection(in.C, t);
+    const Real* a = A.get() + j * N * L;
+    Real* state = h.get() + j * N * L;
+    Vec<Real> y{};
     for (int64_t n = 0; n < N; ++n, a += L, state += L) {
-      Vec<T> now = drive * B[n];
-      if (!starts) now = fma(exponential<T>(delta * load<Vec<T>>(a)), load<Vec<T>>(state), now);
+      Vec<Real> now = drive * B[n];
+      if (!starts) now = fma(exponential<Real>(delta * load<Vec<Real>>(a)), load<Vec<Real>>(state), now);
       store(state, now);
       y = fma(now, splat(C[n]), y);
     }
@@ -104,29 +112,33 @@ class Forward : Task<T> {
 //   g[t] = gy[t] C[t] + e[t+1] g[t+1]           q = g e h[t-1]
 //   gx = delta sum_n g B      gdelta = x sum_n g B + sum_n q A      gA = sum_t q delta
 //   gB = sum_d g delta x      gC = sum_d gy h
-template <class T>
-class Backward : Task<T> {
-  using Task<T>::L, Task<T>::in, Task<T>::row, Task<T>::N, Task<T>::blocks, Task<T>::length, Task<T>::reset, Task<T>::A;
+template <class Real>
+class Backward : Task<Real> {
+  using Task<Real>::L, Task<Real>::in, Task<Real>::row, Task<Real>::N, Task<Real>::blocks, Task<Real>::length,
+      Task<Real>::reset, Task<Real>::A;
 
-  const SelectiveArriving<T>& from;
-  const SelectiveGradients<T>& to;
-  const int64_t size = N * L;                             // of a state of one block of lanes
-  const Buffer<T> h0, g;                                  // g: the gradient at the state before the step at hand
-  const Buffer<T> h = allocate<T>((in.every + 1) * size), e = allocate<T>(in.every * size);  // of one block
-  const Buffer<T> gB = allocate<T>(in.every * size), gC = allocate<T>(in.every * size);      // sums lane by lane
-  const Buffer<T> part = allocate<T>(size);               // of gA, over one block of time
+  const SelectiveArriving<Real>& from;
+  const SelectiveGradients<Real>& to;
+  const int64_t size = N * L;  // of a state of one block of lanes
+  const Buffer<Real> h0, g;    // g: the gradient at the state before the step at hand
+  const Buffer<Real> h = allocate<Real>((in.every + 1) * size), e = allocate<Real>(in.every * size);  // of one block
+  const Buffer<Real> gB = allocate<Real>(in.every * size), gC = allocate<Real>(in.every * size);      // sums lane by lane
+  const Buffer<Real> part = allocate<Real>(size);             // of gA, over one block of time
   const Buffer<double> gA = allocate<double>(blocks * size);  // over all: a long row would lose digits in a float
 
  public:
-  Backward(const SelectiveInputs<T>& inputs, const SelectiveArriving<T>& from, const SelectiveGradients<T>& to, int64_t row,
-           int64_t number)
-      : Task<T>(inputs, row, number), from(from), to(to), h0(this->packed(in.h0 + this->state())),
+  Backward(const SelectiveInputs<Real>& inputs, const SelectiveArriving<Real>& from, const SelectiveGradients<Real>& to,
+           int64_t row, int64_t number)
+      : Task<Real>(inputs, row, number),
+        from(from),
+        to(to),
+        h0(this->packed(in.h0 + this->state())),
         g(this->packed(from.glast + this->state())) {
     clear(gA.get(), blocks * size);
   }
 
   // sums: [time][2][n], this group's part of gB and gC, `stride` apart
-  void run(T* sums, int64_t stride) {
+  void run(Real* sums, int64_t stride) {
     for (int64_t end = length, begin; end > 0; end = begin) {
       begin = (end - 1) / in.every * in.every;
       clear(gB.get(), (end - begin) * size);
@@ -137,9 +149,9 @@ class Backward : Task<T> {
         if (j == blocks - 1) drop_lanes((end - begin) * N, this->wide(j));
       }
       for (int64_t i = 0; i < (end - begin) * N; ++i) {
-        T* sum = sums + (begin + i / N) * stride + i % N;
-        sum[0] = sum_lanes_in_order<T>(gB.get() + i * L);
-        sum[N] = sum_lanes_in_order<T>(gC.get() + i * L);
+        Real* sum = sums + (begin + i / N) * stride + i % N;
+        sum[0] = sum_lanes_in_order<Real>(gB.get() + i * L);
+        sum[N] = sum_lanes_in_order<Real>(gC.get() + i * L);
       }
     }
     for (int64_t t = length; t < in.n.T; ++t) {
@@ -155,15 +167,15 @@ class Backward : Task<T> {
   ELMAN_INLINE void recompute(int64_t begin, int64_t end, int64_t j) {
     copy(begin == 0 ? h0.get() + j * size : from.saved + this->checkpoint(begin / in.every) + j * size, h.get(), size);
     for (int64_t t = begin; t < end; ++t) {
-      const Vec<T> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
-      const T *a = A.get() + j * size, *B = this->selection(in.B, t);
-      T *decays = e.get() + (t - begin) * size, *state = h.get() + (t - begin) * size;
+      const Vec<Real> delta = this->input(in.delta, t, j), drive = delta * this->input(in.x, t, j);
+      const Real *a = A.get() + j * size, *B = this->selection(in.B, t);
+      Real *decays = e.get() + (t - begin) * size, *state = h.get() + (t - begin) * size;
       for (int64_t n = 0; n < N; ++n, a += L, decays += L, state += L) {
-        Vec<T> now = drive * B[n];
+        Vec<Real> now = drive * B[n];
         if (!reset[t]) {
-          const Vec<T> decay = exponential<T>(delta * load<Vec<T>>(a));
+          const Vec<Real> decay = exponential<Real>(delta * load<Vec<Real>>(a));
           store(decays, decay);
-          now = fma(decay, load<Vec<T>>(state), now);
+          now = fma(decay, load<Vec<Real>>(state), now);
         }
         store(state + size, now);
       }
@@ -178,69 +190,69 @@ class Backward : Task<T> {
 
   template <bool starts>
   ELMAN_INLINE void back(int64_t t, int64_t i, int64_t j) {
-    const Vec<T> delta = this->input(in.delta, t, j), x = this->input(in.x, t, j), gyt = this->input(from.gy, t, j);
-    const Vec<T> drive = delta * x;
-    const T *B = this->selection(in.B, t), *C = this->selection(in.C, t);
-    const T *a = A.get() + j * size, *before = h.get() + i * size, *decays = e.get() + i * size;
-    T *gBt = gB.get() + i * size, *gCt = gC.get() + i * size, *gt = g.get() + j * size, *gAt = part.get();
-    Vec<T> driven{}, decayed{};
+    const Vec<Real> delta = this->input(in.delta, t, j), x = this->input(in.x, t, j), gyt = this->input(from.gy, t, j);
+    const Vec<Real> drive = delta * x;
+    const Real *B = this->selection(in.B, t), *C = this->selection(in.C, t);
+    const Real *a = A.get() + j * size, *before = h.get() + i * size, *decays = e.get() + i * size;
+    Real *gBt = gB.get() + i * size, *gCt = gC.get() + i * size, *gt = g.get() + j * size, *gAt = part.get();
+    Vec<Real> driven{}, decayed{};
     for (int64_t n = 0, l = 0; n < N; ++n, l += L) {
-      const Vec<T> d = fma(gyt, splat(C[n]), load<Vec<T>>(gt + l));
-      store(gCt + l, fma(gyt, load<Vec<T>>(before + size + l), load<Vec<T>>(gCt + l)));
-      store(gBt + l, fma(d, drive, load<Vec<T>>(gBt + l)));
+      const Vec<Real> d = fma(gyt, splat(C[n]), load<Vec<Real>>(gt + l));
+      store(gCt + l, fma(gyt, load<Vec<Real>>(before + size + l), load<Vec<Real>>(gCt + l)));
+      store(gBt + l, fma(d, drive, load<Vec<Real>>(gBt + l)));
       driven = fma(d, splat(B[n]), driven);
       if (starts) {
-        store(gt + l, Vec<T>{});
+        store(gt + l, Vec<Real>{});
         continue;
       }
-      const Vec<T> onward = d * load<Vec<T>>(decays + l), q = onward * load<Vec<T>>(before + l);
+      const Vec<Real> onward = d * load<Vec<Real>>(decays + l), q = onward * load<Vec<Real>>(before + l);
       store(gt + l, onward);
-      decayed = fma(q, load<Vec<T>>(a + l), decayed);
-      store(gAt + l, fma(q, delta, load<Vec<T>>(gAt + l)));
+      decayed = fma(q, load<Vec<Real>>(a + l), decayed);
+      store(gAt + l, fma(q, delta, load<Vec<Real>>(gAt + l)));
     }
-    store_some(to.gx + this->at(t) + j * L, Vec<T>(delta * driven), this->wide(j));
+    store_some(to.gx + this->at(t) + j * L, Vec<Real>(delta * driven), this->wide(j));
     store_some(to.gdelta + this->at(t) + j * L, fma(x, driven, decayed), this->wide(j));
   }
 
   // What lies past the last channel has no part in a sum over channels: an infinite B or C makes it NaN.
   void drop_lanes(int64_t vectors, int64_t from) {
     for (int64_t i = 0; i < vectors; ++i)
-      for (int64_t l = from; l < L; ++l) gB[i * L + l] = gC[i * L + l] = T(0);
+      for (int64_t l = from; l < L; ++l) gB[i * L + l] = gC[i * L + l] = Real(0);
   }
 };
 
-template <class T>
-int threads_for(const SelectiveInputs<T>& in, int threads) {
+template <class Real>
+int threads_for(const SelectiveInputs<Real>& in, int threads) {
   return ELMAN_NS::threads_for(in.n.B * in.n.T * in.n.C * in.N, WorthAThread::elements, threads);
 }
 
 }  // namespace
 
-template <class T>
-void selective_scan(const SelectiveInputs<T>& in, const SelectiveOutputs<T>& out, int threads) {
+template <class Real>
+void selective_scan(const SelectiveInputs<Real>& in, const SelectiveOutputs<Real>& out, int threads) {
   const int64_t G = groups(in.n.C);
   parallel(threads_for(in, threads), in.n.B * G, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) Forward<T>(in, i / G, i % G).run(out.y, out.last, out.saved);
+    for (int64_t i = begin; i < end; ++i) Forward<Real>(in, i / G, i % G).run(out.y, out.last, out.saved);
   });
 }
 
-template <class T>
-void selective_scan_back(const SelectiveInputs<T>& in, const SelectiveArriving<T>& arriving, const SelectiveGradients<T>& to,
-                         int threads) {
+template <class Real>
+void selective_scan_back(const SelectiveInputs<Real>& in, const SelectiveArriving<Real>& arriving,
+                         const SelectiveGradients<Real>& to, int threads) {
   const int64_t G = groups(in.n.C), N = in.N, steps = in.n.T;
   threads = threads_for(in, threads);
-  const auto sums = allocate<T>(in.n.B * steps * G * 2 * N);
+  const auto sums = allocate<Real>(in.n.B * steps * G * 2 * N);
   parallel(threads, in.n.B * G, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      Backward<T>(in, arriving, to, i / G, i % G).run(sums.get() + (i / G * steps * G + i % G) * 2 * N, G * 2 * N);
+      Backward<Real>(in, arriving, to, i / G, i % G).run(sums.get() + (i / G * steps * G + i % G) * 2 * N, G * 2 * N);
   });
   parallel(threads, in.n.B * steps, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      T *gB = to.gB + i * N, *gC = to.gC + i * N;
+      Real *gB = to.gB + i * N, *gC = to.gC + i * N;
       clear(gB, N);
       clear(gC, N);
       if (i % steps >= in.lengths[i / steps]) continue;
-      const T* part = sums.get() + i * G * 2 * N;
+      const Real* part = sums.get() + i * G * 2 * N;
       for (int64_t k = 0; k < G; ++k, part += 2 * N)
         for (int64_t n = 0; n < N; ++n) {
           gB[n] += part[n];
@@ -250,9 +262,9 @@ void selective_scan_back(const SelectiveInputs<T>& in, const SelectiveArriving<T
   });
 }
 
-#define ELMAN_INSTANCE(T)                       \
-  template SelectiveScan<T> selective_scan<T>;  \
-  template SelectiveScanBack<T> selective_scan_back<T>;
+#define ELMAN_INSTANCE(Real)                         \
+  template SelectiveScan<Real> selective_scan<Real>; \
+  template SelectiveScanBack<Real> selective_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
 

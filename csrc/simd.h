@@ -1,6 +1,6 @@
 // One vector type per instruction set, and the few operations kernels are written in.
 //
-// Vec<T> holds lanes<T> elements. All arithmetic is elementwise (+ - * / and comparisons are the compiler's vector
+// Vec<Real> holds lanes<Real> elements. All arithmetic is elementwise (+ - * / and comparisons are the compiler's vector
 // extensions), so a lane's bits depend on that lane alone, and a scalar tail gives the same bits as a full vector.
 // Only fma may fuse: it is one rounding where the instruction set has it, two elsewhere, in vectors and scalars alike.
 #pragma once
@@ -28,7 +28,7 @@ constexpr int vector_bytes = 32;
 constexpr int vector_bytes = 16;
 #endif
 
-template <class T>
+template <class Real>
 struct VecOf;
 template <>
 struct VecOf<float> {
@@ -39,27 +39,27 @@ struct VecOf<double> {
   typedef double type __attribute__((vector_size(vector_bytes)));
 };
 
-template <class T>
-using Vec = typename VecOf<T>::type;
-template <class T>
-constexpr int lanes = vector_bytes / sizeof(T);
+template <class Real>
+using Vec = typename VecOf<Real>::type;
+template <class Real>
+constexpr int lanes = vector_bytes / sizeof(Real);
 
-// load<V>(p): V is Vec<T> or T itself, so that one template serves full vectors and the scalar tail.
-template <class V, class T>
-ELMAN_INLINE V load(const T* p) {
+// load<V>(p): V is Vec<Real> or Real itself, so that one template serves full vectors and the scalar tail.
+template <class V, class Real>
+ELMAN_INLINE V load(const Real* p) {
   V v;
   std::memcpy(&v, p, sizeof(V));
   return v;
 }
 
-template <class V, class T>
-ELMAN_INLINE void store(T* p, V v) {
+template <class V, class Real>
+ELMAN_INLINE void store(Real* p, V v) {
   std::memcpy(p, &v, sizeof(V));
 }
 
-template <class T>
-ELMAN_INLINE Vec<T> splat(T x) {
-  return x - Vec<T>{};
+template <class Real>
+ELMAN_INLINE Vec<Real> splat(Real x) {
+  return x - Vec<Real>{};
 }
 
 // [v[I]...]
@@ -78,16 +78,16 @@ ELMAN_INLINE V fold(V v, std::integer_sequence<int, I...> lanes) {
   if constexpr (step == 0) return v;
   else return fold<step / 2>(V(v + shuffle<(I ^ step)...>(v)), lanes);
 }
-template <class T>
-ELMAN_INLINE T sum_lanes(Vec<T> v) {
-  return fold<lanes<T> / 2>(v, std::make_integer_sequence<int, lanes<T>>{})[0];
+template <class Real>
+ELMAN_INLINE Real sum_lanes(Vec<Real> v) {
+  return fold<lanes<Real> / 2>(v, std::make_integer_sequence<int, lanes<Real>>{})[0];
 }
 
 // The same of numbers in memory, from the first to the last.
-template <class T>
-ELMAN_INLINE T sum_lanes_in_order(const T* v) {
-  T sum = v[0];
-  for (int l = 1; l < lanes<T>; ++l) sum += v[l];
+template <class Real>
+ELMAN_INLINE Real sum_lanes_in_order(const Real* v) {
+  Real sum = v[0];
+  for (int l = 1; l < lanes<Real>; ++l) sum += v[l];
   return sum;
 }
 
@@ -107,14 +107,26 @@ ELMAN_INLINE V interleave(V a, V b) {
 
 // a * b + c
 #if defined(__AVX512F__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
 #elif defined(__FMA__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
 #elif defined(__aarch64__)
-ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
-ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+  return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+}
+ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+  return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
+}
 #else
 ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) { return a * b + c; }
 ELMAN_INLINE Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) { return a * b + c; }

@@ -16,15 +16,15 @@
 
 namespace elman::ELMAN_NS {
 
-template <class T> LinearScan<T> linear_scan;
-template <class T> LinearScan<T> complex_scan;
-template <class T> SelectiveScan<T> selective_scan;
-template <class T> Convolution<T> convolution;
-template <class T> Norm<T> norm;
-template <class T> Elementwise<T> sigmoid;
-template <class T> Elementwise<T> tanh;
-template <class T> Elementwise<T> softplus;
-template <class T> Elementwise<T> silu;
+template <class Real> LinearScan<Real> linear_scan;
+template <class Real> LinearScan<Real> complex_scan;
+template <class Real> SelectiveScan<Real> selective_scan;
+template <class Real> Convolution<Real> convolution;
+template <class Real> Norm<Real> norm;
+template <class Real> Elementwise<Real> sigmoid;
+template <class Real> Elementwise<Real> tanh;
+template <class Real> Elementwise<Real> softplus;
+template <class Real> Elementwise<Real> silu;
 
 namespace {
 
@@ -34,9 +34,9 @@ constexpr int64_t one = 1;                  // for kernels that take sequences: 
 constexpr bool no = false;                  // and no reset
 
 // To whole panels of two vectors, four at a time.
-template <class T>
+template <class Real>
 int64_t padded(int64_t width) {
-  constexpr int64_t unit = 4 * lanes<T>;
+  constexpr int64_t unit = 4 * lanes<Real>;
   return (width + unit - 1) / unit * unit;
 }
 
@@ -48,31 +48,31 @@ struct Slot {
 };
 
 // Where the slots of the rows that are being stepped lie, and the symbols that they read.
-template <class T>
+template <class Real>
 struct Workspace {
   struct Place {
-    T* begin;
+    Real* begin;
     int64_t stride;
   };
   std::vector<Place> places;
-  Buffer<T> arrays, gathered;
+  Buffer<Real> arrays, gathered;
   int64_t rows = 0;  // that are being stepped
   const int64_t* symbols = nullptr;
 
-  T* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
+  Real* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
 };
 
 // What a product makes of each symbol: a line of N numbers, made when the symbol first comes and copied from then on.
-template <class T>
+template <class Real>
 class Remembered {
  public:
-  using Make = std::function<void(int64_t symbol, T* line)>;
+  using Make = std::function<void(int64_t symbol, Real* line)>;
   Remembered(int64_t V, int64_t N, Make make)
-      : N_(N), table_(allocate<T>(V * N)), known_(std::make_unique<std::atomic<bool>[]>(V)), make_(std::move(make)) {
+      : N_(N), table_(allocate<Real>(V * N)), known_(std::make_unique<std::atomic<bool>[]>(V)), make_(std::move(make)) {
     for (int64_t v = 0; v < V; ++v) known_[v] = false;
   }
 
-  const T* line(int64_t symbol) const { return table_.get() + symbol * N_; }
+  const Real* line(int64_t symbol) const { return table_.get() + symbol * N_; }
 
   // Before several threads read them; several streams may come at once.
   void learn(const int64_t* symbols, int64_t count) {
@@ -88,73 +88,73 @@ class Remembered {
 
  private:
   int64_t N_;
-  Buffer<T> table_;
+  Buffer<Real> table_;
   std::unique_ptr<std::atomic<bool>[]> known_;
   Make make_;
   std::mutex mutex_;
 };
 
-template <class T>
-class Steps final : public Program<T> {
-  static constexpr int L = lanes<T>;
-  using Work = Workspace<T>;
+template <class Real>
+class Steps final : public Program<Real> {
+  static constexpr int L = lanes<Real>;
+  using Work = Workspace<Real>;
 
  public:
-  int slot(int64_t width) override { return add(width, padded<T>(width)); }
+  int slot(int64_t width) override { return add(width, padded<Real>(width)); }
 
   int state(int64_t width) override {
     slots_.push_back({Home::state, width, 0, state_row_});
-    state_row_ += padded_to_lines(width, sizeof(T));
+    state_row_ += padded_to_lines(width, sizeof(Real));
     return int(slots_.size()) - 1;
   }
 
-  int constant(int64_t width, const T* values) override {
+  int constant(int64_t width, const Real* values) override {
     slots_.push_back({Home::constant, width, 0, int64_t(constants_.size())});
-    constants_.push_back(padded_copy(values, width, width, padded<T>(width)));
+    constants_.push_back(padded_copy(values, width, width, padded<Real>(width)));
     return int(slots_.size()) - 1;
   }
 
-  int lookup(int64_t V, int64_t width, const T* table) override {
+  int lookup(int64_t V, int64_t width, const Real* table) override {
     looked_up_ = slot(width), V_ = V;
-    table_ = allocate<T>(V * width);
-    std::memcpy(table_.get(), table, V * width * sizeof(T));
+    table_ = allocate<Real>(V * width);
+    std::memcpy(table_.get(), table, V * width * sizeof(Real));
     steps_.push_back([=, x = looked_up_](Work& w) {
       for (int64_t row = 0; row < w.rows; ++row)
-        std::memcpy(w.at(x, row), table_.get() + w.symbols[row] * width, width * sizeof(T));
+        std::memcpy(w.at(x, row), table_.get() + w.symbols[row] * width, width * sizeof(Real));
     });
     return looked_up_;
   }
 
-  int linear(int x, int64_t N, const T* w, const T* b) override {
+  int linear(int x, int64_t N, const Real* w, const Real* b) override {
     constexpr int64_t P = 2 * L;
-    const int64_t K = width(x), wide = padded<T>(N);
-    auto packed = std::make_shared<Buffer<T>>(allocate<T>(wide * K));
-    auto bias = std::make_shared<Buffer<T>>(padded_copy(b, N, N, wide));
+    const int64_t K = width(x), wide = padded<Real>(N);
+    auto packed = std::make_shared<Buffer<Real>>(allocate<Real>(wide * K));
+    auto bias = std::make_shared<Buffer<Real>>(padded_copy(b, N, N, wide));
     for (int64_t n = 0; n < wide; n += L)
       pack_lanes(w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed->get() + n / P * P * K + n % P, P);
     const int y = add(N, wide);
-    made_of(x, y, [=](int64_t rows, const T* from, int64_t ldx, T* to) {
-      const Start<T> start{bias->get(), 0};
-      run_panels<2, T>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
+    made_of(x, y, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
+      const Start<Real> start{bias->get(), 0};
+      run_panels<2, Real>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
     });
     work_ += wide * K;
     return y;
   }
 
-  void gated(const GatedWeights<T>& weights, int x, int h, int c) override {
+  void gated(const GatedWeights<Real>& weights, int x, int h, int c) override {
     with_cell(weights.kind, [&](auto cell, Phi phi) {
-      auto step = std::make_shared<GatedStep<decltype(cell), T>>(weights, phi);
+      auto step = std::make_shared<GatedStep<decltype(cell), Real>>(weights, phi);
       const int64_t ldu = step->ldu, units = step->layout.units;
       const Units all{0, step->blocks};
       const int u = add(ldu, ldu), sums = step->separate_sums() ? add(ldu, ldu) : u;
       const int q = add(units, units), z = add(units, units), cells = add(units, units);
-      made_of(x, u, [=](int64_t rows, const T* from, int64_t ldx, T* to) {
+      made_of(x, u, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
         step->project(rows, all, from, ldx, to);
         for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
       });
       steps_.push_back([=](Work& w) {
         const auto row = [&](int64_t i) {
-          return RowStep<T>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
+          return RowStep<Real>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
         };
         (*step)(w.rows, all, w.places[h].stride, w.at(u, 0), w.at(sums, 0), row, [] {});
       });
@@ -165,33 +165,33 @@ class Steps final : public Program<T> {
   void scan(bool is_complex, int a, int b, int h) override {
     const int after = slot(width(h));
     const int64_t C = is_complex ? width(h) / 2 : width(h);
-    const auto kernel = is_complex ? complex_scan<T> : linear_scan<T>;
+    const auto kernel = is_complex ? complex_scan<Real> : linear_scan<Real>;
     each_row([=](Work& w, int64_t row) {
-      T* state = w.at(h, row);
+      Real* state = w.at(h, row);
       kernel({{1, 1, C}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one, &no}, {w.at(after, row), state}, 1);
     });
   }
 
-  int selective(int x, int delta, int64_t N, const T* A, int B, int C, int h) override {
+  int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) override {
     const int64_t D = width(x);
     const int y = slot(D), a = constant(D * N, A);
     each_row([=](Work& w, int64_t row) {
-      const auto rows = [&](int slot) { return Rows<T>{w.at(slot, row), 0, 0}; };
-      T* state = w.at(h, row);
-      selective_scan<T>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(a, 0), rows(B), rows(C), state, &one, &no},
-                        {w.at(y, row), state, nullptr}, 1);
+      const auto rows = [&](int slot) { return Rows<Real>{w.at(slot, row), 0, 0}; };
+      Real* state = w.at(h, row);
+      selective_scan<Real>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(a, 0), rows(B), rows(C), state, &one, &no},
+                           {w.at(y, row), state, nullptr}, 1);
     });
     work_ += 16 * D * N;  // an exponential for each
     return y;
   }
 
-  int convolution(int x, int64_t K, const T* weights, const T* bias, int window) override {
+  int convolution(int x, int64_t K, const Real* weights, const Real* bias, int window) override {
     const int64_t D = width(x);
     const int y = slot(D), taps = constant(D * K, weights), b = constant(D, bias);
     each_row([=](Work& w, int64_t row) {
-      T* state = w.at(window, row);
-      ELMAN_NS::convolution<T>({{1, 1, D}, K, {w.at(x, row), 0, 0}, w.at(taps, 0), w.at(b, 0), state, &one, &no},
-                               {w.at(y, row), state}, 1);
+      Real* state = w.at(window, row);
+      ELMAN_NS::convolution<Real>({{1, 1, D}, K, {w.at(x, row), 0, 0}, w.at(taps, 0), w.at(b, 0), state, &one, &no},
+                                  {w.at(y, row), state}, 1);
     });
     return y;
   }
@@ -200,10 +200,11 @@ class Steps final : public Program<T> {
     const int64_t n = width(x);
     const int y = slot(n);
     if (function == 4) {
-      each_vector(y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<T>(Phi::relu, load<Vec<T>>(w.at(x, row) + i)); });
+      each_vector(
+          y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<Real>(Phi::relu, load<Vec<Real>>(w.at(x, row) + i)); });
     } else {
-      Elementwise<T>* const kernels[] = {sigmoid<T>, tanh<T>, softplus<T>, silu<T>};
-      Elementwise<T>* f = kernels[function];
+      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>};
+      Elementwise<Real>* f = kernels[function];
       each_row([=](Work& w, int64_t row) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
     return y;
@@ -211,31 +212,31 @@ class Steps final : public Program<T> {
 
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
-    const auto value = [=](Work& w, int slot, int64_t row, int64_t i) { return load<Vec<T>>(w.at(slot, row) + i); };
+    const auto value = [=](Work& w, int slot, int64_t row, int64_t i) { return load<Vec<Real>>(w.at(slot, row) + i); };
     if (function == 0)
-      each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) + value(w, y, row, i)); });
-    else each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<T>(value(w, x, row, i) * value(w, y, row, i)); });
+      each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<Real>(value(w, x, row, i) + value(w, y, row, i)); });
+    else each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<Real>(value(w, x, row, i) * value(w, y, row, i)); });
     return z;
   }
 
-  int norm(bool centred, int x, const T* gain, const T* bias, double eps) override {
+  int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) override {
     const int64_t N = width(x);
     const int y = slot(N), g = constant(N, gain), b = bias ? constant(N, bias) : -1;
     each_row([=](Work& w, int64_t row) {
-      T mean, scale;
-      ELMAN_NS::norm<T>({1, N, w.at(x, row), w.at(g, 0), b < 0 ? nullptr : w.at(b, 0), eps, centred},
-                        {w.at(y, row), &mean, &scale}, 1);
+      Real mean, scale;
+      ELMAN_NS::norm<Real>({1, N, w.at(x, row), w.at(g, 0), b < 0 ? nullptr : w.at(b, 0), eps, centred},
+                           {w.at(y, row), &mean, &scale}, 1);
     });
     return y;
   }
 
   // Columns [first, first + count) of x into columns [to, to + count) of y.
   void copy(int x, int64_t first, int64_t count, int y, int64_t to) override {
-    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row) + to, w.at(x, row) + first, count * sizeof(T)); });
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row) + to, w.at(x, row) + first, count * sizeof(Real)); });
   }
 
   void finish(int in, int out) override { in_ = in, out_ = out; }
-  std::unique_ptr<Stream<T>> stream(int64_t B) override;
+  std::unique_ptr<Stream<Real>> stream(int64_t B) override;
   int64_t width(int slot) const override { return slots_[slot].width; }
   int64_t state_begin(int slot) const override { return slots_[slot].begin; }
 
@@ -248,7 +249,7 @@ class Steps final : public Program<T> {
 
   Work workspace(int64_t rows) const {
     Work w;
-    w.arrays = zeros<T>(rows * workspace_row_);
+    w.arrays = zeros<Real>(rows * workspace_row_);
     for (const Slot& slot : slots_) {
       if (slot.home == Home::constant) w.places.push_back({constants_[slot.begin].get(), 0});
       else if (slot.home == Home::state) w.places.push_back({nullptr, state_row_});
@@ -262,7 +263,7 @@ class Steps final : public Program<T> {
   }
 
   // One step of w.rows rows, whose states begin at `states`.
-  void run(Work& w, T* states) const {
+  void run(Work& w, Real* states) const {
     for (size_t i = 0; i < slots_.size(); ++i)
       if (slots_[i].home == Home::state) w.places[i].begin = states + slots_[i].begin;
     for (const auto& step : steps_) step(w);
@@ -286,7 +287,7 @@ class Steps final : public Program<T> {
   template <class F>
   void each_vector(int y, const F& f) {
     each_row([=, n = width(y)](Work& w, int64_t row) {
-      T* to = w.at(y, row);
+      Real* to = w.at(y, row);
       for (int64_t i = 0; i < n; i += L) store(to + i, f(w, row, i));
     });
   }
@@ -300,51 +301,53 @@ class Steps final : public Program<T> {
       return;
     }
     const int64_t D = width(x);
-    auto table = std::make_shared<Remembered<T>>(V_, N, [=](int64_t symbol, T* line) { f(1, table_.get() + symbol * D, D, line); });
+    auto table = std::make_shared<Remembered<Real>>(
+        V_, N, [=](int64_t symbol, Real* line) { f(1, table_.get() + symbol * D, D, line); });
     remembered_.push_back(table);
-    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(T)); });
+    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(Real)); });
   }
 
   int in_ = -1, out_ = -1, looked_up_ = -2;
   int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
-  Buffer<T> table_;
+  Buffer<Real> table_;
   std::vector<Slot> slots_;
-  std::vector<Buffer<T>> constants_;
-  std::vector<std::shared_ptr<Remembered<T>>> remembered_;
+  std::vector<Buffer<Real>> constants_;
+  std::vector<std::shared_ptr<Remembered<Real>>> remembered_;
   std::vector<std::function<void(Work&)>> steps_;
 };
 
-template <class T>
-class StateRows final : public Stream<T> {
+template <class Real>
+class StateRows final : public Stream<Real> {
  public:
-  StateRows(const Steps<T>& program, int64_t B)
-      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<T>(B * row_)), named_(B, 0) {}
+  StateRows(const Steps<Real>& program, int64_t B)
+      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<Real>(B * row_)), named_(B, 0) {}
 
   int64_t rows() const override { return B_; }
   int64_t state_row() const override { return row_; }
   int64_t input_width() const override { return p_.width(p_.in()); }
   int64_t output_width() const override { return p_.width(p_.out()); }
 
-  void step(const T* x, const int64_t* rows, int64_t count, T* y, int threads) override {
+  void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) override {
     check(rows, count);
     run(x, nullptr, rows, count, y, threads);
   }
 
-  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) override {
+  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) override {
     if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
     check(rows, count);
     for (int64_t i = 0; i < count; ++i)
-      if (symbols[i] < 0 || symbols[i] >= p_.symbols()) throw std::out_of_range("native stream: a symbol is outside the table.");
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
+        throw std::out_of_range("native stream: a symbol is outside the table.");
     p_.learn(symbols, count);
     run(nullptr, symbols, rows, count, y, threads);
   }
 
-  void take(const int64_t* rows, int64_t count, T* to) const override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(T));
+  void take(const int64_t* rows, int64_t count, Real* to) const override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(Real));
   }
 
-  void put(const int64_t* rows, int64_t count, const T* from) override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(T));
+  void put(const int64_t* rows, int64_t count, const Real* from) override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(Real));
   }
 
  private:
@@ -359,7 +362,7 @@ class StateRows final : public Stream<T> {
     }
   }
 
-  void run(const T* x, const int64_t* symbols, const int64_t* rows, int64_t count, T* y, int threads) {
+  void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
     if (count == 0) return;
     const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
     while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
@@ -367,27 +370,28 @@ class StateRows final : public Stream<T> {
       for (int64_t i = first; i < end; ++i)
         for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
           const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
-          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr, rows ? rows + at : nullptr, at,
-               some, y + at * output_width());
+          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr,
+               rows ? rows + at : nullptr, at, some, y + at * output_width());
         }
     });
   }
 
   // `count` rows from the at-th on of those that were named.
-  void part(Workspace<T>& w, const T* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count, T* y) {
+  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count,
+            Real* y) {
     w.rows = count;
     w.symbols = symbols;
     const int64_t in = input_width(), out = output_width();
-    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(T));
+    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
     if (side_by_side(rows, count)) {
       p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
     } else {
-      if (!w.gathered) w.gathered = zeros<T>(std::min(B_, most_rows) * row_);
+      if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
       take(rows, count, w.gathered.get());
       p_.run(w, w.gathered.get());
       put(rows, count, w.gathered.get());
     }
-    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(T));
+    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(Real));
   }
 
   static bool side_by_side(const int64_t* rows, int64_t count) {
@@ -396,24 +400,24 @@ class StateRows final : public Stream<T> {
     return true;
   }
 
-  const Steps<T>& p_;
+  const Steps<Real>& p_;
   int64_t B_, row_;
-  Buffer<T> states_;
+  Buffer<Real> states_;
   std::vector<int64_t> named_;  // the last step that named a row
   int64_t round_ = 0;
-  std::vector<Workspace<T>> workspaces_;
+  std::vector<Workspace<Real>> workspaces_;
 };
 
-template <class T>
-std::unique_ptr<Stream<T>> Steps<T>::stream(int64_t B) {
-  return std::make_unique<StateRows<T>>(*this, B);
+template <class Real>
+std::unique_ptr<Stream<Real>> Steps<Real>::stream(int64_t B) {
+  return std::make_unique<StateRows<Real>>(*this, B);
 }
 
 }  // namespace
 
-template <class T>
-Program<T>* program() {
-  return new Steps<T>();
+template <class Real>
+Program<Real>* program() {
+  return new Steps<Real>();
 }
 
 template NewProgram<float> program<float>;

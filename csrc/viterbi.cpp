@@ -15,46 +15,46 @@ namespace {
 constexpr int64_t stretch = 64;  // steps after which the scores are moved back to about zero
 
 // One row of the most probable path; d (T, padded) keeps the scores of all steps, to go back along them.
-template <class T>
-double viterbi_row(Width<T> w, const T* x, const T* log_start, const T* a, const T* at, int64_t length, const bool* reset,
-                   int64_t* path, T* d, T* from) {
+template <class Real>
+double viterbi_row(Width<Real> w, const Real* x, const Real* log_start, const Real* a, const Real* at, int64_t length,
+                   const bool* reset, int64_t* path, Real* d, Real* from) {
   if (length == 0) return 0;
   double total = 0;
   const auto row = [&](int64_t t) { return d + t * w.padded; };
-  const auto add = [&](int64_t t, T base) {  // d[t] = base + log_start + x
-    for (int64_t k = 0; k < w.padded; ++k) row(t)[k] = k < w.K ? base + log_start[k] + x[t * w.K + k] : -infinity<T>;
+  const auto add = [&](int64_t t, Real base) {  // d[t] = base + log_start + x
+    for (int64_t k = 0; k < w.padded; ++k) row(t)[k] = k < w.K ? base + log_start[k] + x[t * w.K + k] : -infinity<Real>;
   };
-  add(0, T(0));
+  add(0, Real(0));
   for (int64_t t = 1; t < length; ++t) {
     if (reset[t]) {
       add(t, largest(row(t - 1), w.padded));
     } else {
-      read(row(t - 1), w.K, from, w.rows, -infinity<T>);
+      read(row(t - 1), w.K, from, w.rows, -infinity<Real>);
       product<Best>(a, from, w, row(t));
       int64_t k = 0;
-      for (; k + lanes<T> <= w.K; k += lanes<T>)
-        store(row(t) + k, Vec<T>(load<Vec<T>>(row(t) + k) + load<Vec<T>>(x + t * w.K + k)));
+      for (; k + lanes<Real> <= w.K; k += lanes<Real>)
+        store(row(t) + k, Vec<Real>(load<Vec<Real>>(row(t) + k) + load<Vec<Real>>(x + t * w.K + k)));
       for (; k < w.K; ++k) row(t)[k] += x[t * w.K + k];
     }
     if (t % stretch) continue;
     // What is common to all states is kept apart, or float32 would lose the differences in a long sum.
-    const T top = largest(row(t), w.padded);
+    const Real top = largest(row(t), w.padded);
     if (!std::isfinite(top)) continue;
     total += top;
     for (int64_t k = 0; k < w.K; ++k) row(t)[k] -= top;
   }
-  const auto first_of = [&](const T* v, T best) {
+  const auto first_of = [&](const Real* v, Real best) {
     int64_t k = 0;
     while (k + 1 < w.K && !(v[k] == best)) ++k;
     return k;
   };
-  const T best = largest(row(length - 1), w.padded);
+  const Real best = largest(row(length - 1), w.padded);
   int64_t k = path[length - 1] = first_of(row(length - 1), best);
   for (int64_t t = length - 1; t > 0; --t) {
-    const T* v = row(t - 1);
+    const Real* v = row(t - 1);
     if (!reset[t]) {
-      for (int64_t i = 0; i < w.padded; i += lanes<T>)
-        store(from + i, Vec<T>(load<Vec<T>>(v + i) + load<Vec<T>>(at + k * w.padded + i)));
+      for (int64_t i = 0; i < w.padded; i += lanes<Real>)
+        store(from + i, Vec<Real>(load<Vec<Real>>(v + i) + load<Vec<Real>>(at + k * w.padded + i)));
       v = from;
     }
     k = path[t - 1] = first_of(v, largest(v, w.padded));
@@ -62,30 +62,30 @@ double viterbi_row(Width<T> w, const T* x, const T* log_start, const T* a, const
   return total + double(best);
 }
 
-template <class T>
-Buffer<T> logs(const T* p, int64_t n) {
-  Buffer<T> y = allocate<T>(n);
+template <class Real>
+Buffer<Real> logs(const Real* p, int64_t n) {
+  Buffer<Real> y = allocate<Real>(n);
   for (int64_t i = 0; i < n; ++i) y[i] = std::log(p[i]);
   return y;
 }
 
 }  // namespace
 
-template <class T>
-void viterbi(const HmmInputs<T>& in, const ViterbiOutputs<T>& out, int threads) {
+template <class Real>
+void viterbi(const HmmInputs<Real>& in, const ViterbiOutputs<Real>& out, int threads) {
   const int64_t steps = in.T, K = in.K;
-  const Width<T> w(K);
-  const Buffer<T> log_start = logs(in.start, K), log_a = logs(in.transition, K * K);
-  const Buffer<T> a = pack(log_a.get(), K, 1, w, -infinity<T>);
-  Buffer<T> at = allocate<T>(K * w.padded);
+  const Width<Real> w(K);
+  const Buffer<Real> log_start = logs(in.start, K), log_a = logs(in.transition, K * K);
+  const Buffer<Real> a = pack(log_a.get(), K, 1, w, -infinity<Real>);
+  Buffer<Real> at = allocate<Real>(K * w.padded);
   for (int64_t j = 0; j < K; ++j)
-    for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<T>;
+    for (int64_t i = 0; i < w.padded; ++i) at[j * w.padded + i] = i < K ? log_a[i * K + j] : -infinity<Real>;
   parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
-    const Buffer<T> d = allocate<T>(steps * w.padded), from = allocate<T>(w.padded + w.rows);
+    const Buffer<Real> d = allocate<Real>(steps * w.padded), from = allocate<Real>(w.padded + w.rows);
     for (int64_t b = first; b < end; ++b) {
       int64_t* path = out.path + b * steps;
-      out.score[b] = T(viterbi_row(w, in.x + b * steps * K, log_start.get(), a.get(), at.get(), in.lengths[b],
-                                   in.reset + b * steps, path, d.get(), from.get()));
+      out.score[b] = Real(viterbi_row(w, in.x + b * steps * K, log_start.get(), a.get(), at.get(), in.lengths[b],
+                                      in.reset + b * steps, path, d.get(), from.get()));
       std::fill(path + in.lengths[b], path + steps, int64_t(-1));
     }
   });
