@@ -76,23 +76,24 @@ class Sampling:
 
     def choose(self, logits: Array, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
         """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
+        p = logits.astype(np.float64)
         if self.repetition_penalty != 1:
-            logits = self._penalised(logits, seen)
+            self._penalise(p, seen)
         if self.temperature == 0:
-            return logits.argmax(axis=1)
-        p = _below_the_best(logits)
+            return p.argmax(axis=1)
+        p -= _largest(p)
         if self.temperature != 1:
             p /= self.temperature
         np.exp(p, out=p)
         if 0 < self.top_k < p.shape[1] or self.top_p < 1:
             return self._among_the_top(p, u)
-        return draws.place(p.cumsum(axis=1), u)
+        return draws.place(p.cumsum(axis=1, out=p), u)
 
-    def _penalised(self, logits: Array, seen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        scores = _below_the_best(logits)
-        scores -= np.log(np.add.reduce(np.exp(scores), axis=1, keepdims=True))
-        np.multiply(scores, self.repetition_penalty, out=scores, where=seen)
-        return scores
+    def _penalise(self, p: NDArray[np.float64], seen: NDArray[np.bool_]) -> None:
+        """Make p (B, V) log-probabilities, and those of the symbols seen smaller."""
+        p -= _largest(p)
+        p -= np.log(np.add.reduce(np.exp(p), axis=1, keepdims=True))
+        np.multiply(p, self.repetition_penalty, out=p, where=seen)
 
     def _among_the_top(self, p: NDArray[np.float64], u: NDArray[np.float64]) -> Symbols:
         order = (-p).argsort(axis=1, kind="stable")[:, : self.top_k or None]
@@ -103,8 +104,9 @@ class Sampling:
         return order[rows, draws.place(total, u)]
 
 
-def _below_the_best(logits: Array) -> NDArray[np.float64]:
-    return np.subtract(logits, np.maximum.reduce(logits, axis=1, keepdims=True), dtype=np.float64)
+def _largest(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, 1). Numpy finds where it is several times faster than what it is."""
+    return p[np.arange(len(p)), p.argmax(axis=1)][:, None]
 
 
 class Sampler:
@@ -115,14 +117,14 @@ class Sampler:
         self.stepper = _stepper(model, start.core, len(start.token))
         self.token: Symbols = start.token.numpy().copy()
         self.seen = start.seen.numpy().copy()
-        self.rows = np.arange(len(self.token))
+        self.rows = np.arange(len(self.token)) * self.seen.shape[1]  # where each begins in `seen`
         self.draws, self.drawn = start.draws.clone(), 0
 
     def next(self) -> Symbols:
         """The next symbol (B,) of each row."""
         logits = self.stepper.step(self.token)
         self.token = self.settings.choose(logits, self.seen, self._uniform())
-        self.seen[self.rows, self.token] = True
+        self.seen.put(self.rows + self.token, True)
         return self.token
 
     def _uniform(self) -> NDArray[np.float64]:
