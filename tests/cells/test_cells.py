@@ -91,3 +91,22 @@ def test_an_unknown_option_names_the_valid_ones():
         cell("elman", 3, 4, peephole=True)
     with pytest.raises(InputError, match="mgu has no option 'phi'; it has none"):
         cell("mgu", 3, 4, phi="tanh")
+
+
+DECAYED = {
+    "elman": "W U", "indrnn": "W", "jordan": "R U V", "deep_transition": "W U", "window": "W", "rate": "W B",
+    "lstm": "W U P", "gru": "W U", "mgu": "W U", "mingru": "U", "minlstm": "U", "lru": "B C D", "s4d": "U C",
+    "s5": "B C D", "mamba": "U w S W V", "hmm": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_weight_decay_acts_on_matrices_that_mix(name):
+    """Not on time scales, poles, skips, gains, peepholes, biases or probabilities, which zero would not simplify."""
+    seen = set()
+    for options in CELLS[name].variants:
+        for size in (3, 4) if name != "hmm" else (3,):
+            seen |= {n for n, _ in cell(name, 3, size, **options).named_parameters()}
+    undecayed = CELLS[name].undecayed
+    assert len(set(undecayed)) == len(undecayed) and set(undecayed) <= seen
+    assert seen - set(undecayed) == set(DECAYED[name].split())

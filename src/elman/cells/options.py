@@ -14,4 +14,10 @@ __all__ = ["PHI", "Activation", "choice", "flag", "number", "whole"]
 
 Activation = Callable[[Tensor], Tensor]
 
+
+def identity(v: Tensor) -> Tensor:
+    """v itself."""
+    return v
+
+
 PHI: dict[str, Activation] = {"tanh": kernels.tanh, "relu": torch.relu}

@@ -7,7 +7,7 @@ T. J. Sejnowski, C. R. Rosenberg, Parallel networks that learn to pronounce Engl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.options import whole
 from elman.core import Core
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class WindowState(NamedTuple):
@@ -30,7 +33,8 @@ class Window(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 5, 3]))
     """
 
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"k": 1}, {"k": 2})
+    variants = ({}, {"k": 1}, {"k": 2})
+    undecayed: ClassVar[tuple[str, ...]] = ("b",)
 
     def __init__(self, input_size: int, size: int, *, k: int = 5) -> None:
         super().__init__(input_size, size)
@@ -50,6 +54,12 @@ class Window(Core):
         window = torch.cat([state.past, x[:, None].to(state.past.dtype)], 1)
         y = kernels.tanh(kernels.linear(window.flatten(1), self.W, self.b))
         return y.to(x.dtype), WindowState(window[:, 1:])
+
+    def _stream(self, program: Program, x: Slot, state: tuple[Slot]) -> Slot:
+        (past,) = state
+        window = program.concat([past, x])
+        program.assign(past, program.cut(window, self.input_size, past.width))
+        return program.map("tanh", program.linear(window, self.W, self.b))
 
     def _scan(self, x: Tensor, state: WindowState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, WindowState]:
         """All windows at once: there is nothing to wait for."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from elman.errors import KernelError, UnknownNameError
-from elman.kernels import reference, reference_hmm
+from elman.kernels import reference, reference_hmm, trace
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import Step, loop
@@ -103,6 +103,8 @@ def native_for(*tensors: Tensor) -> bool:
 
 
 def _table_for(*tensors: Tensor) -> ModuleType:
+    if isinstance(tensors[0], trace.Traced):
+        return trace
     dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
     fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return _table if fits else reference

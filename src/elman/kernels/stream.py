@@ -38,16 +38,13 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.errors import InputError, KernelError
+from elman.errors import InputError
+from elman.kernels.trace import Unstreamable as Unstreamable
 from elman.options import whole
 from elman.state import REAL, State
 
 SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
 FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")
-
-
-class Unstreamable(KernelError):
-    """A module, or an option of it, that has no native stream."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +182,10 @@ class Program:
         y = self.slot(width)
         self.native.copy(x.number, first, width, y.number, 0)
         return y
+
+    def assign(self, state: Slot, x: Slot) -> None:
+        """The slot `state` becomes x."""
+        self.native.copy(x.number, 0, x.width, state.number, 0)
 
     def _expect(self, slots: dict[str, Slot], width: int) -> None:
         for name, slot in slots.items():
