@@ -97,6 +97,26 @@ void bind_selective(nb::module_& m, const std::string& suffix) {
 }
 
 template <class T>
+void bind_bank(nb::module_& m, const std::string& suffix) {
+  def(m, "bank_scan" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t numbers, int64_t every, Address x, int64_t x_row, int64_t x_time, Address a,
+         Address b, Address c, Address h0, Address lengths, Address reset, Address y, Address last, Address saved, int threads) {
+        kernels().of<T>().bank_scan({{B, N, C}, numbers, every, rows<T>(x, x_row, x_time), at<T>(a), at<T>(b), at<T>(c),
+                                     at<T>(h0), checked(lengths, B, N), at<bool>(reset)},
+                                    {at<T>(y), at<T>(last), at<T>(saved)}, threads);
+      });
+  def(m, "bank_scan_back" + suffix,
+      [](int64_t B, int64_t N, int64_t C, int64_t numbers, int64_t every, Address x, int64_t x_row, int64_t x_time, Address a,
+         Address b, Address c, Address h0, Address lengths, Address reset, Address saved, Address gy, int64_t gy_row,
+         int64_t gy_time, Address glast, Address gx, Address ga, Address gb, Address gc, Address gh0, int threads) {
+        kernels().of<T>().bank_scan_back({{B, N, C}, numbers, every, rows<T>(x, x_row, x_time), at<T>(a), at<T>(b), at<T>(c),
+                                          at<T>(h0), checked(lengths, B, N), at<bool>(reset)},
+                                         {at<T>(saved), rows<T>(gy, gy_row, gy_time), at<T>(glast)},
+                                         {at<T>(gx), at<double>(ga), at<double>(gb), at<double>(gc), at<T>(gh0)}, threads);
+      });
+}
+
+template <class T>
 void bind_convolution(nb::module_& m, const std::string& suffix) {
   def(m, "convolution" + suffix,
       [](int64_t B, int64_t N, int64_t C, int64_t K, Address x, int64_t x_row, int64_t x_time, Address w, Address bias,
@@ -216,6 +236,9 @@ void bind(nb::module_& m, const std::string& suffix) {
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C, int h) {
         return p.selective(x, delta, N, at<T>(A), B, C, h);
       })
+      .def("bank", [](P& p, int x, int64_t N, Address a, Address b, Address c, int h) {
+        return p.bank(x, N, at<T>(a), at<T>(b), at<T>(c), h);
+      })
       .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias, int window) {
         return p.convolution(x, K, at<T>(w), at<T>(bias), window);
       })
@@ -269,6 +292,8 @@ NB_MODULE(_native, m) {
   bind_scan<double>(m, "_c128", &Table<double>::complex_scan, &Table<double>::complex_scan_back);
   bind_selective<float>(m, "_f32");
   bind_selective<double>(m, "_f64");
+  bind_bank<float>(m, "_f32");
+  bind_bank<double>(m, "_f64");
   bind_convolution<float>(m, "_f32");
   bind_convolution<double>(m, "_f64");
   bind<float>(m, "_f32");

@@ -15,6 +15,7 @@ namespace elman::ELMAN_NS {
 template <class T> LinearScan<T> linear_scan;
 template <class T> LinearScan<T> complex_scan;
 template <class T> SelectiveScan<T> selective_scan;
+template <class T> BankScan<T> bank_scan;
 template <class T> Convolution<T> convolution;
 template <class T> Norm<T> norm;
 template <class T> Elementwise<T> sigmoid;
@@ -217,6 +218,19 @@ class Steps final : public Program<T> {
       for (int64_t row = 0; row < B_; ++row) {
         const Rows<T> v{at(x, row), 0, 0}, dt{at(delta, row), 0, 0}, b{at(B, row), 0, 0}, c{at(C, row), 0, 0};
         selective_scan<T>({{1, 1, width(x)}, N, 1, v, dt, at(a, 0), b, c, at(h, row), &one, &no}, at(y, row), at(last, row), nullptr, 1);
+        std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
+      }
+    });
+    return y;
+  }
+
+  int bank(int x, int64_t N, const T* a, const T* b, const T* c, int h) override {
+    const int y = slot(width(x)), ra = constant(width(h), a), rb = constant(width(h), b), rc = constant(width(h), c);
+    const int last = slot(width(h));
+    steps_.push_back([=] {
+      for (int64_t row = 0; row < B_; ++row) {
+        bank_scan<T>({{1, 1, width(x)}, N, 1, {at(x, row), 0, 0}, at(ra, 0), at(rb, 0), at(rc, 0), at(h, row), &one, &no},
+                     {at(y, row), at(last, row), nullptr}, 1);
         std::memcpy(at(h, row), at(last, row), width(h) * sizeof(T));
       }
     });

@@ -9,6 +9,8 @@ template <class T> LinearScan<T> complex_scan;
 template <class T> LinearScanBack<T> complex_scan_back;
 template <class T> SelectiveScan<T> selective_scan;
 template <class T> SelectiveScanBack<T> selective_scan_back;
+template <class T> BankScan<T> bank_scan;
+template <class T> BankScanBack<T> bank_scan_back;
 template <class T> Convolution<T> convolution;
 template <class T> ConvolutionBack<T> convolution_back;
 Reverse reverse;
@@ -36,6 +38,8 @@ constexpr Table<T> table{
     complex_scan_back<T>,
     selective_scan<T>,
     selective_scan_back<T>,
+    bank_scan<T>,
+    bank_scan_back<T>,
     convolution<T>,
     convolution_back<T>,
     linear<T>,

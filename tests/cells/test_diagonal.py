@@ -16,7 +16,7 @@ from elman.kernels.stream import Stream
 
 def test_the_family():
     family = {name for name, kind in CELLS.items() if issubclass(kind, Diagonal)}
-    assert family == {"mingru", "minlstm", "lru", "s4d", "s5"}
+    assert family == {"mingru", "minlstm", "lru", "s5"}
 
 
 class SimpleUnit(Diagonal[tuple[Tensor]]):

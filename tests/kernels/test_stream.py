@@ -226,4 +226,4 @@ def test_words_of_composition() -> None:
 
 
 def test_options_without_a_native_loop_are_scanned() -> None:
-    assert not Stream(cell("s4d", 3, 4), 2).native
+    assert not Stream(cell("hmm", 4, 4), 2).native

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
+from elman.cells.padding import zero_past
 from elman.core import Core
 from elman.kernels.trace import slot_of, traced
 from elman.state import REAL
@@ -67,7 +68,7 @@ class Diagonal(Core, Generic[S]):
         given = self._numbers(a, state), self._numbers(b, state), state[0].flatten(1)
         h, last = kernels.linear_scan(*given, lengths, reset)
         y = self.read(self._parts(h), rest).to(x.dtype)
-        return y if self.emits_state else _valid(y, lengths), _rebuilt(last, state)
+        return y if self.emits_state else zero_past(y, lengths), _rebuilt(last, state)
 
     def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
         a, b, rest = self.coefficients(traced(program, x))
@@ -86,9 +87,3 @@ class Diagonal(Core, Generic[S]):
 
 def _rebuilt(h: Tensor, state: S) -> S:
     return cast(S, states.map(lambda leaf: h.reshape(leaf.shape), state))
-
-
-def _valid(y: Tensor, lengths: Tensor) -> Tensor:
-    """y, zero past lengths: there y is zero even where `read` adds something."""
-    valid = torch.arange(y.shape[1], device=y.device) < lengths[:, None]
-    return torch.where(valid[..., None], y, torch.zeros_like(y))

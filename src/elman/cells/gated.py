@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
 
-import torch
 from torch import Tensor
 
 from elman import kernels
+from elman.cells.padding import zero_past
 from elman.core import Core
 from elman.kernels import GatedOptions
 from elman.kernels.trace import slot_of, step_through, traced
@@ -118,14 +118,8 @@ class Gated(Core, Generic[S]):
                 loop.kind, x, loop.weights, state, lengths, reset, recur, loop.U, loop.b, loop.options, self.project,
                 every,
             )  # fmt: skip
-        y = h if self.emits_state else self._read_valid(h, lengths)
+        y = h if self.emits_state else zero_past(self.read(h), lengths)
         return y.to(x.dtype), cast(S, last)
-
-    def _read_valid(self, h: Tensor, lengths: Tensor) -> Tensor:
-        """read(h), zero past lengths: there y is zero even where `read` adds something."""
-        valid = torch.arange(h.shape[1], device=h.device) < lengths[:, None]
-        y = self.read(h)
-        return torch.where(valid[..., None], y, torch.zeros_like(y))
 
     def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
         loop = self.loop()

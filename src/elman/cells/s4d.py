@@ -14,14 +14,14 @@ product of B and C matters. There are as many channels as inputs: u = x; if inpu
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.diagonal import Diagonal
+from elman.cells.bank import Bank
 from elman.cells.options import choice
 from elman.cells.poles import checked_pairs, checked_steps, inverse_poles, linear_poles, spread_steps, zero_order_hold
 
@@ -32,7 +32,7 @@ class S4DState(NamedTuple):
     h: Tensor  # (B, H, N / 2) complex
 
 
-class S4D(Diagonal[S4DState]):
+class S4D(Bank[S4DState]):
     """h = exp(dt A) * h' + (exp(dt A) - 1) / A * u, y = 2 Re(sum_n C_n h_n) + D u.
 
     >>> y, state = S4D(4, 4, state_size=8).scan(torch.zeros(2, 5, 4))
@@ -40,9 +40,8 @@ class S4D(Diagonal[S4DState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4, 4]))
     """
 
-    is_complex = True
     variants = ({}, {"init": "inv", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5})
-    undecayed = ("log_dt", "A_log", "A_im", "D")
+    undecayed: ClassVar[tuple[str, ...]] = ("log_dt", "A_log", "A_im", "D")
 
     def __init__(
         self,
@@ -81,15 +80,15 @@ class S4D(Diagonal[S4DState]):
     def init_state(self, batch_size: int) -> S4DState:
         return S4DState(self.zeros(batch_size, self.output_size, self.state_size // 2, dtype=torch.complex64))
 
-    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt[:, None])
-        u = x if self.U is None else kernels.linear(x, self.U)
-        b = torch.view_as_real(held) * u[..., None, None]  # (..., H, N / 2, 2)
-        return torch.view_as_real(a).flatten(), b.flatten(-3), u
+    def project(self, x: Tensor) -> Tensor:
+        return x if self.U is None else kernels.linear(x, self.U)
 
-    def read(self, h: Tensor, u: Tensor) -> Tensor:
-        real = self.C * self.C.new_tensor([2.0, -2.0])  # 2 Re(c h) = 2 Re c Re h - 2 Im c Im h
-        return (real.flatten(1) * h.unflatten(-1, (self.output_size, -1))).sum(-1) + self.D * u
+    def bank(self) -> tuple[Tensor, Tensor, Tensor]:
+        a, b = zero_order_hold(self.A_log, self.A_im, self.log_dt[:, None])
+        return torch.view_as_real(a), torch.view_as_real(b), 2 * self.C
+
+    def read(self, s: Tensor, u: Tensor) -> Tensor:
+        return s + self.D * u
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state_size={self.state_size}, init={self.init!r}"

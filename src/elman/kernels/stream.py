@@ -130,6 +130,14 @@ class Program:
         a = self._array(A, None)
         return Slot(self.native.selective(x.number, delta.number, N, _address(a), B.number, C.number, h.number), D)
 
+    def bank(self, x: Slot, a: Tensor, b: Tensor, c: Tensor, h: Slot) -> Slot:
+        """h = a h + b x, in place, h (D * N) pairs and a, b, c (D, N, 2): sum_n Re(c[:, n] h[:, n])."""
+        D, N, _ = a.shape
+        self._expect({"x": x}, D)
+        self._expect({"h": h}, D * N * 2)
+        arrays = [self._array(v, a.shape) for v in (a, b, c)]
+        return Slot(self.native.bank(x.number, N, *map(_address, arrays), h.number), D)
+
     def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
         """bias + sum_k weight[k] * (the last K values of x)[k], weight (K, D), `window` ((K - 1) * D) in place."""
         K, D = weight.shape
