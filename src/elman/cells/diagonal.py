@@ -48,7 +48,7 @@ class Diagonal(Core, Generic[S]):
     """
 
     is_complex: ClassVar[bool] = False
-    undecayed: ClassVar[tuple[str, ...]] = ()  # parameters that weight decay leaves alone
+    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (..., D) -> a (..., N), or (N,) where it does not depend on x; b (..., N); and what else `read` needs."""

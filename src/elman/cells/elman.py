@@ -31,7 +31,6 @@ class Elman(Gated[ElmanState]):
     """
 
     variants = ({}, {"phi": "relu"})
-    undecayed = ("b",)
 
     def __init__(self, input_size: int, size: int, *, phi: str = "tanh") -> None:
         super().__init__(input_size, size)

@@ -57,7 +57,7 @@ class Gated(Core, Generic[S]):
     """
 
     emits_state = True
-    undecayed: ClassVar[tuple[str, ...]] = ()  # parameters that weight decay leaves alone
+    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""

@@ -41,7 +41,6 @@ class GRU(Gated[GRUState]):
     """
 
     variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
-    undecayed = ("b", "c", "gain_W", "gain_U")
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:
         super().__init__(input_size, size)

@@ -35,7 +35,6 @@ class IndRNN(Gated[IndRNNState]):
     """
 
     variants = ({}, {"phi": "tanh"}, {"t_max": 50})
-    undecayed = ("u", "b")
 
     def __init__(self, input_size: int, size: int, *, phi: str = "relu", t_max: float | None = None) -> None:
         super().__init__(input_size, size)

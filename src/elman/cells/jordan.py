@@ -35,7 +35,6 @@ class Jordan(Gated[JordanState]):
     """
 
     variants = ({}, {"psi": "logistic"}, {"psi": "identity", "hidden": 7})
-    undecayed = ("b", "c")
 
     def __init__(self, input_size: int, size: int, *, hidden: int | None = None, psi: str = "tanh") -> None:
         super().__init__(input_size, size)

@@ -60,7 +60,7 @@ class LSTM(Gated[LSTMState]):
         {"peephole": True, "projection": 3, "layer_norm": True},
         {"peephole": True, "coupled": True, "projection": 3, "layer_norm": True, "candidate": "logistic", "t_max": 9.0},
     )
-    undecayed = ("b", "p", "gain_W", "gain_U", "gain_c", "b_c")
+    undecayed = ("p",)
 
     def __init__(
         self,

@@ -45,7 +45,7 @@ class Mamba(Core):
     """
 
     variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
-    undecayed: ClassVar[tuple[str, ...]] = ("c", "b", "A_log", "D")
+    undecayed: ClassVar[tuple[str, ...]] = ("A_log",)
 
     def __init__(
         self,

@@ -29,8 +29,6 @@ class MGU(Gated[MGUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    undecayed = ("b",)
-
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)
         self.W = nn.Parameter(torch.empty(2 * size, size))

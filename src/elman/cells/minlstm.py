@@ -35,7 +35,6 @@ class MinLSTM(Diagonal[MinLSTMState]):
 
     emits_state = True
     variants = ({}, {"form": "log"})
-    undecayed = ("b",)
 
     def __init__(self, input_size: int, size: int, *, form: str = "plain") -> None:
         super().__init__(input_size, size)

@@ -39,7 +39,6 @@ class Rate(Gated[RateState]):
     """
 
     variants = ({}, {"phi": "tanh", "dt": 1.0, "tau": 1.0}, {"dale": 0.8, "baseline": 0.5})
-    undecayed = ("b",)
 
     def __init__(
         self,

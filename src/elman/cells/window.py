@@ -7,7 +7,7 @@ T. J. Sejnowski, C. R. Rosenberg, Parallel networks that learn to pronounce Engl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,6 @@ class Window(Core):
     """
 
     variants = ({}, {"k": 1}, {"k": 2})
-    undecayed: ClassVar[tuple[str, ...]] = ("b",)
 
     def __init__(self, input_size: int, size: int, *, k: int = 5) -> None:
         super().__init__(input_size, size)

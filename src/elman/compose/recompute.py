@@ -51,10 +51,10 @@ class Recompute(Around):
         self.every = whole_or_auto("every", every)
         self.emits_state = core.emits_state
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return self.core.step(x, state)
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         leaves, weights = states.leaves(state), dict(self.core.named_parameters())
         wanted = any(t.requires_grad for t in (x, *leaves, *weights.values()))
         T = x.shape[1]
@@ -223,7 +223,7 @@ def _set_random(drawn: tuple[Tensor, Any, Any]) -> None:
     set_device_states(*drawn[1:])
 
 
-def _rebuilt(state: State, leaves: list[Tensor]) -> Any:
+def _rebuilt(state: State, leaves: list[Tensor]) -> State:
     given = iter(leaves)
     return states.map(lambda _: next(given), state)
 

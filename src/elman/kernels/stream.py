@@ -11,8 +11,9 @@ A Core takes part by a method of its own, the counterpart of `_scan`:
 place of each leaf. It appends to `program` what turns x and the state into y, updating the state in place, and returns
 the slot of y:
 
-    return program.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell
+    return program.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell, by its base class
     return program.add(x, program.core(self.inner, x, state))                       # a residual
+    return step_through(program, self.step, x, state, self.init_state(1))           # any equation: kernels/trace.py
     for core, part in zip(self.cores, state):                                       # a stack
         x = program.core(core, x, part)                                             # asks each core for its `_stream`
 

@@ -6,14 +6,14 @@ on parameters alone are computed at once, and go into the program as constants. 
 Unstreamable, and the module is scanned in steps of one instead.
 
     linear, sigmoid, tanh, softplus, silu, layer_norm, rms_norm, torch.relu
-    +, -, * with a value, a number or a tensor as wide; chunk and split of the last axis
+    +, -, * with a value, a number or a tensor as wide; chunk, and split into given widths, of the last axis
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ from elman.state import State
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
+
+    Slots: TypeAlias = Slot | tuple["Slots", ...]  # the structure of a state, with a slot for each leaf
 
 
 class Unstreamable(KernelError):
@@ -43,7 +45,9 @@ class Traced:
         return self.program.dtype
 
     def to(self, dtype: torch.dtype) -> Traced:
-        return self  # a program has one dtype
+        if dtype != self.dtype:
+            raise Unstreamable(f"a value in {dtype}, for a program computes in {self.dtype}")
+        return self
 
     def __add__(self, other: Traced | Tensor | float) -> Traced:
         return Traced(self.program, self.program.add(self.slot, self._beside(other)))
@@ -62,11 +66,11 @@ class Traced:
 
     __radd__, __rmul__ = __add__, __mul__  # a sum and a product have the same bits in either order
 
-    def chunk(self, parts: int, dim: int) -> tuple[Traced, ...]:
+    def chunk(self, parts: int, dim: int = 0) -> tuple[Traced, ...]:
         return self.split([self.slot.width // parts] * parts, dim)
 
-    def split(self, widths: Sequence[int], dim: int) -> tuple[Traced, ...]:
-        if dim != -1 or sum(widths) != self.slot.width:
+    def split(self, widths: int | Sequence[int], dim: int = 0) -> tuple[Traced, ...]:
+        if dim != -1 or isinstance(widths, int) or sum(widths) != self.slot.width:
             raise Unstreamable(f"a value of width {self.slot.width} cut along axis {dim} into {widths}")
         starts = [sum(widths[:i]) for i in range(len(widths))]
         return tuple(
@@ -77,8 +81,13 @@ class Traced:
     def _beside(self, other: Traced | Tensor | float) -> Slot:
         """The slot of what stands on the other side of an operation."""
         if isinstance(other, Traced):
-            return other.slot
-        return self.program.constant(torch.as_tensor(other, dtype=self.dtype).expand(self.slot.width))
+            slot = other.slot
+        else:
+            values = torch.as_tensor(other, dtype=self.dtype)
+            slot = self.program.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
+        if slot.width != self.slot.width:
+            raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
+        return slot
 
     def _refuse(self, *_: object) -> Any:
         raise Unstreamable("an index, a quotient, a power or a comparison has no form in a stream")
@@ -97,13 +106,20 @@ class Traced:
         cls, function: Callable[..., Any], types: object, args: Sequence[Any], kwargs: dict[str, Any] | None = None
     ) -> Any:
         """What Torch asks when it meets a traced value, in torch.relu(v) or tensor * v."""
-        name = function.__name__.strip("_")
+        name = function.__name__.removeprefix("__").removesuffix("__")  # torch.mul is Tensor.__mul__
         if name not in _TORCH or kwargs:
             raise Unstreamable(f"torch.{name} has no form in a stream")
         return _TORCH[name](*args)
 
 
-def _mapped(function: str) -> Callable[[Any], Traced]:
+def __getattr__(name: str) -> object:
+    """Any other operation of `elman.kernels`."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise Unstreamable(f"kernels.{name} has no form in a stream")
+
+
+def _mapped(function: str) -> Callable[[Traced], Traced]:
     return lambda x: Traced(x.program, x.program.map(function, x.slot))
 
 
@@ -141,20 +157,22 @@ def slot_of(program: Program, value: Tensor) -> Slot:
     return given.slot if isinstance(given, Traced) else program.constant(given)
 
 
-def step_through(program: Program, step: Step, x: Slot, state: Any, like: State) -> Slot:
+def step_through(program: Program, step: Step, x: Slot, state: Slots, like: State) -> Slot:
     """Append the equation `step`, from x and the state to y and the new state; the slot of y.
 
     `state` has slots for leaves, in the structure of `like`.
     """
-    y, after = step(traced(program, x), states.map(lambda _, slot: traced(program, slot), like, state))
-    before, found = [], [slot_of(program, y)]
+    slots = cast(State, state)
+    y, after = step(traced(program, x), states.map(lambda _, slot: traced(program, slot), like, slots))
+    before: list[Slot] = []
+    found = [slot_of(program, y)]
 
-    def pair(leaf: Tensor, slot: Any, value: Tensor) -> Tensor:
+    def pair(leaf: Tensor, slot: Slot, value: Tensor) -> Tensor:
         before.append(slot)
         found.append(slot_of(program, value))
         return leaf
 
-    states.map(pair, like, state, after)
+    states.map(pair, like, slots, after)
     # What is still to be read from a leaf is copied before the leaf changes: one leaf may take over another.
     kept = [program.cut(slot, 0, slot.width) if slot in before else slot for slot in found]
     for slot, new in zip(before, kept[1:], strict=True):
