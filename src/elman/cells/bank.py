@@ -19,9 +19,9 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.cells.padding import zero_past
 from elman.core import Core
 from elman.kernels.trace import slot_of, traced
+from elman.lengths import zero_past
 from elman.state import REAL
 
 if TYPE_CHECKING:

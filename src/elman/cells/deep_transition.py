@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.gated import Gated, Gates
-from elman.cells.options import whole
+from elman.options import whole
 
 
 class DeepTransitionState(NamedTuple):

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.cells.padding import zero_past
 from elman.core import Core
 from elman.kernels.trace import slot_of, traced
+from elman.lengths import zero_past
 from elman.state import REAL
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class Diagonal(Core, Generic[S]):
     """
 
     is_complex: ClassVar[bool] = False
-    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (..., D) -> a (..., N), or (N,) where it does not depend on x; b (..., N); and what else `read` needs."""

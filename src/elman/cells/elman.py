@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import PHI
 from elman.cells.gated import Gated, Gates, Loop
-from elman.cells.options import PHI, choice
+from elman.options import choice
 
 
 class ElmanState(NamedTuple):

@@ -12,15 +12,15 @@ and streams by them. Either way step, scan, recomputation and stream are one des
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
 from elman import kernels
-from elman.cells.padding import zero_past
 from elman.core import Core
 from elman.kernels import GatedOptions
 from elman.kernels.trace import slot_of, step_through, traced
+from elman.lengths import zero_past
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -57,7 +57,6 @@ class Gated(Core, Generic[S]):
     """
 
     emits_state = True
-    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""

@@ -21,9 +21,9 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.gated import Gated, Gates, Loop
 from elman.cells.norm import layer_norm as norm
-from elman.cells.options import flag
 from elman.errors import InputError
 from elman.kernels import GatedOptions
+from elman.options import flag
 
 
 class GRUState(NamedTuple):

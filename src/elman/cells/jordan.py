@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import Activation, identity
 from elman.cells.gated import Gated, Gates
-from elman.cells.options import Activation, choice, identity, whole
+from elman.options import choice, whole
 
 PSI: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid, "identity": identity}
 

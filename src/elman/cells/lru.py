@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells.diagonal import Diagonal, wide
-from elman.cells.options import number, whole
 from elman.errors import InputError
+from elman.options import number, whole
 
 
 class LRUState(NamedTuple):

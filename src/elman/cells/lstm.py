@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import Activation
 from elman.cells.gated import Gated, Gates, Loop
 from elman.cells.norm import layer_norm as norm
-from elman.cells.options import Activation, choice, flag, number, whole
 from elman.errors import InputError
 from elman.kernels import GatedOptions
+from elman.options import choice, flag, number, whole
 
 CANDIDATES: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid}
 

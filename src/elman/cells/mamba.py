@@ -14,16 +14,16 @@ implementation, the step takes A exactly (zero-order hold) and B to first order.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.cells.options import whole
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.trace import slot_of, traced
+from elman.options import whole
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -45,7 +45,7 @@ class Mamba(Core):
     """
 
     variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
-    undecayed: ClassVar[tuple[str, ...]] = ("A_log",)
+    undecayed = ("A_log",)
 
     def __init__(
         self,

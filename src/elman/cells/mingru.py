@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import Activation, identity
 from elman.cells.diagonal import Diagonal, wide
-from elman.cells.options import Activation, choice, identity
+from elman.options import choice
 
 
 def positive(v: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.diagonal import Diagonal, wide
 from elman.cells.mingru import FORMS
-from elman.cells.options import choice
+from elman.options import choice
 
 
 class MinLSTMState(NamedTuple):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from elman.cells.diagonal import wide
-from elman.cells.options import whole
 from elman.errors import InputError
+from elman.options import whole
 
 
 def linear_poles(N: int) -> Tensor:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import PHI
 from elman.cells.gated import Gated, Gates, Loop
-from elman.cells.options import PHI, choice, number
 from elman.errors import InputError
+from elman.options import choice, number
 
 
 class RateState(NamedTuple):

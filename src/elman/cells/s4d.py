@@ -14,7 +14,7 @@ product of B and C matters. There are as many channels as inputs: u = x; if inpu
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.cells.bank import Bank
-from elman.cells.options import choice
 from elman.cells.poles import checked_pairs, checked_steps, inverse_poles, linear_poles, spread_steps, zero_order_hold
+from elman.options import choice
 
 INITIAL = {"lin": linear_poles, "inv": inverse_poles}
 
@@ -41,7 +41,7 @@ class S4D(Bank[S4DState]):
     """
 
     variants = ({}, {"init": "inv", "state_size": 6, "dt_min": 0.01, "dt_max": 0.5})
-    undecayed: ClassVar[tuple[str, ...]] = ("A_log", "A_im")
+    undecayed = ("A_log", "A_im")
 
     def __init__(
         self,

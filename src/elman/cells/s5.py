@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells.diagonal import Diagonal, wide
-from elman.cells.options import choice
 from elman.cells.poles import (
     checked_pairs,
     checked_steps,
@@ -30,6 +29,7 @@ from elman.cells.poles import (
     spread_steps,
     zero_order_hold,
 )
+from elman.options import choice
 
 INITIAL = {"hippo": hippo_normal, "lin": linear_normal}
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import whole
 from elman.core import Core
+from elman.lengths import masked
+from elman.options import whole
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -63,10 +64,10 @@ class Window(Core):
     def _scan(self, x: Tensor, state: WindowState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, WindowState]:
         """All windows at once: there is nothing to wait for."""
         T, k = x.shape[1], self.k
-        valid = torch.arange(T, device=x.device) < lengths[:, None]
         # Padding is not shown to the product: a NaN there would come back as 0 * NaN in the gradient of W.
-        seen = torch.where(valid[..., None], x, torch.zeros_like(x)).to(state.past.dtype)
-        inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
+        inputs = torch.cat(
+            [state.past, masked(x, lengths).to(state.past.dtype)], 1
+        )  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
         episode = reset.cumsum(1)  # an input counts where it is of the same episode as the output
         episodes = torch.cat([episode.new_zeros(len(x), k - 1), episode], 1)
         # Autograd adds up what comes back in the reverse order of this: the latest output first, wherever time is cut.
@@ -75,8 +76,7 @@ class Window(Core):
         same = torch.stack([episodes[:, j : j + T] for j in range(k)], 2) == episode[..., None]
         windows = torch.where(same[..., None], windows, torch.zeros_like(windows))
         y = kernels.tanh(kernels.linear(windows.flatten(2), self.W, self.b))
-        y = torch.where(valid[..., None], y, torch.zeros_like(y))
-        return y.to(x.dtype), WindowState(self._last(inputs, episodes, lengths))
+        return masked(y, lengths).to(x.dtype), WindowState(self._last(inputs, episodes, lengths))
 
     def _last(self, inputs: Tensor, episodes: Tensor, lengths: Tensor) -> Tensor:
         """The k - 1 inputs (B, k - 1, D) up to each row's last valid one, zeros for those of an earlier episode."""

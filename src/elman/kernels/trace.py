@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,7 @@ from elman.kernels.reference import Step
 from elman.state import State
 
 if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
-
-    Slots: TypeAlias = Slot | tuple["Slots", ...]  # the structure of a state, with a slot for each leaf
+    from elman.kernels.stream import Program, Slot, Slots
 
 
 class Unstreamable(KernelError):
