@@ -5,8 +5,8 @@
     y = read(h, rest)
 
 Complex numbers stand here as pairs (real, imaginary) side by side, so that `coefficients` and `read` are operations on
-real arrays: products of a matrix, sums, activations. From operations of that kind (kernels/trace.py lists them) the
-scan, the step and the stream all follow.
+real arrays: products of a matrix, sums, activations. (Only an `a` that does not depend on x may be complex as it is.)
+From operations of that kind, which kernels/trace.py lists, the scan, the step and the stream all follow.
 """
 
 from __future__ import annotations
@@ -59,30 +59,31 @@ class Diagonal(Core, Generic[S]):
 
     def step(self, x: Tensor, state: S) -> tuple[Tensor, S]:
         a, b, rest = self.coefficients(x)
-        h = self._numbers(a, state) * state[0].flatten(1) + self._numbers(b, state)
+        h = self._numbers(a, state) * state[0] + self._numbers(b, state)
         return self.read(self._parts(h), rest).to(x.dtype), _rebuilt(h, state)
 
     def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
         a, b, rest = self.coefficients(x)
-        given = self._numbers(a, state), self._numbers(b, state), state[0].flatten(1)
-        h, last = kernels.linear_scan(*given, lengths, reset)
+        h, last = kernels.linear_scan(self._numbers(a, state), self._numbers(b, state), state[0], lengths, reset)
         y = self.read(self._parts(h), rest).to(x.dtype)
         return y if self.emits_state else zero_past(y, lengths), _rebuilt(last, state)
 
     def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
         a, b, rest = self.coefficients(traced(program, x))
+        a = self._parts(a) if a.is_complex() else a
         h = program.scan(slot_of(program, a), slot_of(program, b), state[0], is_complex=self.is_complex)
         return slot_of(program, self.read(traced(program, h), rest))
 
     def _numbers(self, v: Tensor, state: S) -> Tensor:
         """Parts side by side as numbers, of the dtype of the state."""
         dtype = state[0].dtype
-        v = v.to(REAL.get(dtype, dtype))
-        return torch.view_as_complex(v.unflatten(-1, (-1, 2))) if self.is_complex else v
+        if not self.is_complex or v.is_complex():
+            return v.to(dtype)
+        return torch.view_as_complex(v.to(REAL[dtype]).unflatten(-1, (-1, 2)))
 
     def _parts(self, h: Tensor) -> Tensor:
         return torch.view_as_real(h).flatten(-2) if self.is_complex else h
 
 
 def _rebuilt(h: Tensor, state: S) -> S:
-    return cast(S, states.map(lambda leaf: h.reshape(leaf.shape), state))
+    return cast(S, states.map(lambda _: h, state))

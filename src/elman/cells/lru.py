@@ -85,7 +85,7 @@ class LRU(Diagonal[LRUState]):
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gamma = torch.exp(self.gamma_log)[:, None, None]
-        return torch.view_as_real(self.eigenvalues()).flatten(), kernels.linear(x, (gamma * self.B).flatten(0, 1)), x
+        return self.eigenvalues(), kernels.linear(x, (gamma * self.B).flatten(0, 1)), x
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         real = (self.C * self.C.new_tensor([1.0, -1.0])).flatten(1)  # Re(c h) = Re c Re h - Im c Im h

@@ -94,7 +94,7 @@ class S5(Diagonal[S5State]):
         a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt)
         b = held[:, None] * torch.view_as_complex(wide(self.B))  # (N / 2, D)
         rows = torch.view_as_real(b).transpose(1, 2).flatten(0, 1)  # (N, D) real: the parts of a pair below each other
-        return torch.view_as_real(a).flatten(), kernels.linear(x, rows), x
+        return a, kernels.linear(x, rows), x
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
         real = (self.C * self.C.new_tensor([2.0, -2.0])).flatten(1)  # 2 Re(c h) = 2 Re c Re h - 2 Im c Im h

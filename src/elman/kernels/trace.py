@@ -42,6 +42,9 @@ class Traced:
     def dtype(self) -> torch.dtype:
         return self.program.dtype
 
+    def is_complex(self) -> bool:
+        return False
+
     def to(self, dtype: torch.dtype) -> Traced:
         if dtype != self.dtype:
             raise Unstreamable(f"a value in {dtype}, for a program computes in {self.dtype}")
