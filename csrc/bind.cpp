@@ -71,6 +71,27 @@ void fields(SelectiveGradients<Real>& s, F& f) {
 }
 
 template <class Real, class F>
+void fields(BankInputs<Real>& s, F& f) {
+  f("n", s.n), f("N", s.N), f("every", s.every), f("x", s.x), f("a", s.a), f("b", s.b), f("c", s.c), f("h0", s.h0),
+      lengths_and_reset(s, f);
+}
+
+template <class Real, class F>
+void fields(BankOutputs<Real>& s, F& f) {
+  f("y", s.y), f("last", s.last), f("saved", s.saved);
+}
+
+template <class Real, class F>
+void fields(BankArriving<Real>& s, F& f) {
+  f("saved", s.saved), f("gy", s.gy), f("glast", s.glast);
+}
+
+template <class Real, class F>
+void fields(BankGradients<Real>& s, F& f) {
+  f("gx", s.gx), f("ga", s.ga), f("gb", s.gb), f("gc", s.gc), f("gh0", s.gh0);
+}
+
+template <class Real, class F>
 void fields(ConvolutionInputs<Real>& s, F& f) {
   f("n", s.n), f("K", s.K), f("x", s.x), f("w", s.w), f("bias", s.bias), f("window", s.window), lengths_and_reset(s, f);
 }
@@ -192,6 +213,7 @@ void check_lengths(const int64_t* lengths, int64_t B, int64_t T) {
 }
 template <class Real> void check(const ScanInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const SelectiveInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
+template <class Real> void check(const BankInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const ConvolutionInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const GatedInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
@@ -245,6 +267,8 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("scan", &P::scan)
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C,
                            int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })
+      .def("bank", [](P& p, int x, int64_t N, Address a, Address b, Address c,
+                      int h) { return p.bank(x, N, at<Real>(a), at<Real>(b), at<Real>(c), h); })
       .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias,
                              int window) { return p.convolution(x, K, at<Real>(w), at<Real>(bias), window); })
       .def("map", &P::map)
@@ -297,6 +321,8 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   def_kernel(m, "linear_scan_back" + complex_suffix, &Kernels::complex_scan_back);
   def_kernel(m, "selective_scan" + suffix, &Kernels::selective_scan);
   def_kernel(m, "selective_scan_back" + suffix, &Kernels::selective_scan_back);
+  def_kernel(m, "bank_scan" + suffix, &Kernels::bank_scan);
+  def_kernel(m, "bank_scan_back" + suffix, &Kernels::bank_scan_back);
   def_kernel(m, "convolution" + suffix, &Kernels::convolution);
   def_kernel(m, "convolution_back" + suffix, &Kernels::convolution_back);
   def_kernel(m, "gated" + suffix, &Kernels::gated);

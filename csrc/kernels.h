@@ -105,6 +105,43 @@ template <class Real>
 using SelectiveScanBack = void(const SelectiveInputs<Real>& in, const SelectiveArriving<Real>& arriving,
                                const SelectiveGradients<Real>& to, int threads);
 
+// Banks of complex numbers (bank.cpp), N for each of n.C = D channels; complex numbers are pairs (real, imaginary):
+// h[t] = a h[t-1] + b x[t], y[t] = sum_n Re(c[:,n] h[t,:,n]). a, b, c (D, N, 2), h0 (B, D, N, 2).
+template <class Real>
+struct BankInputs {
+  Dims n;
+  int64_t N, every;  // the state is saved after every so many steps
+  Rows<Real> x;
+  const Real *a, *b, *c, *h0;
+  const int64_t* lengths;
+  const bool* reset;
+};
+// y (B, T, D) and last (B, D, N, 2). saved, if not null, has room for a state each `every` steps: (B, T, R), R * every >= 2 * N *
+// (D rounded up to 16).
+template <class Real>
+struct BankOutputs {
+  Real *y, *last, *saved;
+};
+template <class Real>
+using BankScan = void(const BankInputs<Real>& in, const BankOutputs<Real>& out, int threads);
+
+// The gradients of a, b and c are given for each row, (B, D, N, 2).
+template <class Real>
+struct BankArriving {
+  const Real* saved;
+  Rows<Real> gy;
+  const Real* glast;
+};
+template <class Real>
+struct BankGradients {
+  Real* gx;
+  double *ga, *gb, *gc;
+  Real* gh0;
+};
+template <class Real>
+using BankScanBack = void(const BankInputs<Real>& in, const BankArriving<Real>& arriving, const BankGradients<Real>& to,
+                          int threads);
+
 // Causal convolution of each channel (convolution.cpp): y[t] = bias + sum_k w[k] x[t - K + 1 + k]. w (K, C), bias (C,), window
 // (B, K - 1, C): the inputs before the first; last is the window after each row's end.
 template <class Real>
@@ -314,6 +351,7 @@ struct Program {
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
   virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;
+  virtual int bank(int x, int64_t N, const Real* a, const Real* b, const Real* c, int h) = 0;  // h: N pairs a column of x
   virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
   virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
   virtual int combine(int function, int x, int y) = 0;  // add, multiply
@@ -336,6 +374,8 @@ using NewProgram = Program<Real>*();
   kernel(LinearScanBack, complex_scan_back)      \
   kernel(SelectiveScan, selective_scan)          \
   kernel(SelectiveScanBack, selective_scan_back) \
+  kernel(BankScan, bank_scan)                    \
+  kernel(BankScanBack, bank_scan_back)           \
   kernel(Convolution, convolution)               \
   kernel(ConvolutionBack, convolution_back)      \
   kernel(Linear, linear)                         \

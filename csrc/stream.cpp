@@ -19,6 +19,7 @@ namespace elman::ELMAN_NS {
 template <class Real> LinearScan<Real> linear_scan;
 template <class Real> LinearScan<Real> complex_scan;
 template <class Real> SelectiveScan<Real> selective_scan;
+template <class Real> BankScan<Real> bank_scan;
 template <class Real> Convolution<Real> convolution;
 template <class Real> Norm<Real> norm;
 template <class Real> Elementwise<Real> sigmoid;
@@ -182,6 +183,20 @@ class Steps final : public Program<Real> {
                            {w.at(y, row), state, nullptr}, 1);
     });
     work_ += 16 * D * N;  // an exponential for each
+    return y;
+  }
+
+  int bank(int x, int64_t N, const Real* a, const Real* b, const Real* c, int h) override {
+    const int64_t D = width(x);
+    const int y = slot(D), ra = constant(width(h), a), rb = constant(width(h), b), rc = constant(width(h), c);
+    const int last = slot(width(h));
+    each_row([=](Work& w, int64_t row) {
+      Real* state = w.at(h, row);
+      bank_scan<Real>({{1, 1, D}, N, 1, {w.at(x, row), 0, 0}, w.at(ra, 0), w.at(rb, 0), w.at(rc, 0), state, &one, &no},
+                      {w.at(y, row), w.at(last, row), nullptr}, 1);
+      std::memcpy(state, w.at(last, row), width(h) * sizeof(Real));
+    });
+    work_ += 8 * D * N;
     return y;
   }
 

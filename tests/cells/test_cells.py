@@ -91,3 +91,22 @@ def test_an_unknown_option_names_the_valid_ones():
         cell("elman", 3, 4, peephole=True)
     with pytest.raises(InputError, match="mgu has no option 'phi'; it has none"):
         cell("mgu", 3, 4, phi="tanh")
+
+
+DECAYED = {
+    "elman": "W U", "indrnn": "W", "jordan": "R U V", "deep_transition": "W U", "window": "W", "rate": "W B",
+    "lstm": "W U P", "gru": "W U", "mgu": "W U", "mingru": "U", "minlstm": "U", "lru": "B C", "s4d": "U C",
+    "s5": "B C", "mamba": "U w S W V", "hmm": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_weight_decay_acts_on_matrices_that_mix(name):
+    """Not on poles, skips, peepholes, biases or probabilities, which zero would not simplify; nor on any vector."""
+    matrices = set()
+    for options in CELLS[name].variants:
+        for size in (3, 4) if name != "hmm" else (3,):
+            matrices |= {n for n, p in cell(name, 3, size, **options).named_parameters() if p.dim() > 1}
+    undecayed = CELLS[name].undecayed
+    assert set(undecayed) <= matrices
+    assert matrices - set(undecayed) == set(DECAYED[name].split())

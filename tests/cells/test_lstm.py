@@ -62,8 +62,8 @@ def transcribed(core: LSTM, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Te
         if core.layer_norm:
             Wh = core.gain_W * F.layer_norm(Wh, Wh.shape[1:])
             Ux = core.gain_U * F.layer_norm(Ux, Ux.shape[1:])
-        v = dict(zip(core.gates, (Wh + Ux + core.b).chunk(len(core.gates), 1), strict=True))
-        p = dict(zip(core.gates.replace("g", ""), core.p, strict=True)) if core.peephole else {}
+        v = dict(zip(core.letters, (Wh + Ux + core.b).chunk(len(core.letters), 1), strict=True))
+        p = dict(zip(core.letters.replace("g", ""), core.p, strict=True)) if core.peephole else {}
         i = torch.sigmoid(v["i"] + p.get("i", 0) * c)
         f = 1 - i if core.coupled else torch.sigmoid(v["f"] + p.get("f", 0) * c)
         g = torch.tanh(v["g"]) if core.candidate == "tanh" else torch.sigmoid(v["g"])
@@ -114,7 +114,7 @@ def test_chrono_spreads_memory_evenly_up_to_t_max(coupled):
     """f = s(b_f) forgets at the rate 1 / (1 + exp(b_f)), so exp(b_f) + 1 is the time that a cell remembers."""
     torch.manual_seed(0)
     core = LSTM(2, 400, t_max=50.0, coupled=coupled)
-    parts = dict(zip(core.gates, core.b.detach().chunk(len(core.gates)), strict=True))
+    parts = dict(zip(core.letters, core.b.detach().chunk(len(core.letters)), strict=True))
     times = 1 / torch.sigmoid(parts["i"])
     assert times.min() >= 2 - 1e-4 and times.max() <= 50 + 1e-3
     assert times.min() < 3 and times.max() > 49 and abs(times.mean() - 26) < 3

@@ -55,7 +55,7 @@ def test_masks_need_no_loop_of_their_own(
         wanted = outcome(core, sample)
     before = native.calls["gated"], native.calls["gated_back"]
     monkeypatch.setattr(CELLS[name], "step", None)  # nobody steps
-    monkeypatch.setattr(CELLS[name], "recur", None)
+    monkeypatch.setattr(CELLS[name], "update", None)
     got = outcome(core, sample)
     assert (native.calls["gated"], native.calls["gated_back"]) == (before[0] + loops, before[1] + loops)
     torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)

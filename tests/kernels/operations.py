@@ -1,4 +1,7 @@
-"""The selective scan and the causal convolution as operations on named arguments: cases, plain loops, comparisons."""
+"""The selective scan, the scan of banks and the causal convolution as operations on named arguments.
+
+Cases, plain loops and comparisons.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +33,21 @@ def scan_loop(
     return torch.stack(ys, 1) if ys else x * 1, h
 
 
+def bank_loop(x: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> Results:
+    """Step by step, part by part: Torch's complex product of an infinity with a real number is NaN."""
+    (ar, ai), (br, bi), (cr, ci), (hr, hi) = (v.unbind(-1) for v in (a, b, c, h0))
+    ys = []
+    for t in range(x.shape[1]):
+        xt, start, valid = x[:, t, :, None], reset[:, t, None, None], (t < lengths)[:, None, None]
+        real, imaginary = br * xt, bi * xt
+        real = torch.where(start, real, ar * hr - ai * hi + real)
+        imaginary = torch.where(start, imaginary, ar * hi + ai * hr + imaginary)
+        y = (cr * real - ci * imaginary).sum(2)
+        ys.append(torch.where(valid[..., 0], y, torch.zeros_like(y)))
+        hr, hi = torch.where(valid, real, hr), torch.where(valid, imaginary, hi)
+    return torch.stack(ys, 1) if ys else x * 1, torch.stack([hr, hi], -1)
+
+
 def convolution_loop(
     x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor
 ) -> Results:
@@ -46,7 +64,7 @@ def convolution_loop(
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation: the axes of each argument (B batch, T time, D channels, N states or taps, W = N - 1)."""
+    """An operation: the axes of each argument (B batch, T time, D channels, N states or taps, W = N - 1, P = 2)."""
 
     name: str
     axes: dict[str, str]  # the last one is the state
@@ -61,6 +79,7 @@ OPERATIONS = {
     "selective_scan": Operation(
         "selective_scan", {"x": "BTD", "delta": "BTD", "A": "DN", "B": "BTN", "C": "BTN", "h0": "BDN"}, scan_loop
     ),
+    "bank_scan": Operation("bank_scan", {"x": "BTD", "a": "DNP", "b": "DNP", "c": "DNP", "h0": "BDNP"}, bank_loop),
     "convolution": Operation(
         "convolution", {"x": "BTD", "weight": "ND", "bias": "D", "window": "BWD"}, convolution_loop
     ),
@@ -100,7 +119,7 @@ class Case:
 def case(op: Operation, shape: tuple[int, int, int, int], dtype: torch.dtype, seed: int = 0) -> Case:
     """Lengths that include 0 and T, resets at 0, in the middle and at the end; decays of about one, some above."""
     g = torch.Generator().manual_seed(seed)
-    sizes = dict(zip("BTDNW", (*shape, shape[3] - 1), strict=True))
+    sizes = dict(zip("BTDNWP", (*shape, shape[3] - 1, 2), strict=True))
     B, T = shape[:2]
     arguments = {
         k: torch.randn([sizes[axis] for axis in axes], generator=g, dtype=torch.float64) for k, axes in op.axes.items()
@@ -108,6 +127,8 @@ def case(op: Operation, shape: tuple[int, int, int, int], dtype: torch.dtype, se
     if op.name == "selective_scan":
         arguments["delta"] = arguments["delta"].abs() * 0.3
         arguments["A"] -= 1
+    if op.name == "bank_scan":  # of about length one
+        arguments["a"] *= 0.6
     lengths = torch.randint(0, T + 1, (B,), generator=g)
     lengths[:1], lengths[2:3] = T, 0
     reset = torch.rand(B, T, generator=g) < 0.1

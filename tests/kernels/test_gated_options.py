@@ -219,7 +219,7 @@ def test_wrong_shapes_are_named() -> None:
     x, state, lengths, reset = drawn(core, 2, 3, 2)
     options = kernels.GatedOptions(peephole=torch.zeros(2, 4, dtype=torch.float64))
     with pytest.raises(ElmanError, match="peephole"):
-        kernels.gated("lstm", x, (core.W,), state, lengths, reset, core.recur, core.U, core.b, options)  # type: ignore[attr-defined,arg-type]
+        kernels.gated("lstm", x, (core.W,), state, lengths, reset, core.recurrence(), core.U, core.b, options)  # type: ignore[attr-defined,arg-type]
 
 
 def test_what_is_kept_and_what_was_saved_are_checked() -> None:
@@ -227,7 +227,7 @@ def test_what_is_kept_and_what_was_saved_are_checked() -> None:
     x, (h,), lengths, reset = drawn(core, 2, 3, 2)
     U, b, W, c = (core.get_parameter(name).detach() for name in ("U", "b", "W", "c"))
     with pytest.raises(ElmanError, match="every is 0"):
-        kernels.gated("gru", x, (W, c), (h,), lengths, reset, core.recur, U, b, every=0)  # type: ignore[attr-defined,arg-type]
+        kernels.gated("gru", x, (W, c), (h,), lengths, reset, core.recurrence(), U, b, every=0)  # type: ignore[attr-defined,arg-type]
     given = ("gru", x, U, b, W, c, h, None, [None] * 6, lengths, reset)
     y, last, _, saved = torch.ops.elman.gated(*given, True, None)
     arriving = (torch.ones_like(y), torch.ones_like(last), None, [True] * 5)

@@ -1,4 +1,4 @@
-"""The native selective scan and causal convolution: equal to plain loops, the same bits however batched and cut."""
+"""The native selective scan, scan of banks and convolution: equal to plain loops, the same bits however cut."""
 
 import itertools
 import os
@@ -82,13 +82,15 @@ def test_gradient_that_arrives_at_one_output(op: Operation, index: int) -> None:
         close(x, expected)
 
 
-@pytest.mark.parametrize("name", ["A", "weight", "bias"])
+@pytest.mark.parametrize("name", ["A", "weight", "bias", "a", "b", "c"])
 def test_long_sums_keep_their_digits(name: str) -> None:
     """The gradient of what is constant is a sum over all rows and steps: a running float would lose digits."""
-    op = OPERATIONS["selective_scan" if name == "A" else "convolution"]
+    op = next(op for op in OPERATIONS.values() if name in op.axes)
     c = case(op, (2, 20000, 1, 1), torch.float32).map(torch.ones_like)
     if name == "A":
         c.arguments["A"] = -c.arguments["A"]
+    if op.name == "bank_scan":
+        c.arguments["a"] /= 2
     c.lengths[:], c.reset[:] = 20000, False
     out = (torch.ones(2, 20000, 1), torch.zeros(c.arguments[list(op.axes)[-1]].shape))
     got = native_gradients(c, out)[name]

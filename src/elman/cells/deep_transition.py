@@ -7,22 +7,22 @@ R. Pascanu, C. Gulcehre, K. Cho, Y. Bengio, How to construct deep recurrent neur
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import whole
-from elman.core import Core
+from elman.cells.gated import Gated, Gates
+from elman.options import whole
 
 
 class DeepTransitionState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class DeepTransition(Core):
+class DeepTransition(Gated[DeepTransitionState]):
     """h = g_depth, where g_1 = tanh(W_1 h' + U x + b_1) and g_k = tanh(W_k g_(k-1) + b_k). Depth 1 is Elman's network.
 
     >>> y, state = DeepTransition(3, 4, depth=3).scan(torch.zeros(2, 5, 3))
@@ -30,9 +30,8 @@ class DeepTransition(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
-    undecayed: ClassVar[tuple[str, ...]] = ("b",)
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"depth": 1}, {"depth": 3})
+    variants = ({}, {"depth": 1}, {"depth": 3})
+    undecayed = ("b",)
 
     def __init__(self, input_size: int, size: int, *, depth: int = 2) -> None:
         super().__init__(input_size, size)
@@ -51,19 +50,14 @@ class DeepTransition(Core):
     def init_state(self, batch_size: int) -> DeepTransitionState:
         return DeepTransitionState(self.zeros(batch_size, self.output_size))
 
-    def recur(self, u: Tensor, state: DeepTransitionState) -> tuple[Tensor, DeepTransitionState]:
-        """u = U x + b_1 (B, H)."""
-        g = kernels.tanh(u + kernels.linear(state.h, self.W[0]))
+    def project(self, x: Tensor) -> Tensor:
+        return kernels.linear(x, self.U, self.b[0])
+
+    def gates(self, u: Tensor, state: DeepTransitionState) -> Gates:
+        g = {"g1": kernels.tanh(u + kernels.linear(state.h, self.W[0]))}
         for k in range(1, self.depth):
-            g = kernels.tanh(kernels.linear(g, self.W[k], self.b[k]))
-        return g, DeepTransitionState(g)
+            g[f"g{k + 1}"] = kernels.tanh(kernels.linear(g[f"g{k}"], self.W[k], self.b[k]))
+        return g
 
-    def step(self, x: Tensor, state: DeepTransitionState) -> tuple[Tensor, DeepTransitionState]:
-        h, state = self.recur(kernels.linear(x, self.U, self.b[0]), state)
-        return h.to(x.dtype), state
-
-    def _scan(
-        self, x: Tensor, state: DeepTransitionState, lengths: Tensor, reset: Tensor
-    ) -> tuple[Tensor, DeepTransitionState]:
-        y, last = kernels.gated(None, x, (), state, lengths, reset, self.recur, self.U, self.b[0])
-        return y.to(x.dtype), DeepTransitionState(*last)
+    def update(self, gates: Gates, state: DeepTransitionState) -> DeepTransitionState:
+        return DeepTransitionState(gates[f"g{self.depth}"])

@@ -7,25 +7,23 @@ J. L. Elman, Finding structure in time, Cognitive Science 14 (1990).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import PHI, choice
-from elman.core import Core
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.cells.activations import PHI
+from elman.cells.gated import Gated, Gates, Loop
+from elman.options import choice
 
 
 class ElmanState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class Elman(Core):
+class Elman(Gated[ElmanState]):
     """h = phi(W h' + U x + b), with phi "tanh" or "relu".
 
     >>> y, state = Elman(3, 4).scan(torch.zeros(2, 5, 3))
@@ -33,8 +31,7 @@ class Elman(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "relu"})
+    variants = ({}, {"phi": "relu"})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "tanh") -> None:
         super().__init__(input_size, size)
@@ -52,22 +49,14 @@ class Elman(Core):
     def init_state(self, batch_size: int) -> ElmanState:
         return ElmanState(self.zeros(batch_size, self.output_size))
 
-    def recur(self, u: Tensor, state: ElmanState) -> tuple[Tensor, ElmanState]:
-        """u = U x + b (B, H)."""
-        h = PHI[self.phi](u + kernels.linear(state.h, self.W))
-        return h, ElmanState(h)
+    def loop(self) -> Loop:
+        return Loop(f"elman_{self.phi}", self.U, self.b, (self.W,))
 
-    def step(self, x: Tensor, state: ElmanState) -> tuple[Tensor, ElmanState]:
-        h, state = self.recur(kernels.linear(x, self.U, self.b), state)
-        return h.to(x.dtype), state
+    def project(self, x: Tensor) -> Tensor:
+        return kernels.linear(x, self.U, self.b)
 
-    def _scan(
-        self, x: Tensor, state: ElmanState, lengths: Tensor, reset: Tensor, every: int | None = None
-    ) -> tuple[Tensor, ElmanState]:
-        y, last = kernels.gated(
-            f"elman_{self.phi}", x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, every=every
-        )
-        return y.to(x.dtype), ElmanState(*last)
+    def gates(self, u: Tensor, state: ElmanState) -> Gates:
+        return {"h": PHI[self.phi](u + kernels.linear(state.h, self.W))}
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(f"elman_{self.phi}", x, self.U, self.b, (self.W,), state)
+    def update(self, gates: Gates, state: ElmanState) -> ElmanState:
+        return ElmanState(gates["h"])

@@ -12,28 +12,25 @@ J. L. Ba, J. R. Kiros, G. E. Hinton, Layer normalization (2016), equations 22 to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.gated import Gated, Gates, Loop
 from elman.cells.norm import layer_norm as norm
-from elman.cells.options import flag
-from elman.core import Core
 from elman.errors import InputError
 from elman.kernels import GatedOptions
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.options import flag
 
 
 class GRUState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class GRU(Core):
+class GRU(Gated[GRUState]):
     """h = (1 - z) * n + z * h'. W (3H, H), U (3H, D) and b (3H,) hold r, z, n in PyTorch's order.
 
     `reset_after`: r acts on W_n h' + c, as in PyTorch; else on h', as in the paper. `layer_norm`: as Ba et al.
@@ -43,16 +40,7 @@ class GRU(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
-        {},
-        {"reset_after": False},
-        {"layer_norm": True},
-        {"reset_after": False, "layer_norm": True},
-    )
-    c: nn.Parameter | None
-    gain_W: nn.Parameter | None
-    gain_U: nn.Parameter | None
+    variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:
         super().__init__(input_size, size)
@@ -71,70 +59,43 @@ class GRU(Core):
     def reset_parameters(self) -> None:
         initial.recurrent(self.W, gates=3)
         initial.input(self.U, gates=3)
-        nn.init.zeros_(self.b)  # z starts at 1/2: half of the state is kept, and r lets half of it through
-        if self.c is not None:
-            nn.init.zeros_(self.c)
-        for gain in (self.gain_W, self.gain_U):
-            if gain is not None:
-                nn.init.ones_(gain)
+        initial.zeros(self.b, self.c)  # z starts at 1/2: half of the state is kept, and r lets half of it through
+        initial.ones(self.gain_W, self.gain_U)
 
     def init_state(self, batch_size: int) -> GRUState:
         return GRUState(self.zeros(batch_size, self.output_size))
 
-    def recur(self, u: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
-        """u = U x + b (B, 3H), normalised with layer_norm."""
-        h, H = state.h, self.output_size
-        u_rz, u_n = u[..., : 2 * H], u[..., 2 * H :]
-        if self.c is not None:
-            v_rz, v_n = self._normed(kernels.linear(h, self.W), self.gain_W).split([2 * H, H], -1)
-            r, z = kernels.sigmoid(u_rz + v_rz).chunk(2, -1)
-            n = kernels.tanh(u_n + r * (v_n + self.c))
-        else:
-            gain_rz, gain_n = (None, None) if self.gain_W is None else self.gain_W.split([2 * H, H])
-            v_rz = norm(kernels.linear(h, self.W[: 2 * H]), gain_rz)
-            r, z = kernels.sigmoid(u_rz + v_rz).chunk(2, -1)
-            n = kernels.tanh(u_n + norm(kernels.linear(r * h, self.W[2 * H :]), gain_n))
-        h = (1 - z) * n + z * h
-        return h, GRUState(h)
+    def loop(self) -> Loop:
+        options = GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
+        if self.c is None:
+            return Loop("gru_before", self.U, self.b, (self.W,), options)
+        return Loop("gru", self.U, self.b, (self.W, self.c), options)
 
-    def _project(self, x: Tensor) -> Tensor:
-        """U x + b (..., 3H), normalised with layer_norm."""
+    def project(self, x: Tensor) -> Tensor:
         if self.gain_U is None:
             return kernels.linear(x, self.U, self.b)
-        return self._normed(kernels.linear(x, self.U), self.gain_U) + self.b
+        u_rz, u_n = self._parts(kernels.linear(x, self.U))
+        gain_rz, gain_n = self._parts(self.gain_U)
+        return torch.cat([norm(u_rz, gain_rz), norm(u_n, gain_n)], -1) + self.b
 
-    def _normed(self, v: Tensor, gain: Tensor | None) -> Tensor:
-        """v (..., 3H): the gates r and z normalised together, the candidate by itself."""
-        if gain is None:
-            return v
-        parts = [2 * self.output_size, self.output_size]
-        return torch.cat([norm(part, g) for part, g in zip(v.split(parts, -1), gain.split(parts), strict=True)], -1)
+    def gates(self, u: Tensor, state: GRUState) -> Gates:
+        h = state.h
+        u_rz, u_n = self._parts(u)
+        gain_rz, gain_n = (None, None) if self.gain_W is None else self._parts(self.gain_W)
+        if self.c is not None:
+            v_rz, v_n = self._parts(kernels.linear(h, self.W))
+            r, z = kernels.sigmoid(u_rz + norm(v_rz, gain_rz)).chunk(2, -1)
+            n = kernels.tanh(u_n + r * (norm(v_n, gain_n) + self.c))
+        else:
+            W_rz, W_n = self.W.split([2 * self.output_size, self.output_size])
+            r, z = kernels.sigmoid(u_rz + norm(kernels.linear(h, W_rz), gain_rz)).chunk(2, -1)
+            n = kernels.tanh(u_n + norm(kernels.linear(r * h, W_n), gain_n))
+        return {"r": r, "z": z, "n": n}
 
-    def step(self, x: Tensor, state: GRUState) -> tuple[Tensor, GRUState]:
-        h, state = self.recur(self._project(x), state)
-        return h.to(x.dtype), state
+    def update(self, gates: Gates, state: GRUState) -> GRUState:
+        z, n = gates["z"], gates["n"]
+        return GRUState((1 - z) * n + z * state.h)
 
-    @property
-    def _kind(self) -> str:
-        """The native loop that computes this cell."""
-        return "gru" if self.reset_after else "gru_before"
-
-    @property
-    def _weights(self) -> tuple[Tensor, ...]:
-        return (self.W,) if self.c is None else (self.W, self.c)
-
-    @property
-    def _options(self) -> GatedOptions:
-        return GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
-
-    def _scan(
-        self, x: Tensor, state: GRUState, lengths: Tensor, reset: Tensor, every: int | None = None
-    ) -> tuple[Tensor, GRUState]:
-        y, last = kernels.gated(
-            self._kind, x, self._weights, state, lengths, reset, self.recur, self.U, self.b, self._options,
-            self._project, every,
-        )  # fmt: skip
-        return y.to(x.dtype), GRUState(*last)
-
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(self._kind, x, self.U, self.b, self._weights, state, self._options)
+    def _parts(self, v: Tensor) -> tuple[Tensor, ...]:
+        """v (..., 3H) -> what belongs to r and z (..., 2H), and to the candidate (..., H)."""
+        return v.split([2 * self.output_size, self.output_size], -1)

@@ -15,7 +15,7 @@ made; gradient steps straight on log P and log pi would not keep them so, normal
 from __future__ import annotations
 
 import math
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class HMM(Core):
     True
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("log_P",)  # a logarithm that shrinks is a probability that grows to one
+    undecayed = ("log_P",)  # a logarithm that shrinks is a probability that grows to one
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)

@@ -9,25 +9,23 @@ S. Li, W. Li, C. Cook, C. Zhu, Y. Gao, Independently recurrent neural network (I
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import PHI, choice, number
-from elman.core import Core
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.cells.activations import PHI
+from elman.cells.gated import Gated, Gates, Loop
+from elman.options import choice, number
 
 
 class IndRNNState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class IndRNN(Core):
+class IndRNN(Gated[IndRNNState]):
     """h = phi(u * h' + W x + b), with phi "relu" (the paper's choice) or "tanh".
 
     `t_max` is the longest dependency that is expected; without it, none is too long. It changes the initial u only.
@@ -37,8 +35,7 @@ class IndRNN(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"phi": "tanh"}, {"t_max": 50})
+    variants = ({}, {"phi": "tanh"}, {"t_max": 50})
 
     def __init__(self, input_size: int, size: int, *, phi: str = "relu", t_max: float | None = None) -> None:
         super().__init__(input_size, size)
@@ -59,22 +56,14 @@ class IndRNN(Core):
     def init_state(self, batch_size: int) -> IndRNNState:
         return IndRNNState(self.zeros(batch_size, self.output_size))
 
-    def recur(self, v: Tensor, state: IndRNNState) -> tuple[Tensor, IndRNNState]:
-        """v = W x + b (B, H)."""
-        h = PHI[self.phi](v + self.u * state.h)
-        return h, IndRNNState(h)
+    def loop(self) -> Loop:
+        return Loop(f"indrnn_{self.phi}", self.W, self.b, (self.u,))
 
-    def step(self, x: Tensor, state: IndRNNState) -> tuple[Tensor, IndRNNState]:
-        h, state = self.recur(kernels.linear(x, self.W, self.b), state)
-        return h.to(x.dtype), state
+    def project(self, x: Tensor) -> Tensor:
+        return kernels.linear(x, self.W, self.b)
 
-    def _scan(
-        self, x: Tensor, state: IndRNNState, lengths: Tensor, reset: Tensor, every: int | None = None
-    ) -> tuple[Tensor, IndRNNState]:
-        y, last = kernels.gated(
-            f"indrnn_{self.phi}", x, (self.u,), state, lengths, reset, self.recur, self.W, self.b, every=every
-        )
-        return y.to(x.dtype), IndRNNState(*last)
+    def gates(self, u: Tensor, state: IndRNNState) -> Gates:
+        return {"h": PHI[self.phi](u + self.u * state.h)}
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(f"indrnn_{self.phi}", x, self.W, self.b, (self.u,), state)
+    def update(self, gates: Gates, state: IndRNNState) -> IndRNNState:
+        return IndRNNState(gates["h"])

@@ -24,3 +24,32 @@ def input(U: Tensor, gates: int = 1) -> None:
     """
     for block in U.chunk(gates):
         nn.init.xavier_uniform_(block)
+
+
+@torch.no_grad()
+def zeros(*parameters: Tensor | None) -> None:
+    """Zero, where an option has given the cell that parameter."""
+    for parameter in parameters:
+        if parameter is not None:
+            nn.init.zeros_(parameter)
+
+
+@torch.no_grad()
+def ones(*parameters: Tensor | None) -> None:
+    """One, where an option has given the cell that parameter: a gain that changes nothing yet."""
+    for parameter in parameters:
+        if parameter is not None:
+            nn.init.ones_(parameter)
+
+
+@torch.no_grad()
+def memory(b_i: Tensor, b_f: Tensor | None, forget_bias: float, t_max: float | None) -> None:
+    """The biases of an LSTM's input and forget gates; without b_f, f = 1 - i. It remembers about 1 + exp(b_f) steps."""
+    if t_max is None:  # with f = 1/2 a gradient would be gone in ten steps (Jozefowicz et al., 2015)
+        forget = torch.full_like(b_i, forget_bias)
+    else:  # Tallec and Ollivier (2018), equation 16: times spread evenly over [1, t_max - 1]
+        forget = torch.empty_like(b_i).uniform_(1.0, t_max - 1.0).log()
+    if b_f is not None:
+        b_f.copy_(forget)
+    if b_f is None or t_max is not None:  # 1 - i = s(forget): coupled, or so that the cell stays bounded
+        b_i.copy_(-forget)

@@ -7,29 +7,25 @@ M. I. Jordan, Attractor dynamics and parallelism in a connectionist sequential m
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import Activation, choice, whole
-from elman.core import Core
+from elman.cells.activations import Activation, identity
+from elman.cells.gated import Gated, Gates
+from elman.options import choice, whole
 
-
-def _identity(x: Tensor) -> Tensor:
-    return x
-
-
-PSI: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid, "identity": _identity}
+PSI: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid, "identity": identity}
 
 
 class JordanState(NamedTuple):
     y: Tensor  # (B, H)
 
 
-class Jordan(Core):
+class Jordan(Gated[JordanState]):
     """y = psi(V tanh(R y' + U x + b) + c), with psi "tanh", "logistic" or "identity".
 
     `hidden` is the width of h; None means that of y.
@@ -39,8 +35,7 @@ class Jordan(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"psi": "logistic"}, {"psi": "identity", "hidden": 7})
+    variants = ({}, {"psi": "logistic"}, {"psi": "identity", "hidden": 7})
 
     def __init__(self, input_size: int, size: int, *, hidden: int | None = None, psi: str = "tanh") -> None:
         super().__init__(input_size, size)
@@ -64,16 +59,11 @@ class Jordan(Core):
     def init_state(self, batch_size: int) -> JordanState:
         return JordanState(self.zeros(batch_size, self.output_size))
 
-    def recur(self, u: Tensor, state: JordanState) -> tuple[Tensor, JordanState]:
-        """u = U x + b (B, hidden)."""
-        h = kernels.tanh(u + kernels.linear(state.y, self.R))
-        y = PSI[self.psi](kernels.linear(h, self.V, self.c))
-        return y, JordanState(y)
+    def project(self, x: Tensor) -> Tensor:
+        return kernels.linear(x, self.U, self.b)
 
-    def step(self, x: Tensor, state: JordanState) -> tuple[Tensor, JordanState]:
-        y, state = self.recur(kernels.linear(x, self.U, self.b), state)
-        return y.to(x.dtype), state
+    def gates(self, u: Tensor, state: JordanState) -> Gates:
+        return {"h": kernels.tanh(u + kernels.linear(state.y, self.R))}
 
-    def _scan(self, x: Tensor, state: JordanState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, JordanState]:
-        y, last = kernels.gated(None, x, (), state, lengths, reset, self.recur, self.U, self.b)
-        return y.to(x.dtype), JordanState(*last)
+    def update(self, gates: Gates, state: JordanState) -> JordanState:
+        return JordanState(PSI[self.psi](kernels.linear(gates["h"], self.V, self.c)))

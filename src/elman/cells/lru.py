@@ -11,26 +11,22 @@ module's `.to(dtype)` would drop an imaginary part, and real products give a row
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.cells.options import number, whole
-from elman.core import Core
+from elman.cells.diagonal import Diagonal, wide
 from elman.errors import InputError
-from elman.state import REAL
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.options import number, whole
 
 
 class LRUState(NamedTuple):
     h: Tensor  # (B, N) complex
 
 
-class LRU(Core):
+class LRU(Diagonal[LRUState]):
     """h = lambda * h' + gamma * (B x), y = Re(C h) + D x.
 
     >>> y, state = LRU(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
@@ -38,11 +34,9 @@ class LRU(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 8]), torch.complex64)
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("D",)
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
-        {},
-        {"state_size": 3, "r_min": 0.4, "r_max": 0.9, "max_phase": 0.5},
-    )
+    is_complex = True
+    variants = ({}, {"state_size": 3, "r_min": 0.4, "r_max": 0.9, "max_phase": 0.5})
+    undecayed = ("D",)
 
     def __init__(
         self,
@@ -85,44 +79,17 @@ class LRU(Core):
     def init_state(self, batch_size: int) -> LRUState:
         return LRUState(self.zeros(batch_size, self.state_size, dtype=torch.complex64))
 
-    def step(self, x: Tensor, state: LRUState) -> tuple[Tensor, LRUState]:
-        h = self.eigenvalues(state.h.dtype) * state.h + self.drive(x, state.h.dtype)
-        return self.read(h, x), LRUState(h)
-
-    def _scan(self, x: Tensor, state: LRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LRUState]:
-        dtype = state.h.dtype
-        h, last = kernels.linear_scan(self.eigenvalues(dtype), self.drive(x, dtype), state.h, lengths, reset)
-        return self.read(h, x), LRUState(last)
-
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        a = program.constant(
-            torch.view_as_real(self.eigenvalues(torch.promote_types(self.C.dtype, torch.complex64))).flatten()
-        )
-        h = program.scan(a, program.linear(x, self.driving()), state.h, is_complex=True)
-        return program.add(program.linear(h, self.reading()), program.linear(x, self.D))
-
-    def eigenvalues(self, dtype: torch.dtype) -> Tensor:
+    def eigenvalues(self) -> Tensor:
         """lambda = exp(-exp(nu) + i exp(theta)), (N,) complex."""
-        nu, theta = self.nu.to(REAL[dtype]), self.theta.to(REAL[dtype])
-        return torch.polar(torch.exp(-torch.exp(nu)), torch.exp(theta))
+        return torch.polar(torch.exp(-torch.exp(wide(self.nu))), torch.exp(wide(self.theta)))
 
-    def drive(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """gamma * (B x): x (..., D) -> (..., N) complex."""
-        Bx = kernels.linear(x, self.driving()).to(REAL[dtype])
-        return torch.view_as_complex(Bx.unflatten(-1, (-1, 2)))
+    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gamma = torch.exp(self.gamma_log)[:, None, None]
+        return self.eigenvalues(), kernels.linear(x, (gamma * self.B).flatten(0, 1)), x
 
     def read(self, h: Tensor, x: Tensor) -> Tensor:
-        """Re(C h) + D x: h (..., N) complex, x (..., D) -> (..., H)."""
-        y = kernels.linear(torch.view_as_real(h).flatten(-2), self.reading()) + kernels.linear(x, self.D)
-        return y.to(x.dtype)
-
-    def driving(self) -> Tensor:
-        """gamma * B as a real matrix (2N, D): real, imaginary, real, ..."""
-        return (torch.exp(self.gamma_log)[:, None, None] * self.B).flatten(0, 1)
-
-    def reading(self) -> Tensor:
-        """Re(C h) as a real matrix (H, 2N): Re(c h) = Re c Re h - Im c Im h."""
-        return (self.C * self.C.new_tensor([1.0, -1.0])).flatten(1)
+        real = (self.C * self.C.new_tensor([1.0, -1.0])).flatten(1)  # Re(c h) = Re c Re h - Im c Im h
+        return kernels.linear(h, real) + kernels.linear(x, self.D)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, state_size={self.state_size}"

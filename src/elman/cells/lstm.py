@@ -17,21 +17,19 @@ Layer norm: J. L. Ba, J. R. Kiros, G. E. Hinton (2016), equations 20 to 22; one 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.activations import Activation
+from elman.cells.gated import Gated, Gates, Loop
 from elman.cells.norm import layer_norm as norm
-from elman.cells.options import Activation, choice, flag, number, whole
-from elman.core import Core
 from elman.errors import InputError
 from elman.kernels import GatedOptions
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.options import choice, flag, number, whole
 
 CANDIDATES: dict[str, Activation] = {"tanh": kernels.tanh, "logistic": kernels.sigmoid}
 
@@ -41,7 +39,7 @@ class LSTMState(NamedTuple):
     c: Tensor  # (B, H)
 
 
-class LSTM(Core):
+class LSTM(Gated[LSTMState]):
     """c = f * c' + i * g, h = o * tanh(c). W, U and b hold i, f, g, o in PyTorch's order (i, g, o when coupled).
 
     `size` is the width of the cell; the output is as wide, or `projection` wide. `t_max` is the longest dependency that
@@ -52,9 +50,7 @@ class LSTM(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]), torch.Size([2, 8]))
     """
 
-    emits_state = True
-    undecayed: ClassVar[tuple[str, ...]] = ("p",)
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
+    variants = (
         {},
         {"peephole": True},
         {"coupled": True},
@@ -65,12 +61,7 @@ class LSTM(Core):
         {"peephole": True, "projection": 3, "layer_norm": True},
         {"peephole": True, "coupled": True, "projection": 3, "layer_norm": True, "candidate": "logistic", "t_max": 9.0},
     )
-    p: nn.Parameter | None  # rows i, f, o (i, o when coupled)
-    P: nn.Parameter | None
-    gain_W: nn.Parameter | None
-    gain_U: nn.Parameter | None
-    gain_c: nn.Parameter | None
-    b_c: nn.Parameter | None
+    undecayed = ("p",)
 
     def __init__(
         self,
@@ -93,12 +84,12 @@ class LSTM(Core):
         self.forget_bias = number("forget_bias", forget_bias, -100.0, 100.0)
         self.t_max = None if t_max is None else number("t_max", t_max, 2.0, 1e30)
         self._refuse_what_does_not_combine()
-        self.gates = "igo" if coupled else "ifgo"
-        rows = len(self.gates) * size
+        self.letters = "igo" if coupled else "ifgo"  # the gates that have rows of their own, in their order
+        rows = len(self.letters) * size
         self.W = nn.Parameter(torch.empty(rows, self.output_size))
         self.U = nn.Parameter(torch.empty(rows, input_size))
         self.b = nn.Parameter(torch.empty(rows))
-        self.p = nn.Parameter(torch.empty(len(self.gates) - 1, size)) if peephole else None
+        self.p = nn.Parameter(torch.empty(len(self.letters) - 1, size)) if peephole else None  # rows i, f, o or i, o
         self.P = nn.Parameter(torch.empty(self.output_size, size)) if projection is not None else None
         self.gain_W = nn.Parameter(torch.empty(rows)) if layer_norm else None
         self.gain_U = nn.Parameter(torch.empty(rows)) if layer_norm else None
@@ -115,90 +106,44 @@ class LSTM(Core):
                 "give one of them"
             )
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
-        initial.recurrent(self.W, gates=len(self.gates))
-        initial.input(self.U, gates=len(self.gates))
-        self._reset_biases()
-        if self.p is not None:
-            nn.init.zeros_(self.p)  # a peephole starts shut: the plain LSTM, until opening it helps
+        initial.recurrent(self.W, gates=len(self.letters))
+        initial.input(self.U, gates=len(self.letters))
+        initial.zeros(self.b, self.b_c, self.p)  # a peephole starts shut: the plain LSTM, until opening it helps
+        initial.ones(self.gain_W, self.gain_U, self.gain_c)
+        b = dict(zip(self.letters, self.b.chunk(len(self.letters)), strict=True))
+        initial.memory(b["i"], b.get("f"), self.forget_bias, self.t_max)
         if self.P is not None:
             nn.init.orthogonal_(self.P)  # it is on the way from h' to h, so it keeps lengths
-        for gain in (self.gain_W, self.gain_U, self.gain_c):
-            if gain is not None:
-                nn.init.ones_(gain)
-        if self.b_c is not None:
-            nn.init.zeros_(self.b_c)
-
-    @torch.no_grad()
-    def _reset_biases(self) -> None:
-        """Zero, except for the time that the cell remembers at the start, about 1 + exp(b_f) steps."""
-        nn.init.zeros_(self.b)
-        b = dict(zip(self.gates, self.b.chunk(len(self.gates)), strict=True))
-        if self.t_max is None:  # with f = 1/2 a gradient would be gone in ten steps (Jozefowicz et al., 2015)
-            forget = torch.full_like(b["i"], self.forget_bias)
-        else:  # equation 16: times spread evenly over [1, t_max - 1], and i = 1 - f so that the cell stays bounded
-            forget = torch.empty_like(b["i"]).uniform_(1.0, self.t_max - 1.0).log()
-            b["i"].copy_(-forget)
-        if self.coupled:  # 1 - i = s(forget)
-            b["i"].copy_(-forget)
-        else:
-            b["f"].copy_(forget)
 
     def init_state(self, batch_size: int) -> LSTMState:
         return LSTMState(self.zeros(batch_size, self.output_size), self.zeros(batch_size, self.size))
 
-    def recur(self, u: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        """u = U x + b (B, gates * H), normalised with layer_norm."""
-        h, c = state
-        v = u + norm(kernels.linear(h, self.W), self.gain_W)
-        i, f, g, o = self._split(v)
-        if self.p is not None:
-            i, f = i + self.p[0] * c, f + self.p[-2] * c
-        i = kernels.sigmoid(i)
-        f = 1 - i if self.coupled else kernels.sigmoid(f)
-        c = f * c + i * CANDIDATES[self.candidate](g)
-        if self.p is not None:
-            o = o + self.p[-1] * c
-        h = kernels.sigmoid(o) * kernels.tanh(norm(c, self.gain_c, self.b_c))
-        if self.P is not None:
-            h = kernels.linear(h, self.P)
-        return h, LSTMState(h, c)
+    def loop(self) -> Loop:
+        kind = "lstm" + "_coupled" * self.coupled + "_logistic" * (self.candidate == "logistic")
+        options = GatedOptions(self.p, self.P, self.gain_W, self.gain_U, self.gain_c, self.b_c)
+        return Loop(kind, self.U, self.b, (self.W,), options)
 
-    def _split(self, v: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The gates' parts of v (B, gates * H), i standing in for f where they are coupled."""
-        if self.coupled:
-            i, g, o = v.chunk(3, -1)
-            return i, i, g, o
-        i, f, g, o = v.chunk(4, -1)
-        return i, f, g, o
-
-    def _project(self, x: Tensor) -> Tensor:
-        """U x + b (..., gates * H), normalised with layer_norm."""
+    def project(self, x: Tensor) -> Tensor:
         if self.gain_U is None:
             return kernels.linear(x, self.U, self.b)
         return norm(kernels.linear(x, self.U), self.gain_U, self.b)
 
-    def step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
-        h, state = self.recur(self._project(x), state)
-        return h.to(x.dtype), state
+    def gates(self, u: Tensor, state: LSTMState) -> Gates:
+        """i, f, g, o, and the new c, which o sees through its peephole."""
+        h, c = state
+        i, *f, g, o = (u + norm(kernels.linear(h, self.W), self.gain_W)).chunk(len(self.letters), -1)
+        if self.p is not None:
+            i, *f = (v + p * c for v, p in zip((i, *f), self.p[:-1], strict=True))
+        i = kernels.sigmoid(i)
+        forget = kernels.sigmoid(f[0]) if f else 1 - i
+        g = CANDIDATES[self.candidate](g)
+        c = forget * c + i * g
+        o = kernels.sigmoid(o if self.p is None else o + self.p[-1] * c)
+        return {"i": i, "f": forget, "g": g, "o": o, "c": c}
 
-    @property
-    def _kind(self) -> str:
-        """The native loop that computes this cell, with `_options`."""
-        return "lstm" + "_coupled" * self.coupled + "_logistic" * (self.candidate == "logistic")
-
-    @property
-    def _options(self) -> GatedOptions:
-        return GatedOptions(self.p, self.P, self.gain_W, self.gain_U, self.gain_c, self.b_c)
-
-    def _scan(
-        self, x: Tensor, state: LSTMState, lengths: Tensor, reset: Tensor, every: int | None = None
-    ) -> tuple[Tensor, LSTMState]:
-        y, last = kernels.gated(
-            self._kind, x, (self.W,), state, lengths, reset, self.recur, self.U, self.b, self._options, self._project,
-            every,
-        )  # fmt: skip
-        return y.to(x.dtype), LSTMState(*last)
-
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(self._kind, x, self.U, self.b, (self.W,), state, self._options)
+    def update(self, gates: Gates, state: LSTMState) -> LSTMState:
+        o, c = gates["o"], gates["c"]
+        h = o * kernels.tanh(norm(c, self.gain_c, self.b_c))
+        return LSTMState(h if self.P is None else kernels.linear(h, self.P), c)

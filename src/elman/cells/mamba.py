@@ -14,15 +14,16 @@ implementation, the step takes A exactly (zero-order hold) and B to first order.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.cells.options import whole
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels.trace import slot_of, traced
+from elman.options import whole
 
 if TYPE_CHECKING:
     from elman.kernels.stream import Program, Slot
@@ -43,8 +44,8 @@ class Mamba(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 3, 8]), torch.Size([2, 8, 8]))
     """
 
-    undecayed: ClassVar[tuple[str, ...]] = ("A_log",)
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
+    variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
+    undecayed = ("A_log",)
 
     def __init__(
         self,
@@ -106,17 +107,13 @@ class Mamba(Core):
         s, h = kernels.selective_scan(v, dt, self.A(v.dtype), B, C, state.h, lengths, reset)
         return self.read(s, v, z).to(x.dtype), MambaState(window, h)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        inner, R, N = self.inner, self.dt_rank, self.state_size
-        both = program.linear(x, self.U)
-        u, z = program.cut(both, 0, inner), program.cut(both, inner, inner)
-        v = program.map("silu", program.convolution(u, self.w, self.c, state.window))
-        selected = program.linear(v, self.S)
-        r, B, C = program.cut(selected, 0, R), program.cut(selected, R, N), program.cut(selected, R + N, N)
-        dt = program.map("softplus", program.linear(r, self.W, self.b))
-        s = program.selective(v, dt, self.A(self.A_log.dtype), B, C, state.h)
-        s = program.add(s, program.mul(program.constant(self.D), v))
-        return program.linear(program.mul(s, program.map("silu", z)), self.V)
+    def _stream(self, program: Program, x: Slot, state: tuple[Slot, Slot]) -> Slot:
+        window, h = state
+        u, z = self.project(traced(program, x), program.dtype)
+        v = kernels.silu(traced(program, program.convolution(slot_of(program, u), self.w, self.c, window)))
+        driving, dt, B, C = (slot_of(program, value) for value in (v, *self.select(v)))
+        s = program.selective(driving, dt, self.A(program.dtype), B, C, h)
+        return slot_of(program, self.read(traced(program, s), v, z))
 
     def project(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> u and z, each (..., I)."""

@@ -11,19 +11,16 @@ with logarithms of the state; the scan here does not, so that a carried state ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import Activation, choice
-from elman.core import Core
-from elman.kernels.stream import Unstreamable
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.cells.activations import Activation, identity
+from elman.cells.diagonal import Diagonal, wide
+from elman.options import choice
 
 
 def positive(v: Tensor) -> Tensor:
@@ -32,12 +29,8 @@ def positive(v: Tensor) -> Tensor:
     >>> positive(torch.tensor([-100., 0., 2.])).tolist()[1:]
     [0.5, 2.5]
     """
-    return torch.where(v >= 0, v + 0.5, kernels.sigmoid(v))
-
-
-def identity(v: Tensor) -> Tensor:
-    """g(v) = v."""
-    return v
+    above = torch.relu(v)
+    return above + kernels.sigmoid(v - above)  # s(0) = 1/2
 
 
 FORMS: dict[str, Activation] = {"plain": identity, "log": positive}
@@ -47,7 +40,7 @@ class MinGRUState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class MinGRU(Core):
+class MinGRU(Diagonal[MinGRUState]):
     """h = (1 - z) * h' + z * g(U_n x + b_n), z = s(U_z x + b_z).
 
     >>> y, state = MinGRU(3, 4).scan(torch.zeros(2, 5, 3))
@@ -56,7 +49,7 @@ class MinGRU(Core):
     """
 
     emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"form": "log"})
+    variants = ({}, {"form": "log"})
 
     def __init__(self, input_size: int, size: int, *, form: str = "plain") -> None:
         super().__init__(input_size, size)
@@ -72,29 +65,10 @@ class MinGRU(Core):
     def init_state(self, batch_size: int) -> MinGRUState:
         return MinGRUState(self.zeros(batch_size, self.output_size))
 
-    def step(self, x: Tensor, state: MinGRUState) -> tuple[Tensor, MinGRUState]:
-        keep, drive = self.coefficients(x, state.h.dtype)
-        h = keep * state.h + drive
-        return h.to(x.dtype), MinGRUState(h)
-
-    def _scan(self, x: Tensor, state: MinGRUState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MinGRUState]:
-        keep, drive = self.coefficients(x, state.h.dtype)
-        h, last = kernels.linear_scan(keep, drive, state.h, lengths, reset)
-        return h.to(x.dtype), MinGRUState(last)
-
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        if self.form != "plain":
-            raise Unstreamable("minGRU with the candidate of the log form")
-        v, H = program.linear(x, self.U, self.b), self.output_size
-        z, n = program.cut(v, 0, H), program.cut(v, H, H)
-        drive = program.mul(program.map("sigmoid", z), n)
-        return program.scan(program.map("sigmoid", program.negative(z)), drive, state.h)
-
-    def coefficients(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """x (..., D) -> 1 - z and z * n, each (..., H)."""
-        z, n = kernels.linear(x, self.U, self.b).to(dtype).chunk(2, -1)
+    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        z, n = wide(kernels.linear(x, self.U, self.b)).chunk(2, -1)
         # s(-v), not 1 - s(v): the difference is 0 in float32 from v = 17 on.
-        return kernels.sigmoid(-z), kernels.sigmoid(z) * FORMS[self.form](n)
+        return kernels.sigmoid(-z), kernels.sigmoid(z) * FORMS[self.form](n), x
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, form={self.form!r}"

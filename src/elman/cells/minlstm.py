@@ -9,27 +9,23 @@ The gates are normalised to sum to one, so the scale of h does not depend on tim
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
+from elman.cells.diagonal import Diagonal, wide
 from elman.cells.mingru import FORMS
-from elman.cells.options import choice
-from elman.core import Core
-from elman.kernels.stream import Unstreamable
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.options import choice
 
 
 class MinLSTMState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class MinLSTM(Core):
+class MinLSTM(Diagonal[MinLSTMState]):
     """h = f / (f + i) * h' + i / (f + i) * g(U_n x + b_n), f = s(U_f x + b_f), i = s(U_i x + b_i).
 
     >>> y, state = MinLSTM(3, 4).scan(torch.zeros(2, 5, 3))
@@ -38,7 +34,7 @@ class MinLSTM(Core):
     """
 
     emits_state = True
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"form": "log"})
+    variants = ({}, {"form": "log"})
 
     def __init__(self, input_size: int, size: int, *, form: str = "plain") -> None:
         super().__init__(input_size, size)
@@ -56,31 +52,11 @@ class MinLSTM(Core):
     def init_state(self, batch_size: int) -> MinLSTMState:
         return MinLSTMState(self.zeros(batch_size, self.output_size))
 
-    def step(self, x: Tensor, state: MinLSTMState) -> tuple[Tensor, MinLSTMState]:
-        keep, drive = self.coefficients(x, state.h.dtype)
-        h = keep * state.h + drive
-        return h.to(x.dtype), MinLSTMState(h)
-
-    def _scan(self, x: Tensor, state: MinLSTMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, MinLSTMState]:
-        keep, drive = self.coefficients(x, state.h.dtype)
-        h, last = kernels.linear_scan(keep, drive, state.h, lengths, reset)
-        return h.to(x.dtype), MinLSTMState(last)
-
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        if self.form != "plain":
-            raise Unstreamable("minLSTM with the candidate of the log form")
-        v, H = program.linear(x, self.U, self.b), self.output_size
-        closed_f, closed_i = (program.map("softplus", program.negative(program.cut(v, k * H, H))) for k in (0, 1))
-        ratio = program.add(closed_i, program.negative(closed_f))
-        drive = program.mul(program.map("sigmoid", program.negative(ratio)), program.cut(v, 2 * H, H))
-        return program.scan(program.map("sigmoid", ratio), drive, state.h)
-
-    def coefficients(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """x (..., D) -> f / (f + i) and i / (f + i) * n, each (..., H)."""
-        f, i, n = kernels.linear(x, self.U, self.b).to(dtype).chunk(3, -1)
+    def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        f, i, n = wide(kernels.linear(x, self.U, self.b)).chunk(3, -1)
         # f / (f + i) = s(log f - log i) and log s(v) = -softplus(-v): no 0 / 0 when both gates are closed.
         ratio = kernels.softplus(-i) - kernels.softplus(-f)
-        return kernels.sigmoid(ratio), kernels.sigmoid(-ratio) * FORMS[self.form](n)
+        return kernels.sigmoid(ratio), kernels.sigmoid(-ratio) * FORMS[self.form](n), x
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, form={self.form!r}"

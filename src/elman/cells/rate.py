@@ -1,6 +1,6 @@
 """Leaky firing rates: the network of units that neuroscience simulates.
 
-    h = (1 - a) h' + a phi(W h' + B x + b)        a = dt / tau        y = h + baseline
+    n = phi(W h' + B x + b)        h = (1 - a) h' + a n        a = dt / tau        y = h + baseline
 
 With Dale's law each unit excites or inhibits all others: |W| diag(sign) takes the place of W, so that no step of
 an optimiser can break it.
@@ -9,26 +9,25 @@ H. F. Song, G. R. Yang, X.-J. Wang, Training excitatory-inhibitory recurrent neu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import PHI, choice, number
-from elman.core import Core
+from elman.cells.activations import PHI
+from elman.cells.gated import Gated, Gates, Loop
 from elman.errors import InputError
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+from elman.options import choice, number
 
 
 class RateState(NamedTuple):
     h: Tensor  # (B, H)
 
 
-class Rate(Core):
+class Rate(Gated[RateState]):
     """h = (1 - a) h' + a phi(W h' + B x + b) with a = dt / tau, y = h + baseline; phi is "relu" or "tanh".
 
     `dale` is the fraction of units that excite, the first ones; the rest inhibit. None means no constraint. It is a
@@ -40,11 +39,7 @@ class Rate(Core):
     (True, True)
     """
 
-    variants: ClassVar[tuple[dict[str, Any], ...]] = (
-        {},
-        {"phi": "tanh", "dt": 1.0, "tau": 1.0},
-        {"dale": 0.8, "baseline": 0.5},
-    )
+    variants = ({}, {"phi": "tanh", "dt": 1.0, "tau": 1.0}, {"dale": 0.8, "baseline": 0.5})
 
     def __init__(
         self,
@@ -100,37 +95,25 @@ class Rate(Core):
     def init_state(self, batch_size: int) -> RateState:
         return RateState(self.zeros(batch_size, self.output_size))
 
-    def step(self, x: Tensor, state: RateState) -> tuple[Tensor, RateState]:
-        h, state = self._recur(kernels.linear(x, self.B, self.b), state, self.weights())
-        return (h + self.baseline).to(x.dtype), state
+    def loop(self) -> Loop:
+        W = self.weights()
+        return Loop(f"rate_{self.phi}", self.B, self.b, (W, W.new_full((1,), self.a)))
 
-    def _recur(self, v: Tensor, state: RateState, W: Tensor) -> tuple[Tensor, RateState]:
-        """v = B x + b (B, H)."""
-        h = (1 - self.a) * state.h + self.a * PHI[self.phi](v + kernels.linear(state.h, W))
-        return h, RateState(h)
+    def project(self, x: Tensor) -> Tensor:
+        return kernels.linear(x, self.B, self.b)
 
-    def _scan(self, x: Tensor, state: RateState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, RateState]:
-        W = self.weights()  # once a scan, not once a step
-        a = W.new_full((1,), self.a)
-        h, last = kernels.gated(
-            f"rate_{self.phi}",
-            x,
-            (W, a),
-            state,
-            lengths,
-            reset,
-            lambda v, state: self._recur(v, state, W),
-            self.B,
-            self.b,
-        )
-        valid = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
-        y = torch.where(valid, h + self.baseline, h)  # past lengths there is no rate, not even the baseline
-        return y.to(x.dtype), RateState(*last)
+    def gates(self, u: Tensor, state: RateState) -> Gates:
+        return self.prepared()(u, state)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        a = self.b.new_full((1,), self.a)
-        h = program.gated(f"rate_{self.phi}", x, self.B, self.b, (self.weights(), a), state)
-        return program.add(h, program.constant(torch.full_like(self.b, self.baseline)))
+    def prepared(self) -> Callable[[Tensor, RateState], Gates]:
+        W = self.weights()
+        return lambda u, state: {"n": PHI[self.phi](u + kernels.linear(state.h, W))}
+
+    def update(self, gates: Gates, state: RateState) -> RateState:
+        return RateState((1 - self.a) * state.h + self.a * gates["n"])
+
+    def read(self, h: Tensor) -> Tensor:
+        return h + self.baseline
 
 
 def _leak(dt: float, tau: float) -> float:

@@ -7,15 +7,19 @@ T. J. Sejnowski, C. R. Rosenberg, Parallel networks that learn to pronounce Engl
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.options import whole
 from elman.core import Core
+from elman.lengths import masked
+from elman.options import whole
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
 
 
 class WindowState(NamedTuple):
@@ -30,7 +34,7 @@ class Window(Core):
     (torch.Size([2, 5, 4]), torch.Size([2, 5, 3]))
     """
 
-    variants: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"k": 1}, {"k": 2})
+    variants = ({}, {"k": 1}, {"k": 2})
 
     def __init__(self, input_size: int, size: int, *, k: int = 5) -> None:
         super().__init__(input_size, size)
@@ -51,12 +55,17 @@ class Window(Core):
         y = kernels.tanh(kernels.linear(window.flatten(1), self.W, self.b))
         return y.to(x.dtype), WindowState(window[:, 1:])
 
+    def _stream(self, program: Program, x: Slot, state: tuple[Slot]) -> Slot:
+        (past,) = state
+        window = program.concat([past, x])
+        program.assign(past, program.cut(window, self.input_size, past.width))
+        return program.map("tanh", program.linear(window, self.W, self.b))
+
     def _scan(self, x: Tensor, state: WindowState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, WindowState]:
         """All windows at once: there is nothing to wait for."""
         T, k = x.shape[1], self.k
-        valid = torch.arange(T, device=x.device) < lengths[:, None]
         # Padding is not shown to the product: a NaN there would come back as 0 * NaN in the gradient of W.
-        seen = torch.where(valid[..., None], x, torch.zeros_like(x)).to(state.past.dtype)
+        seen = masked(x, lengths).to(state.past.dtype)
         inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
         episode = reset.cumsum(1)  # an input counts where it is of the same episode as the output
         episodes = torch.cat([episode.new_zeros(len(x), k - 1), episode], 1)
@@ -66,8 +75,7 @@ class Window(Core):
         same = torch.stack([episodes[:, j : j + T] for j in range(k)], 2) == episode[..., None]
         windows = torch.where(same[..., None], windows, torch.zeros_like(windows))
         y = kernels.tanh(kernels.linear(windows.flatten(2), self.W, self.b))
-        y = torch.where(valid[..., None], y, torch.zeros_like(y))
-        return y.to(x.dtype), WindowState(self._last(inputs, episodes, lengths))
+        return masked(y, lengths).to(x.dtype), WindowState(self._last(inputs, episodes, lengths))
 
     def _last(self, inputs: Tensor, episodes: Tensor, lengths: Tensor) -> Tensor:
         """The k - 1 inputs (B, k - 1, D) up to each row's last valid one, zeros for those of an earlier episode."""

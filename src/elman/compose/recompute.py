@@ -6,7 +6,6 @@ O(sqrt(T)) where every = sqrt(T), for one more forward pass. A cell that is one 
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 
 from elman import kernels
 from elman import state as states
+from elman.cells.gated import Gated
 from elman.compose.dropping import Dropout, WeightDrop, lend, one_scan, seed_of_scan
 from elman.compose.structure import Around, name_of
 from elman.core import Core
@@ -51,20 +51,19 @@ class Recompute(Around):
         self.every = whole_or_auto("every", every)
         self.emits_state = core.emits_state
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return self.core.step(x, state)
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         leaves, weights = states.leaves(state), dict(self.core.named_parameters())
         wanted = any(t.requires_grad for t in (x, *leaves, *weights.values()))
         T = x.shape[1]
         if not (torch.is_grad_enabled() and wanted and T):
             return self.core._scan(x, state, lengths, reset)
         every = self.every or math.ceil(math.sqrt(T))
-        scan: Any = self.core._scan
-        # A cell that is one gated loop takes `every`, and does all this inside it.
-        if "every" in inspect.signature(scan).parameters and kernels.native_for(x, *leaves, *weights.values()):
-            return scan(x, state, lengths, reset, every)
+        native = kernels.native_for(x, *leaves, *weights.values())
+        if native and isinstance(self.core, Gated) and self.core.recomputes():
+            return self.core.scan_recomputed(x, state, lengths, reset, every)  # all this inside one native loop
         device = x.device.type
         draws = any(part.training and isinstance(part, Dropout | WeightDrop) for part in self.core.modules())
         pieces = _Pieces(
@@ -224,7 +223,7 @@ def _set_random(drawn: tuple[Tensor, Any, Any]) -> None:
     set_device_states(*drawn[1:])
 
 
-def _rebuilt(state: State, leaves: list[Tensor]) -> Any:
+def _rebuilt(state: State, leaves: list[Tensor]) -> State:
     given = iter(leaves)
     return states.map(lambda _: next(given), state)
 

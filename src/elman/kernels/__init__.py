@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from elman.errors import KernelError, UnknownNameError
-from elman.kernels import reference, reference_hmm
+from elman.kernels import reference, reference_hmm, trace
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import GatedOptions, Step, loop
 from elman.state import State, leaves
 
 __all__ = [
-    "GatedOptions", "NewtonReport", "Step", "active", "available", "calls", "convolution", "gated", "hmm_filter",
-    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt",
-    "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi",
-    "why_not_native",
+    "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "calls", "convolution", "gated",
+    "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
+    "parallel_bptt", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use",
+    "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -103,6 +103,8 @@ def native_for(*tensors: Tensor) -> bool:
 
 
 def _table_for(*tensors: Tensor) -> ModuleType:
+    if isinstance(tensors[0], trace.Traced):
+        return trace
     dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
     fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return _table if fits else reference
@@ -197,6 +199,18 @@ def selective_scan(
     """
     table = _table_for(x, delta, A, B, C, h0)
     return table.selective_scan(x, delta, A, B, C, h0, lengths, reset)
+
+
+def bank_scan(
+    x: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h[t] = a h[t-1] + b x[t], y[t] = sum_n Re(c[:,n] h[t,:,n]), without h in memory: a bank of N complex numbers for
+    each channel, which its input drives.
+
+    x (B, T, D), a, b, c (D, N, 2) and h0 (B, D, N, 2), complex numbers as pairs (real, imaginary): y (B, T, D), zero
+    past lengths, and the last h (B, D, N, 2).
+    """
+    return _table_for(x, a, b, c, h0).bank_scan(x, a, b, c, h0, lengths, reset)
 
 
 def convolution(

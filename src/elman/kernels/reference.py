@@ -178,6 +178,20 @@ def selective_scan(
     return masked(y, lengths), last.unflatten(1, A.shape)
 
 
+def bank_scan(
+    x: Tensor, a: Tensor, b: Tensor, c: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """h[t] = a h[t-1] + b x[t], y[t] = sum_n Re(c[:,n] h[t,:,n]): y (B, T, D), last (B, D, N, 2).
+
+    x (B, T, D), a, b, c (D, N, 2) and h0 (B, D, N, 2): complex numbers as pairs (real, imaginary).
+    """
+    a, drive, before = (torch.view_as_complex(pairs) for pairs in (a, b * x[..., None, None], h0))
+    h, last = linear_scan(a.flatten(), drive.flatten(2), before.flatten(1), lengths, reset)
+    parts = torch.view_as_real(h).unflatten(2, a.shape)  # (B, T, D, N, 2), zero past lengths
+    y = (parts * c * c.new_tensor([1.0, -1.0])).sum((-2, -1))  # Re(c h) = Re c Re h - Im c Im h
+    return y, torch.view_as_real(last).unflatten(1, a.shape)
+
+
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor, window: Tensor, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:

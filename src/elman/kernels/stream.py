@@ -12,8 +12,9 @@ A Core takes part by a method of its own, the counterpart of `_scan`:
 place of each leaf. It appends to `program` what turns x and the state into y, updating the state in place, and returns
 the slot of y:
 
-    return program.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell
+    return program.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell, by its base class
     return program.add(x, program.core(self.inner, x, state))                       # a residual
+    return step_through(program, self.step, x, state, self.init_state(1))           # any equation: kernels/trace.py
     for core, part in zip(self.cores, state):                                       # a stack
         x = program.core(core, x, part)                                             # asks each core for its `_stream`
 
@@ -39,16 +40,13 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.errors import InputError, KernelError
+from elman.errors import InputError
+from elman.kernels.trace import Unstreamable as Unstreamable
 from elman.options import whole
 from elman.state import REAL, State
 
 SUFFIX = {torch.float32: "_f32", torch.float64: "_f64"}
 FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")
-
-
-class Unstreamable(KernelError):
-    """A module, or an option of it, that has no native stream."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +132,14 @@ class Program:
         a = self._array(A, None)
         return Slot(self.native.selective(x.number, delta.number, N, _address(a), B.number, C.number, h.number), D)
 
+    def bank(self, x: Slot, a: Tensor, b: Tensor, c: Tensor, h: Slot) -> Slot:
+        """h = a h + b x, in place, h (D * N) pairs and a, b, c (D, N, 2): sum_n Re(c[:, n] h[:, n])."""
+        D, N, _ = a.shape
+        self._expect({"x": x}, D)
+        self._expect({"h": h}, D * N * 2)
+        arrays = [self._array(v, a.shape) for v in (a, b, c)]
+        return Slot(self.native.bank(x.number, N, *map(_address, arrays), h.number), D)
+
     def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
         """bias + sum_k weight[k] * (the last K values of x)[k], weight (K, D), `window` ((K - 1) * D) in place."""
         K, D = weight.shape
@@ -186,6 +192,10 @@ class Program:
         y = self.slot(width)
         self.native.copy(x.number, first, width, y.number, 0)
         return y
+
+    def assign(self, state: Slot, x: Slot) -> None:
+        """The slot `state` becomes x."""
+        self.native.copy(x.number, 0, x.width, state.number, 0)
 
     def _expect(self, slots: dict[str, Slot], width: int) -> None:
         for name, slot in slots.items():

@@ -1,0 +1,128 @@
+"""Cells whose gates see the state. One writes down the equation; everything else comes from here.
+
+    u = project(x)                      what the input says to every gate, for all time steps at once
+    gates = gates(u, state)             the gates by name, and what else `update` needs
+    state = update(gates, state)        h first
+    y = read(h)                         h itself, unless the cell says otherwise
+
+`loop` names the native loop that does the same in one call; without it the cell is stepped through by these equations,
+and streams by them. Either way step, scan, recomputation and stream are one description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+
+from torch import Tensor
+
+from elman import kernels
+from elman.core import Core
+from elman.kernels import GatedOptions
+from elman.kernels.trace import slot_of, step_through, traced
+from elman.lengths import zero_past
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot
+
+S = TypeVar("S", bound=tuple[Tensor, ...])
+Gates = dict[str, Tensor]  # each (B, H)
+
+
+class Loop(NamedTuple):
+    """A native loop over U x + b; `kind`, `weights` and `options` as `kernels.gated` takes them."""
+
+    kind: str
+    U: Tensor
+    b: Tensor
+    weights: tuple[Tensor, ...]
+    options: GatedOptions = GatedOptions()
+
+
+class Gated(Core, Generic[S]):
+    """A recurrence through gates. Give it `init_state`, `project`, `gates` and `update`.
+
+    >>> class Leaky(Gated[tuple[Tensor]]):
+    ...     def init_state(self, batch_size):
+    ...         return (self.zeros(batch_size, self.output_size),)
+    ...     def project(self, x):
+    ...         return x
+    ...     def gates(self, u, state):
+    ...         return {"n": kernels.tanh(u)}
+    ...     def update(self, gates, state):
+    ...         return (0.5 * state[0] + 0.5 * gates["n"],)
+    >>> y, state = Leaky(4, 4).scan(torch.ones(1, 3, 4))
+    >>> Leaky(4, 4).gates(torch.ones(1, 4), state)["n"].shape
+    torch.Size([1, 4])
+    """
+
+    emits_state = True
+
+    def project(self, x: Tensor) -> Tensor:
+        """x (..., D) -> u, what the input says to every gate."""
+        raise NotImplementedError(f"{type(self).__name__} must define project(x)")
+
+    def gates(self, u: Tensor, state: S) -> Gates:
+        """The gates by name, each (B, H), of one projected input u and the state before it."""
+        raise NotImplementedError(f"{type(self).__name__} must define gates(u, state)")
+
+    def update(self, gates: Gates, state: S) -> S:
+        """The state after the step, h first."""
+        raise NotImplementedError(f"{type(self).__name__} must define update(gates, state)")
+
+    def read(self, h: Tensor) -> Tensor:
+        """h (..., H) -> y (..., H); a cell that overrides it has emits_state False."""
+        return h
+
+    def loop(self) -> Loop | None:
+        """The native loop that computes these equations; None where there is none."""
+        return None
+
+    def prepared(self) -> Callable[[Tensor, S], Gates]:
+        """`gates`, with what comes of the parameters alone computed once instead of in every step of a scan."""
+        return self.gates
+
+    def recurrence(self) -> Callable[[Tensor, S], tuple[Tensor, S]]:
+        """u and the state before it -> h and the state after it."""
+        gates = self.prepared()
+
+        def recur(u: Tensor, state: S) -> tuple[Tensor, S]:
+            state = self.update(gates(u, state), state)
+            return state[0], state
+
+        return recur
+
+    def step(self, x: Tensor, state: S) -> tuple[Tensor, S]:
+        h, state = self.recurrence()(self.project(x), state)
+        return self.read(h).to(x.dtype), state
+
+    def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
+        return self._through(x, state, lengths, reset, None)
+
+    def recomputes(self) -> bool:
+        """Whether `scan_recomputed` is this cell's scan: it has a native loop, and no subclass scans otherwise."""
+        return getattr(self._scan, "__func__", None) is Gated._scan and self.loop() is not None
+
+    def scan_recomputed(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int) -> tuple[Tensor, S]:
+        """`_scan`, which for the backward pass keeps the state every so many steps, and computes the rest again."""
+        return self._through(x, state, lengths, reset, every)
+
+    def _through(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None) -> tuple[Tensor, S]:
+        recur, loop = self.recurrence(), self.loop()
+        if loop is None:
+            init = self.init_state(len(x))
+            h, last = kernels.loop(recur, self.project(x), state, init, lengths, reset, state[0].shape[-1])
+        else:
+            h, last = kernels.gated(
+                loop.kind, x, loop.weights, state, lengths, reset, recur, loop.U, loop.b, loop.options, self.project,
+                every,
+            )  # fmt: skip
+        y = h if self.emits_state else zero_past(self.read(h), lengths)
+        return y.to(x.dtype), cast(S, last)
+
+    def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
+        loop = self.loop()
+        if loop is None:
+            return step_through(program, self.step, x, state, self.init_state(1))
+        h = program.gated(loop.kind, x, loop.U, loop.b, loop.weights, state, loop.options)
+        return slot_of(program, self.read(traced(program, h)))

@@ -1,0 +1,181 @@
+"""The table of a stream that is being built: a cell's equation, run once on values that are not there yet.
+
+A `Traced` value is a slot of a program. An operation on it appends itself to the program and gives the value that it
+will fill, so that one description of a step serves both. The names and arguments are those of `reference`; operations
+on parameters alone are computed at once, and go into the program as constants. What is not listed here raises
+Unstreamable, and the module is scanned in steps of one instead.
+
+    linear, sigmoid, tanh, softplus, silu, layer_norm, rms_norm, torch.relu
+    +, -, * with a value, a number or a tensor as wide; chunk, and split into given widths, of the last axis
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from elman import state as states
+from elman.errors import KernelError
+from elman.kernels.reference import Step
+from elman.state import State
+
+if TYPE_CHECKING:
+    from elman.kernels.stream import Program, Slot, Slots
+
+
+class Unstreamable(KernelError):
+    """A module, or an option of it, that has no native stream."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Traced:
+    """The value (B, width) that a slot of the program will hold."""
+
+    program: Program
+    slot: Slot
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.program.dtype
+
+    def is_complex(self) -> bool:
+        return False
+
+    def to(self, dtype: torch.dtype) -> Traced:
+        if dtype != self.dtype:
+            raise Unstreamable(f"a value in {dtype}, for a program computes in {self.dtype}")
+        return self
+
+    def __add__(self, other: Traced | Tensor | float) -> Traced:
+        return Traced(self.program, self.program.add(self.slot, self._beside(other)))
+
+    def __mul__(self, other: Traced | Tensor | float) -> Traced:
+        return Traced(self.program, self.program.mul(self.slot, self._beside(other)))
+
+    def __neg__(self) -> Traced:
+        return Traced(self.program, self.program.negative(self.slot))
+
+    def __sub__(self, other: Traced | Tensor | float) -> Traced:
+        return self + -other
+
+    def __rsub__(self, other: Tensor | float) -> Traced:
+        return -self + other
+
+    __radd__, __rmul__ = __add__, __mul__  # a sum and a product have the same bits in either order
+
+    def chunk(self, parts: int, dim: int = 0) -> tuple[Traced, ...]:
+        return self.split([self.slot.width // parts] * parts, dim)
+
+    def split(self, widths: int | Sequence[int], dim: int = 0) -> tuple[Traced, ...]:
+        if dim != -1 or isinstance(widths, int) or sum(widths) != self.slot.width:
+            raise Unstreamable(f"a value of width {self.slot.width} cut along axis {dim} into {widths}")
+        starts = [sum(widths[:i]) for i in range(len(widths))]
+        return tuple(
+            Traced(self.program, self.program.cut(self.slot, start, width))
+            for start, width in zip(starts, widths, strict=True)
+        )
+
+    def _beside(self, other: Traced | Tensor | float) -> Slot:
+        """The slot of what stands on the other side of an operation."""
+        if isinstance(other, Traced):
+            slot = other.slot
+        else:
+            values = torch.as_tensor(other, dtype=self.dtype)
+            slot = self.program.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
+        if slot.width != self.slot.width:
+            raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
+        return slot
+
+    def _refuse(self, *_: object) -> Any:
+        raise Unstreamable("an index, a quotient, a power or a comparison has no form in a stream")
+
+    __getitem__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __abs__ = _refuse
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # a protocol that somebody asks for, not an operation
+        raise Unstreamable(f"`.{name}` has no form in a stream")
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: object, args: Sequence[Any], kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """What Torch asks when it meets a traced value, in torch.relu(v) or tensor * v."""
+        name = function.__name__.removeprefix("__").removesuffix("__")  # torch.mul is Tensor.__mul__
+        if name not in _TORCH or kwargs:
+            raise Unstreamable(f"torch.{name} has no form in a stream")
+        return _TORCH[name](*args)
+
+
+def __getattr__(name: str) -> object:
+    """Any other operation of `elman.kernels`."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise Unstreamable(f"kernels.{name} has no form in a stream")
+
+
+def _mapped(function: str) -> Callable[[Traced], Traced]:
+    return lambda x: Traced(x.program, x.program.map(function, x.slot))
+
+
+# Of `tensor * value` the value comes second.
+_TORCH: dict[str, Callable[..., Traced]] = {
+    "relu": _mapped("relu"),
+    "add": lambda x, y: y + x,
+    "mul": lambda x, y: y * x,
+    "sub": lambda x, y: -y + x,
+}
+
+sigmoid, tanh, softplus, silu = (_mapped(name) for name in ("sigmoid", "tanh", "softplus", "silu"))
+
+
+def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:
+    return Traced(x.program, x.program.linear(x.slot, weight, bias))
+
+
+def layer_norm(x: Traced, gain: Tensor, bias: Tensor | None, eps: float) -> Traced:
+    return Traced(x.program, x.program.layer_norm(x.slot, gain, bias, eps))
+
+
+def rms_norm(x: Traced, gain: Tensor, eps: float) -> Traced:
+    return Traced(x.program, x.program.rms_norm(x.slot, gain, eps))
+
+
+def traced(program: Program, slot: Slot) -> Tensor:
+    """The slot as what an equation takes: it looks like a tensor to those who only compute with it."""
+    return cast(Tensor, Traced(program, slot))
+
+
+def slot_of(program: Program, value: Tensor) -> Slot:
+    """The slot of what an equation has given; a constant for what does not depend on the input."""
+    given = cast("Traced | Tensor", value)
+    return given.slot if isinstance(given, Traced) else program.constant(given)
+
+
+def step_through(program: Program, step: Step, x: Slot, state: Slots, like: State) -> Slot:
+    """Append the equation `step`, from x and the state to y and the new state; the slot of y.
+
+    `state` has slots for leaves, in the structure of `like`.
+    """
+    slots = cast(State, state)
+    y, after = step(traced(program, x), states.map(lambda _, slot: traced(program, slot), like, slots))
+    before: list[Slot] = []
+    found = [slot_of(program, y)]
+
+    def pair(leaf: Tensor, slot: Slot, value: Tensor) -> Tensor:
+        before.append(slot)
+        found.append(slot_of(program, value))
+        return leaf
+
+    states.map(pair, like, slots, after)
+    # What is still to be read from a leaf is copied before the leaf changes: one leaf may take over another.
+    kept = [program.cut(slot, 0, slot.width) if slot in before else slot for slot in found]
+    for slot, new in zip(before, kept[1:], strict=True):
+        program.assign(slot, new)
+    return kept[0]

@@ -1,0 +1,107 @@
+"""What a traced equation appends to a program, against the same equation on tensors: bit for bit."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from elman import kernels
+
+pytest.importorskip("elman.kernels.native")
+from elman.kernels.stream import Program
+from elman.kernels.trace import Unstreamable, slot_of, step_through, traced
+
+B, D = 3, 6
+W, V = torch.randn(2, 4, D, generator=torch.Generator().manual_seed(0)).unbind()
+G = torch.randn(D, generator=torch.Generator().manual_seed(1))
+
+EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda x: kernels.linear(x, W),
+    "linear with a bias": lambda x: kernels.linear(x, W, G[:4]),
+    "sigmoid": kernels.sigmoid,
+    "tanh": kernels.tanh,
+    "softplus": kernels.softplus,
+    "silu": kernels.silu,
+    "relu": torch.relu,
+    "layer norm": lambda x: kernels.layer_norm(x, G, -G, 1e-5),
+    "rms norm": lambda x: kernels.rms_norm(x, G, 1e-5),
+    "sum": lambda x: x + kernels.tanh(x),
+    "difference": lambda x: x - kernels.tanh(x),
+    "product": lambda x: x * kernels.tanh(x),
+    "negative": lambda x: -x,
+    "number on the right": lambda x: (x + 2) * 3 - 0.1,
+    "number on the left": lambda x: 2 + 3 * (1 - x),
+    "tensor on the right": lambda x: (x + G) * G - G,
+    "tensor on the left": lambda x: G + G * (G - x),
+    "one for all": lambda x: torch.tensor(0.3) * x,
+    "chunk": lambda x: x.chunk(2, -1)[1] * x.chunk(2, -1)[0],
+    "split": lambda x: x.split([1, 5], -1)[1],
+    "of no input": lambda x: G * 2,
+}
+
+
+def run(program: Program, x: Tensor, slot: int, y: int, width: int) -> Tensor:
+    out = np.empty((B, width), np.float32)
+    program.native.step(slot, x.numpy(), y, out)
+    return torch.from_numpy(out)
+
+
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_an_equation_has_the_bits_it_has_on_tensors(name: str) -> None:
+    equation, x = EQUATIONS[name], torch.randn(B, D, generator=torch.Generator().manual_seed(2)) * 3
+    program = Program(B, torch.float32)
+    slot = program.slot(D)
+    y = slot_of(program, equation(traced(program, slot)))
+    expected = equation(x)
+    assert torch.equal(run(program, x, slot.number, y.number, y.width), expected.expand(B, -1))
+
+
+REFUSED: dict[str, Callable[[Tensor], object]] = {
+    "a quotient": lambda x: x / 2,
+    "a quotient of a number": lambda x: 1 / x,
+    "a power": lambda x: x**2,
+    "an index": lambda x: x[:, 0],
+    "a comparison": lambda x: torch.where(x > 0, x, x),
+    "a branch": lambda x: 1 if x else 0,
+    "a method": lambda x: x.exp(),
+    "a function": lambda x: torch.exp(x),
+    "a function of Torch with options": lambda x: torch.relu(input=x),
+    "another axis": lambda x: x.chunk(2, 0),
+    "axis zero": lambda x: x.chunk(2),
+    "parts of a width": lambda x: x.split(2, -1),
+    "a wider value": lambda x: x.to(torch.float64),
+    "a value that is broadcast": lambda x: x.split([1, 5], -1)[0] * x,
+    "a tensor of many rows": lambda x: x * torch.ones(2, D),
+    "what changes a tensor": lambda x: G.clone().add_(x),
+    "another kernel": lambda x: kernels.log(x),
+    "a kernel over time": lambda x: kernels.linear_scan(G, x, x, G, G),
+    "unequal parts": lambda x: x.split([1, 2], -1),
+    "a product of tensors": lambda x: W @ x,
+    "an equality": lambda x: x == x,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_form_says_so(name: str) -> None:
+    program = Program(B, torch.float32)
+    with pytest.raises(Unstreamable):
+        REFUSED[name](traced(program, program.slot(D)))
+
+
+def test_leaves_that_take_over_one_another() -> None:
+    """All of the new state is made of the old one, whatever the order in which its leaves are written."""
+
+    def step(x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        a, b, (c,) = state
+        return c, (b, c, (a + x,))  # type: ignore[return-value]
+
+    like = (torch.zeros(B, D), torch.zeros(B, D), (torch.zeros(B, D),))
+    program = Program(B, torch.float32)
+    x, a, b, c = (program.slot(D) for _ in range(4))
+    y = step_through(program, step, x, (a, b, (c,)), like)
+    state, steps = like, torch.randn(7, B, D)
+    for xt in steps:
+        expected, state = step(xt, state)  # type: ignore[assignment]
+        assert torch.equal(run(program, xt, x.number, y.number, D), expected)
