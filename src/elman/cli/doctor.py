@@ -192,6 +192,13 @@ def _problems() -> Iterator[tuple[str, Problem]]:
             *(random(*shape) for shape in ((B, T, C), (B, T, C), (C, 3), (B, T, 3), (B, T, 3), (B, C, 3))),
         ),
     )
+    yield (
+        "bank_scan",
+        _problem(
+            lambda x, a, b, c, h0: kernels.bank_scan(x, a.tanh() / 2, b, c, h0, lengths, reset),
+            *(random(*shape) for shape in ((B, T, C), (C, 3, 2), (C, 3, 2), (C, 3, 2), (B, C, 3, 2))),
+        ),
+    )
     start, transition, state = random(C).softmax(-1), random(C, C).softmax(-1), random(B, C).softmax(-1)
     yield (
         "hmm_filter",
