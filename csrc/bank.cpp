@@ -26,9 +26,17 @@ class Task {
   const Buffer<T> x = allocate<T>(in.every * L), y = allocate<T>(in.every * L);  // of a stretch: [step][lane]
 
   Task(const BankInputs<T>& inputs, int64_t row, int64_t block)
-      : in(inputs), row(row), first(block * L), wide(std::min<int64_t>(L, in.n.C - first)), N(in.N), length(in.lengths[row]),
-        reset(in.reset + row * in.n.T), a(packed(in.a + first * 2 * N)), b(packed(in.b + first * 2 * N)),
-        c(packed(in.c + first * 2 * N)), h(packed(in.h0 + state())) {}
+      : in(inputs),
+        row(row),
+        first(block * L),
+        wide(std::min<int64_t>(L, in.n.C - first)),
+        N(in.N),
+        length(in.lengths[row]),
+        reset(in.reset + row * in.n.T),
+        a(packed(in.a + first * 2 * N)),
+        b(packed(in.b + first * 2 * N)),
+        c(packed(in.c + first * 2 * N)),
+        h(packed(in.h0 + state())) {}
 
   // x (wide, N, 2), channel by channel
   Buffer<T> packed(const T* x) const {
@@ -53,7 +61,8 @@ class Task {
   }
 
   void fetch(const Rows<T>& from, int64_t begin, int64_t end, T* to) const {
-    for (int64_t t = begin; t < end; ++t, to += L) store(to, load_some(from.data + row * from.row + t * from.time + first, wide));
+    for (int64_t t = begin; t < end; ++t, to += L)
+      store(to, load_some(from.data + row * from.row + t * from.time + first, wide));
   }
 
   void put(const T* from, int64_t begin, int64_t end, T* to) const {
@@ -142,7 +151,10 @@ class Backward : Task<T> {
 
  public:
   Backward(const BankInputs<T>& inputs, const BankArriving<T>& from, const BankGradients<T>& to, int64_t row, int64_t block)
-      : Task<T>(inputs, row, block), from(from), to(to), h0(this->packed(in.h0 + this->state())),
+      : Task<T>(inputs, row, block),
+        from(from),
+        to(to),
+        h0(this->packed(in.h0 + this->state())),
         g(this->packed(from.glast + this->state())) {}
 
   void run() {
@@ -231,8 +243,8 @@ void bank_scan_back(const BankInputs<T>& in, const BankArriving<T>& arriving, co
   each_block(in, threads, [&](int64_t row, int64_t block) { Backward<T>(in, arriving, to, row, block).run(); });
 }
 
-#define ELMAN_INSTANCE(T)             \
-  template BankScan<T> bank_scan<T>;  \
+#define ELMAN_INSTANCE(T)            \
+  template BankScan<T> bank_scan<T>; \
   template BankScanBack<T> bank_scan_back<T>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)

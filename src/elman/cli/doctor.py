@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elman import __version__
-from elman.artifact import Content
 from elman.cli.output import brief, print_json, print_table
 from elman.tables import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from elman.artifact import Content
 
 # What decides which kernels can run, of all that a processor can do.
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "asimd", "sve")
@@ -210,6 +211,9 @@ def _problems() -> Iterator[tuple[str, Problem]]:
         "viterbi",
         _problem(lambda x, s, t: kernels.viterbi(x, s, t, lengths, reset), random(B, T, C), start, transition),
     )
+    draws = torch.tensor([[7, 0], [2**40, 3]])
+    # The upper halves of the words, which a double holds exactly.
+    yield "philox", lambda dtype: [(kernels.philox(draws, 5) >> 32).double()]
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
 

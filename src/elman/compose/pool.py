@@ -21,6 +21,7 @@ from elman.compose.structure import Around
 from elman.core import Core
 from elman.errors import UnknownNameError
 from elman.kernels.stream import Unstreamable
+from elman.lengths import valid
 from elman.state import State
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _exp(x: Tensor) -> Tensor:
 
 
 def _valid(x: Tensor, lengths: Tensor) -> Tensor:
-    return (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
+    return valid(lengths, x.shape[1])[..., None]
 
 
 def _running_max(x: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
