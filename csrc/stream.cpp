@@ -212,25 +212,21 @@ class Steps final : public Program<Real> {
   }
 
   int map(int function, int x) override {
-    const int64_t n = width(x);
-    const int y = slot(n);
+    const int y = slot(width(x));
     if (function == 4) {
-      each_vector(
-          y, [=](Work& w, int64_t row, int64_t i) { return tanh_or_relu<Real>(Phi::relu, load<Vec<Real>>(w.at(x, row) + i)); });
+      each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return tanh_or_relu<Real>(Phi::relu, v); });
     } else {
       Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>};
       Elementwise<Real>* f = kernels[function];
-      each_row([=](Work& w, int64_t row) { f(n, w.at(x, row), w.at(y, row), 1); });
+      each_stretch(y, x, x, [=](Work& w, int64_t row, int64_t n) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
     return y;
   }
 
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
-    const auto value = [=](Work& w, int slot, int64_t row, int64_t i) { return load<Vec<Real>>(w.at(slot, row) + i); };
-    if (function == 0)
-      each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<Real>(value(w, x, row, i) + value(w, y, row, i)); });
-    else each_vector(z, [=](Work& w, int64_t row, int64_t i) { return Vec<Real>(value(w, x, row, i) * value(w, y, row, i)); });
+    if (function == 0) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a + b); });
+    else each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a * b); });
     return z;
   }
 
@@ -298,12 +294,20 @@ class Steps final : public Program<Real> {
     });
   }
 
-  // y[row][i...] = f(w, row, i), a vector at a time
-  template <class F>
-  void each_vector(int y, const F& f) {
-    each_row([=, n = width(y)](Work& w, int64_t row) {
+  // f(w, row, n) for n numbers of y, of a and of b from that row on: of all rows at once, where all three lie alike.
+  template <class F> void each_stretch(int y, int a, int b, const F& f) {
+    const int64_t n = width(y), stride = slots_[y].stride;
+    const auto alike = [&](int x) { return slots_[x].home == Home::workspace && slots_[x].stride == stride; };
+    if (alike(a) && alike(b)) steps_.push_back([=](Work& w) { f(w, 0, w.rows * stride); });
+    else each_row([=](Work& w, int64_t row) { f(w, row, n); });
+  }
+
+  // y = f(a, b), a vector at a time
+  template <class F> void each_vector(int y, int a, int b, const F& f) {
+    each_stretch(y, a, b, [=](Work& w, int64_t row, int64_t n) {
+      const Real *from = w.at(a, row), *other = w.at(b, row);
       Real* to = w.at(y, row);
-      for (int64_t i = 0; i < n; i += L) store(to + i, f(w, row, i));
+      for (int64_t i = 0; i < n; i += L) store(to + i, f(load<Vec<Real>>(from + i), load<Vec<Real>>(other + i)));
     });
   }
 

@@ -276,7 +276,7 @@ class Stream:
         if self._whole:
             raise InputError("the stream has a whole model: ask for `distribution(x)`, or for `logits(symbols)`")
         if isinstance(x, np.ndarray):
-            return self._engine.step(x, _numbers(rows))
+            return self._engine.step(x, None if rows is None else _numbers(rows))
         return self._engine.tensors(x, _numbers(rows))
 
     @torch.no_grad()
@@ -293,7 +293,7 @@ class Stream:
             given = f"{symbols.dtype}{list(symbols.shape)}"
             raise InputError(f"logits was given {given}; it needs int64[{self.batch_size if rows is None else 'n'}]")
         if self._looks_up:
-            return self._engine.step(symbols, _numbers(rows))
+            return self._engine.step(symbols, None if rows is None else _numbers(rows))
         logits: np.ndarray = self.distribution(symbols, rows).logits.numpy()
         return logits
 
@@ -377,7 +377,7 @@ class _Native:
         self._packed, self._rows = packed, packed.program.stream(batch_size)
         self._numpy = np.dtype(str(packed.dtype).removeprefix("torch."))
         self._run = self._rows.step_symbols if packed.looks_up else self._rows.step
-        self._batch_size = batch_size
+        self._batch_size, self._shape = batch_size, (batch_size, packed.output)
         self.like = packed.init_state(1)
         self.put(np.arange(batch_size), packed.init_state(batch_size))
 
@@ -385,9 +385,9 @@ class _Native:
         return _Native(self._packed, batch_size)
 
     def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        y = np.empty((self._batch_size if rows is None else len(rows), self._packed.output), self._numpy)
+        y = np.empty(self._shape if rows is None else (len(rows), self._packed.output), self._numpy)
         try:  # checked where it costs least, in the call
-            self._run(x, rows, y, torch.get_num_threads())
+            self._run(x, rows, y, 1 if len(y) == 1 else torch.get_num_threads())
         except IndexError:
             if rows is not None:
                 _distinct(_inside(rows, self._batch_size))
