@@ -84,7 +84,7 @@ def test_standard_forms_of_files(write, tmp_path):
         ("1,2\n3,abc\n", InputError, "in column 2"),
         (b"1,2\n3,\xff\n", FileError, "not UTF-8: byte 6"),
         ("1,\n3,\n", InputError, "column 2 of a.csv has no value at all"),
-        ("1,2\n1,\0\n", InputError, "no number"),
+        ("1,2\n1,\0\n", InputError, "not a number"),
     ],
 )
 def test_what_cannot_be_read_is_said(write, text, error, says):

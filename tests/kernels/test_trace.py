@@ -10,7 +10,7 @@ from torch import Tensor
 from elman import kernels
 
 pytest.importorskip("elman.kernels.native")
-from elman.kernels.stream import Program
+from elman.kernels.stream import Program, Slot
 from elman.kernels.trace import Unstreamable, slot_of, step_through, traced
 
 B, D = 3, 6
@@ -42,20 +42,27 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def run(program: Program, x: Tensor, slot: int, y: int, width: int) -> Tensor:
-    out = np.empty((B, width), np.float32)
-    program.native.step(slot, x.numpy(), y, out)
-    return torch.from_numpy(out)
+def stream(program: Program, x: Slot, y: Slot) -> Callable[[Tensor], Tensor]:
+    """The program of x and y, as a function of x that remembers its state."""
+    program.native.finish(x.number, y.number)
+    rows = program.native.stream(B)
+
+    def step(given: Tensor) -> Tensor:
+        out = np.empty((B, y.width), np.float32)
+        rows.step(given.numpy(), None, out, 1)
+        return torch.from_numpy(out)
+
+    return step
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_an_equation_has_the_bits_it_has_on_tensors(name: str) -> None:
     equation, x = EQUATIONS[name], torch.randn(B, D, generator=torch.Generator().manual_seed(2)) * 3
-    program = Program(B, torch.float32)
+    program = Program(torch.float32)
     slot = program.slot(D)
     y = slot_of(program, equation(traced(program, slot)))
     expected = equation(x)
-    assert torch.equal(run(program, x, slot.number, y.number, y.width), expected.expand(B, -1))
+    assert torch.equal(stream(program, slot, y)(x), expected.expand(B, -1))
 
 
 REFUSED: dict[str, Callable[[Tensor], object]] = {
@@ -85,7 +92,7 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_form_says_so(name: str) -> None:
-    program = Program(B, torch.float32)
+    program = Program(torch.float32)
     with pytest.raises(Unstreamable):
         REFUSED[name](traced(program, program.slot(D)))
 
@@ -98,10 +105,10 @@ def test_leaves_that_take_over_one_another() -> None:
         return c, (b, c, (a + x,))  # type: ignore[return-value]
 
     like = (torch.zeros(B, D), torch.zeros(B, D), (torch.zeros(B, D),))
-    program = Program(B, torch.float32)
-    x, a, b, c = (program.slot(D) for _ in range(4))
-    y = step_through(program, step, x, (a, b, (c,)), like)
+    program = Program(torch.float32)
+    x, (a, b, c) = program.slot(D), (program.state(D) for _ in range(3))
+    run = stream(program, x, step_through(program, step, x, (a, b, (c,)), like))
     state, steps = like, torch.randn(7, B, D)
     for xt in steps:
         expected, state = step(xt, state)  # type: ignore[assignment]
-        assert torch.equal(run(program, xt, x.number, y.number, D), expected)
+        assert torch.equal(run(xt), expected)
