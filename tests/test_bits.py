@@ -68,6 +68,7 @@ def test_batch_chunks_and_threads_do_not_change_a_bit(name):
         torch.set_num_threads(1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", kernels.isas())
 def test_on_every_instruction_set(isa):
     if isa == kernels.isa():
@@ -93,6 +94,7 @@ def gradients(module, arrays: tuple[Tensor, ...], weights: list[Tensor]) -> tupl
     return torch.autograd.grad(module(*arrays).square().sum(), weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gru", "lru", "mamba"])
 def test_compiled_models_compute_the_same(name):
     plain, arrays = Logits(name), inputs(5)

@@ -84,6 +84,7 @@ def wait_for_lines(path, lines, process):
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_a_killed_run_reaches_the_same_bytes(here):
     assert elman(*TRAIN, "--out", "whole")[0] == 0
     out = ("--out", "killed")
@@ -111,6 +112,7 @@ def test_a_killed_run_reaches_the_same_bytes(here):
         assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), (name, instants)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits another process")
 def test_a_full_disk_leaves_a_checkpoint_to_go_on_from(here):
     """No file may grow beyond 4 kB, while the run is going on: its next checkpoint does not fit."""
@@ -127,6 +129,7 @@ def test_a_full_disk_leaves_a_checkpoint_to_go_on_from(here):
         assert (here / "whole" / name).read_bytes() == (here / "run" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
     process = start(*TRAIN, "--out", "run", "--training.steps", "100000")
@@ -141,6 +144,7 @@ def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["gru", "lru"])
 def test_two_processes_that_were_killed_reach_the_same_bytes(here, cell):
     """Dropout is on: each process has random numbers of its own."""
@@ -155,6 +159,7 @@ def test_two_processes_that_were_killed_reach_the_same_bytes(here, cell):
         assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_two_processes_give_what_one_gives(here):
     torchrun = (*TORCHRUN, "-m", "elman")
     changes = (
@@ -178,6 +183,7 @@ def test_two_processes_give_what_one_gives(here):
     assert main([*TRAIN, *changes, *more]) == 2  # written by two, resumed by one: refused
 
 
+@pytest.mark.slow
 def test_a_terminal_that_knows_only_ascii_shows_question_marks(here, monkeypatch):
     (here / "text.txt").write_text("né à côté " * 300)
     assert main([*COUNT, "--model.order", "2", "--out", "run"]) == 0

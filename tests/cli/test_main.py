@@ -67,6 +67,7 @@ def test_an_unknown_verb_is_an_error_that_names_the_nearest() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_key_press_ends_it_quietly() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "elman", "laws"],
@@ -83,6 +84,7 @@ def test_a_key_press_ends_it_quietly() -> None:
     assert process.returncode == 130 and not output and "Traceback" not in messages
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m elman doctor --json | head -n 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=120)

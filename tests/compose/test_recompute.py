@@ -215,6 +215,7 @@ RANDOM: dict[str, Callable[[], Core]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RANDOM)
 def test_the_masks_of_the_backward_pass_are_those_of_the_forward_pass(name: str) -> None:
     """By finite differences: had a mask changed, the gradient would be that of another function."""

@@ -333,6 +333,7 @@ def check_chunks(
         assert all(torch.equal(a, b) for a, b in zip(now, last, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", native.isas())
 def test_bits_do_not_depend_on_batch_chunks_or_threads(isa: str) -> None:
     here = str(Path(__file__).parent)
@@ -430,6 +431,7 @@ def test_unknown_kind_lists_the_kinds() -> None:
         native.gated("grue", u, weights, state, *ragged(2, 3))
 
 
+@pytest.mark.slow
 def test_in_a_forked_child() -> None:
     """After the parent has used its thread pool, which does not survive a fork."""
     code = f"""
@@ -524,6 +526,7 @@ class Recurrent(nn.Module):
         return kernels.tanh(y), last[0]  # type: ignore[return-value]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["elman_tanh", "gru", "lstm"])
 def test_compiled_training(kind: str) -> None:
     model = Recurrent(kind, 4, 6)

@@ -84,6 +84,7 @@ def test_values_and_gradients(name: str, options: dict[str, Any]) -> None:
         compare(core, *drawn(core, B, T, D))
 
 
+@pytest.mark.slow
 @some_cases
 def test_more_steps_than_a_chunk_and_two_threads(name: str, options: dict[str, Any]) -> None:
     torch.set_num_threads(2)

@@ -138,6 +138,7 @@ def test_rows_that_lie_apart(kind: str) -> None:
     assert torch.equal(KINDS[kind][1](apart, *learned), KINDS[kind][1](x, *learned))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", [isa for isa in native.isas() if isa != native.isa()])
 def test_every_other_instruction_set(isa: str) -> None:
     tests = "oracle or any_number or bits or ordinary"

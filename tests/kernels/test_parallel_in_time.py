@@ -80,6 +80,7 @@ def test_newton_is_the_loop(name: str, jacobian: str) -> None:
     assert (core.report.iterations <= sample.lengths).all()  # each makes one more state exact, at least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan", [kernels.parallel_bptt, kernels.newton_scan])
 @pytest.mark.parametrize("name", ["tanh", "gru", "lstm"])
 def test_laws_hold_parallel_in_time(name: str, scan: Any) -> None:

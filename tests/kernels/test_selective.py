@@ -206,6 +206,7 @@ def test_bits_do_not_depend_on_threads(op: Operation, shape: tuple[int, int, int
         assert all(torch.equal(x, y) for x, y in zip(seen[0], other, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", [isa for isa in native.isas() if isa != native.isa()])
 def test_every_other_instruction_set(isa: str) -> None:
     tests = "test_loop or test_bits or test_nothing_leaks or test_decays or test_what_is_not"

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
+from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
 EVERY = 32  # steps between two states that are kept for the backward pass: at N = 32, 2 numbers a step for each of x
 
@@ -24,14 +24,14 @@ def bank_scan(
 
 class _BankScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         y, last, saved = _forward(*inputs, True)
         ctx.save_for_backward(*inputs, saved)
         ctx.set_materialize_grads(False)
         return y, last
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         x, h0 = ctx.saved_tensors[0], ctx.saved_tensors[4]
         gy = no_gradient(x) if gy is None else gy
         if glast is None:

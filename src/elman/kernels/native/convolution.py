@@ -1,11 +1,9 @@
 """The causal convolution of each channel, y[t] = bias + sum_k w[k] x[t - K + 1 + k], on csrc/convolution.cpp."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
+from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
 
 def convolution(
@@ -22,14 +20,14 @@ def convolution(
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*inputs)
         ctx.set_materialize_grads(False)
         y, last = _forward(*inputs)
         return y, last
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         x, window = ctx.saved_tensors[0], ctx.saved_tensors[3]
         gy = no_gradient(x) if gy is None else gy
         if glast is None:

@@ -5,14 +5,13 @@ The backward passes are Torch's, elementwise and exact enough, and can be differ
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from elman import _native
 from elman.kernels import reference
-from elman.kernels.native.op import SUFFIX, define
+from elman.kernels.native.op import SUFFIX, Context, Operation, define
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -42,63 +41,63 @@ def log(p: Tensor) -> Tensor:
 
 class _Log(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, p: Tensor) -> Tensor:
+    def forward(ctx: Context, p: Tensor) -> Tensor:
         ctx.save_for_backward(p)
         y: Tensor = _ops["log"](p)
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
         (p,) = ctx.saved_tensors
         return torch.where(p > 0, gy / torch.where(p > 0, p, 1.0), 0.0)
 
 
 class _Sigmoid(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         y: Tensor = _ops["sigmoid"](x)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         return torch.ops.aten.sigmoid_backward(gy, y)
 
 
 class _Tanh(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         y: Tensor = _ops["tanh"](x)
         ctx.save_for_backward(y)
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
         (y,) = ctx.saved_tensors
         return torch.ops.aten.tanh_backward(gy, y)
 
 
 class _Softplus(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return _ops["softplus"](x)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         return gy * sigmoid(x)
 
 
 class _Silu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
         return _ops["silu"](x)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> Tensor:
+    def backward(ctx: Context, gy: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
         s = sigmoid(x)
         return gy * (s + x * s * (1 - s))
@@ -114,7 +113,7 @@ def _apply(
     return op(x)
 
 
-def _define(name: str) -> Callable[..., Any]:
+def _define(name: str) -> Operation:
     def run(x: Tensor) -> Tensor:
         x = x.contiguous()
         y = torch.empty_like(x)

@@ -13,7 +13,7 @@ from torch import Tensor
 from elman import _native
 from elman import state as states
 from elman.errors import InputError, UnknownNameError
-from elman.kernels.native.op import Struct, define, expect, no_gradient, once, rows, run
+from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, rows, run
 from elman.kernels.reference import GatedOptions
 from elman.state import State
 
@@ -70,7 +70,7 @@ def gated(
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, kind: str, every: int | None, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None,
+        ctx: Context, kind: str, every: int | None, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None,
         extra: Tensor | None, h0: Tensor, c0: Tensor | None, *rest: Any,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         *options, lengths, reset = rest
@@ -83,7 +83,7 @@ class _Gated(torch.autograd.Function):
         return y, h, c
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
         x, U, b, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
         gy = no_gradient(y) if gy is None else gy
         gh = torch.zeros_like(h0) if gh is None else gh

@@ -1,11 +1,9 @@
 """The filter of a hidden Markov model and the most probable path, on csrc/hmm.cpp and csrc/viterbi.cpp."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Struct, define, expect, once, output, run
+from elman.kernels.native.op import Context, Struct, define, expect, once, output, run
 
 
 def hmm_filter(
@@ -41,7 +39,7 @@ def _wanted(*tensors: Tensor) -> bool:
 class _Filter(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+        ctx: Context, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         log_c, p, shift, scale, last = _forward(x, start, transition, state, lengths, reset, True)
         ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
@@ -49,7 +47,7 @@ class _Filter(torch.autograd.Function):
         return log_c, p, last
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         glog, gp, glast = gradients
         x, transition, p, shift, scale, lengths, reset = ctx.saved_tensors
         glog = torch.zeros_like(shift) if glog is None else glog
@@ -64,7 +62,7 @@ class _Filter(torch.autograd.Function):
 class _LogProb(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
+        ctx: Context, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
     ) -> Tensor:
         log_c, p, shift, scale, _ = _forward(x, start, transition, state, lengths, reset, True)
         ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
@@ -72,7 +70,7 @@ class _LogProb(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, glog: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, glog: Tensor) -> tuple[Tensor | None, ...]:
         gs = once(_backward, *ctx.saved_tensors, glog, None, None, ctx.needs_input_grad[2])
         return *_present(gs), None, None
 

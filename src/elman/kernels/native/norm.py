@@ -1,11 +1,9 @@
 """Layer and RMS normalisation of rows, on csrc/norm.cpp: a row has the same bits here and in a stream."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Struct, define, expect, once, run
+from elman.kernels.native.op import Context, Struct, define, expect, once, run
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -22,14 +20,14 @@ class _Norm(torch.autograd.Function):
     """With v = (x - mean) * scale:  gx = scale * (gv - mean(gv) - v * mean(gv * v)), the first mean only if centred."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
+    def forward(ctx: Context, x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool) -> Tensor:
         y, mean, scale = _forward(x, gain, bias, eps, centred)
         ctx.save_for_backward(x, gain, mean, scale)
         ctx.centred, ctx.has_bias = centred, bias is not None
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, gain, mean, scale = ctx.saved_tensors
         gx, ggain, gbias = once(_backward, x, gain, mean, scale, gy, ctx.centred)
         return gx, None if gain is None else ggain, gbias if ctx.has_bias else None, None, None

@@ -32,7 +32,11 @@ def run(name: str, dtype: torch.dtype, *structs: Mapping[str, object]) -> None:
     getattr(_native, name + SUFFIX[dtype])(*structs, torch.get_num_threads())
 
 
-def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+Context = Any  # of an autograd.Function, which keeps there what it likes
+Operation = Callable[..., Any]
+
+
+def define(schema: str, run: Operation, fake: Operation) -> Operation:
     """Register `schema` with its CPU implementation and its fake (shapes only); return the op to call."""
     name = schema.split("(")[0]
 
@@ -43,7 +47,7 @@ def define(schema: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Ca
     library.define(schema)
     library.impl(name, counted, "CPU")
     torch.library.register_fake(f"elman::{name}", fake, lib=library)
-    op: Callable[..., Any] = getattr(torch.ops.elman, name).default
+    op: Operation = getattr(torch.ops.elman, name).default
     return op
 
 
@@ -85,16 +89,16 @@ class _Once(torch.autograd.Function):
     """A backward pass that says what to do when it is differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, run: Callable[..., Any], *args: Any) -> Any:
+    def forward(ctx: Context, run: Operation, *args: Any) -> Any:
         found = run(*args)
         return tuple(found) if isinstance(found, list) else found  # in a list autograd would not look for tensors
 
     @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
+    def backward(ctx: Context, *grads: Any) -> Any:
         raise KernelError('native kernels have no second derivative; use `with elman.kernels.use("reference")`')
 
 
-def once(run: Callable[..., Any], *args: Any) -> Any:
+def once(run: Operation, *args: Any) -> Any:
     """Run a backward op; when a graph of the backward pass is being recorded, leave a node in it that raises."""
     if torch.is_grad_enabled():
         return _Once.apply(run, *args)

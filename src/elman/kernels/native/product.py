@@ -1,12 +1,10 @@
 """y = x W^T + b, on csrc/product.cpp: a row of y has the same bits whatever rows stand beside it."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, define, expect
+from elman.kernels.native.op import SUFFIX, Context, define, expect
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -23,12 +21,12 @@ class _Linear(torch.autograd.Function):
     """Its backward pass can be differentiated again. The gradient of a row of x does not see the other rows either."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         return _forward(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         need_x, need_weight, need_bias = ctx.needs_input_grad
         g = gy.reshape(-1, weight.shape[0])

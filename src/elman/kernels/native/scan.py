@@ -1,12 +1,10 @@
 """The linear scan h[t] = a[t]*h[t-1] + b[t], and the reversal of rows, on csrc/scan.cpp."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import Struct, define, expect, no_gradient, once, output, over_rows, rows, run
+from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, output, over_rows, rows, run
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,27 +29,29 @@ class _Reverse(torch.autograd.Function):
     """Its own inverse, and its own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(ctx: Context, x: Tensor, lengths: Tensor) -> Tensor:
         ctx.save_for_backward(lengths)
         y: Tensor = _reverse(x, lengths)
         return y
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Context, gy: Tensor) -> tuple[Tensor, None]:
         (lengths,) = ctx.saved_tensors
         return reverse(gy, lengths), None
 
 
 class _LinearScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Context, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
         h, last = _forward(a, b, h0, lengths, reset)
         ctx.save_for_backward(a, h0, lengths, reset, h)
         ctx.set_materialize_grads(False)
         return h, last
 
     @staticmethod
-    def backward(ctx: Any, gh: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gh: Tensor | None, glast: Tensor | None) -> tuple[Tensor | None, ...]:
         a, h0, lengths, reset, h = ctx.saved_tensors
         gh = no_gradient(h) if gh is None else gh
         if glast is None:
