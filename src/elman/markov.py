@@ -9,6 +9,7 @@ N(c) is how many different symbols follow c, and D_k = n1 / (n1 + 2 n2) from the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -134,12 +135,17 @@ class MarkovDistribution:
     def __init__(self, model: Markov, contexts: NDArray[np.int64]) -> None:
         self.model, self.contexts = model, contexts
 
+    @property
+    def _flat(self) -> NDArray[np.int64]:
+        """The contexts (n, m); m may be 0, so n cannot be left to numpy."""
+        return self.contexts.reshape(math.prod(self.contexts.shape[:-1]), self.model.order)
+
     def log_prob(self, value: Tensor) -> Tensor:
-        flat = self.contexts.reshape(-1, self.model.order)
+        flat = self._flat
         return torch.from_numpy(self.model.log_prob(flat, value.reshape(-1).numpy())).reshape(value.shape)
 
     def log_probs(self) -> Tensor:
-        flat, V = self.contexts.reshape(-1, self.model.order), self.model.V
+        flat, V = self._flat, self.model.V
         every = np.tile(np.arange(V), len(flat))
         table = self.model.log_prob(flat.repeat(V, 0), every).reshape(*self.contexts.shape[:-1], V)
         return torch.from_numpy(table)
@@ -160,14 +166,17 @@ def _contexts(
     if not order:
         return np.empty((*x.shape, 0), np.int64)
     windows = _windows(np.concatenate([history, x], 1), order)
-    # From the right, what has met a boundary is one.
-    hidden = windows == BOUNDARY
+    hidden = _so_far(windows == BOUNDARY)
     if first is not None and first.any():
-        # The symbol after place i begins a sequence: what stands at i is hidden.
-        ends = np.concatenate([np.zeros_like(history, bool), first], 1)[:, 1:]
-        hidden |= _windows(np.concatenate([ends, np.zeros((len(x), 1), bool)], 1), order)
-    hidden = np.logical_or.accumulate(hidden[..., ::-1], axis=-1)[..., ::-1]
+        starts = _windows(np.concatenate([np.zeros_like(history, bool), first], 1), order)
+        # A first symbol hides those before it, not itself.
+        hidden[..., :-1] |= _so_far(starts)[..., 1:]
     return np.where(hidden, BOUNDARY, windows).astype(np.int64)
+
+
+def _so_far(marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """From the right, whether a mark has been met."""
+    return np.logical_or.accumulate(marks[..., ::-1], axis=-1)[..., ::-1].copy()
 
 
 def _windows(row: NDArray[S], order: int) -> NDArray[S]:

@@ -147,9 +147,4 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
             recorder.metrics(step, **task.evaluate(face, part).recorded(name))
     recorder.preview(step, task.preview(face, settings, step))
     recorder.close()
-
-    def fill(folder: Path) -> None:
-        face.fill(folder)
-        checkpoint.write_identity(folder, identity)
-
-    artifact.write(out / "best", fill)
+    checkpoint.save_fitted(out / "best", face.fill, identity)

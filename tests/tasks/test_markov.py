@@ -102,3 +102,23 @@ def test_counts_come_back():
 def test_too_high_an_order():
     with pytest.raises(InputError, match="64 bits"):
         Markov(10_000, 5)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_a_reset_is_a_sequence_of_its_own(order):
+    """As law 4 has it: what stands before a reset, in the row or in the state, is forgotten."""
+    rng = np.random.default_rng(order)
+    model = Markov(V, order)
+    model.fit(np.concatenate([[0], rng.integers(0, V, 200)]))
+    x, state = torch.from_numpy(rng.integers(0, V, (2, 9))), torch.from_numpy(rng.integers(1, V, (2, order)))
+    y = torch.from_numpy(rng.integers(0, V, (2, 9)))
+    reset = torch.zeros(2, 9, dtype=torch.bool)
+    reset[0, 4] = reset[1, 0] = reset[1, 8] = True
+    found, last = model.scan(x, state, reset=reset)
+    cuts = {0: [(0, 4, state[:1]), (4, 9, None)], 1: [(0, 8, None), (8, 9, None)]}
+    for row, parts in cuts.items():
+        pieces = [model.scan(x[row : row + 1, a:b], start) for a, b, start in parts]
+        scored = [p.log_prob(y[row : row + 1, a:b]) for (p, _), (a, b, _) in zip(pieces, parts, strict=True)]
+        apart = torch.cat(scored, 1)
+        torch.testing.assert_close(found.log_prob(y)[row : row + 1], apart)
+        assert torch.equal(last[row : row + 1], pieces[-1][1])

@@ -98,9 +98,14 @@ def resume(checkpoint: Checkpoint, run: Run) -> None:
     run.advance = checkpoint.advance
 
 
-def write_identity(folder: Path, identity: Identity) -> None:
-    """All that there is to resume of a model that was fitted in one go: which run it is."""
-    artifact.write_json(folder / FILE, KIND, VERSION, {"identity": identity})
+def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity) -> None:
+    """Write a model that was fitted in one go, and all that there is to resume of it: which run it is."""
+
+    def fill(new: Path) -> None:
+        fill_model(new)
+        artifact.write_json(new / FILE, KIND, VERSION, {"identity": identity})
+
+    artifact.write(folder, fill)
 
 
 def read_identity(folder: Path) -> Identity:
