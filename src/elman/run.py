@@ -41,8 +41,7 @@ def open_model(path: str | Path) -> tuple[AnyTask, Any]:
     root = Path(path)
     if not root.is_dir() and artifact.find(root) is None:
         raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
-    found = (artifact.find(folder) for folder in (root / "best", root / "last", root))
-    folder = next(folder for folder in found if folder)
+    folder = artifact.find(root / "best") or artifact.find(root / "last") or artifact.find(root) or root
     task = tasks.of_folder(folder)
     return task, task.load(folder)
 
