@@ -7,7 +7,6 @@ from elman.cells import cell
 from elman.compose import Bidirectional, Pool, Stack
 from elman.embed import Embedding
 from elman.errors import InputError
-from elman.kernels.stream import Stream
 from elman.model import SequenceModel
 from elman.readout import (
     AdaptiveSoftmax,
@@ -20,6 +19,7 @@ from elman.readout import (
     Softmax,
     StudentTReadout,
 )
+from elman.stream import Stream
 
 
 def test_adaptive_softmax_is_torchs():

@@ -30,10 +30,10 @@ from elman.convert import from_torch as from_torch
 from elman.convert import to_torch as to_torch
 from elman.core import Core as Core
 from elman.errors import ElmanError as ElmanError
-from elman.kernels.stream import Stream as Stream
 from elman.model import SequenceModel as SequenceModel
 from elman.run import load as load
 from elman.run import train as train
+from elman.stream import Stream as Stream
 from elman.tasks.lm import LanguageModel as LanguageModel
 from elman.tasks.lm import RunConfig as RunConfig
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.lengths import checked, masked
 from elman.options import whole
 from elman.state import State
@@ -89,6 +90,13 @@ class Core(nn.Module):
         """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
         init = self.init_state(len(x))
         return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
+
+    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+        """Append to `builder` what makes y and the next state of x and the state, given as slots: the slot of y.
+
+        kernels/builder.py shows how. A core that does not say is streamed by scans of one step.
+        """
+        raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elman.kernels.stream import Unstreamable
+from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.options import fraction, whole
 
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
+
+class Embed(nn.Module):
+    """What makes features (..., D) of the inputs of a model. Any module can; a subclass can say how a stream does."""
+
+    def describe_step(self, builder: Builder) -> Slot:
+        """Append what makes features of the symbols that a step is given: their slot. See kernels/builder.py."""
+        raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
 
-class Embedding(nn.Module):
+class Embedding(Embed):
     """x[t] = E[symbol], with dropout. Activations are in `dtype` where that is given (bfloat16), else as wide as E."""
 
     def __init__(
@@ -36,7 +39,7 @@ class Embedding(nn.Module):
         x = F.dropout(F.embedding(symbols, self.weight), self.dropout, self.training)
         return x if self.dtype is None else x.to(self.dtype)
 
-    def _stream(self, program: Program) -> Slot:
+    def describe_step(self, builder: Builder) -> Slot:
         if self.dtype is not None:
             raise Unstreamable(f"activations in {self.dtype}")
-        return program.lookup(self.weight)
+        return builder.lookup(self.weight)

@@ -5,7 +5,7 @@ A read-out is called as `readout(y, lengths)` with y (B, T, H), or as `readout(y
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -23,11 +23,8 @@ from elman.distributions import (
     StudentT,
 )
 from elman.errors import InputError
-from elman.kernels.stream import Unstreamable
+from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.options import fraction
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 D_co = TypeVar("D_co", bound=Distribution, covariant=True)
 
@@ -54,7 +51,19 @@ class Linear(nn.Module):
         return kernels.linear(F.dropout(h, self.dropout, self.training), self.weight, self.bias)
 
 
-class Affine(nn.Module, Generic[D_co]):
+class Readout(nn.Module, Generic[D_co]):
+    """What makes a distribution of the output of a core. Any module can; a subclass can say how a stream does."""
+
+    def describe_step(self, builder: Builder, y: Slot) -> Slot:
+        """Append what `distribution` takes, made of a core's output y: its slot. See kernels/builder.py."""
+        raise Unstreamable(f"{type(self).__name__} does not describe its step")
+
+    def distribution(self, values: Tensor) -> D_co:
+        """What the values (..., N) are the parameters of."""
+        raise NotImplementedError(f"{type(self).__name__} must define distribution(values)")
+
+
+class Affine(Readout[D_co]):
     """values = V h + c, then `distribution(values)`: one target per step. Subclasses say how many values, and which."""
 
     def __init__(self, input_size: int, values: int, *, dropout: float = 0.0) -> None:
@@ -64,12 +73,8 @@ class Affine(nn.Module, Generic[D_co]):
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> D_co:
         return self.distribution(self.linear(y))
 
-    def distribution(self, values: Tensor) -> D_co:
-        """What the values (..., N) are the parameters of."""
-        raise NotImplementedError
-
-    def _stream(self, program: Program, h: Slot) -> Slot:
-        return program.linear(h, self.linear.weight, self.linear.bias)
+    def describe_step(self, builder: Builder, y: Slot) -> Slot:
+        return builder.linear(y, self.linear.weight, self.linear.bias)
 
 
 class Softmax(Affine[Categorical]):
@@ -151,7 +156,7 @@ class NegativeBinomialReadout(Affine[NegativeBinomial]):
         return NegativeBinomial(logits, 1 / (kernels.softplus(inverse) + 1e-6))
 
 
-class AdaptiveSoftmax(nn.Module):
+class AdaptiveSoftmax(Readout[AdaptiveCategorical]):
     """A softmax for large vocabularies, whose rare symbols share a cluster (Grave et al. 2017, arXiv 1609.04309).
 
     Symbols are numbered by decreasing frequency. With the cutoffs c1 < c2 < V, the head chooses among the first c1
@@ -179,7 +184,7 @@ class AdaptiveSoftmax(nn.Module):
         return AdaptiveCategorical(self.head(h), h, list(self.tails), self.bounds)
 
 
-class Pooled(nn.Module):
+class Pooled(Readout[Distribution]):
     """One target per row: the read-out of y at each row's last valid step, zeros for a row without one.
 
     Behind a `Pool` that is the pool of the whole row. Of a single step it is the answer so far.
@@ -188,7 +193,7 @@ class Pooled(nn.Module):
     torch.Size([2, 3])
     """
 
-    def __init__(self, readout: Affine[Distribution] | AdaptiveSoftmax) -> None:
+    def __init__(self, readout: Readout[Distribution]) -> None:
         super().__init__()
         self.readout = readout
 
@@ -196,23 +201,19 @@ class Pooled(nn.Module):
         return self.readout(y if lengths is None else at_end(y, lengths))
 
     def distribution(self, values: Tensor) -> Distribution:
-        """What the values (..., N) are the parameters of."""
-        assert isinstance(self.readout, Affine)  # only then is there a stream
         return self.readout.distribution(values)
 
-    def _stream(self, program: Program, h: Slot) -> Slot:
-        if not isinstance(self.readout, Affine):
-            raise Unstreamable(f"{type(self.readout).__name__} has no `_stream`")
-        return self.readout._stream(program, h)
+    def describe_step(self, builder: Builder, y: Slot) -> Slot:
+        return self.readout.describe_step(builder, y)
 
 
-class BothEnds(nn.Module):
+class BothEnds(Readout[Distribution]):
     """One target per row of a bidirectional core: the read-out of both last states, [left at lengths - 1, right at 0].
 
     `size` is how many columns of y come from the left. It needs the whole row, so there is no step.
     """
 
-    def __init__(self, readout: Affine[Distribution] | AdaptiveSoftmax, size: int) -> None:
+    def __init__(self, readout: Readout[Distribution], size: int) -> None:
         super().__init__()
         self.readout, self.size = readout, size
 

@@ -10,7 +10,7 @@ from elman import kernels, laws
 from elman.cells import CELLS, cell
 from elman.cells.bank import Bank
 from elman.compose import Recompute
-from elman.kernels.stream import Stream
+from elman.stream import Stream
 
 
 def test_the_family():

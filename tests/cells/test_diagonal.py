@@ -11,7 +11,7 @@ from elman import state as states
 from elman.cells import CELLS
 from elman.cells.diagonal import Diagonal, wide
 from elman.compose import Recompute
-from elman.kernels.stream import Stream
+from elman.stream import Stream
 
 
 def test_the_family():

@@ -12,7 +12,7 @@ from elman.cells import CELLS, cell
 from elman.cells.gated import Gated, Gates
 from elman.cells.gru import GRUState
 from elman.compose import Recompute
-from elman.kernels.stream import Stream
+from elman.stream import Stream
 
 GATED = [name for name, kind in CELLS.items() if issubclass(kind, Gated)]
 VARIANTS = [(name, options) for name in GATED for options in CELLS[name].variants]

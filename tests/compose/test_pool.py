@@ -9,7 +9,7 @@ from elman.cells import cell
 from elman.compose import Bidirectional, Pool, Stack
 from elman.compose.pool import KINDS, _running_argmax
 from elman.errors import UnknownNameError
-from elman.kernels.stream import Stream
+from elman.stream import Stream
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 

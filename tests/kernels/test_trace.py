@@ -10,8 +10,9 @@ from torch import Tensor
 from elman import kernels
 
 pytest.importorskip("elman.kernels.native")
-from elman.kernels.stream import Program, Slot
-from elman.kernels.trace import Unstreamable, slot_of, step_through, traced
+from elman.kernels.builder import Slot, Unstreamable
+from elman.kernels.native.program import Program
+from elman.kernels.trace import slot_of, step_through, traced
 
 B, D = 3, 6
 W, V = torch.randn(2, 4, D, generator=torch.Generator().manual_seed(0)).unbind()
@@ -44,8 +45,8 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def stream(program: Program, x: Slot, y: Slot) -> Callable[[Tensor], Tensor]:
     """The program of x and y, as a function of x that remembers its state."""
-    program.native.finish(x.number, y.number)
-    rows = program.native.stream(B)
+    program.finish(x, y)
+    rows = program.stream(B)
 
     def step(given: Tensor) -> Tensor:
         out = np.empty((B, y.width), np.float32)
@@ -59,7 +60,7 @@ def stream(program: Program, x: Slot, y: Slot) -> Callable[[Tensor], Tensor]:
 def test_an_equation_has_the_bits_it_has_on_tensors(name: str) -> None:
     equation, x = EQUATIONS[name], torch.randn(B, D, generator=torch.Generator().manual_seed(2)) * 3
     program = Program(torch.float32)
-    slot = program.slot(D)
+    slot = program.input(D)
     y = slot_of(program, equation(traced(program, slot)))
     expected = equation(x)
     assert torch.equal(stream(program, slot, y)(x), expected.expand(B, -1))
@@ -94,7 +95,7 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
 def test_what_has_no_form_says_so(name: str) -> None:
     program = Program(torch.float32)
     with pytest.raises(Unstreamable):
-        REFUSED[name](traced(program, program.slot(D)))
+        REFUSED[name](traced(program, program.input(D)))
 
 
 def test_leaves_that_take_over_one_another() -> None:
@@ -106,7 +107,7 @@ def test_leaves_that_take_over_one_another() -> None:
 
     like = (torch.zeros(B, D), torch.zeros(B, D), (torch.zeros(B, D),))
     program = Program(torch.float32)
-    x, (a, b, c) = program.slot(D), (program.state(D) for _ in range(3))
+    x, (a, b, c) = program.input(D), (program.state(D) for _ in range(3))
     run = stream(program, x, step_through(program, step, x, (a, b, (c,)), like))
     state, steps = like, torch.randn(7, B, D)
     for xt in steps:

@@ -12,7 +12,7 @@ more than a few time steps. Complex numbers stand as pairs (real, imaginary) on 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,12 +20,10 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.core import Core
+from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
 from elman.lengths import zero_past
 from elman.state import REAL
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 S = TypeVar("S", bound=tuple[Tensor, ...])
 
@@ -69,10 +67,10 @@ class Bank(Core, Generic[S]):
         y = zero_past(self.read(s, u), lengths)
         return y.to(x.dtype), _rebuilt(torch.view_as_complex(last), state)
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
-        u = self.project(traced(program, x))
-        s = program.bank(slot_of(program, u), *self.bank(), state[0])
-        return slot_of(program, self.read(traced(program, s), u))
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
+        u = self.project(traced(builder, x))
+        s = builder.bank(slot_of(builder, u), *self.bank(), state[0])
+        return slot_of(builder, self.read(traced(builder, s), u))
 
     def _bank(self, state: S) -> Iterator[Tensor]:
         """The bank, in the dtype of the parts of the state."""

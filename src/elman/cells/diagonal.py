@@ -11,7 +11,7 @@ From operations of that kind, which kernels/trace.py lists, the scan, the step a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
+from typing import ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,12 +19,10 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.core import Core
+from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
 from elman.lengths import zero_past
 from elman.state import REAL
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 S = TypeVar("S", bound=tuple[Tensor, ...])
 
@@ -68,11 +66,11 @@ class Diagonal(Core, Generic[S]):
         y = self.read(self._parts(h), rest).to(x.dtype)
         return y if self.emits_state else zero_past(y, lengths), _rebuilt(last, state)
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
-        a, b, rest = self.coefficients(traced(program, x))
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
+        a, b, rest = self.coefficients(traced(builder, x))
         a = self._parts(a) if a.is_complex() else a
-        h = program.scan(slot_of(program, a), slot_of(program, b), state[0], is_complex=self.is_complex)
-        return slot_of(program, self.read(traced(program, h), rest))
+        h = builder.scan(slot_of(builder, a), slot_of(builder, b), state[0], is_complex=self.is_complex)
+        return slot_of(builder, self.read(traced(builder, h), rest))
 
     def _numbers(self, v: Tensor, state: S) -> Tensor:
         """Parts side by side as numbers, of the dtype of the state."""

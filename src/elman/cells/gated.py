@@ -12,18 +12,16 @@ and streams by them. Either way step, scan, recomputation and stream are one des
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
 from elman import kernels
 from elman.core import Core
 from elman.kernels import GatedOptions
+from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, step_through, traced
 from elman.lengths import zero_past
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 S = TypeVar("S", bound=tuple[Tensor, ...])
 Gates = dict[str, Tensor]  # each (B, H)
@@ -120,9 +118,9 @@ class Gated(Core, Generic[S]):
         y = h if self.emits_state else zero_past(self.read(h), lengths)
         return y.to(x.dtype), cast(S, last)
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slot, ...]) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
         loop = self.loop()
         if loop is None:
-            return step_through(program, self.step, x, state, self.init_state(1))
-        h = program.gated(loop.kind, x, loop.U, loop.b, loop.weights, state, loop.options)
-        return slot_of(program, self.read(traced(program, h)))
+            return step_through(builder, self.step, x, state, self.init_state(1))
+        h = builder.gated(loop.kind, x, loop.U, loop.b, loop.weights, state, loop.options)
+        return slot_of(builder, self.read(traced(builder, h)))

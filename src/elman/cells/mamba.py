@@ -14,7 +14,7 @@ implementation, the step takes A exactly (zero-order hold) and B to first order.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
 from elman.options import whole
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 DT_MIN, DT_MAX = 0.001, 0.1  # section 3.6: the first steps are drawn between these
 
@@ -107,13 +105,13 @@ class Mamba(Core):
         s, h = kernels.selective_scan(v, dt, self.A(v.dtype), B, C, state.h, lengths, reset)
         return self.read(s, v, z).to(x.dtype), MambaState(window, h)
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slot, Slot]) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, Slot]) -> Slot:
         window, h = state
-        u, z = self.project(traced(program, x), program.dtype)
-        v = kernels.silu(traced(program, program.convolution(slot_of(program, u), self.w, self.c, window)))
-        driving, dt, B, C = (slot_of(program, value) for value in (v, *self.select(v)))
-        s = program.selective(driving, dt, self.A(program.dtype), B, C, h)
-        return slot_of(program, self.read(traced(program, s), v, z))
+        u, z = self.project(traced(builder, x), builder.dtype)
+        v = kernels.silu(traced(builder, builder.convolution(slot_of(builder, u), self.w, self.c, window)))
+        driving, dt, B, C = (slot_of(builder, value) for value in (v, *self.select(v)))
+        s = builder.selective(driving, dt, self.A(builder.dtype), B, C, h)
+        return slot_of(builder, self.read(traced(builder, s), v, z))
 
     def project(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """x (..., D) -> u and z, each (..., I)."""

@@ -7,7 +7,7 @@ T. J. Sejnowski, C. R. Rosenberg, Parallel networks that learn to pronounce Engl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import initial
 from elman.core import Core
+from elman.kernels.builder import Builder, Slot
 from elman.lengths import masked
 from elman.options import whole
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 
 class WindowState(NamedTuple):
@@ -55,11 +53,11 @@ class Window(Core):
         y = kernels.tanh(kernels.linear(window.flatten(1), self.W, self.b))
         return y.to(x.dtype), WindowState(window[:, 1:])
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slot]) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot]) -> Slot:
         (past,) = state
-        window = program.concat([past, x])
-        program.assign(past, program.cut(window, self.input_size, past.width))
-        return program.map("tanh", program.linear(window, self.W, self.b))
+        window = builder.concat([past, x])
+        builder.assign(past, builder.cut(window, self.input_size, past.width))
+        return builder.map("tanh", builder.linear(window, self.W, self.b))
 
     def _scan(self, x: Tensor, state: WindowState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, WindowState]:
         """All windows at once: there is nothing to wait for."""

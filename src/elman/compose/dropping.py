@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +14,9 @@ from elman import state as states
 from elman.compose.structure import Around, name_of
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Slots
 from elman.options import choice, fraction
 from elman.state import State
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot, Slots
 
 
 class Dropout(Around):
@@ -47,8 +44,8 @@ class Dropout(Around):
             return F.dropout(y, self.p, self.training), state
         return y * _mask(y[:, :1], self.p), state
 
-    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
-        return program.core(self.core, x, state)  # a stream is evaluation
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return self.core.describe_step(builder, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
         return f"p={self.p}, per={self.per!r}"
@@ -125,8 +122,8 @@ class WeightDrop(Around):
         whole = dict(self.core.named_parameters(remove_duplicate=False))  # perhaps lent by a word around this one
         return lend(self.core, run, {name: whole[name] * _mask(whole[name], self.p) for name in self.names})(*args)
 
-    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
-        return program.core(self.core, x, state)  # a stream is evaluation
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return self.core.describe_step(builder, x, state)  # a stream is evaluation
 
     def extra_repr(self) -> str:
         return f"p={self.p}, names={self.names}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +10,8 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import UnknownNameError
+from elman.kernels.builder import Builder, Slot, Slots
 from elman.lengths import masked
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot, Slots
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -67,9 +64,9 @@ class Dense(_Pointwise):
     def pointwise(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](kernels.linear(x, self.U, self.b))
 
-    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
-        y = program.linear(x, self.U, self.b)
-        return y if self.activation == "none" else program.map(self.activation, y)
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        y = builder.linear(x, self.U, self.b)
+        return y if self.activation == "none" else builder.map(self.activation, y)
 
 
 class Norm(_Pointwise):
@@ -104,7 +101,7 @@ class Norm(_Pointwise):
             return kernels.rms_norm(x, self.g, self.eps)
         return kernels.layer_norm(x, self.g, self.b, self.eps)
 
-    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
         if self.kind == "rms":
-            return program.rms_norm(x, self.g, self.eps)
-        return program.layer_norm(x, self.g, self.b, self.eps)
+            return builder.rms_norm(x, self.g, self.eps)
+        return builder.layer_norm(x, self.g, self.b, self.eps)

@@ -11,7 +11,7 @@ one answer per row, the read-out stands in a `Pooled`, which takes y at lengths 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,9 @@ from elman import kernels
 from elman.compose.structure import Around
 from elman.core import Core
 from elman.errors import UnknownNameError
-from elman.kernels.stream import Unstreamable
+from elman.kernels.builder import Builder, Slot, Slots
 from elman.lengths import valid
 from elman.state import State
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 
 class Pool(Around):
@@ -48,10 +45,8 @@ class Pool(Around):
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         return self.core._scan(x, state, lengths, reset)
 
-    def _stream(self, program: Program, x: Slot, state: State) -> Slot:
-        if self.kind != "last":
-            raise Unstreamable(f"a pool by {self.kind}")
-        return x
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return self.core.describe_step(builder, x, state)
 
     def extra_repr(self) -> str:
         return f"{self.kind!r}, {self.input_size}"
@@ -68,6 +63,9 @@ class Last(Core):
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
         return x, ()
+
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return x
 
 
 class _Plain(Core):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,11 +24,9 @@ from elman.compose.dropping import Dropout, WeightDrop, lend, one_scan, seed_of_
 from elman.compose.structure import Around, name_of
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Slots
 from elman.options import whole_or_auto
 from elman.state import State
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot
 
 
 class Recompute(Around):
@@ -81,8 +79,8 @@ class Recompute(Around):
         y, *last = _Recomputed.apply(pieces, x, *leaves, *weights.values())
         return y, _rebuilt(state, last)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.core(self.core, x, state)  # a stream has no backward pass
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return self.core.describe_step(builder, x, state)  # a stream has no backward pass
 
     def extra_repr(self) -> str:
         return f"every={self.every or 'auto'!r}"

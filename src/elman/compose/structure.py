@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Slots
 from elman.lengths import valid
 from elman.options import choice
 from elman.state import State
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot, Slots
 
 
 class Stack(Core):
@@ -65,10 +63,10 @@ class Stack(Core):
             after.append(new)
         return y, tuple(after)
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slots, ...]) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
         y = x
         for i, (core, part) in enumerate(zip(_parts(self), state, strict=True)):
-            y = program.core(core, program.concat([y, x]) if i and self.inputs == "all" else y, part)
+            y = core.describe_step(builder, builder.concat([y, x]) if i and self.inputs == "all" else y, part)
         return y
 
 
@@ -105,8 +103,9 @@ class Parallel(Core):
             [core._scan(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
         )
 
-    def _stream(self, program: Program, x: Slot, state: tuple[Slots, ...]) -> Slot:
-        return program.concat([program.core(core, x, part) for core, part in zip(_parts(self), state, strict=True)])
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
+        parts = zip(_parts(self), state, strict=True)
+        return builder.concat([core.describe_step(builder, x, part) for core, part in parts])
 
 
 class Around(Core):
@@ -146,8 +145,8 @@ class Residual(Around):
         y, state = self.core._scan(x, state, lengths, reset)
         return x + y, state
 
-    def _stream(self, program: Program, x: Slot, state: Slots) -> Slot:
-        return program.add(x, program.core(self.core, x, state))
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return builder.add(x, self.core.describe_step(builder, x, state))
 
 
 class Reverse(Around):

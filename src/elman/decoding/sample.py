@@ -18,10 +18,10 @@ from torch import Tensor
 from elman import draws
 from elman.distributions import Categorical, Discrete
 from elman.errors import InputError
-from elman.kernels.stream import Stream
 from elman.model import SequenceModel
 from elman.readout import Softmax
 from elman.state import State
+from elman.stream import Stream
 
 Array = NDArray[np.float32] | NDArray[np.float64]
 Symbols = NDArray[np.int64]

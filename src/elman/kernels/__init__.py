@@ -10,23 +10,27 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from elman.errors import KernelError, UnknownNameError
 from elman.kernels import reference, reference_hmm, trace
+from elman.kernels.builder import Unstreamable
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import GatedOptions, Step, loop
 from elman.state import State, leaves
 
+if TYPE_CHECKING:
+    from elman.kernels.native.program import Program
+
 __all__ = [
     "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "calls", "convolution", "gated",
     "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use",
-    "viterbi", "why_not_native",
+    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
+    "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -108,6 +112,14 @@ def _table_for(*tensors: Tensor) -> ModuleType:
     dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
     fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
     return _table if fits else reference
+
+
+def program(dtype: torch.dtype) -> Program:
+    """A native program in `dtype`, to describe a step to (kernels/builder.py); raises Unstreamable without one."""
+    if _table is reference:
+        raise Unstreamable("the reference kernels have no programs")
+    made: Program = _table.Program(dtype)
+    return made
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,8 +1,8 @@
 """The table of a stream that is being built: a cell's equation, run once on values that are not there yet.
 
-A `Traced` value is a slot of a program. An operation on it appends itself to the program and gives the value that it
+A `Traced` value is a slot of a builder. An operation on it appends itself to the builder and gives the value that it
 will fill, so that one description of a step serves both. The names and arguments are those of `reference`; operations
-on parameters alone are computed at once, and go into the program as constants. What is not listed here raises
+on parameters alone are computed at once, and go into it as constants. What is not listed here raises
 Unstreamable, and the module is scanned in steps of one instead.
 
     linear, sigmoid, tanh, softplus, silu, layer_norm, rms_norm, torch.relu
@@ -13,51 +13,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from elman import state as states
-from elman.errors import KernelError
+from elman.kernels.builder import Builder, Slot, Slots, Unstreamable
 from elman.kernels.reference import Step
 from elman.state import State
-
-if TYPE_CHECKING:
-    from elman.kernels.stream import Program, Slot, Slots
-
-
-class Unstreamable(KernelError):
-    """A module, or an option of it, that has no native stream."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Traced:
-    """The value (B, width) that a slot of the program will hold."""
+    """The value (B, width) that a slot of the builder will hold."""
 
-    program: Program
+    builder: Builder
     slot: Slot
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.program.dtype
+        return self.builder.dtype
 
     def is_complex(self) -> bool:
         return False
 
     def to(self, dtype: torch.dtype) -> Traced:
         if dtype != self.dtype:
-            raise Unstreamable(f"a value in {dtype}, for a program computes in {self.dtype}")
+            raise Unstreamable(f"a value in {dtype}, beside a builder's {self.dtype}")
         return self
 
     def __add__(self, other: Traced | Tensor | float) -> Traced:
-        return Traced(self.program, self.program.add(self.slot, self._beside(other)))
+        return Traced(self.builder, self.builder.add(self.slot, self._beside(other)))
 
     def __mul__(self, other: Traced | Tensor | float) -> Traced:
-        return Traced(self.program, self.program.mul(self.slot, self._beside(other)))
+        return Traced(self.builder, self.builder.mul(self.slot, self._beside(other)))
 
     def __neg__(self) -> Traced:
-        return Traced(self.program, self.program.negative(self.slot))
+        return Traced(self.builder, self.builder.negative(self.slot))
 
     def __sub__(self, other: Traced | Tensor | float) -> Traced:
         return self + -other
@@ -75,7 +68,7 @@ class Traced:
             raise Unstreamable(f"a value of width {self.slot.width} cut along axis {dim} into {widths}")
         starts = [sum(widths[:i]) for i in range(len(widths))]
         return tuple(
-            Traced(self.program, self.program.cut(self.slot, start, width))
+            Traced(self.builder, self.builder.cut(self.slot, start, width))
             for start, width in zip(starts, widths, strict=True)
         )
 
@@ -85,7 +78,7 @@ class Traced:
             slot = other.slot
         else:
             values = torch.as_tensor(other, dtype=self.dtype)
-            slot = self.program.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
+            slot = self.builder.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
         if slot.width != self.slot.width:
             raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
         return slot
@@ -121,7 +114,7 @@ def __getattr__(name: str) -> object:
 
 
 def _mapped(function: str) -> Callable[[Traced], Traced]:
-    return lambda x: Traced(x.program, x.program.map(function, x.slot))
+    return lambda x: Traced(x.builder, x.builder.map(function, x.slot))
 
 
 # Of `tensor * value` the value comes second.
@@ -136,46 +129,46 @@ sigmoid, tanh, softplus, silu = (_mapped(name) for name in ("sigmoid", "tanh", "
 
 
 def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:
-    return Traced(x.program, x.program.linear(x.slot, weight, bias))
+    return Traced(x.builder, x.builder.linear(x.slot, weight, bias))
 
 
 def layer_norm(x: Traced, gain: Tensor, bias: Tensor | None, eps: float) -> Traced:
-    return Traced(x.program, x.program.layer_norm(x.slot, gain, bias, eps))
+    return Traced(x.builder, x.builder.layer_norm(x.slot, gain, bias, eps))
 
 
 def rms_norm(x: Traced, gain: Tensor, eps: float) -> Traced:
-    return Traced(x.program, x.program.rms_norm(x.slot, gain, eps))
+    return Traced(x.builder, x.builder.rms_norm(x.slot, gain, eps))
 
 
-def traced(program: Program, slot: Slot) -> Tensor:
+def traced(builder: Builder, slot: Slot) -> Tensor:
     """The slot as what an equation takes: it looks like a tensor to those who only compute with it."""
-    return cast(Tensor, Traced(program, slot))
+    return cast(Tensor, Traced(builder, slot))
 
 
-def slot_of(program: Program, value: Tensor) -> Slot:
+def slot_of(builder: Builder, value: Tensor) -> Slot:
     """The slot of what an equation has given; a constant for what does not depend on the input."""
-    given = cast("Traced | Tensor", value)
-    return given.slot if isinstance(given, Traced) else program.constant(given)
+    given = cast(Traced | Tensor, value)
+    return given.slot if isinstance(given, Traced) else builder.constant(given)
 
 
-def step_through(program: Program, step: Step, x: Slot, state: Slots, like: State) -> Slot:
+def step_through(builder: Builder, step: Step, x: Slot, state: Slots, like: State) -> Slot:
     """Append the equation `step`, from x and the state to y and the new state; the slot of y.
 
     `state` has slots for leaves, in the structure of `like`.
     """
     slots = cast(State, state)
-    y, after = step(traced(program, x), states.map(lambda _, slot: traced(program, slot), like, slots))
+    y, after = step(traced(builder, x), states.map(lambda _, slot: traced(builder, slot), like, slots))
     before: list[Slot] = []
-    found = [slot_of(program, y)]
+    found = [slot_of(builder, y)]
 
     def pair(leaf: Tensor, slot: Slot, value: Tensor) -> Tensor:
         before.append(slot)
-        found.append(slot_of(program, value))
+        found.append(slot_of(builder, value))
         return leaf
 
     states.map(pair, like, slots, after)
     # What is still to be read from a leaf is copied before the leaf changes: one leaf may take over another.
-    kept = [program.cut(slot, 0, slot.width) if slot in before else slot for slot in found]
+    kept = [builder.cut(slot, 0, slot.width) if slot in before else slot for slot in found]
     for slot, new in zip(before, kept[1:], strict=True):
-        program.assign(slot, new)
+        builder.assign(slot, new)
     return kept[0]

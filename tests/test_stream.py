@@ -14,7 +14,6 @@ from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residua
 from elman.core import Core
 from elman.embed import Embedding
 from elman.errors import InputError
-from elman.kernels.stream import Stream
 from elman.model import SequenceModel
 from elman.readout import (
     AdaptiveSoftmax,
@@ -25,6 +24,7 @@ from elman.readout import (
     Softmax,
     StudentTReadout,
 )
+from elman.stream import Stream
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
 SCANNED_CELLS = {"hmm"}  # it has no native step yet

@@ -14,8 +14,9 @@ from elman.core import Core
 from elman.errors import InputError
 
 native = pytest.importorskip("elman.kernels.native")
+from elman.kernels.builder import Builder, Slot, Unstreamable  # noqa: E402
 from elman.kernels.native.gated import KINDS  # noqa: E402
-from elman.kernels.stream import Program, Slot, Stream, Unstreamable  # noqa: E402
+from elman.stream import Stream  # noqa: E402
 
 
 class Gated(Core):
@@ -38,8 +39,8 @@ class Gated(Core):
         u = kernels.linear(x, self.U, self.b)
         return kernels.gated(self.kind, u, tuple(self.w), state, lengths, reset, None)  # type: ignore[arg-type]
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        return program.gated(self.kind, x, self.U, self.b, tuple(self.w), state)
+    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+        return builder.gated(self.kind, x, self.U, self.b, tuple(self.w), state)
 
 
 class Scanned(Core):
@@ -83,13 +84,13 @@ class Linear(Core):
         h = native.rms_norm(torch.relu(h) + kernels.softplus(h), self.gain, 1e-5)
         return torch.cat([h * kernels.sigmoid(b), x], -1), last
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
-        b = program.linear(x, self.B)
-        h = program.scan(program.constant(self.a), b, state, is_complex=self.complex_)
-        h = program.layer_norm(h, self.gain, self.bias, 1e-5)
-        h = program.rms_norm(program.add(program.map("relu", h), program.map("softplus", h)), self.gain, 1e-5)
-        both = program.concat([x, program.mul(h, program.map("sigmoid", b))])
-        return program.concat([program.cut(both, x.width, h.width), program.cut(both, 0, x.width)])
+    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+        b = builder.linear(x, self.B)
+        h = builder.scan(builder.constant(self.a), b, state, is_complex=self.complex_)
+        h = builder.layer_norm(h, self.gain, self.bias, 1e-5)
+        h = builder.rms_norm(builder.add(builder.map("relu", h), builder.map("softplus", h)), self.gain, 1e-5)
+        both = builder.concat([x, builder.mul(h, builder.map("sigmoid", b))])
+        return builder.concat([builder.cut(both, x.width, h.width), builder.cut(both, 0, x.width)])
 
 
 class Chain(Core):
@@ -107,9 +108,9 @@ class Chain(Core):
             ends.append(end)
         return x, tuple(ends)
 
-    def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
         for core, part in zip(self.cores, state, strict=True):
-            x = program.core(core, x, part)
+            x = core.describe_step(builder, x, part)
         return x
 
 
@@ -175,7 +176,7 @@ def test_float64_and_a_frozen_snapshot() -> None:
 
 def test_what_has_no_native_form_is_scanned() -> None:
     class Plain(Gated):
-        def _stream(self, program: Program, x: Slot, state: Any) -> Slot:
+        def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
             raise Unstreamable("an option")
 
     core = Plain("gru", 3, 4)

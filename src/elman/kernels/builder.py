@@ -1,0 +1,136 @@
+"""How a module describes one step of itself: by appending operations to a builder, in the order in which they run.
+
+A Core takes part by `describe_step`, the counterpart of `_scan`:
+
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot
+
+`x` is the slot (rows, input_size) that holds the input; `state` has the structure of `init_state`, with a slot in the
+place of each leaf. It appends to `builder` what turns x and the state into y, updating the state in place, and returns
+the slot of y:
+
+    return builder.gated("gru", x, self.U, self.b, (self.W, self.c), (state.h,))    # a gated cell, by its base class
+    return builder.add(x, self.inner.describe_step(builder, x, state))              # a residual
+    return step_through(builder, self.step, x, state, self.init_state(1))           # any equation: kernels/trace.py
+    for core, part in zip(self.cores, state):                                       # a stack
+        x = core.describe_step(builder, x, part)
+
+An embedding has `describe_step(builder) -> Slot`, the vectors of the symbols that a step is given; a read-out has
+`describe_step(builder, y) -> Slot`, the parameters of its distribution. What a module, or an option of it, has no form
+for raises `Unstreamable`.
+
+A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elman.errors import KernelError
+from elman.kernels.reference import GatedOptions
+
+FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")  # what `map` knows
+
+
+class Unstreamable(KernelError):
+    """A module, or an option of it, whose step cannot be described to a builder."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An array (rows, width) of what is being built; its number is the builder's own."""
+
+    number: int
+    width: int
+
+
+Slots = Slot | tuple["Slots", ...]  # a state with a slot in the place of each leaf
+
+
+class Builder(ABC):
+    """One step of a module, as a list of operations on slots. Every method returns the slot that it fills."""
+
+    dtype: torch.dtype  # of all slots
+
+    @abstractmethod
+    def input(self, width: int) -> Slot:
+        """What a step is given, (rows, width)."""
+
+    @abstractmethod
+    def lookup(self, table: Tensor) -> Slot:
+        """The rows of `table` (V, width) that the symbols of a step name: what a step is given, in place of `input`."""
+
+    @abstractmethod
+    def state(self, width: int) -> Slot:
+        """A leaf of the state, (rows, width)."""
+
+    @abstractmethod
+    def constant(self, values: Tensor) -> Slot:
+        """`values` (width,), the same in every row."""
+
+    @abstractmethod
+    def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
+        """x W^T + b, W (N, D), b (N,)."""
+
+    @abstractmethod
+    def gated(
+        self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
+        options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
+    ) -> Slot:  # fmt: skip
+        """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
+
+    @abstractmethod
+    def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
+        """h = a * h + b, in place; slots of (real, imaginary) pairs if `is_complex`."""
+
+    @abstractmethod
+    def selective(self, x: Slot, delta: Slot, A: Tensor, B: Slot, C: Slot, h: Slot) -> Slot:
+        """h = exp(delta A) * h + delta x B, in place, h (D * N) and A (D, N): sum_n C[n] h[:, n]."""
+
+    @abstractmethod
+    def bank(self, x: Slot, a: Tensor, b: Tensor, c: Tensor, h: Slot) -> Slot:
+        """h = a h + b x, in place, h (D * N) pairs and a, b, c (D, N, 2): sum_n Re(c[:, n] h[:, n])."""
+
+    @abstractmethod
+    def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
+        """bias + sum_k weight[k] * (the last K values of x)[k], weight (K, D), `window` ((K - 1) * D) in place."""
+
+    @abstractmethod
+    def map(self, function: str, x: Slot) -> Slot:
+        """One of FUNCTIONS of every element."""
+
+    @abstractmethod
+    def add(self, x: Slot, y: Slot) -> Slot:
+        """x + y."""
+
+    @abstractmethod
+    def mul(self, x: Slot, y: Slot) -> Slot:
+        """x * y."""
+
+    def negative(self, x: Slot) -> Slot:
+        """-x."""
+        return self.mul(x, self.constant(torch.full((x.width,), -1.0)))
+
+    @abstractmethod
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
+        """gain * (x - mean x) / sqrt(var x + eps) + bias, for each row."""
+
+    @abstractmethod
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
+        """gain * x / sqrt(mean x^2 + eps), for each row."""
+
+    @abstractmethod
+    def concat(self, parts: Sequence[Slot]) -> Slot:
+        """The columns of all parts side by side."""
+
+    @abstractmethod
+    def cut(self, x: Slot, first: int, width: int) -> Slot:
+        """`width` columns of x from column `first` on."""
+
+    @abstractmethod
+    def assign(self, state: Slot, x: Slot) -> Slot:
+        """The leaf `state` becomes x."""

@@ -1,0 +1,288 @@
+"""`Stream`: one input at a time, at the speed of the arithmetic. Equal to `scan` in steps of one, bit for bit.
+
+A module describes one step of itself (kernels/builder.py) to a native program, once: weights are packed (a frozen
+snapshot), the state of a row lies in one stretch of memory, and a step of any of the rows is one call. Where the core,
+or the embedding, says that it cannot be described, the core is scanned in steps of one. A read-out that cannot be
+described, and an embedding that is a module like any other, are called behind and before the core.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman import state as states
+from elman.core import Core
+from elman.distributions import Distribution
+from elman.embed import Embed
+from elman.errors import InputError
+from elman.kernels.builder import Slot, Slots, Unstreamable
+from elman.model import SequenceModel
+from elman.options import whole
+from elman.readout import Readout
+from elman.state import REAL, State
+
+if TYPE_CHECKING:
+    from elman.kernels.native.program import Program
+
+Array = TypeVar("Array", np.ndarray, Tensor)
+Rows = Sequence[int] | np.ndarray | Tensor | None
+
+
+class Stream:
+    """A module that is fed one input of some sessions at a time, and keeps the states of all: a row is a session.
+
+    `module` is a Core, or a whole model, which takes what its embedding takes. Later changes of the module do not reach
+    the stream. Not for several threads at once; `share` gives a second stream on the same packed weights.
+
+    >>> import elman
+    >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
+    >>> stream.step(np.zeros((2, 3), np.float32)).shape
+    (2, 4)
+    >>> stream.step(np.zeros((1, 3), np.float32), rows=[1]).shape      # the second session alone
+    (1, 4)
+    >>> saved = stream.take([1])        # its state, a value
+    >>> stream.put([0], saved)          # the first session goes on from there
+    """
+
+    def __init__(self, module: Core | SequenceModel, batch_size: int) -> None:
+        if not isinstance(module, Core | SequenceModel):
+            raise InputError(
+                f"Stream was given a {type(module).__name__}; it takes a Core or a SequenceModel. "
+                "elman.from_torch makes a Core of an nn.RNN, nn.GRU or nn.LSTM."
+            )
+        self.batch_size = batch_size = whole("batch_size", batch_size)
+        model = _frozen(module) if any(part.training for part in module.modules()) else module
+        self._whole = isinstance(model, SequenceModel)
+        core, embed, readout = _parts(model)
+        if not core.causal:
+            raise InputError(
+                f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
+            )
+        # Packing copies the weights; what is not packed has to be copied here.
+        self._embed: Callable[[Tensor], Tensor] = _frozen(embed)
+        self._finish: Callable[[Tensor], Distribution] = _frozen(readout)
+        self._looks_up = False
+        try:
+            program, x, y = _described(core, embed)
+        except Unstreamable:
+            self._engine: _Native | _Scanned = _Scanned(_frozen(core), batch_size)
+            return
+        if isinstance(readout, Readout):
+            try:
+                y = readout.describe_step(program, y)
+                self._finish = readout.distribution
+            except Unstreamable:
+                pass  # it is called on y
+        if program.looks_up:
+            self._looks_up, self._embed = True, _symbols
+        program.finish(x, y)
+        self._engine = _Native(program, core.init_state, batch_size)
+
+    @property
+    def native(self) -> bool:
+        """Whether a step is one native call, rather than a scan of length one."""
+        return isinstance(self._engine, _Native)
+
+    def share(self, batch_size: int) -> Stream:
+        """Another stream on the same weights, which are not packed again, with rows of its own."""
+        other = copy.copy(self)
+        other.batch_size = whole("batch_size", batch_size)
+        other._engine = self._engine.share(other.batch_size)
+        return other
+
+    def step(self, x: Array, rows: Rows = None) -> Array:
+        """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
+
+        The states of these rows move on; the others do not. No row may be named twice.
+        """
+        if self._whole:
+            raise InputError("the stream has a whole model: ask for `distribution(x)`, or for `logits(symbols)`")
+        if isinstance(x, np.ndarray):
+            return self._engine.step(x, None if rows is None else _numbers(rows))
+        return self._engine.tensors(x, _numbers(rows))
+
+    @torch.no_grad()
+    def distribution(self, x: Any, rows: Rows = None) -> Any:
+        """What a whole model says of what follows one input for each of the rows."""
+        if not self._whole:
+            raise InputError("the stream has a core, which gives no distribution: ask for `step(x)`")
+        return self._finish(self._engine.tensors(self._embed(torch.as_tensor(x)), _numbers(rows)))
+
+    def logits(self, symbols: np.ndarray, rows: Rows = None) -> np.ndarray:
+        """The logits (n, V) of a model that ends in a softmax for symbols (n,) int64, if possible without Torch."""
+        symbols = np.asarray(symbols)
+        if symbols.dtype != np.int64:  # 0.5 is not the symbol 0
+            given = f"{symbols.dtype}{list(symbols.shape)}"
+            raise InputError(f"logits was given {given}; it needs int64[{self.batch_size if rows is None else 'n'}]")
+        if self._looks_up:
+            return self._engine.step(symbols, None if rows is None else _numbers(rows))
+        logits: np.ndarray = self.distribution(symbols, rows).logits.numpy()
+        return logits
+
+    def take(self, rows: Rows = None) -> State:
+        """The states of the rows, all by default, as a value: changing it does not change the stream."""
+        return self._engine.take(self._checked(rows))
+
+    def put(self, rows: Rows, state: State) -> None:
+        """The rows, or all if that is None, go on from these states: the inverse of `take`."""
+        numbers = _distinct(self._checked(rows))
+        like = states.map(lambda leaf: leaf.new_empty((len(numbers), *leaf.shape[1:])), self._engine.like)
+        if states.describe(states.map(torch.empty_like, state)) != states.describe(like):
+            raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
+        self._engine.put(numbers, state)
+
+    @property
+    def state(self) -> State:
+        """The state of every row: take() and put() of all."""
+        return self.take()
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.put(None, state)
+
+    def _checked(self, rows: Rows) -> np.ndarray:
+        numbers = _numbers(rows)
+        return np.arange(self.batch_size) if numbers is None else _inside(numbers, self.batch_size)
+
+
+def _numbers(rows: Rows) -> np.ndarray | None:
+    if rows is None:
+        return None
+    numbers = np.asarray(rows)
+    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
+        raise InputError(f"rows is {numbers.dtype}{list(numbers.shape)}; it names rows by their numbers: [0, 2, 5]")
+    return np.ascontiguousarray(numbers, np.int64)
+
+
+def _inside(rows: np.ndarray, batch_size: int) -> np.ndarray:
+    if len(rows) and not 0 <= rows.min() <= rows.max() < batch_size:
+        raise InputError(f"the rows {rows.tolist()} were named; the stream has the rows 0 to {batch_size - 1}")
+    return rows
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    if len(np.unique(rows)) < len(rows):
+        raise InputError(f"the rows {rows.tolist()} were named; none may be named twice")
+    return rows
+
+
+class _Native:
+    """The rows of a stream, stepped, read and written by csrc/stream.cpp."""
+
+    def __init__(self, program: Program, init_state: Callable[[int], State], batch_size: int) -> None:
+        self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
+        self._numpy = np.dtype(str(program.dtype).removeprefix("torch."))
+        self._run = self._rows.step_symbols if program.looks_up else self._rows.step
+        self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
+        self.like = init_state(1)
+        self.put(np.arange(batch_size), init_state(batch_size))
+
+    def share(self, batch_size: int) -> _Native:
+        return _Native(self._program, self._init_state, batch_size)
+
+    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        y = np.empty(self._shape if rows is None else (len(rows), self._program.output_size), self._numpy)
+        try:  # checked where it costs least, in the call
+            self._run(x, rows, y, 1 if len(y) == 1 else torch.get_num_threads())
+        except IndexError:
+            if rows is not None:
+                _distinct(_inside(rows, self._batch_size))
+            raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
+        except (TypeError, ValueError):
+            width = self._program.input_size
+            needs = f"int64[{len(y)}]" if self._program.looks_up else f"{self._numpy}[{len(y)}, {width}]"
+            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
+        return y
+
+    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
+        return torch.from_numpy(self.step(x.detach().numpy(), rows))
+
+    def take(self, rows: np.ndarray) -> State:
+        stretches = torch.empty((len(rows), self._rows.state_row), dtype=self._program.dtype)
+        self._rows.take(rows.ctypes.data, len(rows), stretches.data_ptr())
+        return self._leaves(stretches)
+
+    def put(self, rows: np.ndarray, state: State) -> None:
+        stretches = torch.zeros((len(rows), self._rows.state_row), dtype=self._program.dtype)
+        states.map(lambda leaf, new: leaf.copy_(new.detach()), self._leaves(stretches), state)
+        self._rows.put(rows.ctypes.data, len(rows), stretches.data_ptr())
+
+    def _leaves(self, stretches: Tensor) -> State:
+        """The leaves of the states, each a view of its columns."""
+        columns = iter(self._program.columns)
+
+        def view(like: Tensor) -> Tensor:
+            numbers = stretches[:, next(columns)]
+            shape = (*like.shape[1:], 2) if like.is_complex() else like.shape[1:]
+            leaf = numbers.unflatten(1, shape)
+            return torch.view_as_complex(leaf) if like.is_complex() else leaf
+
+        return states.map(view, self.like)
+
+
+class _Scanned:
+    """What has no native form: scans of length one."""
+
+    def __init__(self, core: Core, batch_size: int) -> None:
+        self._core, self._batch_size = core, batch_size
+        self.like, self._state = core.init_state(1), core.init_state(batch_size)
+
+    def share(self, batch_size: int) -> _Scanned:
+        return _Scanned(self._core, batch_size)
+
+    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        after: np.ndarray = self.tensors(torch.from_numpy(np.ascontiguousarray(x)), rows).numpy()
+        return after
+
+    @torch.no_grad()
+    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
+        if rows is None:
+            y, self._state = self._core.scan(x.unsqueeze(1), self._state)
+        else:
+            y, moved = self._core.scan(x.unsqueeze(1), self.take(_distinct(_inside(rows, self._batch_size))))
+            self.put(rows, moved)
+        return y.squeeze(1)
+
+    def take(self, rows: np.ndarray) -> State:
+        return states.take(self._state, torch.from_numpy(rows))
+
+    def put(self, rows: np.ndarray, state: State) -> None:
+        self._state = states.put(self._state, torch.from_numpy(rows), state)
+
+
+def _frozen(module: Any) -> Any:
+    """A copy that later changes of the module do not reach."""
+    return None if module is None else copy.deepcopy(module).eval().requires_grad_(False)
+
+
+def _symbols(x: Tensor) -> Tensor:
+    if x.is_floating_point() or x.is_complex():
+        raise InputError(f"a step was given {x.dtype}{list(x.shape)}; the model reads symbols, which are integers")
+    return x.long()
+
+
+def _parts(model: Core | SequenceModel) -> tuple[Core, nn.Module | None, nn.Module | None]:
+    return (model.core, model.embed, model.readout) if isinstance(model, SequenceModel) else (model, None, None)
+
+
+def _described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]:
+    """A program of one step, and the slots of what it is given and of what the core makes of it."""
+    like = core.init_state(1)
+    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(like))}
+    if len(dtypes) != 1:
+        raise Unstreamable(f"a core of the dtypes {dtypes}")
+    program = kernels.program(dtypes.pop())
+    x = embed.describe_step(program) if isinstance(embed, Embed) else program.input(core.input_size)
+    state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf))), like)
+    return program, x, core.describe_step(program, x, cast(Slots, state))
+
+
+def _width(leaf: Tensor) -> int:
+    return leaf[0].numel() * (2 if leaf.is_complex() else 1)

@@ -1,0 +1,185 @@
+"""A second builder, which computes with Torch at once: what modules describe is all that a step of them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from elman import kernels
+from elman import state as states
+from elman.cells import CELLS, cell
+from elman.compose import Dense, Norm, Parallel, Pool, Reverse, Stack, Zoneout, stack
+from elman.core import Core
+from elman.embed import Embed, Embedding
+from elman.kernels.builder import Builder, Slot, Unstreamable
+from elman.readout import AdaptiveSoftmax, GaussianReadout, Pooled, Readout, Softmax
+
+pytest.importorskip("elman.kernels.native")
+
+
+class Eager(Builder):
+    """Every slot is a tensor (B, width) that is there already; no weight is packed, and nothing is native but gates."""
+
+    def __init__(self, given: Tensor, leaves: Sequence[Tensor]) -> None:
+        self.dtype = torch.float32
+        self.given, self.leaves, self.values = given, iter(leaves), []  # type: ignore[var-annotated]
+
+    def new(self, value: Tensor) -> Slot:
+        self.values.append(value.expand(len(self.given), -1))
+        return Slot(len(self.values) - 1, value.shape[-1])
+
+    def __getitem__(self, slot: Slot) -> Tensor:
+        value: Tensor = self.values[slot.number]
+        assert value.shape == (len(self.given), slot.width)
+        return value
+
+    def input(self, width: int) -> Slot:
+        return self.new(self.given)
+
+    def lookup(self, table: Tensor) -> Slot:
+        return self.new(table[self.given])
+
+    def state(self, width: int) -> Slot:
+        leaf = next(self.leaves)
+        return self.new((torch.view_as_real(leaf) if leaf.is_complex() else leaf).flatten(1))
+
+    def constant(self, values: Tensor) -> Slot:
+        return self.new(values.flatten())
+
+    def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
+        return self.new(F.linear(self[x], weight, bias))
+
+    def gated(self, kind: str, x: Slot, U: Any, b: Any, weights: Any, state: Any, options: Any = None) -> Slot:
+        before, one = tuple(self[leaf] for leaf in state), torch.ones(len(self.given), dtype=torch.int64)
+        reset = torch.zeros(len(self.given), 1, dtype=torch.bool)
+        _, after = kernels.gated(kind, self[x][:, None], weights, before, one, reset, None, U, b, options)  # type: ignore[arg-type]
+        for leaf, value in zip(state, after, strict=True):
+            self.values[leaf.number] = value
+        return state[0]  # type: ignore[no-any-return]
+
+    def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
+        if is_complex:
+            parts = (torch.view_as_complex(self[slot].unflatten(-1, (-1, 2)).contiguous()) for slot in (a, b, h))
+            A, B, H = parts
+            self.values[h.number] = torch.view_as_real(A * H + B).flatten(1)
+        else:
+            self.values[h.number] = self[a] * self[h] + self[b]
+        return h
+
+    def selective(self, x: Slot, delta: Slot, A: Tensor, B: Slot, C: Slot, h: Slot) -> Slot:
+        dt, driven = self[delta][..., None], (self[delta] * self[x])[..., None]
+        after = torch.exp(dt * A) * self[h].unflatten(1, A.shape) + driven * self[B][:, None]
+        self.values[h.number] = after.flatten(1)
+        return self.new((after * self[C][:, None]).sum(-1))
+
+    def bank(self, x: Slot, a: Tensor, b: Tensor, c: Tensor, h: Slot) -> Slot:
+        A, B, C, H = map(torch.view_as_complex, (a, b, c, self[h].unflatten(1, a.shape).contiguous()))
+        after = A * H + B * self[x][..., None]
+        self.values[h.number] = torch.view_as_real(after).flatten(1)
+        return self.new((C * after).real.sum(-1))
+
+    def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
+        seen = torch.cat([self[window], self[x]], 1)
+        self.values[window.number] = seen[:, x.width :]
+        return self.new(bias + (weight * seen.unflatten(1, weight.shape)).sum(1))
+
+    def map(self, function: str, x: Slot) -> Slot:
+        return self.new({**vars(torch), "softplus": F.softplus, "silu": F.silu}[function](self[x]))
+
+    def add(self, x: Slot, y: Slot) -> Slot:
+        return self.new(self[x] + self[y])
+
+    def mul(self, x: Slot, y: Slot) -> Slot:
+        return self.new(self[x] * self[y])
+
+    def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
+        return self.new(F.layer_norm(self[x], (x.width,), gain, bias, eps))
+
+    def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
+        return self.new(F.rms_norm(self[x], (x.width,), gain, eps))
+
+    def concat(self, parts: Sequence[Slot]) -> Slot:
+        return self.new(torch.cat([self[part] for part in parts], 1))
+
+    def cut(self, x: Slot, first: int, width: int) -> Slot:
+        return self.new(self[x][:, first : first + width])
+
+    def assign(self, state: Slot, x: Slot) -> Slot:
+        self.values[state.number] = self[x]
+        return state
+
+
+CORES: dict[str, Any] = {
+    "stack": lambda: stack("gru", 5, 9, layers=2, residual=True, norm="layer"),
+    "inputs": lambda: Stack(cell("elman", 5, 3), cell("lru", 8, 4), inputs="all"),
+    "parallel": lambda: Parallel(cell("lstm", 5, 3), Stack(Norm(5, kind="rms"), Dense(5, 5, activation="silu"))),
+    "last": lambda: Pool("last", 5),
+}
+SCANNED = {"hmm"}  # without a description yet
+CELL_CORES = {
+    f"{name} {options}": (lambda name=name, options=options: cell(name, 5, 5, **options))
+    for name, kind in CELLS.items()
+    for options in kind.variants
+    if name not in SCANNED
+}
+
+
+@pytest.mark.parametrize("name", [*CORES, *CELL_CORES])
+@torch.no_grad()
+def test_a_described_step_is_the_step(name: str) -> None:
+    torch.manual_seed(0)
+    core: Core = {**CORES, **CELL_CORES}[name]().eval()
+    x, like = torch.randn(3, 5), core.init_state(3)
+    before = states.map(torch.randn_like, like)
+    wanted, after = core.step(x, before)
+    builder = Eager(x, states.leaves(before))
+    slots: list[Slot] = []
+
+    def slot_for(leaf: Tensor) -> Any:
+        slots.append(builder.state(leaf[0].numel()))
+        return slots[-1]
+
+    state = states.map(slot_for, before)
+    y = core.describe_step(builder, builder.input(5), state)
+    torch.testing.assert_close(builder[y], wanted, atol=1e-5, rtol=1e-5)
+    for slot, leaf in zip(slots, states.leaves(after), strict=True):
+        flat = (torch.view_as_real(leaf) if leaf.is_complex() else leaf).flatten(1)
+        torch.testing.assert_close(builder[slot], flat, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_embeddings_and_read_outs_describe_themselves() -> None:
+    torch.manual_seed(0)
+    symbols, h = torch.tensor([3, 1]), torch.randn(2, 4)
+    embed = Embedding(5, 3)
+    builder = Eager(symbols, [])
+    torch.testing.assert_close(builder[embed.describe_step(builder)], embed(symbols))
+    for readout in (Softmax(4, 6), GaussianReadout(4, 3), Pooled(Softmax(4, 6))):
+        builder = Eager(h, [])
+        given = readout.distribution(builder[readout.describe_step(builder, builder.input(4))])
+        torch.testing.assert_close(given.mode, readout(h).mode)
+
+
+@pytest.mark.parametrize(
+    "describe",
+    [
+        lambda builder, x: Core(4, 4).describe_step(builder, x, ()),
+        lambda builder, x: Zoneout(cell("gru", 4, 4), 0.1).describe_step(builder, x, ()),
+        lambda builder, x: Reverse(cell("gru", 4, 4)).describe_step(builder, x, ()),
+        lambda builder, x: Pool("max", 4).describe_step(builder, x, x),
+        lambda builder, x: Embed().describe_step(builder),
+        lambda builder, x: Embedding(5, 3, dtype=torch.bfloat16).describe_step(builder),
+        lambda builder, x: Readout().describe_step(builder, x),
+        lambda builder, x: AdaptiveSoftmax(4, 6, [2]).describe_step(builder, x),
+        lambda builder, x: Pooled(AdaptiveSoftmax(4, 6, [2])).describe_step(builder, x),
+    ],
+)
+def test_what_cannot_be_described_says_so(describe: Any) -> None:
+    builder = Eager(torch.zeros(2, 4), [])
+    with pytest.raises(Unstreamable):
+        describe(builder, builder.input(4))
