@@ -287,6 +287,20 @@ def test_any_rows_at_a_time_are_each_row_alone(name: str) -> None:
             assert all(map(equal, leaves(stream.take([row])), leaves(last)))
 
 
+def test_all_rows_at_once_are_each_row_alone() -> None:
+    """Without naming them, and more than are stepped at a time."""
+    torch.manual_seed(9)
+    core = CORES["gru"]()
+    x = torch.randn(300, 4, core.input_size)
+    stream = Stream(core, 300)
+    y = torch.stack([stream.step(x[:, t]) for t in range(4)], 1)
+    with torch.no_grad():
+        for row in (0, 127, 128, 255, 256, 299):
+            expected, last = core.scan(x[row : row + 1])
+            assert torch.equal(y[row], expected[0])
+            assert all(map(torch.equal, leaves(stream.take([row])), leaves(last)))
+
+
 def test_rows_over_threads_are_rows_on_one() -> None:
     torch.manual_seed(6)
     core, threads, found = Gated("lstm", 3, 130), torch.get_num_threads(), []
