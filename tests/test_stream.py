@@ -114,7 +114,7 @@ def model(symbols: int, *, dtype: torch.dtype | None = None) -> SequenceModel:
 @pytest.mark.parametrize("symbols", [11, 300_000])  # of the larger table a stream does not remember what it has made
 def test_logits_of_symbols_that_come_again(symbols):
     whole = model(symbols)
-    x = torch.tensor([[3, 1], [3, 3], [1, 3], [symbols - 1, 0], [3, symbols - 1]])  # (T, B)
+    x = torch.tensor([[3, 1], [3, 3], [1, 3], [symbols - 1, 0], [3, symbols - 1], [4, 2], [5, 4]])  # (T, B)
     with torch.no_grad():
         wanted = whole.scan(x.T)[0].logits
     stream = Stream(whole, 2)
