@@ -309,7 +309,8 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
           },
           nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<Real>(to)); })
-      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); });
+      .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); })
+      .def("reorder", [](S& s, Address parents) { s.reorder(at<int64_t>(parents)); });
 }
 
 template <class Real>

@@ -334,6 +334,7 @@ struct Stream {
   virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
   virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
   virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
+  virtual void reorder(const int64_t* parents) = 0;  // (rows): row i becomes what row parents[i] was
 };
 
 // A program: steps appended once, with the weights that they pack, then run by any number of streams. A slot is an array (rows,

@@ -365,6 +365,12 @@ class StateRows final : public Stream<Real> {
     for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(Real));
   }
 
+  void reorder(const int64_t* parents) override {
+    if (!spare_) spare_ = zeros<Real>(B_ * row_);
+    take(parents, B_, spare_.get());
+    std::swap(states_, spare_);
+  }
+
   void put(const int64_t* rows, int64_t count, const Real* from) override {
     for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(Real));
   }
@@ -421,8 +427,8 @@ class StateRows final : public Stream<Real> {
 
   const Steps<Real>& p_;
   int64_t B_, row_;
-  Buffer<Real> states_;
-  std::vector<int64_t> named_;  // the last step that named a row
+  Buffer<Real> states_, spare_;  // the other of the two when rows are reordered
+  std::vector<int64_t> named_;   // the last step that named a row
   int64_t round_ = 0;
   std::vector<Workspace<Real>> workspaces_;
 };

@@ -138,6 +138,13 @@ class Stream:
             raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
         self._engine.put(numbers, state)
 
+    def reorder(self, parents: Rows) -> None:
+        """Row i goes on from where row parents[i] stands, one copy a row: what a beam search does at each step."""
+        numbers = self._checked(parents)
+        if len(numbers) != self.batch_size:
+            raise InputError(f"{len(numbers)} parents were named; each of the {self.batch_size} rows has one")
+        self._engine.reorder(numbers)
+
     @property
     def state(self) -> State:
         """The state of every row: take() and put() of all."""
@@ -214,6 +221,9 @@ class _Native:
         states.map(lambda leaf, new: leaf.copy_(new.detach()), self._leaves(stretches), state)
         self._rows.put(rows.ctypes.data, len(rows), stretches.data_ptr())
 
+    def reorder(self, parents: np.ndarray) -> None:
+        self._rows.reorder(parents.ctypes.data)
+
     def _leaves(self, stretches: Tensor) -> State:
         """The leaves of the states, each a view of its columns."""
         columns = iter(self._program.columns)
@@ -255,6 +265,9 @@ class _Scanned:
 
     def put(self, rows: np.ndarray, state: State) -> None:
         self._state = states.put(self._state, torch.from_numpy(rows), state)
+
+    def reorder(self, parents: np.ndarray) -> None:
+        self._state = self.take(parents)
 
 
 def _frozen(module: Any) -> Any:

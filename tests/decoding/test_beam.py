@@ -1,16 +1,21 @@
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
 from elman import state as states
 from elman.cells import CELLS, cell
+from elman.compose import stack
+from elman.core import Core
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding import beam
 from elman.distributions import Categorical
 from elman.embed import Embedding
+from elman.errors import InputError
+from elman.markov import Markov
 from elman.model import SequenceModel
-from elman.readout import Softmax
+from elman.readout import AdaptiveSoftmax, Softmax
 
 V, T = 4, 3
 
@@ -49,9 +54,134 @@ def test_a_wide_beam_is_exhaustive_search(name):
         state = model.init_state(1)
         _, state = model.step(torch.tensor([2]), state)
         truth = sorted(((log_prob(model, state, 1, s), s) for s in sequences()), reverse=True)
-        found = beam(model, state, torch.tensor([1]), num_beams=V**T, max_new_tokens=T)[0]
+        found = beam(model, state, torch.tensor([1]), num_beams=V**T, max_new_tokens=T, length_penalty=0)[0]
     assert [h.tokens for h in found] == [tokens for _, tokens in truth]
     torch.testing.assert_close([h.log_prob for h in found], [p for p, _ in truth])
+
+
+@torch.no_grad()
+def plain_beam(model, state, token, *, num_beams, max_new_tokens):
+    """The search as it is defined: every beam alone, every token a scan, by the sums of log-probabilities alone."""
+    beams = [(0.0, [], state)]
+    for _ in range(max_new_tokens):
+        grown = []
+        for score, tokens, before in beams:
+            if tokens[-1:] == [BOUNDARY]:
+                grown.append((score, tokens, before))
+                continue
+            predicted, after = model.scan(torch.tensor([[tokens[-1] if tokens else token]]), before)
+            for symbol, log_prob in enumerate(predicted.log_probs()[0, 0].double().tolist()):
+                grown.append((score + log_prob, [*tokens, symbol], after))
+        beams = sorted(grown, key=lambda beam: -beam[0])[:num_beams]
+    return [(tokens, score) for score, tokens, _ in beams if score > -torch.inf]
+
+
+class Own(Core):
+    """A core with nothing but a step: no stream of it is native."""
+
+    def __init__(self, input_size, size):
+        super().__init__(input_size, size)
+        self.W = torch.nn.Parameter(torch.randn(size, input_size))
+
+    def init_state(self, batch_size):
+        return self.zeros(batch_size, self.output_size)
+
+    def step(self, x, state):
+        h = torch.tanh(x @ self.W.T + state)
+        return h, h
+
+
+def symbols_model(core, readout, symbols=11):
+    model = SequenceModel(Embedding(symbols, core.input_size), core, readout).eval()
+    for parameter in model.readout.parameters():
+        parameter.data *= 3  # far from uniform
+    if isinstance(readout, Softmax):
+        readout.linear.bias.data[BOUNDARY] = 2.5  # some end
+    return model
+
+
+def markov():
+    model = Markov(6, 2)
+    model.fit(np.random.default_rng(0).integers(0, 6, 300))
+    return model
+
+
+MODELS = {
+    "gru": lambda: symbols_model(cell("gru", 5, 9), Softmax(9, 11)),
+    "stack": lambda: symbols_model(stack("lstm", 5, 8, layers=2, residual=True, norm="rms"), Softmax(8, 11)),
+    "mamba": lambda: symbols_model(cell("mamba", 5, 6), Softmax(6, 11)),
+    "adaptive": lambda: symbols_model(cell("gru", 5, 9), AdaptiveSoftmax(9, 11, [4])),
+    "own": lambda: symbols_model(Own(5, 9), Softmax(9, 11)),
+    "bfloat16": lambda: SequenceModel(Embedding(11, 5, dtype=torch.bfloat16), cell("gru", 5, 9), Softmax(9, 11)).eval(),
+    "markov": markov,
+}
+
+
+@pytest.mark.parametrize("num_beams", [1, 2, 5])
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_found_is_what_the_definition_finds(name, num_beams):
+    torch.manual_seed(1)
+    model, over = MODELS[name](), 0
+    with torch.no_grad():
+        for prompt in ([1], [2, 3, 1], [5, 5, 4, 3, 2, 1]):
+            _, state = model.scan(torch.tensor([prompt[:-1]], dtype=torch.int64), model.init_state(1))
+            wanted = plain_beam(model, state, prompt[-1], num_beams=num_beams, max_new_tokens=12)
+            (found,) = beam(
+                model, state, torch.tensor(prompt[-1:]), num_beams=num_beams, max_new_tokens=12, length_penalty=0
+            )
+            assert [h.tokens for h in found] == [tokens for tokens, _ in wanted]
+            torch.testing.assert_close([h.log_prob for h in found], [p for _, p in wanted], atol=1e-5, rtol=1e-5)
+            over += sum(tokens[-1] == BOUNDARY for tokens, _ in wanted)
+    assert over or num_beams == 1 or name in ("bfloat16", "own")  # some have ended, and wait
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0, 2.0])
+def test_a_wide_beam_finds_the_best_by_the_length_penalty(length_penalty):
+    model = model_of("gru", seed=2)
+    with torch.no_grad():
+        state = model.init_state(1)
+        sums = [(log_prob(model, state, 1, s), s) for s in sequences()]
+        truth = sorted(((p / len(s) ** length_penalty, s) for p, s in sums), reverse=True)
+        found = beam(model, state, torch.tensor([1]), num_beams=V**T, max_new_tokens=T, length_penalty=length_penalty)[
+            0
+        ]
+    assert [h.tokens for h in found] == [tokens for _, tokens in truth]
+    by_tokens = {tuple(tokens): p for p, tokens in sums}
+    torch.testing.assert_close([h.log_prob for h in found], [by_tokens[tuple(h.tokens)] for h in found])
+
+
+class Hesitant:
+    """At each step the text ends with probability 0.1, or goes on with a certain symbol."""
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 1)
+
+    def scan(self, x, state):
+        p = torch.tensor([0.1, 0.9, 0.0]) if x.numel() else None
+        return Categorical(p.log().expand(*x.shape, 3)), state
+
+
+def test_wide_beams_do_not_prefer_the_shortest_text():
+    """Ten steps have probability 0.35, forty 0.015: by the sum alone the best text is to end at once."""
+    alone, by_length = (
+        beam(Hesitant(), torch.zeros(1, 1), torch.tensor([1]), num_beams=100, max_new_tokens=40, **options)[0][0]
+        for options in ({"length_penalty": 0}, {})
+    )
+    assert alone.tokens == [0] and by_length.tokens == [1] * 40
+
+
+def test_what_is_banned_is_not_found():
+    model = symbols_model(cell("gru", 5, 9), Softmax(9, 11))
+    found = beam(model, model.init_state(2), torch.tensor([1, 2]), num_beams=20, max_new_tokens=6, banned=[0, 3])
+    tokens = [symbol for row in found for hypothesis in row for symbol in hypothesis.tokens]
+    assert len(tokens) == 2 * 20 * 6 and not {0, 3} & set(tokens)
+
+
+@pytest.mark.parametrize("setting", [{"num_beams": 0}, {"length_penalty": float("nan")}, {"banned": range(11)}])
+def test_settings_are_checked(setting):
+    model = symbols_model(cell("gru", 5, 9), Softmax(9, 11))
+    with pytest.raises(InputError):
+        beam(model, model.init_state(1), torch.tensor([1]), **{"num_beams": 2, "max_new_tokens": 3, **setting})
 
 
 def test_rows_of_a_batch_are_searched_apart():

@@ -4,7 +4,8 @@ import torch
 
 from elman import draws, kernels
 from elman import state as states
-from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, _Scanned, _Streamed
+from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling
+from elman.decoding.stepper import Scanned, Streamed
 from elman.distributions import Categorical
 from elman.errors import InputError
 from elman.tasks.lm import ModelConfig, build
@@ -166,8 +167,8 @@ def test_a_streamed_model_samples_what_its_scan_samples(name):
     seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 0], [3, 0]])
     start = Carried(model.scan(torch.tensor([[1, 2], [3, 4], [5, 6]]))[1], torch.tensor([2, 4, 6]), seen, draws)
     streamed, scanned = Sampler(model, start, Sampling()), Sampler(model, start, Sampling())
-    scanned.stepper = _Scanned(model, start.core)
-    assert isinstance(streamed.stepper, _Streamed) and streamed.stepper.stream.native
+    scanned.stepper = Scanned(model, start.core)
+    assert isinstance(streamed.stepper, Streamed) and streamed.stepper.stream.native
     assert [streamed.next().tolist() for _ in range(20)] == [scanned.next().tolist() for _ in range(20)]
     for a, b in zip(states.leaves(streamed.state), states.leaves(scanned.state), strict=True):
         assert torch.equal(a, b)

@@ -328,6 +328,20 @@ def test_take_and_put_fork_a_row_and_leave_the_others() -> None:
         assert np.array_equal(stream.step(x, [2]), stream.step(x, [1]))
 
 
+def test_rows_go_on_from_their_parents() -> None:
+    torch.manual_seed(10)
+    for name in ("stack", "scanned"):
+        stream, _ = chosen_steps(CORES[name](), 4, 6, 1)
+        for parents in ([1, 1, 3, 0], [3, 2, 1, 0], [0, 1, 2, 3]):
+            before = stream.take()
+            stream.reorder(parents)
+            for now, was in zip(leaves(stream.state), leaves(before), strict=True):
+                assert torch.equal(now, was[parents])
+        for bad in ([0, 1], [0, 1, 2, 4]):
+            with pytest.raises(InputError, match=r"parents|rows"):
+                stream.reorder(bad)
+
+
 def test_a_row_that_was_taken_is_one_stretch_of_memory() -> None:
     stream = Stream(CORES["stack"](), 5)
     taken = leaves(stream.take([3, 1]))

@@ -8,7 +8,7 @@ alone. With the settings left alone that is `Categorical.sample`, at temperature
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import draws
-from elman.distributions import Categorical, Discrete
+from elman.decoding.stepper import Predictor, Scores, Symbols, stepper
 from elman.errors import InputError
-from elman.model import SequenceModel
-from elman.readout import Softmax
 from elman.state import State
-from elman.stream import Stream
-
-Array = NDArray[np.float32] | NDArray[np.float64]
-Symbols = NDArray[np.int64]
 
 AHEAD = 64  # steps whose uniform numbers are made at once: one call costs as much as those of as many steps
 
@@ -38,12 +32,6 @@ class Carried(NamedTuple):
     draws: Tensor  # (B, 2) int64: the seed of each row, and how many symbols have been drawn with it
 
 
-class Predictor(Protocol):
-    """What can be sampled from: a SequenceModel, or anything else with a `scan` over symbols."""
-
-    def scan(self, x: Tensor, state: State) -> tuple[Discrete, State]: ...
-
-
 @dataclass(frozen=True)
 class Sampling:
     """How to choose.
@@ -53,12 +41,14 @@ class Sampling:
         top_k: choose among so many of the most probable symbols; 0 among all
         top_p: choose among the most probable symbols that together have this probability
         repetition_penalty: what the log-probability of every symbol seen before is multiplied by
+        banned: symbols that are never chosen
     """
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     repetition_penalty: float = 1.0
+    banned: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
@@ -74,9 +64,11 @@ class Sampling:
                 f"repetition_penalty is {self.repetition_penalty}; it must be positive, and 1 changes nothing"
             )
 
-    def choose(self, logits: Array, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
+    def choose(self, logits: Scores, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
         """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
         p = logits.astype(np.float64)
+        if self.banned:
+            p[:, self.banned] = -np.inf
         if self.repetition_penalty != 1:
             self._penalise(p, seen)
         if self.temperature == 0:
@@ -114,7 +106,7 @@ class Sampler:
 
     def __init__(self, model: Predictor, start: Carried, settings: Sampling) -> None:
         self.settings = settings
-        self.stepper = _stepper(model, start.core, len(start.token))
+        self.stepper = stepper(model, start.core, len(start.token))
         self.token: Symbols = start.token.numpy().copy()
         self.seen = start.seen.numpy().copy()
         self.rows = np.arange(len(self.token)) * self.seen.shape[1]  # where each begins in `seen`
@@ -122,7 +114,7 @@ class Sampler:
 
     def next(self) -> Symbols:
         """The next symbol (B,) of each row."""
-        logits = self.stepper.step(self.token)
+        logits = self.stepper.logits(self.token)
         self.token = self.settings.choose(logits, self.seen, self._uniform())
         self.seen.put(self.rows + self.token, True)
         return self.token
@@ -140,38 +132,3 @@ class Sampler:
         """What the rows go on from."""
         token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
         return Carried(self.stepper.state, token, seen, draws.after(self.draws, self.drawn))
-
-
-class _Streamed:
-    """The model as one stream, packed once; a step is one native call between numpy arrays."""
-
-    def __init__(self, model: SequenceModel, state: State, batch_size: int) -> None:
-        self.stream = Stream(model, batch_size)
-        self.stream.state = state
-        self.step = self.stream.logits
-
-    @property
-    def state(self) -> State:
-        return self.stream.state
-
-
-class _Scanned:
-    """Anything with a `scan`, in steps of one."""
-
-    def __init__(self, model: Predictor, state: State) -> None:
-        self.model, self.state = model, state
-
-    @torch.inference_mode()
-    def step(self, token: Symbols) -> Array:
-        """The logits (B, V) of what follows the symbols (B,)."""
-        predicted, self.state = self.model.scan(torch.from_numpy(token)[:, None], self.state)
-        logits = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
-        rows: Array = logits[:, 0].cpu().numpy()
-        return rows
-
-
-def _stepper(model: Predictor, state: State, batch_size: int) -> _Streamed | _Scanned:
-    if not (isinstance(model, SequenceModel) and isinstance(model.readout, Softmax)):
-        return _Scanned(model, state)
-    on_cpu = all(p.device.type == "cpu" for p in model.parameters())
-    return _Streamed(model, state, batch_size) if on_cpu else _Scanned(model, state)
