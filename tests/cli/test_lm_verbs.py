@@ -224,7 +224,8 @@ def test_the_verbs_together(here, capfd):
     assert main(go_on) == 0
     assert first.removesuffix("\n") + capfd.readouterr().out == whole
     assert main(["generate", "run", "--num_beams", "3", "--prompt", "the", "--json", "--max_new_tokens", "3"]) == 0
-    assert json.loads(capfd.readouterr().out)["prompt"] == "the"
+    made = json.loads(capfd.readouterr().out)
+    assert (made["prompt"], len(made["text"]), made["finish_reason"]) == ("the", 3, "length")
     assert main(["train", "--out", "run", "--resume", "auto"]) == 0  # it has its own config
 
 
@@ -259,3 +260,17 @@ def test_bad_input_is_one_clear_line(here, capfd, arguments, message):
     assert main(arguments) == 2
     captured = capfd.readouterr()
     assert message in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+def test_generate_says_what_a_user_would_wonder_about(here, capfd):
+    (here / "text.txt").write_text("to be\nor not to be\n" * 40)
+    words = ("--data.vocabulary", "word", "--data.unit", "lines", "--model.order", "2")
+    assert main([*COUNT, *words, "--out", "run"]) == 0
+    capfd.readouterr()
+    assert main(["generate", "run", "--prompt", "zebra to", "--temperature", "0"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "zebra to be\n"
+    assert err.splitlines() == [
+        "elman: warning: the prompt has 'zebra', which the vocabulary lacks: the model reads <unk> in its place",
+        "the model ended the text here",
+    ]

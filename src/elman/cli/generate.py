@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from elman.cli.output import print_json
+from elman.progress import say
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print what is generated, piece by piece, or the whole as JSON."""
     from elman.cli.asking import ask
 
-    given, generated = ask("generate", arguments, "What a model makes up: text, or observations.", _common)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *where, **_: say(f"elman: warning: {message}")
+        given, generated = ask("generate", arguments, "What a model makes up: text, or observations.", _common)
     for piece in generated.pieces():
         if not given.json:
             print(piece, end="", flush=True)

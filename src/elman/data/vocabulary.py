@@ -69,12 +69,13 @@ class Vocabulary(ABC):
         ids = self.encode(text)
         if self.unknown is not None and (ids == self.unknown).any():
             raise InputError(
-                f"the text has {self._unknown_in(text)}, which this model's vocabulary of {self.size} symbols "
+                f"the text has {self.unknown_in(text)}, which this model's vocabulary of {self.size} symbols "
                 f"({self.kind}) lacks; leave it out, or train with it (a byte vocabulary knows every text)"
             )
         return ids
 
-    def _unknown_in(self, text: str) -> str:
+    def unknown_in(self, text: str) -> str:
+        """The first piece of a text that the vocabulary lacks, for messages."""
         return "a symbol"
 
     def to_json(self) -> Content:
@@ -121,7 +122,7 @@ class Characters(Vocabulary):
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.characters[i - 2] if i >= 2 else ("" if i == BOUNDARY else "�") for i in ids)
 
-    def _unknown_in(self, text: str) -> str:
+    def unknown_in(self, text: str) -> str:
         return repr(text[int(np.flatnonzero(self.encode(text) == UNKNOWN)[0])])
 
     def content(self) -> Content:
@@ -221,7 +222,7 @@ class Words(Vocabulary):
     def _word(self, i: int) -> str:
         return self.words[i - 2] if i >= 2 else "<unk>"
 
-    def _unknown_in(self, text: str) -> str:
+    def unknown_in(self, text: str) -> str:
         return repr(next(w for w in _WORDS.findall(text) if w not in self._ids))
 
     def content(self) -> Content:

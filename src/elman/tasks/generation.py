@@ -1,7 +1,13 @@
-"""Text from a model, piece by piece."""
+"""Text from a model, piece by piece.
+
+Two symbols of a vocabulary are not text. The boundary ends a text: it is chosen where texts have ends (lines,
+documents), and not in an endless one. The unknown symbol stands for what the vocabulary lacks: it can be read in a
+prompt, and is not chosen. `allow` names what may be chosen all the same: "end", "unknown".
+"""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -9,17 +15,35 @@ import torch
 
 from elman import state as states
 from elman.data import Vocabulary
-from elman.data.vocabulary import BOUNDARY, Decoder
-from elman.decoding.beam import Hypothesis, beam
+from elman.data.vocabulary import BOUNDARY, Decoder, Ids
+from elman.decoding.beam import MOST, Hypothesis, beam
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
-from elman.options import whole
+from elman.options import choice, number, whole
+
+ALLOWED = ("end", "unknown")
+
+
+def prompt_ids(vocabulary: Vocabulary, text: str) -> Ids:
+    """The symbols of a prompt. A word that the vocabulary lacks is the unknown symbol, with a warning; a character
+    that it lacks is refused."""
+    if vocabulary.kind != "word":
+        return vocabulary.encode_known(text)
+    ids = vocabulary.encode(text)
+    if (ids == vocabulary.unknown).any():
+        lacking = vocabulary.unknown_in(text)
+        warnings.warn(
+            f"the prompt has {lacking}, which the vocabulary lacks: the model reads <unk> in its place", stacklevel=2
+        )
+    return ids
 
 
 class Generation:
     """Iterate over it for the pieces of text of all rows, one list per step; `state` is what they go on from.
 
-    A row ends after `max_new_tokens`, with the boundary symbol, or with one of the strings in `stop`.
+    A row ends after `max_new_tokens` ("length"), with one of the strings in `stop` ("stop") or with the boundary symbol
+    ("end"); `finish_reasons` says which. `endless` is for models of one text without end, which do not choose the
+    boundary unless `allow` has "end". Beams are compared by log P / length ** length_penalty.
     """
 
     def __init__(
@@ -35,12 +59,17 @@ class Generation:
         top_p: float = 1.0,
         repetition_penalty: float = 1.0,
         num_beams: int = 1,
+        length_penalty: float = 1.0,
         stop: str | list[str] | None = None,
+        allow: Sequence[str] | None = None,
+        endless: bool = False,
     ) -> None:
-        self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty)
+        banned = _banned(vocabulary, [] if allow is None else allow, endless)
+        self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty, banned)
         whole("max_new_tokens", max_new_tokens, least=0)
-        whole("num_beams", num_beams)
-        if num_beams > 1 and self.sampling != Sampling():
+        whole("num_beams", num_beams, most=MOST)
+        self.length_penalty = number("length_penalty", length_penalty, 0)
+        if num_beams > 1 and self.sampling != Sampling(banned=banned):
             raise InputError(
                 "a beam search does not sample: leave temperature, top_k, top_p and repetition_penalty, or num_beams"
             )
@@ -53,6 +82,12 @@ class Generation:
         # Where no prompt was given, the text goes on from the symbol that is pending.
         self.before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
         self._state: Callable[[], Carried] = lambda: start
+        self._rows = [_Row(vocabulary.decoder(before), self.stops) for before in self.before]
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Why each row has ended, or will: "length" until it has met something else."""
+        return [row.reason for row in self._rows]
 
     @property
     def state(self) -> Carried:
@@ -66,12 +101,12 @@ class Generation:
         sampler = Sampler(self.model, self.state, self.sampling)
         ended: dict[int, Carried] = {}  # the rows that have ended, as they were then: the others go on
         self._state = lambda: _with_rows(sampler.state, ended)
-        rows = [_Row(self.vocabulary.decoder(before), self.stops) for before in self.before]
+        rows = self._rows
         for _ in range(self.max_new_tokens):
             pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
-            for number, row in enumerate(rows):
-                if row.done and number not in ended:
-                    ended[number] = cast(Carried, states.take(sampler.state, [number]))
+            for place, row in enumerate(rows):
+                if row.done and place not in ended:
+                    ended[place] = cast(Carried, states.take(sampler.state, [place]))
             yield pieces
             if len(ended) == len(rows):
                 return
@@ -79,13 +114,13 @@ class Generation:
     def _beams(self) -> Iterator[list[str]]:
         found = beam(
             self.model, self.state.core, self.state.token,
-            num_beams=self.num_beams, max_new_tokens=self.max_new_tokens, ended=self._ended,
+            num_beams=self.num_beams, max_new_tokens=self.max_new_tokens, length_penalty=self.length_penalty,
+            banned=self.sampling.banned, ended=self._ended,
         )  # fmt: skip
         best = [row[0] for row in found]
         after = self._after(best)
         self._state = lambda: after
-        decoders = (self.vocabulary.decoder(before) for before in self.before)
-        yield ["".join(map(d.push, h.tokens)) for d, h in zip(decoders, best, strict=True)]
+        yield ["".join(map(row.push, h.tokens)) for row, h in zip(self._rows, best, strict=True)]
 
     def _ended(self, tokens: list[int]) -> bool:
         if tokens[-1] == BOUNDARY:
@@ -106,12 +141,19 @@ class _Row:
     def __init__(self, decoder: Decoder, stops: list[str]) -> None:
         self.decoder, self.stops = decoder, stops
         self.reach = max(map(len, stops), default=0)
-        self.tail, self.done = "", False
+        self.tail, self.reason = "", "length"
+
+    @property
+    def done(self) -> bool:
+        """Whether the row has ended by itself."""
+        return self.reason != "length"
 
     def push(self, symbol: int) -> str:
         """The text that the symbol completes; nothing once the row is done."""
-        if self.done or symbol == BOUNDARY:
-            self.done = True
+        if self.done:
+            return ""
+        if symbol == BOUNDARY:
+            self.reason = "end"
             return ""
         piece = self.decoder.push(symbol)
         if self.stops:
@@ -125,14 +167,24 @@ class _Row:
         self.tail = text[-self.reach :]
         if not ends:
             return piece
-        self.done = True
+        self.reason = "stop"
         return text[len(text) - len(piece) : min(ends)]
 
 
 def _with_rows(state: Carried, rows: dict[int, Carried]) -> Carried:
-    for number, row in rows.items():
-        state = cast(Carried, states.put(state, [number], row))
+    for place, row in rows.items():
+        state = cast(Carried, states.put(state, [place], row))
     return state
+
+
+def _banned(vocabulary: Vocabulary, allow: Sequence[str], endless: bool) -> tuple[int, ...]:
+    """The symbols that are not text, without those that are allowed."""
+    for name in [allow] if isinstance(allow, str) else allow:
+        choice("allow", name, ALLOWED)
+    banned = [BOUNDARY] if endless and "end" not in allow else []
+    if vocabulary.unknown is not None and "unknown" not in allow:
+        banned.append(vocabulary.unknown)
+    return tuple(banned)
 
 
 def _holds(text: str, stops: list[str]) -> bool:

@@ -30,11 +30,11 @@ from elman.lengths import valid
 from elman.markov import Markov
 from elman.model import SequenceModel
 from elman.options import whole
-from elman.progress import Waiting
+from elman.progress import Waiting, say
 from elman.state import State
 from elman.tables import Table
 from elman.tasks import files
-from elman.tasks.generation import Generation
+from elman.tasks.generation import ALLOWED, Generation, prompt_ids
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
 from elman.training.scores import Scores
@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LOGITS = 1 << 25  # numbers that reading a text computes at a time at most: 64 lines of 512 words would be gigabytes
-GENERATION = ("max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "num_beams", "stop")
+GENERATION = (
+    "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "num_beams", "length_penalty", "stop",
+    "allow",
+)  # fmt: skip
 M = TypeVar("M", bound=SequenceModel | Markov)
 
 
@@ -127,7 +130,7 @@ class TextModel(Generic[M]):
     @torch.inference_mode()
     def read(self, texts: Sequence[str], state: Carried) -> Carried:
         """The state after some more text in each row. The last symbol stays pending."""
-        ids = [self.vocabulary.encode_known(text) for text in texts]
+        ids = [prompt_ids(self.vocabulary, text) for text in texts]
         core = self._core(state)
         T = max(map(len, ids), default=0)
         x = torch.zeros(len(ids), T + 1, dtype=torch.int64)
@@ -215,6 +218,7 @@ class TextModel(Generic[M]):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         start = self._seeded(len(prompts), state, seeds)
         self.model.eval()
+        settings["endless"] = self.unit == "text"
         return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), prompts, **settings)
 
     def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
@@ -379,7 +383,14 @@ def _generate_arguments(parser: ArgumentParser) -> None:
         "--repetition_penalty", type=float, default=1.0, help="what log-probabilities of symbols seen are multiplied by"
     )
     parser.add_argument("--num_beams", type=int, default=1, help="above 1, search for the most probable text")
+    parser.add_argument("--length_penalty", type=float, default=1.0, help="beams: log P / length ** this")
     parser.add_argument("--stop", action="append", help="end with this string; may be given several times")
+    parser.add_argument(
+        "--allow",
+        action="append",
+        choices=ALLOWED,
+        help="choose this too: the end of an endless text, unknown words",
+    )
     parser.add_argument("--seed", type=int, help="0, or where --state is given what that goes on with, unless you say")
     parser.add_argument("--state", help="go on from this file")
     parser.add_argument("--save_state", help="write what the next token needs to this new file")
@@ -407,8 +418,11 @@ class GeneratedText:
             self.text += piece
             yield piece
         yield "\n"
+        if self.generation.finish_reasons == ["end"]:
+            say("the model ended the text here")
         if self.save_state:
             self.lm.save_state(self.save_state, self.generation.state)
 
     def to_json(self) -> dict[str, Json]:
-        return {"prompt": self.prompt, "text": self.text}
+        (reason,) = self.generation.finish_reasons
+        return {"prompt": self.prompt, "text": self.text, "finish_reason": reason}
