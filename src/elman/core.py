@@ -9,7 +9,8 @@ Past lengths the state holds and y is zero. So there is no sorting, no packing a
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,12 @@ class Core(nn.Module):
     emits_state: bool = False  # True where y is the first leaf of the state
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        state = _returned(cls.init_state)
+        if hasattr(state, "_fields"):
+            states.name_for_export(state)
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -142,6 +149,14 @@ class Core(nn.Module):
         if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
+
+
+def _returned(method: Callable[..., Any]) -> Any:
+    """What a method says it returns; None where that is a name that is not there."""
+    try:
+        return get_type_hints(method).get("return")
+    except NameError:  # of a class inside a function, or one that only type checkers import
+        return None
 
 
 def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:

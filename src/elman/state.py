@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from elman import artifact
 from elman.errors import FileError, InputError
@@ -154,6 +155,16 @@ def check(state: State, like: State, batch_size: int) -> None:
             raise InputError(f"{where_} is on {leaf.device}, the core on {model.device}; move one with .to(device)")
         if leaf.dtype != model.dtype:
             raise InputError(f"{where_} is {leaf.dtype}, this core's state is {model.dtype}; convert it with .to")
+
+
+def name_for_export(kind: type[tuple[State, ...]]) -> None:
+    """Give a NamedTuple of leaves the name under which `torch.export.save` and AOTInductor write it down.
+
+    A Core does it for the state that its `init_state` says it returns.
+    """
+    if kind not in pytree.SUPPORTED_SERIALIZED_TYPES:
+        pytree._register_namedtuple(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+        torch.serialization.add_safe_globals([kind])  # a program has example inputs, which are read without running code
 
 
 def fingerprint(module: nn.Module) -> str:
