@@ -8,6 +8,7 @@ from elman import config
 from elman.errors import FileError, InputError
 from elman.tasks import TASKS
 from elman.tasks.lm import ModelConfig, RunConfig
+from elman.training.loop import TrainingConfig
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -37,13 +38,26 @@ def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
     given = RunConfig(model=ModelConfig(size=8, options={"phi": "relu"}))
     same = config.identity(given, {"data.train": "abc"})
     moved = replace(given, out="elsewhere", resume="auto", device="cpu", data=replace(given.data, train="other.txt"))
-    config.check_same(same, config.identity(moved, {"data.train": "abc"}), tmp_path)
+    assert config.resumed(same, moved, {"data.train": "abc"}, tmp_path) == {}
     for other, message in (
         (replace(given, model=ModelConfig(size=9, options={"phi": "relu"})), r"model\.size = 8, not 9"),
         (replace(given, model=ModelConfig(size=8)), r"model\.options\.phi = relu, not None"),
         (replace(given, seed=3), "seed = 0, not 3"),
     ):
         with pytest.raises(InputError, match=message):
-            config.check_same(same, config.identity(other, {"data.train": "abc"}), tmp_path)
+            config.resumed(same, other, {"data.train": "abc"}, tmp_path)
     with pytest.raises(InputError, match=r"other data: what data\.train stands for"):
-        config.check_same(same, config.identity(given, {"data.train": "xyz"}), tmp_path)
+        config.resumed(same, given, {"data.train": "xyz"}, tmp_path)
+
+
+def test_how_long_a_run_goes_on_may_change_and_new_settings_had_their_defaults(tmp_path):
+    given = RunConfig(training=TrainingConfig(steps=10))
+    before = config.identity(given, {})
+    longer = replace(given, training=replace(given.training, steps=20, patience=3))
+    assert config.resumed(before, longer, {}, tmp_path) == {
+        "training.patience": (0, 3), "training.steps": (10, 20),
+    }  # fmt: skip
+    del before["settings"]["init_from"]  # as a version before this setting wrote it
+    assert config.resumed(before, given, {}, tmp_path) == {}
+    with pytest.raises(InputError, match="started with init_from = , not runs/a"):
+        config.resumed(before, replace(given, init_from="runs/a"), {}, tmp_path)

@@ -1,6 +1,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import threading
@@ -20,7 +21,7 @@ from elman.tasks.text import PreviewConfig
 from elman.training import loop
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
+from elman.training.optim import OptimConfig, Schedule
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 
@@ -120,6 +121,81 @@ def test_resuming_a_finished_run_changes_nothing(config):
     before = (Path(config.out) / "metrics.jsonl").read_bytes()
     train(replace(config, resume="auto"))
     assert (Path(config.out) / "metrics.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_a_run_goes_on_longer_than_it_was_to(config, tmp_path, capsys, schedule):
+    """With a constant rate, and evaluations at the same steps, it is the run that was long from the start."""
+    config = changed(config, optim={"schedule": schedule}, training={"steps": 10})
+    train(config)
+    longer = replace(changed(config, training={"steps": 20}), resume="auto")
+    _, history = train(longer)
+    said = capsys.readouterr().err
+    assert "training.steps was 10, is now 20." in said and "Going on with" in said
+    rate = [line["lr"] for line in history if "lr" in line]
+    assert [line["step"] for line in history if "test" in line] == [20]  # that of step 10 is gone
+    assert "steps: 20" in (Path(config.out) / "config.yaml").read_text()
+    whole = changed(config, training={"steps": 20})
+    train(replace(whole, out=str(tmp_path / "whole")))
+    if schedule == "constant":
+        assert "does not depend on the length" in said
+        assert same_files(config.out, tmp_path / "whole")
+    else:
+        expected = [line["lr"] for line in runs.read_metrics(tmp_path / "whole") if "lr" in line]
+        assert rate[5:] == expected[5:] and rate[:5] != expected[:5]
+        assert f"goes on with {Schedule(longer.optim, 20).lr(10):.3g}" in said
+    before = (Path(config.out) / "metrics.jsonl").read_bytes()
+    train(longer)
+    assert (Path(config.out) / "metrics.jsonl").read_bytes() == before
+    with pytest.raises(InputError, match=r"training\.steps is 15; .* has done 20 already"):
+        train(replace(changed(config, training={"steps": 15}), resume="auto"))
+
+
+def test_a_run_that_ended_early_says_how_it_goes_on(config, capsys):
+    config = changed(config, training={"patience": 1, "evaluate_every": 1, "steps": 30}, optim={"lr": 1e-12})
+    _, before = train(config)
+    longer = replace(changed(config, training={"steps": 40}), resume="auto")
+    assert train(longer)[1] == before
+    assert "ended early" in (said := capsys.readouterr().err) and "--training.patience 0" in said
+    _, after = train(changed(longer, training={"patience": 0}))
+    assert after[-1]["step"] == 40
+
+
+def test_a_run_begins_with_another_model(config, tmp_path, capsys):
+    old, _ = train(changed(config, training={"steps": 60, "evaluate_every": 20}))
+    (tmp_path / "new.txt").write_text("the dog sat on the cat? " * 60)
+    tuned = changed(
+        replace(config, init_from=config.out, out=str(tmp_path / "tuned")),
+        data={"train": str(tmp_path / "new.txt")}, training={"evaluate_every": 6}, optim={"lr": 1e-12},
+    )  # fmt: skip
+    new, history = train(tuned)
+    said = capsys.readouterr().err
+    assert f"Taken from {config.out}: weights (" in said
+    assert f"vocabulary (char, {old.vocabulary.size} symbols)" in said
+    assert new.vocabulary.to_json() == old.vocabulary.to_json() and "?" not in new.vocabulary.characters
+    assert history[-1]["test"] == pytest.approx(
+        old.evaluate(open_splits(tuned.data, old.vocabulary).test).nats_per_token
+    )
+    assert "init_from: " + json.dumps(config.out) in (tmp_path / "tuned" / "config.yaml").read_text()
+    shutil.rmtree(config.out)  # what was taken is in the run: it needs the other no more
+    before = (tmp_path / "tuned" / "metrics.jsonl").read_bytes()
+    train(replace(tuned, resume="auto"))
+    assert (tmp_path / "tuned" / "metrics.jsonl").read_bytes() == before
+
+
+def test_what_a_run_cannot_begin_with(config, tmp_path):
+    train(config)
+    other = replace(config, init_from=config.out, out=str(tmp_path / "other"))
+    with pytest.raises(InputError, match=r"does not fit this config: the shape of .* is \["):
+        train(changed(other, model={"size": 16}))
+    with pytest.raises(InputError, match=r"data\.vocabulary is word; that of the model to go on from is char"):
+        train(changed(other, data={"vocabulary": "word"}))
+    train(replace(counting(config, 2), out=str(tmp_path / "counted")))
+    with pytest.raises(InputError, match="which is a Markov model of text; a run of a language model needs"):
+        train(replace(other, init_from=str(tmp_path / "counted")))
+    with pytest.raises(FileError, match="there is no folder"):
+        train(replace(other, init_from=str(tmp_path / "nothing")))
+    assert not Path(other.out).exists()
 
 
 def test_a_run_is_never_overwritten_or_changed_unasked(config):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from elman.errors import FileError, InputError
 
@@ -14,9 +14,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 NAME = "config.yaml"  # in a run directory
+ALIASES = 10  # of YAML, in a config
 WHERE = ("out", "resume", "device")  # where a run is and how it was called: not what it is
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
+LENGTH = ("training.steps", "training.patience")  # how long a run goes on, which may change when it is resumed
+
+
+class Change(NamedTuple):
+    """A setting as it was, and as it is."""
+
+    before: Json
+    now: Json
 
 
 def render(config: DataclassInstance) -> str:
@@ -24,14 +33,19 @@ def render(config: DataclassInstance) -> str:
     return "\n".join(_lines(config, "")) + "\n"
 
 
-def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
+def meanings(config: type) -> dict[str, str]:
+    """What each setting of a config means, as its docstring has it."""
     from docstring_parser import parse  # comes with jsonargparse[signatures]
 
-    meanings = {param.arg_name: param.description for param in parse(type(config).__doc__ or "").params}
+    return {param.arg_name: param.description or "" for param in parse(config.__doc__ or "").params}
+
+
+def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
+    meaning = meanings(type(config))
     for name in (part.name for part in fields(config)):
         value = getattr(config, name)
-        if name in meanings:
-            yield f"{indent}# {meanings[name]}"
+        if name in meaning:
+            yield f"{indent}# {meaning[name]}"
         if is_dataclass(value) and not isinstance(value, type):
             yield f"{indent}{name}:"
             yield from _lines(value, indent + "  ")
@@ -41,12 +55,19 @@ def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
 
 def read(path: Path) -> dict[str, Json]:
     """The settings in a YAML file; a FileError if it is not one."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from ruamel.yaml import YAML, AliasEvent
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        content = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, YAMLError) as error:
+        text, yaml = path.read_text(encoding="utf-8-sig"), YAML(typ="safe", pure=True)
+        # Ten levels of ten aliases would be ten thousand million settings.
+        if sum(isinstance(event, AliasEvent) for event in yaml.parse(text)) > ALIASES:
+            raise FileError(f"the config {path} has more than {ALIASES} aliases (*name); write out what they stand for")
+        content = yaml.load(text)
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise FileError(f"cannot read the config {path}{line}: {error.problem or error.context}") from error
+    except (OSError, UnicodeDecodeError, YAMLError, RecursionError) as error:
         raise FileError(f"cannot read the config {path}: {error}") from error
     if content is None:
         return {}
@@ -60,29 +81,41 @@ def identity(config: DataclassInstance, data: Mapping[str, str]) -> Identity:
 
     `data` has the fingerprint of what each setting named in it stands for, such as `data.train`.
     """
-    settings = {name: value for name, value in _flat(asdict(config)).items() if name not in (*WHERE, *data)}
-    return {"settings": json.loads(json.dumps(settings)), "data": dict(data)}
+    settings = {name: value for name, value in settings_of(config).items() if name not in (*WHERE, *data)}
+    return {"settings": settings, "data": dict(data)}
 
 
-def check_same(stored: Identity, given: Identity, where: Path) -> None:
-    """Raise an InputError that names the first setting that differs from that of the run in `where`."""
-    name = _first_difference(stored.get("settings", {}), given["settings"])
-    if name is not None:
-        before, now = (part["settings"].get(name) for part in (stored, given))
-        raise InputError(
-            f"{where} was started with {name} = {before}, not {now}; a resumed run must be the same run. "
-            f"Leave {name} as it was, or start another run with another --out."
-        )
-    name = _first_difference(stored.get("data", {}), given["data"])
-    if name is not None:
+def settings_of(config: DataclassInstance) -> dict[str, Json]:
+    """Every setting by its dotted name, as JSON has it."""
+    settings: dict[str, Json] = json.loads(json.dumps(_flat(asdict(config)), default=str))
+    return settings
+
+
+def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str], where: Path) -> dict[str, Change]:
+    """What `config` changes in the run in `where`; an InputError that names the first change that is not allowed.
+
+    How long it goes on may change. A setting that the run was started without, for it is newer, had its default.
+    """
+    given, defaults = identity(config, data), settings_of(type(config)())
+    before = {**{name: defaults[name] for name in given["settings"] if name in defaults}, **stored.get("settings", {})}
+    changes = _changes(before, given["settings"])
+    for name, change in changes.items():
+        if name not in LENGTH:
+            raise InputError(
+                f"{where} was started with {name} = {change.before}, not {change.now}; a resumed run must be the same "
+                f"run. Leave {name} as it was, or start another run with another --out."
+            )
+    for name in _changes(stored.get("data", {}), given["data"]):
         raise InputError(
             f"{where} was started with other data: what {name} stands for has changed, or how it is split. "
             "A resumed run must be the same run: name the data that it had, or choose another --out."
         )
+    return changes
 
 
-def _first_difference(a: Mapping[str, Json], b: Mapping[str, Json]) -> str | None:
-    return next((name for name in sorted({*a, *b}) if a.get(name) != b.get(name)), None)
+def _changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[str, Change]:
+    every = {name: Change(before.get(name), now.get(name)) for name in sorted({*before, *now})}
+    return {name: change for name, change in every.items() if change.before != change.now}
 
 
 def _flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:

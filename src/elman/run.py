@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from elman import artifact, config, tasks
+from elman import artifact, config, progress, tasks
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask, Settings, TrainedSettings
 from elman.training import checkpoint, loop, optim
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
 from elman.training.lock import locked
-from elman.training.record import Recorder, begin, read_metrics
+from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
 from elman.training.unit import Unit
 
@@ -76,12 +76,12 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
     last = checkpoint.latest(out, settings.resume)
     torch.manual_seed(settings.seed)
     saved = task.load(last) if last else None
-    data = task.open(settings, saved)
+    source = None if last else _source(task, settings)
+    data = task.open(settings, saved or source)
     face = saved or task.build(settings, data)
     identity = config.identity(settings, data.fingerprint)
     stored = checkpoint.load(last, lambda: face.model.init_state(0)) if last else None
-    if stored:
-        config.check_same(stored.identity, identity, out)
+    changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
     run = loop.Run(
         processes.wrap(Unit(task, face.model.train())),
         data.batches(processes.rank, processes.world),
@@ -89,11 +89,15 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
         optim.Schedule(settings.optim, settings.training.steps),
         ranks=processes, counted=data.unit, describe=data.describe_loss,
     )  # fmt: skip
+    if source:
+        taken = ", ".join(task.take(face, source))
+        _say(processes, f"Taken from {_init_from(settings)}: {taken}. Optimiser, schedule and steps begin anew.")
     torch.manual_seed(settings.seed + 1 + processes.rank)
     if stored:
         checkpoint.resume(stored, run)
-    elif processes.first:
-        begin(out, settings)
+        _say(processes, _continued(settings, run, changes))
+    if processes.first and (changes or not stored):
+        (change_config if stored else begin)(out, settings)
     lengths, board = stored.lengths if stored else None, settings.training.tensorboard
     run.recorder = Recorder(out if processes.first else None, lengths, board, run.advance.step)
 
@@ -124,6 +128,52 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
         run.recorder.close()
 
 
+def _source(task: AnyTask, settings: TrainedSettings) -> Any:
+    """The model that a new run begins with, if it names one."""
+    path = _init_from(settings)
+    return open_source(path, task) if path else None
+
+
+def _init_from(settings: TrainedSettings) -> str:
+    return str(getattr(settings, "init_from", ""))  # the config of a task need not have it
+
+
+def open_source(path: str, task: AnyTask) -> Any:
+    """The model that a run of a task is to begin with."""
+    if task.fitted:
+        raise InputError(
+            f"init_from is {path}; {task.title} is fitted in one go, to its data alone, and cannot begin with another "
+            "model. Fit it to the old data and the new together."
+        )
+    other, source = open_model(path)
+    if other is not task:
+        raise InputError(f"init_from is {path}, which is {other.title}; a run of {task.title} needs one of its kind")
+    return source
+
+
+def _continued(settings: TrainedSettings, run: loop.Run, changes: dict[str, config.Change]) -> str:
+    """What a resumed run does: what has changed, how its schedule goes on, and why it does nothing if it does not."""
+    step, training = run.advance.step, settings.training
+    if training.steps < step:
+        raise InputError(
+            f"training.steps is {training.steps}; {settings.out} has done {step} already. Give at least as many."
+        )
+    parts = [f"{name} was {change.before}, is now {change.now}." for name, change in changes.items()]
+    if loop.over(run.advance, training) and step < training.steps:
+        why = "the task saw no use in going on" if run.advance.settled else "the last evaluations were no better"
+        hint = "" if run.advance.settled else " To go on: --training.patience 0, or more than it was."
+        return " ".join([*parts, f"{settings.out} ended early, after step {step}: {why}.{hint}"])
+    if step < training.steps and "training.steps" in changes:
+        parts.append(run.schedule.continued(int(str(changes["training.steps"].before)), step) + ".")
+    return " ".join([*parts, f"Going on with {settings.out} after step {step} of {training.steps}."])
+
+
+def _say(processes: Ranks, text: str) -> None:
+    """Of several processes, one says it."""
+    if processes.first:
+        progress.say(text)
+
+
 def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
     """In one go: what was killed is begun again, and comes to the same end."""
     if processes.world > 1:
@@ -133,7 +183,7 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
     data = task.open(settings, None)
     identity = config.identity(settings, data.fingerprint)
     if best := artifact.find(out / "best"):
-        config.check_same(checkpoint.read_identity(best), identity, out)
+        config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
         return
     face = task.build(settings, data)
     history = task.fit(face, settings, data)

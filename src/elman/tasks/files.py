@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from elman import artifact
 from elman.config import Json
-from elman.errors import FileError
+from elman.errors import FileError, InputError
 
 
 def write(folder: Path, task: str, model: nn.Module, content: dict[str, Json]) -> None:
@@ -23,6 +23,20 @@ def restore(model: nn.Module, folder: Path) -> None:
     if stored.keys() != wanted.keys() or any(stored[name].shape != tensor.shape for name, tensor in wanted.items()):
         raise foreign(folder)
     model.load_state_dict(stored, strict=False)  # what is shared has one name only
+
+
+def copy(source: nn.Module, model: nn.Module) -> int:
+    """Give a model the weights of another one, which must have the same; how many tensors they are."""
+    learnt, fresh = tensors(source), tensors(model)
+    for name in sorted({*learnt, *fresh}):
+        there, here = (list(part[name].shape) if name in part else "none" for part in (learnt, fresh))
+        if there != here:
+            raise InputError(
+                f"the model in init_from does not fit this config: the shape of {name} is {there} there and {here} "
+                "here. Leave the settings of the model out on the command line; in Python, take those of that model."
+            )
+    model.load_state_dict(learnt, strict=False)  # what is shared has one name only
+    return len(learnt)
 
 
 def foreign(folder: Path) -> FileError:

@@ -76,6 +76,7 @@ class RunConfig:
         preview: the sample that is written at each evaluation
         out: the run directory, which must be new unless a run is resumed
         resume: never, or auto to go on with the run in `out` if there is one
+        init_from: a run or a saved model whose weights and vocabulary this run begins with; empty for none
         seed: of everything that is random
         device: auto or cpu
     """
@@ -88,6 +89,7 @@ class RunConfig:
     preview: PreviewConfig = field(default_factory=PreviewConfig)
     out: str = "runs/lm"
     resume: str = "never"
+    init_from: str = ""
     seed: int = 0
     device: str = "auto"
 

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from elman.config import Json
 from elman.data import Batch, Batches
 from elman.state import State
 from elman.tables import Table
+from elman.tasks import files
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -34,6 +35,7 @@ class Face(Protocol):
         """What it is and what it learnt."""
 
 
+@runtime_checkable
 class Trainable(Face, Protocol):
     """A face whose network the loop trains."""
 
@@ -57,7 +59,7 @@ class Settings(Protocol):
 
 
 class TrainedSettings(Settings, Protocol):
-    """What the config of a task has that the loop trains."""
+    """What the config of a task has that the loop trains. A run may begin with a model if it has `init_from` too."""
 
     @property
     def device(self) -> str: ...
@@ -120,12 +122,22 @@ class Task(Generic[C, D, F]):
         raise NotImplementedError
 
     def open(self, config: C, saved: F | None) -> D:
-        """Read the data; in a run that goes on, as the model that it `saved` reads them."""
+        """Read the data; in a run that goes on, or starts from another model, as the model that was `saved` does."""
         raise NotImplementedError
 
     def build(self, config: C, data: D) -> F:
         """The model of a config, with fresh parameters."""
         raise NotImplementedError
+
+    def settings(self, face: F) -> dict[str, Json]:
+        """The settings, by dotted name, that a run which starts from this model has to have, or had better have."""
+        return {}
+
+    def take(self, face: F, source: F) -> list[str]:
+        """Let a fresh model begin with what another has learnt; what was taken, in words."""
+        assert isinstance(face, Trainable) and isinstance(source, Trainable)  # the loop trains no other
+        tensors = files.copy(source.model, face.model)
+        return [f"weights ({tensors} tensors)"]
 
     def load(self, folder: Path) -> F:
         """The model whose `fill` wrote the folder."""

@@ -328,6 +328,11 @@ class TextTask(Task[C, TextData, F]):
         }
 
     def open(self, config: C, saved: F | None) -> TextData:
+        if saved is not None and saved.vocabulary.kind != config.data.vocabulary:
+            raise InputError(
+                f"data.vocabulary is {config.data.vocabulary}; that of the model to go on from is "
+                f"{saved.vocabulary.kind}, and stays so"
+            )
         splits = open_splits(config.data, None if saved is None else saved.vocabulary)
         # Found out now, not at the first evaluation.
         if splits.valid.tokens == 0:
@@ -338,6 +343,14 @@ class TextTask(Task[C, TextData, F]):
         except InputError as error:
             raise InputError(f"preview.prompt cannot be used: {error}") from error
         return TextData(splits, config.data, config.seed)
+
+    def settings(self, face: F) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
+        return {**model, "data.vocabulary": face.vocabulary.kind, "data.unit": face.unit}
+
+    def take(self, face: F, source: F) -> list[str]:
+        symbols = source.vocabulary
+        return [*super().take(face, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
 
     def evaluate(self, face: F, part: Encoded) -> Scores:
         return _scores(face.evaluate(part))

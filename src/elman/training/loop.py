@@ -103,7 +103,7 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
     )
     norms: list[float] = []
     with listening() as request:
-        while advance.step < config.steps and not _over(advance, config):
+        while advance.step < config.steps and not over(advance, config):
             lr = run.schedule.lr(advance.step)
             loss, count, stop = ranks.sum(*_gradients(run, config.accumulate), request.number)
             norm = _update(run, optim_config, lr, ranks.world / count)
@@ -126,7 +126,8 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
                 raise Interrupted(request.number or signal.SIGTERM, f"stopped after step {advance.step}")
 
 
-def _over(advance: Advance, config: TrainingConfig) -> bool:
+def over(advance: Advance, config: TrainingConfig) -> bool:
+    """Whether there is no use in going on: the task says so, or it has not improved for long enough."""
     return advance.settled or (config.patience > 0 and advance.bad >= config.patience)
 
 

@@ -33,13 +33,25 @@ def begin(folder: Path, config: DataclassInstance) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (*FILES, "timings.jsonl"):
             (folder / name).write_bytes(b"")
-        # Half a config would be read as another one: it is there whole or not at all.
-        temporary = folder / f".{configs.NAME}"
-        temporary.write_text(configs.render(config), encoding="utf-8")
-        temporary.replace(folder / configs.NAME)
+        _write_config(folder, config)
     except OSError as error:
         _remove(folder)
         raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
+
+
+def change_config(folder: Path, config: DataclassInstance) -> None:
+    """Give a run directory another config: a run that goes on longer than it was to."""
+    try:
+        _write_config(folder, config)
+    except OSError as error:
+        raise FileError(f"cannot write {folder / configs.NAME}: {error}. Free some space; it is as it was.") from error
+
+
+def _write_config(folder: Path, config: DataclassInstance) -> None:
+    """Half a config would be read as another one: it is there whole or not at all."""
+    temporary = folder / f".{configs.NAME}"
+    temporary.write_text(configs.render(config), encoding="utf-8")
+    temporary.replace(folder / configs.NAME)
 
 
 def _remove(folder: Path) -> None:

@@ -1,0 +1,215 @@
+"""The config that a command line describes: what stands in YAML files, changed by what is typed."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from elman.errors import FileError, InputError
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+    from elman.config import Json
+    from elman.tasks.task import AnyTask, Settings
+
+USAGE = "usage: elman train [--config FILE] [--SETTING VALUE ...]"
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+
+
+def read_config(arguments: Sequence[str]) -> Settings:
+    """The config of a command line. A run that goes on has its own, and so has a model that a run begins with."""
+    from elman import tasks
+
+    named = _named(arguments)
+    files = [*_own(named), *(Path(path) for path in named.config)]
+    contents = [_content(path) for path in files]
+    task = tasks.find(named.task or _last(contents, "task") or next(iter(tasks.TASKS)))
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(task), end="")
+        raise SystemExit(0)
+    parser = _parser(task.Config)
+    source = named.init_from or _last(contents, "init_from")
+    if source and not (named.resume == "auto" and _own(named)):
+        from elman.run import open_source
+
+        parser.set_defaults(task.settings(open_source(source, task)))
+    for path, content in zip(files, contents, strict=True):
+        _check_sections(path, content, task.Config)
+    given = [word for content in contents for word in ("--config", json.dumps(content))]
+    return _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+
+
+def _named(arguments: Sequence[str]) -> argparse.Namespace:
+    """What must be known before the rest can be read: the task decides which settings there are."""
+    parser = argparse.ArgumentParser(prog="elman train", add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--config", action="append", default=[])
+    for name in ("--task", "--out", "--resume", "--init_from"):
+        parser.add_argument(name, nargs="?")
+    try:
+        named, _ = parser.parse_known_args(arguments)
+        only = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+        only.add_argument("--config", action="append")
+        _, named.rest = only.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise InputError(str(error)) from error
+    return named
+
+
+def _own(named: argparse.Namespace) -> list[Path]:
+    """The config of the run that is to go on, if it has begun."""
+    from elman import artifact, config, tasks
+
+    if named.resume != "auto":
+        return []
+    out = Path(named.out or tasks.find(named.task or next(iter(tasks.TASKS))).Config().out)
+    if (out / config.NAME).exists():
+        return [out / config.NAME]
+    if artifact.find(out / "last") and not named.config:
+        raise FileError(
+            f"{out} has a checkpoint but no {config.NAME}; put that back, or give the config that the run was started "
+            "with by --config"
+        )
+    return []
+
+
+def _content(path: Path) -> dict[str, Json]:
+    from elman import config
+
+    return config.read(path)
+
+
+def _last(contents: Sequence[Mapping[str, Json]], name: str) -> str:
+    """What the last of the files that have a setting says about it."""
+    return next((str(content[name]) for content in reversed(contents) if content.get(name)), "")
+
+
+def _sections(config: type) -> dict[str, type]:
+    """The parts of a config that are configs themselves."""
+    hints: dict[str, object] = get_type_hints(config)
+    return {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
+
+
+def _check_sections(path: Path, content: Mapping[str, Json], config: type) -> None:
+    for name in _sections(config):
+        if name in content and not isinstance(content[name], dict):
+            raise FileError(
+                f"in {path}, {name} is {content[name]!r}, which is not a mapping; it has settings of its own, such as "
+                f"{name}: {{{next(iter(get_type_hints(_sections(config)[name])))}: ...}}"
+            )
+
+
+def _lists(arguments: Sequence[str], config: type) -> list[str]:
+    """Several words after a setting that takes a list, as a shell makes them of `*.txt`, become one list."""
+    parts: list[list[str]] = []
+    for word in arguments:
+        if word.startswith("--") or not parts:
+            parts.append([word])
+        else:
+            parts[-1].append(word)
+    takes = dict(_takes_lists(config, ""))
+    for part in parts:
+        name, *words = part
+        if len(words) > 1 and name in takes:
+            part[1:] = [takes[name](words)]
+    return [word for part in parts for word in part]
+
+
+def _takes_lists(config: type, prefix: str) -> Iterator[tuple[str, Callable[[list[str]], str]]]:
+    """The settings that take lists, and how the words of one are written."""
+    sections = _sections(config)
+    for name, kind in get_type_hints(config).items():
+        if name in sections:
+            yield from _takes_lists(sections[name], f"{prefix}{name}.")
+        elif "list[" in str(kind) or "tuple[" in str(kind):
+            yield f"--{prefix}{name}", json.dumps if "str" in str(kind) else _numbers
+
+
+def _numbers(words: list[str]) -> str:
+    return f"[{', '.join(words)}]"
+
+
+def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Any:
+    from jsonargparse import ArgumentError
+
+    try:
+        return parser.parse_args(list(arguments))
+    except ArgumentError as error:
+        raise InputError(_explained(str(error), parser)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileError(f"cannot read the config: {error}") from error
+
+
+def _parser(config: type) -> ArgumentParser:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(prog="elman train", exit_on_error=False, allow_abbrev=False)
+    parser.add_argument("--config", action="config")
+    parser.add_class_arguments(config, as_group=False)
+    return parser
+
+
+def _instance(parser: ArgumentParser, config: type, given: Any) -> Any:
+    parts = vars(parser.instantiate(given))
+    return config(**{name: value for name, value in parts.items() if name != "config"})
+
+
+def _explained(message: str, parser: ArgumentParser) -> str:
+    """What jsonargparse says, without Python's types, and the nearest setting if one was named that does not exist."""
+    wrong = re.match(r"Parser key \"([\w.]+)\":\s+Expected a <class '(\w+)'>\. Got value: (.*)", message, re.DOTALL)
+    if wrong:
+        name, kind, value = wrong.groups()
+        return f"{name} is {value!r}; it must be {KINDS.get(kind, kind)}"
+    unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|Option '([\w.]+)'|--([\w.]+)", message)
+    named = ".".join(part for part in unknown.groups() if part) if unknown else ""
+    settings = list(vars(parser.get_defaults().as_flat()))
+    # `lr` alone is the one that ends with it; else what is spelt almost so.
+    ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
+    near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
+    return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near else "")
+
+
+def help_text(task: AnyTask) -> str:
+    """What `elman train` takes for a task: first what every run needs, then section by section."""
+    from elman.config import meanings
+    from elman.tasks import TASKS
+
+    default, about = task.Config(), meanings(task.Config)
+    sections = _sections(task.Config)
+    single = [part.name for part in fields(task.Config) if part.name not in sections]
+    others = "\n".join(f"  elman train --task {name} --help{'':<{9 - len(name)}}{t.title}" for name, t in TASKS.items())
+    parts = [
+        f"{USAGE}\n\nTrain {task.title}. `elman init {default.task} > run.yaml` writes a config with all of these.\n"
+        f"There are other tasks:\n{others}\n\nthe run:\n",
+        *_entry("config", "a YAML file of settings; what is typed goes before it", None),
+        *_entry("import", "a module of your own to import first, which adds cells or tasks", None),
+    ]
+    for name in single:
+        parts.extend(_entry(name, about.get(name, ""), getattr(default, name)))
+    for name, kind in sections.items():
+        parts.append(f"\n{name}: {about.get(name, '')}\n")
+        meaning, values = meanings(kind), getattr(default, name)
+        for part in fields(kind):
+            parts.extend(_entry(f"{name}.{part.name}", meaning.get(part.name, ""), getattr(values, part.name)))
+    return "".join(parts)
+
+
+def _entry(name: str, meaning: str, default: object) -> list[str]:
+    """A setting, what it means, and its default where it has one."""
+    shown = "" if default in (None, "", [], {}) else f" ({_plain(default)})"
+    lines = textwrap.wrap(f"{meaning}{shown}", width=max(40, min(shutil.get_terminal_size().columns, 120) - 33))
+    return [f"  --{name:<28} {lines[0] if lines else ''}\n", *(f"{'':<33}{line}\n" for line in lines[1:])]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
