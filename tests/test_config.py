@@ -34,6 +34,30 @@ def test_what_is_not_a_config_is_named(text, message, tmp_path):
         config.read(tmp_path / "none.yaml")
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB, r"bad\.yaml has more than 10 aliases"),
+        ("[" * 100_000, "or 20 levels"),
+        ("model:\n\tsize: 3\n", r"bad\.yaml, line 2: found character"),
+        ("model: {size: 3}\nmodel: {size: 4}\n", r"bad\.yaml, line 2: found duplicate key \"model\"$"),
+    ],
+    ids=["bomb", "deep", "tab", "twice"],
+)
+def test_what_would_hang_or_be_lost_is_refused(text, message, tmp_path):
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(FileError, match=message):
+        config.read(tmp_path / "bad.yaml")
+
+
+def test_a_few_aliases_and_a_mark_of_windows_are_read(tmp_path):
+    (tmp_path / "run.yaml").write_bytes(b"\xef\xbb\xbfmodel: &m {size: 3}\nother: *m\n")
+    assert config.read(tmp_path / "run.yaml") == {"model": {"size": 3}, "other": {"size": 3}}
+
+
 def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
     given = RunConfig(model=ModelConfig(size=8, options={"phi": "relu"}))
     same = config.identity(given, {"data.train": "abc"})

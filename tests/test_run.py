@@ -389,7 +389,7 @@ def test_a_broken_checkpoint_is_refused(config):
     [
         {"advance": None}, {"advance": {}}, {"schedule": "x"}, {"schedule": None}, {"lengths": [1]}, {"lengths": None},
         {"lengths": {"metrics.jsonl": "x"}}, {"identity": None}, {"identity": "x"}, {"version": "x"}, {"format": "tar"},
-        {"version": 99},
+        {"version": 99}, {"schedule": {"scale": "x", "bad": 0}}, {"lengths": {"metrics.jsonl": -1}},
     ],
     ids=str,
 )  # fmt: skip
@@ -400,6 +400,26 @@ def test_a_foreign_checkpoint_is_refused(config, change):
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
     with pytest.raises(FileError):
         train(replace(config, resume="auto"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": "x"}, "step is 'x'"), ({"step": -3}, "step is -3"), ({"position": [0, 99999]}, "window 99999"),
+        ({"position": [1.5, 0]}, "position is 1.5"), ({"position": [0, -1]}, "position is -1"), ({"best": "q"}, "best"),
+        ({"bad": None}, "bad is None"), ({"settled": 0}, "settled is 0"), ({"count": []}, "count"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_with_numbers_that_cannot_be_is_refused(config, change, message):
+    config = changed(config, training={"steps": 2, "evaluate_every": 2})
+    train(config)
+    path = Path(config.out) / "last" / "training.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({**content, "advance": {**content["advance"], **change}}))
+    (path.parent / "checksums.json").unlink()
+    with pytest.raises(FileError, match=message):
+        train(replace(changed(config, training={"steps": 3}), resume="auto"))
 
 
 def test_a_markov_model_is_not_counted_again_unasked(config, tmp_path):

@@ -12,9 +12,11 @@ from elman.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+    from ruamel.yaml.error import MarkedYAMLError
 
 NAME = "config.yaml"  # in a run directory
-ALIASES = 10  # of YAML, in a config
+ALIASES = 10  # of YAML, in a config: ten levels of ten would be ten thousand million settings
+DEPTH = 20  # of mappings and lists in each other
 WHERE = ("out", "resume", "device")  # where a run is and how it was called: not what it is
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
@@ -55,18 +57,24 @@ def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
 
 def read(path: Path) -> dict[str, Json]:
     """The settings in a YAML file; a FileError if it is not one."""
-    from ruamel.yaml import YAML, AliasEvent
+    from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 
     try:
         text, yaml = path.read_text(encoding="utf-8-sig"), YAML(typ="safe", pure=True)
-        # Ten levels of ten aliases would be ten thousand million settings.
-        if sum(isinstance(event, AliasEvent) for event in yaml.parse(text)) > ALIASES:
-            raise FileError(f"the config {path} has more than {ALIASES} aliases (*name); write out what they stand for")
+        aliases, depth = 0, 0
+        for event in yaml.parse(text):
+            aliases += isinstance(event, AliasEvent)
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if aliases > ALIASES or depth > DEPTH:
+                raise FileError(
+                    f"the config {path} has more than {ALIASES} aliases (*name) or {DEPTH} levels; write it plainly"
+                )
         content = yaml.load(text)
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise FileError(f"cannot read the config {path}{line}: {error.problem or error.context}") from error
+        raise FileError(f"cannot read the config {path}{line}: {_problem(error)}") from error
     except (OSError, UnicodeDecodeError, YAMLError, RecursionError) as error:
         raise FileError(f"cannot read the config {path}: {error}") from error
     if content is None:
@@ -74,6 +82,11 @@ def read(path: Path) -> dict[str, Json]:
     if not isinstance(content, dict):
         raise FileError(f"{path} is not a config: it holds a {type(content).__name__}, not settings by name")
     return content
+
+
+def _problem(error: MarkedYAMLError) -> str:
+    """What is wrong, without the advice to programmers that follows it."""
+    return str(error.problem or error.context).partition(" with value ")[0]
 
 
 def identity(config: DataclassInstance, data: Mapping[str, str]) -> Identity:

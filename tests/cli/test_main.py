@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,73 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     command = f"{sys.executable} -m elman doctor --json | head -n 1"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, timeout=120)
     assert done.stdout == "{\n" and not done.stderr
+
+
+def closed(stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command with one of its streams closed, or full, as a shell does it."""
+    command = f"{sys.executable} -m elman {' '.join(arguments)} {stream}"
+    return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("stream", "message"),
+    [(">&-", "elman: error: standard output is closed"), (">/dev/full", "elman: error: [Errno 28] No space left")],
+)
+def test_a_standard_output_that_takes_nothing_is_one_line(stream: str, message: str) -> None:
+    done = closed(stream, "init", "lm")
+    assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
+
+
+def test_a_closed_standard_error_or_input(tmp_path: Path) -> None:
+    done = closed("2>&-", "init", "lm")
+    assert done.returncode == 0 and done.stdout.startswith("# what is trained")
+    done = closed("<&-", "train", "--data.train", "-", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2 and done.stderr.startswith("elman: error: standard input is closed")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "not enough memory for this; --num_beams is 1000000: try less"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
+            "--num_beams is 1000000",
+        ),
+        (RuntimeError("Storage size calculation overflowed with sizes=[3, 4]"), "--num_beams is 1000000"),
+        (RecursionError(), "nested too deeply"),
+        (OSError(36, "File name too long", "xxx"), "File name too long: 'xxx'"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_the_last_net(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("elman.cli.laws.run", fail)
+    assert main(["laws", "--num_beams=1000000", "--seed", "7"]) == 2
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr(error, "args", ("a bug of ours",))
+    if type(error) is RuntimeError:
+        with pytest.raises(RuntimeError, match="a bug"):
+            main(["laws"])
+
+
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except BaseException:
+    pass
+"""
+
+
+def test_a_key_press_during_an_import_is_not_swallowed(tmp_path: Path) -> None:
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    code = "from elman.cli import interruptible\nwith interruptible():\n    import swallows\nprint('went on')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_an_error_is_one_line_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:

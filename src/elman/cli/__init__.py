@@ -11,12 +11,21 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from itertools import pairwise
+from types import FrameType
 
 from elman import __version__
 from elman.errors import ElmanError, UnknownNameError
+
+# How Torch says that there is not enough of it.
+NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|[Ss]torage size calculation overflowed")
 
 VERBS = {
     "init": "print a complete config, every line with what it means",
@@ -31,31 +40,63 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code is 0 when done, 1 when a check failed, 2 when it could not be done."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     try:
-        code = _dispatch(arguments)
-        sys.stdout.flush()  # here, where a closed pipe can still be caught
+        with interruptible():
+            code = _dispatch(given)
+            sys.stdout.flush()  # here, where a closed pipe can still be caught
         return code
     except ElmanError as error:
-        print(f"elman: error: {error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as a shell reports it
-    except (MemoryError, RecursionError) as error:
-        what = "memory" if isinstance(error, MemoryError) else "depth"
-        print(
-            f"elman: error: there is not enough {what} for this; make the model, the batch or the input smaller",
-            file=sys.stderr,
-        )
-        return 2
     except BrokenPipeError:
-        # The reader has gone, as in `elman laws | head`. Python flushes once more at exit: let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141  # 128 + SIGPIPE
+        _let_go()
+        return 141  # 128 + SIGPIPE: the reader has gone, as in `elman laws | head`
     except OSError as error:  # a full disk behind standard output, a name that no file can have
-        print(f"elman: error: {error}", file=sys.stderr)
-        return 2
+        if error.filename is None:
+            _let_go()
+        return _failed(str(error))
+    except RecursionError:
+        return _failed("the input is nested too deeply; write it with fewer levels")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
+            raise
+        return _failed(f"there is not enough memory for this; {largest(given)}")
+
+
+def _failed(message: str) -> int:
+    print(f"elman: error: {message}", file=sys.stderr)
+    return 2
+
+
+def _open_streams() -> None:
+    """Make the standard streams ones that can be written to, or say at once that there is nowhere to write."""
+    if sys.stderr is None:  # closed by `2>&-`: messages go nowhere, the work goes on
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
+    if sys.stdout is None:
+        raise SystemExit(_failed("standard output is closed; send it to a file, or to /dev/null"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+
+
+def _let_go() -> None:
+    """Python flushes standard output once more at exit: what could not be written goes nowhere then."""
+    with suppress(OSError, ValueError):  # it may not be a file at all
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def largest(arguments: Sequence[str]) -> str:
+    """What to make smaller: the option with the largest number, if there is one.
+
+    >>> largest(["generate", "runs/a", "--num_beams", "1000000000", "--seed", "7"])
+    '--num_beams is 1000000000: try less'
+    """
+    words = [part for word in arguments for part in word.split("=", 1)]
+    options = [(name, value) for name, value in pairwise(words) if name.startswith("--") and value.isdecimal()]
+    name, value = max(options, key=lambda option: int(option[1]), default=("", ""))
+    return f"{name} is {value}: try less" if name else "make the model, the batch or the input smaller"
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
@@ -68,6 +109,29 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         raise UnknownNameError("verb", given.verb, VERBS)
     code: int = import_module(f"elman.cli.{given.verb}").run(given.arguments)
     return code
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the process while modules are imported: some of them swallow what it raises, or die of it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+                os._exit(130)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a job in the background is deaf to it, and stays so
+        signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _parser() -> argparse.ArgumentParser:

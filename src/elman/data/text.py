@@ -151,6 +151,8 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
 
 @cache
 def _standard_input() -> Path:
+    if sys.stdin is None:
+        raise FileError("standard input is closed; give it something to read, or name a file")
     return _copied(sys.stdin.buffer, "standard input")
 
 

@@ -15,7 +15,7 @@ import torch
 from elman.data.batches import Batch, Position
 from elman.data.cache import Encoded, Ids
 from elman.data.vocabulary import BOUNDARY
-from elman.errors import InputError
+from elman.errors import FileError, InputError
 from elman.options import whole
 
 
@@ -53,6 +53,11 @@ class Streams:
 
     def batch(self, at: Position) -> Batch:
         """The windows of all rows at a position."""
+        if at.window >= self.windows(at.epoch):
+            raise FileError(
+                f"the checkpoint goes on at window {at.window} of a pass that has {self.windows(at.epoch)}: it is not "
+                "one of this run. Put back a copy, or start another run."
+            )
         offset, length = self._offset(at.epoch), self._length(at.epoch)
         start = at.window * self.window
         stop = min(start + self.window, length)

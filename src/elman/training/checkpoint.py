@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from elman import state as states
 from elman.config import Identity
 from elman.data import Position
 from elman.errors import FileError, InputError
+from elman.options import flag, number, whole
 from elman.state import State
 from elman.training import optim
 from elman.training.loop import Advance, Run
@@ -72,15 +74,27 @@ def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
     stored = folder / "state.safetensors"
     state = states.load(stored, like()) if stored.exists() else None
     try:
-        advance = Advance(**{**content["advance"], "position": Position(*content["advance"]["position"])})
-        lengths = {name: int(length) for name, length in dict(content["lengths"]).items()}
+        advance = _advance(content["advance"])
+        lengths = {name: whole(name, length, least=0) for name, length in dict(content["lengths"]).items()}
         schedule, identity = dict(content["schedule"]), dict(content["identity"])
+        for name, value in schedule.items():
+            number(name, value, 0)
         generators = tensors.pop("generators")
     except (KeyError, TypeError, ValueError) as error:
+        what = str(error) if isinstance(error, InputError) else f"{type(error).__name__} {error}"
         raise FileError(
-            f"{folder} is not a checkpoint that this version knows: {type(error).__name__} {error}; it may be truncated"
+            f"{folder} is not a checkpoint that this version knows: {what}. It may be damaged: {artifact.REMEDY}"
         ) from error
     return Checkpoint(advance, schedule, tensors, generators, state, lengths, identity)
+
+
+def _advance(content: artifact.Content) -> Advance:
+    """How far a run has come, every number of it a number that it can be."""
+    epoch, window = content["position"]
+    position = Position(whole("position", epoch, least=0), whole("position", window, least=0))
+    counts = {name: whole(name, content[name], least=0) for name in ("step", "count", "bad")}
+    best = None if content["best"] is None else number("best", content["best"], -math.inf)
+    return Advance(**counts, position=position, best=best, settled=flag("settled", content["settled"]))
 
 
 def resume(checkpoint: Checkpoint, run: Run) -> None:

@@ -18,10 +18,10 @@ def locked(folder: Path) -> Iterator[None]:
     """
     import fcntl
 
-    made = not folder.exists()
-    if not made and not folder.is_dir():
-        raise InputError(f"{folder} exists; a run is never overwritten. Choose another --out.")
     try:
+        made = not folder.exists()
+        if not made and not folder.is_dir():
+            raise InputError(f"{folder} exists; a run is never overwritten. Choose another --out.")
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:
