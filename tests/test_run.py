@@ -8,14 +8,16 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from elman import run as runs
+from elman.cli import main
 from elman.data import DataConfig, open_splits
-from elman.errors import FileError, InputError, MissingExtraError, TrainingError
+from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
 from elman.run import load, train
-from elman.tasks import markov
+from elman.tasks import hmm, markov
 from elman.tasks.lm import LanguageModel, ModelConfig, RunConfig
 from elman.tasks.text import PreviewConfig
 from elman.training import loop
@@ -280,6 +282,60 @@ def test_paths_are_as_good_as_their_names(config, tmp_path):
     train(paths)
     train(replace(paths, resume="auto", data=replace(config.data, train=[Path(config.data.train)])))
     assert same_files(config.out, paths.out)
+
+
+def test_data_in_memory_and_a_callback(config, tmp_path, capfd):
+    """As from a file: the same bytes, also when it goes on."""
+    train(config)
+    held = replace(config, out=str(tmp_path / "held"))
+    seen = []
+
+    def stop(step, scores):
+        seen.append((step, scores.value))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(held, data=TEXT, callback=stop)
+    _, history = train(replace(held, resume="auto"), data=TEXT, callback=stop)
+    assert same_files(config.out, held.out)
+    assert [step for step, _ in seen] == [5, 10, 10, 12]
+    assert {line["step"]: line["valid"] for line in history if "valid" in line} == dict(seen)
+    assert 'train: ":memory:"' in (Path(held.out) / "config.yaml").read_text()
+    with pytest.raises(InputError, match="other data"):
+        train(replace(held, resume="auto"), data=TEXT + "x")
+    assert main(["train", "--out", held.out, "--resume", "auto"]) == 2
+    assert "started from Python with a text in memory" in capfd.readouterr().err
+
+
+def test_documents_and_arrays_in_memory(config, tmp_path):
+    lines = changed(counting(config, 2), data={"unit": "documents"})
+    parts = {"train": TEXT.split(". "), "valid": ["the cat sat"], "test": ["the dog", "the mat"]}
+    lm, history = train(lines, data=parts)
+    assert [list(line)[1] for line in history] == ["tokens", "valid", "test"] and lm.unit == "documents"
+    noise = np.random.default_rng(0).normal(size=(2, 50, 1)) + np.array([[[0.0]], [[9.0]]])
+    seen = []
+    wanted = hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 1})
+    model, _ = train(
+        wanted, data={"train": list(noise), "valid": noise[0]}, callback=lambda step, scores: seen.append(scores)
+    )
+    assert sorted(model.means_.round().ravel().tolist()) == [0.0, 9.0] and len(seen) == 1
+    for data, message in (
+        ({"valid": "x"}, "it needs train"), ({"train": "x", "tset": "y"}, "Did you mean 'test'"),
+        (3, "a text is a int"),
+        ([b"x"], "a text is a bytes"),
+    ):  # fmt: skip
+        with pytest.raises((InputError, UnknownNameError), match=message):
+            train(replace(lines, out=str(tmp_path / "bad")), data=data)
+
+
+def test_sections_of_a_config_may_be_mappings():
+    assert RunConfig(training={"steps": 5}).training == TrainingConfig(steps=5)
+    assert markov.RunConfig(model={"order": 2}).model.order == 2
+    with pytest.raises(UnknownNameError, match=r"unknown setting of training 'step'.*Did you mean 'steps'"):
+        RunConfig(training={"step": 5})
+    with pytest.raises(InputError, match="model is 3; it must be a ModelConfig, or a mapping"):
+        RunConfig(model=3)
 
 
 def test_early_stopping(config):

@@ -8,7 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from elman.errors import FileError, InputError
+from elman.errors import FileError, InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,6 +28,30 @@ class Change(NamedTuple):
 
     before: Json
     now: Json
+
+
+class Sections:
+    """A config whose sections may be given as mappings too: RunConfig(training={"steps": 8}).
+
+    What is neither the section nor a mapping of its settings is refused at once.
+    """
+
+    def __post_init__(self) -> None:
+        assert is_dataclass(self)
+        for part in fields(self):
+            kind, given = part.default_factory, getattr(self, part.name)
+            if isinstance(kind, type) and is_dataclass(kind) and not isinstance(given, kind):
+                object.__setattr__(self, part.name, _section(part.name, kind, given))
+
+
+def _section(name: str, kind: type, given: object) -> object:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{name} is {given!r}; it must be a {kind.__name__}, or a mapping of settings of one")
+    known = [part.name for part in fields(kind)]
+    for setting in given:
+        if setting not in known:
+            raise UnknownNameError(f"setting of {name}", setting, known)
+    return kind(**given)
 
 
 def render(config: DataclassInstance) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import torch
 
 from elman import artifact, config, progress, tasks
+from elman.data.text import MEMORY
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask, Settings, TrainedSettings
 from elman.training import checkpoint, loop, optim
@@ -19,6 +22,9 @@ from elman.training.lock import locked
 from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
 from elman.training.unit import Unit
+
+Opened = Callable[[Any, Any], Any]  # a config and a model that was saved -> data
+Callback = Callable[[int, Scores], None]
 
 
 def load(path: str | Path) -> Any:
@@ -46,14 +52,22 @@ def open_model(path: str | Path) -> tuple[AnyTask, Any]:
     return task, task.load(folder)
 
 
-def train(settings: Settings) -> tuple[Any, list[dict[str, float]]]:
+def train(settings: Settings, data: Any = None, callback: Callback | None = None) -> tuple[Any, list[dict[str, float]]]:
     """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this.
+
+    `data` in memory takes the place of what the config names: a text, a list of documents or an array (a list of them
+    for several sequences), whatever the task reads; or a mapping with several of train, valid and test.
+    `callback(step, scores)` is called after each evaluation on the validation data; what it raises ends the run, which
+    can be resumed.
 
     >>> import tempfile
     >>> from elman.tasks.markov import ModelConfig, RunConfig
     >>> model, history = train(RunConfig(model=ModelConfig(order=3), out=tempfile.mkdtemp() + "/run"))
     >>> history[1]["valid"] < 2  # nats per character of English about Python
     True
+    >>> model, history = train(RunConfig(out=tempfile.mkdtemp() + "/run"), data="to be or not to be, " * 99)
+    >>> model.generate("to be or", max_new_tokens=7)
+    ' not to'
     """
     task = tasks.find(settings.task)
     if not isinstance(settings, task.Config):
@@ -64,11 +78,32 @@ def train(settings: Settings) -> tuple[Any, list[dict[str, float]]]:
     if not 0 <= settings.seed < 2**62:  # Torch takes 64 bits, and each process adds a little
         raise InputError(f"seed is {settings.seed}; it must be a whole number of at least 0 and below 2**62")
     with ranks() as processes, locked(Path(settings.out)) if processes.first else nullcontext():
-        (_fit if task.fitted else _train)(task, settings, processes)
+        held = _held(settings, data)
+        named = replace(settings, data=replace(settings.data, **dict.fromkeys(held, MEMORY))) if held else settings
+        opened = partial(task.open_held, given=held) if held else task.open
+        (_fit if task.fitted else _train)(task, named, processes, opened, callback or _ignore)
     return load(settings.out), read_metrics(Path(settings.out))
 
 
-def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
+def _held(settings: Any, data: Any) -> dict[str, Any]:
+    """The parts of the data that are in memory."""
+    if data is None:
+        return {}
+    parts = dict(data) if isinstance(data, Mapping) else {"train": data}
+    known = [name for name in ("train", "valid", "test") if hasattr(getattr(settings, "data", None), name)]
+    for name in parts:
+        if name not in known:
+            raise UnknownNameError("part of the data", name, known)
+    if "train" not in parts:
+        raise InputError(f"data has {', '.join(parts) or 'nothing'}; it needs train")
+    return parts
+
+
+def _ignore(step: int, scores: Scores) -> None:
+    """For who does not ask."""
+
+
+def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """By the loop. A run that was killed goes on from its checkpoint, to the same bytes."""
     loop.check(settings.training, settings.device)
     optim.check(settings.optim)
@@ -77,7 +112,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
     torch.manual_seed(settings.seed)
     saved = task.load(last) if last else None
     source = None if last else _source(task, settings)
-    data = task.open(settings, saved or source)
+    data = opened(settings, saved or source)
     face = saved or task.build(settings, data)
     identity = config.identity(settings, data.fingerprint)
     stored = checkpoint.load(last, lambda: face.model.init_state(0)) if last else None
@@ -106,6 +141,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks) -> None:
         scores = task.evaluate(face, data.valid)
         run.recorder.preview(step, task.preview(face, settings, step))
         face.model.train()
+        callback(step, scores)
         return scores
 
     def save(name: str) -> None:
@@ -174,13 +210,13 @@ def _say(processes: Ranks, text: str) -> None:
         progress.say(text)
 
 
-def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
+def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """In one go: what was killed is begun again, and comes to the same end."""
     if processes.world > 1:
         raise InputError(f"{task.title} is fitted by one process; there are {processes.world}")
     out = Path(settings.out)
     checkpoint.latest(out, settings.resume)
-    data = task.open(settings, None)
+    data = opened(settings, None)
     identity = config.identity(settings, data.fingerprint)
     if best := artifact.find(out / "best"):
         config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
@@ -193,7 +229,10 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks) -> None:
         recorder.metrics(number, **line)
     for name, part in (("valid", data.valid), ("test", data.test)):
         if part is not None:
-            recorder.metrics(step, **task.evaluate(face, part).recorded(name))
+            scores = task.evaluate(face, part)
+            recorder.metrics(step, **scores.recorded(name))
+            if name == "valid":
+                callback(step, scores)
     recorder.preview(step, task.preview(face, settings, step))
     recorder.close()
     checkpoint.save_fitted(out / "best", face.fill, identity)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from elman.data import vocabulary as vocabularies
 from elman.data.cache import Encoded, encode
-from elman.data.text import Text, open_text
+from elman.data.text import Text, held, open_text
 from elman.data.vocabulary import Vocabulary
 from elman.errors import InputError, UnknownNameError
 from elman.options import whole
@@ -51,6 +52,9 @@ class DataConfig:
         return [name for given in (self.train, self.valid, self.test) for name in _names(given)]
 
 
+Held = Mapping[str, str | Sequence[str]]  # texts in memory, by the name of their part
+
+
 class Splits(NamedTuple):
     """The encoded texts of a run, and the vocabulary that the training text has."""
 
@@ -60,10 +64,13 @@ class Splits(NamedTuple):
     test: Encoded
 
 
-def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None) -> Splits:
-    """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already."""
+def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None, given: Held | None = None) -> Splits:
+    """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already.
+
+    Texts that are `given` (train, valid, test) take the place of those that the config names.
+    """
     _check(config)
-    texts = split_texts(config)
+    texts = split_texts(config, given)
     if vocabulary is None:
         kind = vocabularies.kind(config.vocabulary)
         pieces = (piece for _, piece in texts[0].pieces("building the vocabulary"))
@@ -92,17 +99,24 @@ def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
     )
 
 
-def split_texts(config: DataConfig) -> list[Text]:
+def split_texts(config: DataConfig, given: Held | None = None) -> list[Text]:
     """The training, validation and test text."""
     errors = text_errors(config.vocabulary, config.errors)
-    whole = open_text(_names(config.train), errors)
+
+    in_memory = given or {}
+
+    def text(part: str) -> Text:
+        named: list[str] | str = getattr(config, part)
+        return held(in_memory[part], errors) if part in in_memory else open_text(_names(named), errors)
+
+    whole = text("train")
     parts = _fractions(config)
     _, characters = whole.measure()
     cuts = [0, *(round(characters * sum(parts[: k + 1])) for k in range(2)), characters]
     texts = [whole.cut(a, b) for a, b in pairwise(cuts)]
-    for number, names in ((1, config.valid), (2, config.test)):
-        if names:
-            texts[number] = open_text(_names(names), errors)
+    for number, part in ((1, "valid"), (2, "test")):
+        if getattr(config, part):
+            texts[number] = text(part)
     return texts
 
 

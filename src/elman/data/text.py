@@ -24,6 +24,7 @@ from elman.errors import FileError, InputError, UnknownNameError
 from elman.progress import Waiting
 
 CHUNK = 1 << 20
+MEMORY = ":memory:"  # what a config names where data were given from Python
 ERRORS = ("strict", "replace", "surrogateescape")  # an error; U+FFFD; kept byte for byte, for byte vocabularies
 
 
@@ -110,7 +111,30 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     return Text(tuple(found), errors)
 
 
+def held(given: str | Sequence[str], errors: str = "strict") -> Text:
+    """The text that a string is, or several documents.
+
+    >>> held(["one", "two"]).measure()[1]
+    6
+    """
+    documents = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    for document in documents:
+        if not isinstance(document, str):
+            raise InputError(f"a text is a {type(document).__name__}; give a string, or a list of strings")
+
+    def chunks(document: str) -> Iterator[bytes]:
+        for start in range(0, len(document), CHUNK):
+            yield document[start : start + CHUNK].encode("utf-8", "surrogateescape")
+
+    return Text(tuple(Source(f"document {i}", partial(chunks, d)) for i, d in enumerate(documents, 1)), errors)
+
+
 def _sources(name: str) -> list[Source]:
+    if name == MEMORY:
+        raise InputError(
+            "this run was started from Python with a text in memory; go on with it there: "
+            'elman.train(config, data=..., with resume="auto" in the config)'
+        )
     if name == "-":
         return [Source("standard input", partial(_file_chunks, _standard_input()))]
     if not name:

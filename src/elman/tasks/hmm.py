@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from elman.config import Json
+from elman.config import Json, Sections
 from elman.core import Options
 from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
 from elman.errors import InputError, UnknownNameError
@@ -84,7 +85,7 @@ def _structure(config: ModelConfig) -> Options:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sections):
     """A run from observations to a hidden Markov model.
 
     >>> RunConfig(model=ModelConfig(emission="poisson")).data.read
@@ -118,6 +119,16 @@ class HMMData(Data):
         self.fingerprint = {name: _fingerprint(part) for name, part in parts.items()}
 
 
+def _arrays(name: str, given: ArrayLike | list[ArrayLike]) -> tuple[NDArray[np.float64], list[int]]:
+    """One array (T, D) is a sequence, and so is each of a list of them: end to end, and their lengths."""
+    several = given if isinstance(given, list) and given and np.ndim(given[0]) == 2 else [given]
+    try:
+        parts = [np.asarray(part, dtype=np.float64) for part in several]
+        return np.concatenate([part[:, None] if part.ndim == 1 else part for part in parts]), [len(p) for p in parts]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array (T, D) of numbers, nor a list of such arrays: {error}") from error
+
+
 def _fingerprint(part: Observations) -> str:
     return hashlib.sha256(part.X.tobytes() + repr(part.lengths).encode()).hexdigest()
 
@@ -137,6 +148,14 @@ class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
 
     def open(self, config: RunConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
         return HMMData(*open_observations(config.data))
+
+    def open_held(
+        self, config: RunConfig, saved: HiddenMarkovEstimator | None, given: dict[str, ArrayLike | list[ArrayLike]]
+    ) -> HMMData:
+        if config.data.read != "columns":
+            raise InputError(f"data.read is {config.data.read}; in memory, observations are arrays of numbers: columns")
+        held = {name: Observations(*_arrays(name, part)) for name, part in given.items()}
+        return HMMData(Reader(), held["train"], held.get("valid"))
 
     def build(self, config: RunConfig, data: HMMData) -> HiddenMarkovEstimator:
         model = build(config.model, config.seed)

@@ -10,6 +10,7 @@ import torch
 
 from elman import artifact
 from elman.compose import stack
+from elman.config import Sections
 from elman.core import Options
 from elman.data import DataConfig, vocabulary
 from elman.embed import Embedding
@@ -61,7 +62,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sections):
     """A run from text to language model.
 
     >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from elman import artifact
+from elman.config import Sections
 from elman.data import DataConfig, vocabulary
 from elman.errors import FileError
 from elman.markov import Markov
@@ -26,7 +27,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sections):
     """A run from text to Markov model.
 
     >>> RunConfig(model=ModelConfig(order=3)).data.vocabulary

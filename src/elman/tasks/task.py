@@ -15,6 +15,7 @@ from torch import nn
 
 from elman.config import Json
 from elman.data import Batch, Batches
+from elman.errors import InputError
 from elman.state import State
 from elman.tables import Table
 from elman.tasks import files
@@ -124,6 +125,10 @@ class Task(Generic[C, D, F]):
     def open(self, config: C, saved: F | None) -> D:
         """Read the data; in a run that goes on, or starts from another model, as the model that was `saved` does."""
         raise NotImplementedError
+
+    def open_held(self, config: C, saved: F | None, given: dict[str, Any]) -> D:
+        """The same, with data in memory for the parts (train, valid, test) that are `given`."""
+        raise InputError(f"{self.title} reads files only; name them in the data section of its config")
 
     def build(self, config: C, data: D) -> F:
         """The model of a config, with fresh parameters."""
