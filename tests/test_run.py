@@ -15,6 +15,7 @@ import torch
 from elman import run as runs
 from elman.cli import main
 from elman.data import DataConfig, open_splits
+from elman.data.cache import encode_string
 from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
 from elman.run import load, train
 from elman.tasks import hmm, markov
@@ -308,18 +309,21 @@ def test_data_in_memory_and_a_callback(config, tmp_path, capfd):
     assert "started from Python with a text in memory" in capfd.readouterr().err
 
 
-def test_documents_and_arrays_in_memory(config, tmp_path):
+def test_documents_and_arrays_in_memory(config, tmp_path, capsys):
     lines = changed(counting(config, 2), data={"unit": "documents"})
     parts = {"train": TEXT.split(". "), "valid": ["the cat sat"], "test": ["the dog", "the mat"]}
     lm, history = train(lines, data=parts)
     assert [list(line)[1] for line in history] == ["tokens", "valid", "test"] and lm.unit == "documents"
     noise = np.random.default_rng(0).normal(size=(2, 50, 1)) + np.array([[[0.0]], [[9.0]]])
     seen = []
-    wanted = hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 1})
+    wanted = hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2})
     model, _ = train(
         wanted, data={"train": list(noise), "valid": noise[0]}, callback=lambda step, scores: seen.append(scores)
     )
     assert sorted(model.means_.round().ravel().tolist()) == [0.0, 9.0] and len(seen) == 1
+    said = capsys.readouterr().err
+    assert "data: 100 observations in 2 sequences, of 1 columns\nmodel: GaussianHMM(" in said
+    assert "start 1 of 2\n" in said and "start 2 of 2\n" in said and "valid  nats per observation" in said
     for data, message in (
         ({"valid": "x"}, "it needs train"), ({"train": "x", "tset": "y"}, "Did you mean 'test'"),
         (3, "a text is a int"),
@@ -336,6 +340,36 @@ def test_sections_of_a_config_may_be_mappings():
         RunConfig(training={"step": 5})
     with pytest.raises(InputError, match="model is 3; it must be a ModelConfig, or a mapping"):
         RunConfig(model=3)
+
+
+def test_evaluations_while_training_are_capped_and_the_last_is_whole(config, tmp_path, capsys):
+    capped = changed(config, training={"evaluate_tokens": 20})
+    lm, history = train(capped)
+    said = capsys.readouterr().err
+    parts = open_splits(config.data)
+    assert parts.valid.tokens > 90
+    part = lm.evaluate(encode_string(parts.vocabulary.decode(parts.valid.ids[1:21]), parts.vocabulary))
+    valid = [line["valid"] for line in history if "valid" in line]
+    assert part.tokens == 20 and min(valid) == pytest.approx(part.nats_per_token, rel=1e-6)
+    assert history[-2]["valid_whole"] == pytest.approx(lm.evaluate(parts.valid).nats_per_token, rel=1e-9)
+    assert history[-1]["test"] == pytest.approx(lm.evaluate(parts.test).nats_per_token, rel=1e-9)
+    assert "(first 20 tokens)  (best so far)" in said and "valid whole  nats per token" in said
+    before = (Path(capped.out) / "metrics.jsonl").read_bytes()
+    train(replace(capped, resume="auto"))
+    assert (Path(capped.out) / "metrics.jsonl").read_bytes() == before
+    train(replace(config, out=str(tmp_path / "whole")))
+    train(replace(changed(config, training={"evaluate_tokens": 10**6}), out=str(tmp_path / "more")))
+    assert same_files(tmp_path / "whole", tmp_path / "more")
+
+
+def test_a_run_says_what_it_read_what_it_is_and_how_good_it_became(config, capsys):
+    train(config)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == f"data: {config.data.train}: 1,728 tokens to train on, 96 to validate, 96 to test"
+    assert lines[1].startswith("vocabulary: char, 17 symbols")
+    assert lines[2].startswith("model: LanguageModel(cell='gru', size=8, layers=2") and " parameters)" in lines[2]
+    assert lines[3].startswith("computing: ") and " thread" in lines[3] and " kernels" in lines[3]
+    assert lines[-1].startswith("test  nats per token ") and "bits per character" in lines[-1]
 
 
 def test_early_stopping(config):

@@ -63,7 +63,8 @@ def meanings(config: type) -> dict[str, str]:
     """What each setting of a config means, as its docstring has it."""
     from docstring_parser import parse  # comes with jsonargparse[signatures]
 
-    return {param.arg_name: param.description or "" for param in parse(config.__doc__ or "").params}
+    params = parse(config.__doc__ or "").params
+    return {param.arg_name: " ".join((param.description or "").split()) for param in params}
 
 
 def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:

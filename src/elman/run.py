@@ -7,14 +7,14 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from elman import artifact, config, progress, tasks
+from elman import artifact, config, kernels, progress, tasks
 from elman.data.text import MEMORY
 from elman.errors import FileError, InputError, UnknownNameError
-from elman.tasks.task import AnyTask, Settings, TrainedSettings
+from elman.tasks.task import AnyTask, Data, Settings, TrainedSettings
 from elman.training import checkpoint, loop, optim
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -117,13 +117,15 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     identity = config.identity(settings, data.fingerprint)
     stored = checkpoint.load(last, lambda: face.model.init_state(0)) if last else None
     changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
+    watched = _watched(data, settings.training.evaluate_tokens)
     run = loop.Run(
         processes.wrap(Unit(task, face.model.train())),
         data.batches(processes.rank, processes.world),
         optim.optimiser(settings.optim, face.model),
         optim.Schedule(settings.optim, settings.training.steps),
-        ranks=processes, counted=data.unit, describe=data.describe_loss,
+        ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched.what,
     )  # fmt: skip
+    _introduce(processes, task, face, data)
     if source:
         taken = ", ".join(task.take(face, source))
         _say(processes, f"Taken from {_init_from(settings)}: {taken}. Optimiser, schedule and steps begin anew.")
@@ -138,7 +140,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
 
     def evaluate(step: int) -> Scores:
         face.model.eval()
-        scores = task.evaluate(face, data.valid)
+        scores = task.evaluate(face, watched.part)
         run.recorder.preview(step, task.preview(face, settings, step))
         face.model.train()
         callback(step, scores)
@@ -154,14 +156,45 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     run.evaluate, run.save = evaluate, save
     try:
         loop.train(run, settings.training, settings.optim)
-        if processes.first and data.test is not None:
-            scores = task.evaluate(load(out), data.test)
-            run.recorder.metrics(run.advance.step, **scores.recorded("test"))
+        if processes.first:
+            whole = {"valid_whole": data.valid if watched.what else None, "test": data.test}
+            _test(task, load(out), whole, run.recorder, run.advance.step)
     except Interrupted as stop:
         stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
         raise
     finally:
         run.recorder.close()
+
+
+class Watched(NamedTuple):
+    """What is evaluated while a model trains; and which part of the validation data that is, unless it is all."""
+
+    part: Any
+    what: str
+
+
+def _watched(data: Data, most: int) -> Watched:
+    part = data.first(data.valid, most) if most else data.valid
+    return Watched(part, "" if part is data.valid else f"first {most:,} {data.unit}")
+
+
+def _introduce(processes: Ranks, task: AnyTask, face: Any, data: Data) -> None:
+    """What was read, what is trained on it, and by what."""
+    threads, kernel = torch.get_num_threads(), kernels.active()
+    using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
+    for line in (*data.summary(), f"model: {task.summary(face)}", f"computing: {using}"):
+        _say(processes, line)
+
+
+def _test(task: AnyTask, face: Any, parts: dict[str, Any], recorder: Recorder, step: int) -> dict[str, Scores]:
+    """Evaluate a model that is done on whole parts of the data; note and say how good it is."""
+    found = {name: task.evaluate(face, part) for name, part in parts.items() if part is not None}
+    for name, scores in found.items():
+        recorder.metrics(step, **scores.recorded(name))
+        numbers = {scores.decides: scores.value, **{shown: scores.numbers[shown] for shown in scores.shown}}
+        said = "  ".join(f"{number.replace('_', ' ')} {value:.4f}" for number, value in numbers.items())
+        progress.say(f"{name.replace('_', ' ')}  {said}")
+    return found
 
 
 def _source(task: AnyTask, settings: TrainedSettings) -> Any:
@@ -222,17 +255,15 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
         config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
         return
     face = task.build(settings, data)
+    _introduce(processes, task, face, data)
     history = task.fit(face, settings, data)
     begin(out, settings)
     recorder, step = Recorder(out), len(history) - 1
     for number, line in enumerate(history):
         recorder.metrics(number, **line)
-    for name, part in (("valid", data.valid), ("test", data.test)):
-        if part is not None:
-            scores = task.evaluate(face, part)
-            recorder.metrics(step, **scores.recorded(name))
-            if name == "valid":
-                callback(step, scores)
+    found = _test(task, face, {"valid": data.valid, "test": data.test}, recorder, step)
+    if "valid" in found:
+        callback(step, found["valid"])
     recorder.preview(step, task.preview(face, settings, step))
     recorder.close()
     checkpoint.save_fitted(out / "best", face.fill, identity)

@@ -44,7 +44,7 @@ def test_it_is_short():
 def test_it_is_trained_killed_resumed_evaluated_and_used(here):
     code, out, err = elman(*TRAIN, "--out", "whole")
     assert code == 0, err
-    assert "a counter" in out and "Try: elman predict whole" in err and "rows/s" in err
+    assert "a counter" in out and "Try: elman predict whole DATA" in err and "rows/s" in err
     process = start(*TRAIN, "--out", "killed")
     until = time.monotonic() + 90
     while not (here / "killed" / "last").exists() and time.monotonic() < until:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from elman.tasks.task import Verb
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -27,6 +32,13 @@ def run(arguments: Sequence[str]) -> int:
     if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
         for table in face.describe():
             print_table(table)
-        verb = next(iter(tasks.find(settings.task).verbs))
-        print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}", file=sys.stderr)
+        verb, answers = next(iter(tasks.find(settings.task).verbs.items()))
+        print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}{_needs(answers)}", file=sys.stderr)
     return 0
+
+
+def _needs(verb: Verb) -> str:
+    """What a verb takes beside the run, as it would be typed."""
+    parser = argparse.ArgumentParser(add_help=False)
+    verb.arguments(parser)
+    return "".join(f" {action.metavar or action.dest.upper()}" for action in parser._get_positional_actions())

@@ -37,6 +37,15 @@ class Encoded:
     def tokens(self) -> int:
         return len(self.ids) - 1
 
+    def first(self, tokens: int, unknown: int | None) -> Encoded:
+        """The first so many tokens; `unknown` is the symbol for what the vocabulary lacks.
+
+        They are taken to have as many characters each as all of the text has.
+        """
+        ids = self.ids[: tokens + 1]
+        characters = round(self.characters * (len(ids) - 1) / max(1, self.tokens))
+        return Encoded(ids, characters, 0 if unknown is None else int((ids == unknown).sum()))
+
 
 def cache_folder() -> Path:
     """Where encoded texts are kept: ELMAN_CACHE, or `elman` in the user's cache folder."""

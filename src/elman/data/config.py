@@ -49,7 +49,7 @@ class DataConfig:
     @property
     def names(self) -> list[str]:
         """All texts that are named."""
-        return [name for given in (self.train, self.valid, self.test) for name in _names(given)]
+        return [name for given in (self.train, self.valid, self.test) for name in _names(given) if name]
 
 
 Held = Mapping[str, str | Sequence[str]]  # texts in memory, by the name of their part

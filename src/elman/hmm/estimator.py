@@ -128,9 +128,11 @@ class HiddenMarkovEstimator:
         given = dict(vars(self))
         best: tuple[Fit, dict[str, object]] | None = None
         failure: FitError | None = None
-        for _ in range(self.n_init):
+        for number in range(1, self.n_init + 1):
             vars(self).clear()
             vars(self).update(given)
+            if self.verbose and self.n_init > 1:
+                print(f"start {number} of {self.n_init}", file=sys.stderr, flush=True)
             try:
                 fit = self._fit_once(data, generator)
             except FitError as error:

@@ -118,6 +118,12 @@ class HMMData(Data):
         parts = {"data.train": train, **({"data.valid": valid} if valid else {})}
         self.fingerprint = {name: _fingerprint(part) for name, part in parts.items()}
 
+    def summary(self) -> list[str]:
+        (N, D), sequences = self.train.X.shape, len(self.train.lengths)
+        names = f": {', '.join(self.reader.names[:8])}" if self.reader.read == "columns" and self.reader.names else ""
+        read = f"{D} columns{names}" if self.reader.read == "columns" else f"{len(self.reader.names)} symbols"
+        return [f"data: {N:,} observations in {sequences:,} sequences, of {read}"]
+
 
 def _arrays(name: str, given: ArrayLike | list[ArrayLike]) -> tuple[NDArray[np.float64], list[int]]:
     """One array (T, D) is a sequence, and so is each of a list of them: end to end, and their lengths."""
@@ -189,6 +195,9 @@ class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
             "bic": -2 * total + free * float(np.log(n)),
         }
         return Scores(numbers, "nats_per_observation")
+
+    def summary(self, face: HiddenMarkovEstimator) -> str:
+        return repr(face)
 
     def preview(self, face: HiddenMarkovEstimator, config: RunConfig, step: int) -> Preview:
         return Preview(face.reader_.text(face.sample(200, random_state=config.seed)[0]))

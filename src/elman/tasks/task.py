@@ -82,6 +82,16 @@ class Data:
         """What process `rank` of `world` trains on."""
         raise NotImplementedError(f"{type(self).__name__} has no batches: what is fitted in one go needs none")
 
+    def summary(self) -> list[str]:
+        """What was read, in a line or a few."""
+        return []
+
+    def first(self, part: Any, count: int) -> Any:
+        """At most `count` units from the start of a part; the part itself if it has no more."""
+        raise InputError(
+            f"training.evaluate_tokens is {count}; these data are evaluated whole only. Leave it at 0, for all."
+        )
+
     def describe_loss(self, loss: float) -> str:
         """The loss, as the progress line shows it."""
         return f"loss {loss:.4f}"
@@ -159,6 +169,10 @@ class Task(Generic[C, D, F]):
     def evaluate(self, face: F, part: Any) -> Scores:
         """How good a model is on a part of the data."""
         raise NotImplementedError
+
+    def summary(self, face: F) -> str:
+        """What a model is, in a line."""
+        return self.title
 
     def preview(self, face: F, config: C, step: int) -> Preview:
         """What a person would look at after `step` steps."""

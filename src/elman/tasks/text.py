@@ -275,9 +275,15 @@ class TextModel(Generic[M]):
     def describe(self) -> list[Table]:
         """What it is."""
         settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        about = [["symbols", f"{self.vocabulary.size:,}"], ["parameters", f"{numbers:,}"]]
-        return [Table("the model", ["", ""], [*settings, *about])]
+        about = [["symbols", f"{self.vocabulary.size:,}"], ["parameters", f"{self._parameters():,}"]]
+        return [Table("the model", ["setting", "value"], [*settings, *about])]
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in asdict(self.config).items() if value)
+        return f"{type(self).__name__}({settings}; {self.vocabulary.size:,} symbols, {self._parameters():,} parameters)"
+
+    def _parameters(self) -> int:
+        return sum(tensor.numel() for tensor in files.tensors(self.model).values())
 
 
 class TextData(Data):
@@ -294,6 +300,17 @@ class TextData(Data):
         if world > 1 and "-" in self.config.names:
             raise InputError("standard input can be read by one process only; give several a file")
         return Streams(self.splits.train, self.config.batch_size, self.config.window, self.seed, rank, world)
+
+    def first(self, part: Encoded, count: int) -> Encoded:
+        return part if count >= part.tokens else part.first(count, self.splits.vocabulary.unknown)
+
+    def summary(self) -> list[str]:
+        symbols, train, valid, test = self.splits
+        parts = f"{train.tokens:,} tokens to train on, {valid.tokens:,} to validate, {test.tokens:,} to test"
+        lacking = f"; it lacks {train.unknown / train.tokens:.2%} of the tokens" if train.unknown else ""
+        names = self.config.names
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return [f"data: {shown}: {parts}", f"vocabulary: {symbols.kind}, {symbols.size:,} symbols{lacking}"]
 
     def describe_loss(self, loss: float) -> str:
         train = self.splits.train
@@ -357,6 +374,9 @@ class TextTask(Task[C, TextData, F]):
 
     def evaluate(self, face: F, part: Encoded) -> Scores:
         return _scores(face.evaluate(part))
+
+    def summary(self, face: F) -> str:
+        return repr(face)
 
     def preview(self, face: F, config: C, step: int) -> Preview:
         prompt, tokens = config.preview.prompt, config.preview.tokens

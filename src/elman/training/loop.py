@@ -33,6 +33,8 @@ class TrainingConfig:
         accumulate: batches whose gradients make one update
         log_every: steps between lines in metrics.jsonl
         evaluate_every: steps between evaluations on the validation data; each also writes a checkpoint and a preview
+        evaluate_tokens: evaluate so many tokens (or rows) from the start of the validation data at most while training,
+            by which the best is chosen; 0 for all. What is evaluated at the end is always whole
         checkpoint_every: steps between further checkpoints; 0 for none
         patience: stop after so many evaluations without improvement; 0 for never
         tensorboard: write TensorBoard files too
@@ -42,6 +44,7 @@ class TrainingConfig:
     accumulate: int = 1
     log_every: int = 10
     evaluate_every: int = 250
+    evaluate_tokens: int = 0
     checkpoint_every: int = 0
     patience: int = 0
     tensorboard: bool = False
@@ -51,7 +54,7 @@ def check(config: TrainingConfig, device: str) -> None:
     """Raise an InputError that names the first setting that is out of its range, before any work is done."""
     for name in ("steps", "accumulate", "log_every", "evaluate_every"):
         whole(f"training.{name}", getattr(config, name))
-    for name in ("checkpoint_every", "patience"):
+    for name in ("evaluate_tokens", "checkpoint_every", "patience"):
         whole(f"training.{name}", getattr(config, name), least=0)
     if config.tensorboard:
         summary_writer()
@@ -92,6 +95,7 @@ class Run:
     ranks: Ranks = field(default_factory=Ranks)
     shown: bool = True  # on standard error
     counted: str = "rows"  # what the progress line counts
+    watched: str = ""  # what part of the validation data is evaluated, if it is not all
     describe: Callable[[float], str] = "loss {:.4f}".format
 
 
@@ -166,7 +170,8 @@ def _evaluate(run: Run) -> str:
         improved, advance.settled = scores.better_than(advance.best), scores.settled
         advance.best = scores.value if improved else advance.best
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
-        line = f"step {advance.step}  {numbers}{'  (best so far)' if improved else ''}"
+        part = f"  ({run.watched})" if run.watched else ""
+        line = f"step {advance.step}  {numbers}{part}{'  (best so far)' if improved else ''}"
     better, settled = run.ranks.from_first(improved, advance.settled)
     run.schedule.observe(bool(better))
     advance.bad, advance.settled = (0 if better else advance.bad + 1), bool(settled)
