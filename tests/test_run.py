@@ -436,7 +436,7 @@ def test_bad_input(config, text, parts, message):
 
 
 def test_unknown_names(config):
-    for parts in ({"task": "lmm"}, {"resume": "maybe"}, {"device": "tpu"}):
+    for parts in ({"task": "lmm"}, {"resume": "maybe"}):
         with pytest.raises(KeyError, match="unknown"):
             train(replace(config, **parts))
     with pytest.raises(InputError, match=r"below 2\*\*62"):

@@ -38,12 +38,20 @@ class UnknownNameError(ElmanError, KeyError):
 
     def __init__(self, kind: str, given: object, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(str(given), names, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        super().__init__(f"unknown {kind} {given!r}; there are {', '.join(names)}.{hint}")
+        super().__init__(f"unknown {kind} {given!r}; there are {', '.join(names)}.{nearest(given, names)}")
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return str(self.args[0])
+
+
+def nearest(given: object, known: Iterable[str]) -> str:
+    """A question that names what is spelt almost like `given`, if anything is.
+
+    >>> nearest("bidirectionl", ["layers", "bidirectional"])
+    " Did you mean 'bidirectional'?"
+    """
+    near = difflib.get_close_matches(str(given), sorted(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 class FileError(ElmanError):

@@ -2,8 +2,11 @@
 
 import pytest
 
+from elman import config
 from elman.cli import main
 from elman.cli.settings import read_config
+from elman.errors import InputError
+from elman.tasks import TASKS
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 SMALL = (
@@ -46,3 +49,33 @@ def test_a_run_that_begins_with_a_model_has_its_settings_unless_told_otherwise(h
     assert main(["train", "--init_from", "a", "--task", "markov", "--out", "b"]) == 2
     assert "a Markov model of text is fitted in one go" in capfd.readouterr().err
     assert not (here / "b").exists()
+
+
+def test_several_words_after_a_setting_that_takes_a_list_are_a_list():
+    settings = read_config(
+        ["--data.train", "a.txt", "b c.txt", "--model.size", "8", "--data.split", "0.8", "0.1", "0.1"]
+    )
+    assert (settings.data.train, settings.model.size) == (["a.txt", "b c.txt"], 8)
+    assert settings.data.split == (0.8, 0.1, 0.1)
+    assert read_config(["--model.cutoffs", "10", "20", "--data.valid", "v.txt"]).model.cutoffs == [10, 20]
+    assert read_config(["--task", "hmm", "--data.columns", "1", "y"]).data.columns == ["1", "y"]
+    with pytest.raises(InputError, match="unrecognized arguments: 9"):
+        read_config(["--model.size", "8", "9"])
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_help_is_in_order_of_use_and_names_every_setting(name, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", "--task", name, "--help"])
+    text = capsys.readouterr().out
+    for noise in ("(type:", "Path to a configuration", "list[", "CONFIG", "default_factory"):
+        assert noise not in text
+    places = [text.index(f"--{setting} ") for setting in ("config", "task", "out", "data.train")]
+    assert places == sorted(places) and places[0] < 600
+    settings = config.settings_of(TASKS[name].Config())
+    assert all(f"  --{setting} " in text for setting in settings)
+
+
+def test_what_is_wrong_is_said_without_types_of_python():
+    with pytest.raises(InputError, match=r"^model\.size is 'large'; it must be a whole number$"):
+        read_config(["--model.size", "large"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from elman import kernels, laws
 from elman import state as states
@@ -536,3 +536,35 @@ def test_the_page_on_composition_runs() -> None:
     page = Path(__file__).parent.parent.parent / "docs" / "composition.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 10 and result.failed == 0
+
+
+class Leaky(Core):
+    """h = a h' + tanh(U x): a cell of one's own, in no registry."""
+
+    def __init__(self, input_size: int, size: int, a: float = 0.9) -> None:
+        super().__init__(input_size, size)
+        self.a, self.U = a, nn.Parameter(torch.randn(size, input_size))
+
+    def init_state(self, batch_size: int) -> Tensor:
+        return self.zeros(batch_size, self.output_size)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.a * state + kernels.tanh(kernels.linear(x, self.U))
+        return h, h
+
+
+def test_stack_takes_a_class_of_ones_own() -> None:
+    core = stack(Leaky, 3, 4, layers=2, bidirectional=True, a=0.5)
+    assert core(torch.randn(2, 5, 3))[0].shape == (2, 5, 8)
+    assert [module.a for module in core.modules() if isinstance(module, Leaky)] == [0.5] * 4
+    with pytest.raises(InputError, match=r"Leaky has no option 'b'; it has a\."):
+        stack(Leaky, 3, 4, b=1)
+    with pytest.raises(InputError, match="must be a name in CELLS, or a class that derives from Core"):
+        stack(nn.LSTM, 3, 4)
+
+
+def test_a_misspelt_option_of_stack_is_named() -> None:
+    with pytest.raises(InputError, match=r"lstm has no option 'bidirectionl'.* Did you mean 'bidirectional'\?"):
+        stack("lstm", 4, 8, bidirectionl=True)
+    with pytest.raises(InputError, match=r"Did you mean 'peephole'\?"):
+        stack("lstm", 4, 8, peepholes=True)

@@ -106,3 +106,15 @@ def test_embedded_texts_are_there():
     assert next(iter(open_text(["embedded:stdlib"]).pieces()))[1]
     with pytest.raises(KeyError, match="stdlib, topics"):
         open_text(["embedded:nothing"])
+
+
+def test_names_with_wildcards(tmp_path):
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text(name)
+    assert [source.name for source in open_text([f"{tmp_path}/*.txt"]).sources] == [
+        f"{tmp_path}/a.txt", f"{tmp_path}/b.txt",
+    ]  # fmt: skip
+    with pytest.raises(FileError, match=r"no file matches .*/\*\.csv"):
+        open_text([f"{tmp_path}/*.csv"])
+    (tmp_path / "d[1].txt").write_text("x")
+    assert open_text([f"{tmp_path}/d[1].txt"]).measure()[1] == 1  # a name that is there is that name

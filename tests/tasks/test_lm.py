@@ -1,3 +1,4 @@
+import inspect
 import itertools
 import json
 import math
@@ -311,3 +312,12 @@ def test_behind_a_boundary_a_new_sequence_begins():
     assert lm.score("or not", ended)[0] == lm.score("or not")[0]
     beams = {"num_beams": 3, "max_new_tokens": 4}
     assert lm.generate("no", state=ended, **beams) == lm.generate("no", **beams)
+
+
+def test_help_lists_what_generate_takes_and_repr_says_what_it_is():
+    lm = lm_of(Bytes(), cell="lstm", layers=1)
+    for method in (lm.generate, lm.generate_pieces, lm.generate_batch, lm.start, lm.start_batch):
+        names = list(inspect.signature(method).parameters)
+        assert {"max_new_tokens", "temperature", "top_k", "top_p", "num_beams", "stop"} <= set(names)
+        assert "settings" not in names
+    assert repr(lm).startswith("LanguageModel(cell='lstm', size=8, layers=1") and "257 symbols" in repr(lm)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from elman.data import Batch, Position
-from elman.errors import InputError, MissingExtraError, TrainingError, UnknownNameError
+from elman.errors import InputError, MissingExtraError, TrainingError
 from elman.training import loop, optim
 from elman.training.interrupt import Interrupted
 from elman.training.loop import Run, TrainingConfig
@@ -124,8 +124,10 @@ def test_settings_are_checked_before_any_work(monkeypatch):
             loop.check(TrainingConfig(**parts), "cpu")
     with pytest.raises(InputError, match="trained on the CPU"):
         loop.check(TrainingConfig(), "cuda")
-    with pytest.raises(UnknownNameError, match="gpu"):
-        loop.check(TrainingConfig(), "gpu")
+    for device in ("gpu", "cuda:0", "mps"):
+        with pytest.raises(InputError, match="trained on the CPU") as error:
+            loop.check(TrainingConfig(), device)
+        assert "Did you mean" not in str(error.value)
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError):
         loop.check(TrainingConfig(tensorboard=True), "cpu")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable, Sequence
 
 from elman.cells.deep_transition import DeepTransition
 from elman.cells.elman import Elman
@@ -21,7 +22,7 @@ from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
 from elman.cells.window import Window
 from elman.core import Core
-from elman.errors import InputError, UnknownNameError
+from elman.errors import InputError, UnknownNameError, nearest
 
 __all__ = ["CELLS", "cell"]
 
@@ -45,16 +46,34 @@ CELLS: dict[str, type[Core]] = {
 }
 
 
-def cell(name: str, input_size: int, size: int, **options: object) -> Core:
-    """The cell called `name`, from `input_size` features to `size`.
+def cell(name: str | type[Core], input_size: int, size: int, **options: object) -> Core:
+    """The cell called `name`, or a class of your own, from `input_size` features to `size`.
 
     >>> cell("elman", 3, 4, phi="relu")
     Elman(3, 4)
     """
+    check_options(name, options)
+    return kind(name)(input_size, size, **options)
+
+
+def kind(name: str | type[Core]) -> type[Core]:
+    """The class of a cell; one that is given is taken as it is."""
+    if isinstance(name, type) and issubclass(name, Core):
+        return name
+    if not isinstance(name, str):
+        raise InputError(f"a cell is {name!r}; it must be a name in CELLS, or a class that derives from Core")
     if name not in CELLS:
         raise UnknownNameError("cell", name, CELLS)
-    known = [option for option in inspect.signature(CELLS[name]).parameters if option not in ("input_size", "size")]
+    return CELLS[name]
+
+
+def check_options(name: str | type[Core], options: Iterable[str], others: Sequence[str] = ()) -> None:
+    """Raise an InputError for the first option that a cell does not have. `others` may have been meant too."""
+    parameters = inspect.signature(kind(name)).parameters
+    known = [option for option in parameters if option not in ("input_size", "size")]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # a class of one's own may take anything
     for option in options:
         if option not in known:
-            raise InputError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}")
-    return CELLS[name](input_size, size, **options)
+            shown, hint = name if isinstance(name, str) else name.__name__, nearest(option, [*known, *others])
+            raise InputError(f"{shown} has no option {option!r}; it has {', '.join(known) or 'none'}.{hint}")

@@ -16,6 +16,7 @@ outputs are zero past lengths too. So words call `_scan` inside.
 from __future__ import annotations
 
 from elman.cells import cell as build_cell
+from elman.cells import check_options
 from elman.compose.dropping import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
 from elman.compose.pool import Pool
@@ -31,7 +32,7 @@ __all__ = [
 
 
 def stack(
-    cell: str,
+    cell: str | type[Core],
     input_size: int,
     size: int,
     *,
@@ -42,7 +43,8 @@ def stack(
     dropout: float = 0.0,
     **options: object,
 ) -> Stack:
-    """The usual network of cells called `cell`, built from the words above; `options` are the cell's.
+    """The usual network of cells called `cell` (or of a class of yours), built from the words above; `options` are the
+    cell's.
 
     A layer is a cell of `size`, or two if bidirectional (then its output is 2 * size wide). `norm` ("layer" or "rms")
     stands before the cell; `dropout` behind every layer but the last; `residual` adds to that what the layer read,
@@ -52,6 +54,7 @@ def stack(
     32
     """
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
+    check_options(cell, options, others=("layers", "bidirectional", "residual", "norm", "dropout"))
     parts: list[Core] = []
     for i in range(layers):
         width = parts[-1].output_size if parts else input_size

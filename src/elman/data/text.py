@@ -6,6 +6,7 @@ A text is never held whole: it is read piece by piece, as often as it is needed,
 from __future__ import annotations
 
 import codecs
+import glob
 import gzip
 import hashlib
 import importlib
@@ -143,13 +144,22 @@ def _sources(name: str) -> list[Source]:
         return _embedded(name.partition(":")[2] or "topics")
     path = Path(name).expanduser()
     if not _exists(path):
-        raise FileError(f"there is no file or folder {name}")
+        return [source for match in _matches(name) for source in _sources(match)]
     if path.is_fifo():
         return [Source(name, partial(_file_chunks, _copied_pipe(path)))]
     if path.is_dir():
         files = (p for p in sorted(path.rglob("*")) if p.is_file())
         return [_file(p) for p in files if not any(part.startswith(".") for part in p.relative_to(path).parts)]
     return [_file(path)]
+
+
+def _matches(name: str) -> list[str]:
+    """What a name with wildcards stands for, where no shell has replaced it."""
+    found = sorted(glob.glob(str(Path(name).expanduser()), recursive=True))
+    if not found:
+        wild = glob.has_magic(name)
+        raise FileError(f"no file matches {name}" if wild else f"there is no file or folder {name}")
+    return found
 
 
 def _exists(path: Path) -> bool:

@@ -5,9 +5,10 @@ P(text) is the product of P(token | those before it), the first token given a bo
 
 from __future__ import annotations
 
+import inspect
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -48,6 +49,7 @@ GENERATION = (
     "allow",
 )  # fmt: skip
 M = TypeVar("M", bound=SequenceModel | Markov)
+R = TypeVar("R", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,15 @@ class Score:
     def unknown_rate(self) -> float:
         """The part of the tokens that the vocabulary lacks: a model does well on those for nothing."""
         return self.unknown / max(1, self.tokens)
+
+
+def _listed(method: R) -> R:
+    """A method that takes the settings of `Generation` names them in its signature, where `help` shows them."""
+    own, theirs = inspect.signature(method).parameters.values(), inspect.signature(Generation).parameters.values()
+    settings = [parameter for parameter in theirs if parameter.kind is parameter.KEYWORD_ONLY]
+    named = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
+    vars(method)["__signature__"] = inspect.signature(method).replace(parameters=[*named, *settings])
+    return method
 
 
 class TextModel(Generic[M]):
@@ -196,6 +207,7 @@ class TextModel(Generic[M]):
                 waiting.add(int(lengths.sum()))
         return float(total), state
 
+    @_listed
     def start(
         self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
     ) -> Generation:
@@ -205,6 +217,7 @@ class TextModel(Generic[M]):
         """
         return self.start_batch([prompt], state=state, seeds=None if seed is None else [seed], **settings)
 
+    @_listed
     def start_batch(
         self,
         prompts: Sequence[str],
@@ -228,15 +241,22 @@ class TextModel(Generic[M]):
             raise InputError(f"the state has {len(state.token)} rows; there are {rows} prompts")
         return state if seeds is None else state._replace(draws=self.init_state(seeds).draws)
 
-    def generate(self, prompt: str = "", **settings: Any) -> str:
-        """The text that goes on from the prompt. `settings` are those of `Generation`, and seed and state."""
-        return "".join(self.generate_pieces(prompt, **settings))
+    @_listed
+    def generate(
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+    ) -> str:
+        """The text that goes on from the prompt; `elman generate --help` says what each setting means."""
+        return "".join(self.generate_pieces(prompt, state=state, seed=seed, **settings))
 
-    def generate_pieces(self, prompt: str = "", **settings: Any) -> Iterator[str]:
+    @_listed
+    def generate_pieces(
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+    ) -> Iterator[str]:
         """The same, piece by piece as it comes."""
-        for pieces in self.start(prompt, **settings):
+        for pieces in self.start(prompt, state=state, seed=seed, **settings):
             yield pieces[0]
 
+    @_listed
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Any) -> list[str]:
         """The texts that go on from several prompts, each with its own seed."""
         texts = [""] * len(prompts)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.data import Batches, Position
-from elman.errors import InputError, TrainingError, UnknownNameError
+from elman.errors import InputError, TrainingError
 from elman.options import whole
 from elman.progress import Steps
 from elman.state import State
@@ -58,9 +58,7 @@ def check(config: TrainingConfig, device: str) -> None:
         whole(f"training.{name}", getattr(config, name), least=0)
     if config.tensorboard:
         summary_writer()
-    if device not in ("auto", "cpu", "cuda"):
-        raise UnknownNameError("device", device, ("auto", "cpu"))
-    if device == "cuda":
+    if device not in ("auto", "cpu"):
         raise InputError(
             f"device is {device}; runs are trained on the CPU, which the kernels are written for: leave it at auto. "
             "In a loop of your own a Core can be moved to any device, where it runs on the reference kernels."
