@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from elman import extensions
 from elman.errors import FileError
 
 Content = dict[str, Any]  # of a JSON file: whoever reads it checks what it uses
@@ -108,8 +109,9 @@ def find(path: Path) -> Path | None:
 
 
 def write_model_json(folder: Path, task: str, content: Content) -> None:
-    """Write model.json: the task of a model, and what else is needed to build it."""
-    write_json(folder / "model.json", MODEL, MODEL_VERSION, {"task": task, **content})
+    """Write model.json: the task of a model, modules of one's own, and what else is needed to build it."""
+    own = {"imports": extensions.loaded()} if extensions.loaded() else {}
+    write_json(folder / "model.json", MODEL, MODEL_VERSION, {"task": task, **own, **content})
 
 
 def read_model_json(folder: Path) -> Content:

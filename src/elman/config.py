@@ -8,6 +8,7 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from elman import extensions
 from elman.errors import FileError, InputError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -56,7 +57,12 @@ def _section(name: str, kind: type, given: object) -> object:
 
 def render(config: DataclassInstance) -> str:
     """A config as YAML, every line with what its docstring says it means."""
-    return "\n".join(_lines(config, "")) + "\n"
+    own = (
+        [f"# modules that are imported first\nimports: {json.dumps(extensions.loaded())}"]
+        if extensions.loaded()
+        else []
+    )
+    return "\n".join([*_lines(config, ""), *own]) + "\n"
 
 
 def meanings(config: type) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from elman import artifact, config, kernels, progress, tasks
+from elman import artifact, config, extensions, kernels, progress, tasks
 from elman.data.text import MEMORY
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask, Data, Settings, TrainedSettings
@@ -44,12 +44,29 @@ def load(path: str | Path) -> Any:
 
 def open_model(path: str | Path) -> tuple[AnyTask, Any]:
     """The task of a run or of a saved model, and the model."""
+    folder = _folder(path)
+    try:
+        task = tasks.of_folder(folder)
+        return task, task.load(folder)
+    except UnknownNameError as error:
+        missing = extensions.missing(imports(path))
+        if not missing:
+            raise
+        raise FileError(f"{path} needs what {', '.join(missing)} adds: import it first. ({error})") from error
+
+
+def imports(path: str | Path) -> list[str]:
+    """The modules of its own that a model was trained with, by --import."""
+    folder = _folder(path)
+    return extensions.noted(artifact.read_model_json(folder), str(folder / "model.json"))
+
+
+def _folder(path: str | Path) -> Path:
+    """The folder of the model of a run, or of one that was saved."""
     root = Path(path)
     if not root.is_dir() and artifact.find(root) is None:
         raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
-    folder = artifact.find(root / "best") or artifact.find(root / "last") or artifact.find(root) or root
-    task = tasks.of_folder(folder)
-    return task, task.load(folder)
+    return artifact.find(root / "best") or artifact.find(root / "last") or artifact.find(root) or root
 
 
 def train(settings: Settings, data: Any = None, callback: Callback | None = None) -> tuple[Any, list[dict[str, float]]]:

@@ -22,6 +22,7 @@ from itertools import pairwise
 from types import FrameType
 
 from elman import __version__
+from elman.cli import imports
 from elman.errors import ElmanError, UnknownNameError
 
 # How Torch says that there is not enough of it.
@@ -107,7 +108,7 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return 2
     if given.verb not in VERBS:
         raise UnknownNameError("verb", given.verb, VERBS)
-    code: int = import_module(f"elman.cli.{given.verb}").run(given.arguments)
+    code: int = import_module(f"elman.cli.{given.verb}").run(imports.take(given.arguments))
     return code
 
 
@@ -140,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="elman",
         usage="elman VERB [arguments]",
         description="Recurrent sequence models whose state you own.",
-        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what a verb takes.",
+        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what a verb takes. Each takes --import MODULE.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elman {__version__}")

@@ -82,9 +82,13 @@ def _own(named: argparse.Namespace) -> list[Path]:
 
 
 def _content(path: Path) -> dict[str, Json]:
-    from elman import config
+    """The settings in a file, once the modules are imported that it names."""
+    from elman import config, extensions
+    from elman.cli.imports import load_noted
 
-    return config.read(path)
+    content = config.read(path)
+    load_noted(extensions.noted(content, str(path)), str(path))
+    return {name: value for name, value in content.items() if name != "imports"}
 
 
 def _last(contents: Sequence[Mapping[str, Json]], name: str) -> str:

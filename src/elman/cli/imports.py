@@ -1,0 +1,37 @@
+"""`--import MODULE`, which every verb takes: a module that adds cells or tasks, here or on the path."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from elman import extensions
+from elman.errors import InputError
+
+
+def take(arguments: Sequence[str]) -> list[str]:
+    """Import what the arguments of a verb name; the other arguments."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--import", dest="names", action="append", default=[])
+    try:
+        given, rest = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise InputError(str(error)) from error
+    load(given.names)
+    return rest
+
+
+def load(names: Sequence[str]) -> None:
+    """Import some modules. The folder that one is in is part of the path, as it is to `python -m`."""
+    if names and not {"", os.getcwd()} & set(sys.path):
+        sys.path.append(os.getcwd())
+    extensions.load(names)
+
+
+def load_noted(names: Sequence[str], where: str) -> None:
+    """Import what a run or a model names, and say so: it is code that runs."""
+    for name in extensions.missing(names):
+        print(f"elman: importing {name}, which {where} names", file=sys.stderr)
+    load(names)

@@ -1,0 +1,98 @@
+"""A cell of one's own on the command line: trained, resumed and used by its name."""
+
+import json
+import sys
+
+import pytest
+
+import elman
+from elman import extensions
+from elman.cells import CELLS
+from elman.cli import main
+from elman.errors import FileError
+
+LEAKY = """
+import torch
+from elman import CELLS, Core, kernels
+
+
+class Leaky(Core):
+    def __init__(self, input_size, size):
+        super().__init__(input_size, size)
+        self.U = torch.nn.Parameter(torch.randn(size, input_size))
+
+    def init_state(self, batch_size):
+        return self.zeros(batch_size, self.output_size)
+
+    def step(self, x, h):
+        h = 0.9 * h + kernels.tanh(kernels.linear(x, self.U))
+        return h, h
+
+
+CELLS["leaky"] = Leaky
+"""
+TRAIN = (
+    "train", "--model.cell", "leaky", "--model.size", "8", "--model.layers", "1", "--training.steps", "2", "--out", "run",
+    "--data.batch_size", "2", "--data.window", "8", "--preview.tokens", "0", "--data.train", "text.txt",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat. " * 40)
+    (tmp_path / "leaky.py").write_text(LEAKY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.setattr(extensions, "_loaded", [])
+    monkeypatch.setitem(CELLS, "leaky", elman.Core)  # so that it is as it was afterwards
+    forget()
+    yield tmp_path
+    forget()
+
+
+def forget():
+    """As in a new process."""
+    sys.modules.pop("leaky", None)
+    CELLS.pop("leaky", None)
+    extensions._loaded.clear()
+
+
+def test_a_cell_of_ones_own_is_trained_resumed_and_used(here, capfd):
+    assert main(list(TRAIN)) == 2
+    assert "unknown cell 'leaky'" in capfd.readouterr().err
+    assert main([*TRAIN, "--import", "leaky"]) == 0
+    assert json.loads((here / "run/best/model.json").read_text())["imports"] == ["leaky"]
+    for verb in (["generate", "run"], ["evaluate", "run", "text.txt"], ["train", "--out", "run", "--resume", "auto"]):
+        forget()
+        capfd.readouterr()
+        assert main(verb) == 0, verb
+        assert "elman: importing leaky, which run" in capfd.readouterr().err
+    forget()
+    with pytest.raises(FileError, match="run needs what leaky adds: import it first"):
+        elman.load("run")
+    assert "leaky" not in sys.modules  # loading a file runs no code
+    (here / "leaky.py").unlink()
+    assert main(["generate", "run"]) == 2
+    assert "cannot import leaky: there is no module leaky on the path" in capfd.readouterr().err
+
+
+def test_every_verb_takes_it(here, capfd):
+    assert main(["laws", "leaky", "--kernels", "reference", "--import=leaky"]) == 0
+    assert "leaky" in capfd.readouterr().out
+    assert main(["init", "lm", "--import", "leaky"]) == 0
+    assert 'imports: ["leaky"]' in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("import nothing_such", "no module nothing_such"), ("1 / 0", "ZeroDivisionError"), ("(", "(")]
+)
+def test_a_module_that_cannot_be_imported_is_one_line(here, capfd, text, message):
+    (here / "leaky.py").write_text(text)
+    assert main(["init", "lm", "--import", "leaky"]) == 2
+    assert capfd.readouterr().err.startswith("elman: error: cannot import leaky: ")
+    assert main(["init", "lm", "--import"]) == 2
+    assert "expected one argument" in capfd.readouterr().err
+    (here / "run.yaml").write_text("imports: leaky\n")
+    assert main(["train", "--config", "run.yaml"]) == 2
+    assert "imports in run.yaml is 'leaky'; it must be a list" in capfd.readouterr().err
