@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from elman import kernels, laws
 from elman import state as states
+from elman.cells.gru import GRU
 from elman.core import Core
 from elman.errors import InputError
 
@@ -320,3 +321,17 @@ def test_law_8_asks_for_bits_where_the_others_ask_for_closeness():
     assert all(verdicts[law].ok for law in range(1, 8)) and not verdicts[8].ok
     with kernels.use("reference"):
         assert 8 not in [v.law for v in laws.check(Leaky()).verdicts]
+
+
+class StreamsOtherwise(GRU):
+    """Its stream is not its scan."""
+
+    def describe_step(self, builder, x, state):
+        return builder.map("tanh", super().describe_step(builder, x, state))
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="law 8 is a promise of the native kernels")
+def test_a_stream_that_is_not_the_scan_is_not_exact():
+    right, wrong = laws.check(GRU(3, 4)), laws.check(StreamsOtherwise(3, 4))
+    assert right.ok and right.exact
+    assert wrong.ok and not wrong.exact

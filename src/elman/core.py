@@ -48,7 +48,7 @@ class Core(nn.Module):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         state = _returned(cls.init_state)
-        if hasattr(state, "_fields"):
+        if isinstance(state, type) and issubclass(state, tuple) and hasattr(state, "_fields"):
             states.name_for_export(state)
 
     def __init__(self, input_size: int, output_size: int) -> None:
@@ -152,10 +152,10 @@ class Core(nn.Module):
 
 
 def _returned(method: Callable[..., Any]) -> Any:
-    """What a method says it returns; None where that is a name that is not there."""
+    """What a method says it returns; None where that cannot be found out."""
     try:
         return get_type_hints(method).get("return")
-    except NameError:  # of a class inside a function, or one that only type checkers import
+    except (NameError, AttributeError, TypeError, SyntaxError):  # a class inside a function, or not imported here
         return None
 
 

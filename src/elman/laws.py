@@ -8,7 +8,7 @@
 6. Rows commute with `take` and `repeat`.
 7. The kernel is the inherited loop over `step`: values, and gradients with respect to inputs, parameters and the
    initial state, with gradient arriving at the outputs and at the last state.
-8. On the native kernels, chunks of any size, any batch, ragged or not, on any number of threads, agree bit for bit.
+8. On the native kernels, any chunks, any batch, ragged or not, any threads, a Stream of any rows agree bit for bit.
 
 States are not zero, lengths include 0 and T, and resets stand at 0, in the middle and at the end.
 
@@ -34,6 +34,7 @@ from elman.core import Core, Options
 from elman.errors import InputError, UnknownNameError
 from elman.lengths import valid
 from elman.state import State
+from elman.stream import Stream
 
 REMEDY = (
     "Torch's own products and nonlinearities round differently with the number of rows. To be exact, take them in the\n"
@@ -76,10 +77,8 @@ class Report:
         return self.ok
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels",
-            "law  holds  worst error",
-        ]
+        title = f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels"
+        lines = [title, "law  holds  worst error"]
         for v in self.verdicts:
             lines.append(f"{v.law:>3}  {'yes' if v.ok else 'NO':<5}  {v.worst_error:<11.1e}  {TITLES[v.law]}")
         lines.append(f"{'correct' if self.ok else 'NOT correct'}, {'exact' if self.exact else 'not exact'}")
@@ -196,10 +195,8 @@ def ragged_is_alone(core: Core, sample: Sample) -> float:
     y, state = _scan(core, sample)
     worst = 0.0
     for b, length in enumerate(sample.lengths.tolist()):
-        row = states.take(sample.state, [b])
-        alone = _scan(
-            core, Sample(sample.x[b : b + 1, :length], row, torch.tensor([length]), sample.reset[b : b + 1, :length])
-        )
+        row = _take(sample, [b])
+        alone = _scan(core, Sample(row.x[:, :length], row.state, row.lengths, row.reset[:, :length]))
         worst = max(worst, _distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
         worst = max(worst, _error(y[b, length:], torch.zeros_like(y[b, length:])))
     return worst
@@ -236,8 +233,7 @@ def padding_is_irrelevant(core: Core, sample: Sample) -> float:
 
 
 def rows_commute(core: Core, sample: Sample) -> float:
-    whole = _scan(core, sample)
-    B = len(sample.x)
+    whole, B = _scan(core, sample), len(sample.x)
     shuffled = [*range(B - 1, -1, -1), *range(0, B, 2)]
     taken = _distance(_scan(core, _take(sample, shuffled)), states.take(whole, shuffled))
     repeated = Sample(*(states.repeat(part, 3) for part in _parts(sample)))  # type: ignore[arg-type]
@@ -249,9 +245,8 @@ def kernel_is_loop(core: Core, sample: Sample) -> float:
 
 
 def bits_are_the_same(core: Core, sample: Sample) -> float:
-    whole = _scan(core, sample)
-    B = len(sample.x)
-    worst = chunks_are_whole(core, sample)
+    whole, B = _scan(core, sample), len(sample.x)
+    worst = max(chunks_are_whole(core, sample), _distance(_streamed(core, sample), whole) if core.causal and B else 0.0)
     for rows_ in (*([b] for b in range(B)), list(range(B)) * 5):
         worst = max(worst, _distance(_scan(core, _take(sample, rows_)), states.take(whole, rows_)))
     threads = torch.get_num_threads()
@@ -335,10 +330,20 @@ def _in_chunks(core: Core, sample: Sample, cuts: list[int]) -> tuple[Tensor, Sta
     return torch.cat(ys, 1), state
 
 
+def _streamed(core: Core, sample: Sample) -> tuple[Tensor, State]:
+    """By a stream, at each time those of the rows that are not over yet."""
+    stream, y = Stream(core, len(sample.x)), sample.x.new_zeros(*sample.x.shape[:2], core.output_size)
+    stream.state = sample.state
+    for t, now in enumerate(valid(sample.lengths, sample.x.shape[1]).T):
+        first, rows_ = (sample.reset[:, t] & now).nonzero()[:, 0], now.nonzero()[:, 0]
+        stream.put(first, core.init_state(len(first)))
+        y[rows_, t] = stream.step(sample.x[rows_, t], rows_)
+    return y, stream.state
+
+
 def _reads_the_future(core: Core, sample: Sample) -> float:
     """0 if the first output changes with the last input, as it must where causal is False; infinity if not."""
-    T = sample.x.shape[1]
-    if T < 2:
+    if sample.x.shape[1] < 2:
         return 0.0
     other = torch.cat([sample.x[:, :-1], -sample.x[:, -1:]], 1)
     with torch.no_grad():

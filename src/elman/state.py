@@ -164,7 +164,7 @@ def name_for_export(kind: type[tuple[State, ...]]) -> None:
     """
     if kind not in pytree.SUPPORTED_SERIALIZED_TYPES:
         pytree._register_namedtuple(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
-        torch.serialization.add_safe_globals([kind])  # a program has example inputs, which are read without running code
+        torch.serialization.add_safe_globals([kind])  # example inputs are read back without running code
 
 
 def fingerprint(module: nn.Module) -> str:
