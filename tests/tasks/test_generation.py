@@ -1,5 +1,7 @@
 """Text from a model, piece by piece: where rows end, and what they go on from."""
 
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
@@ -116,3 +118,8 @@ def test_a_prompt_with_an_unknown_word_is_read_with_a_warning():
 def test_only_what_can_be_allowed_is():
     with pytest.raises(InputError, match="allow is 'ends'"):
         ending("text").generate("a", allow=["ends"])
+
+
+def test_whether_a_text_is_endless_is_the_models_to_say():
+    assert "length_penalty" in signature(MarkovModel.generate).parameters
+    assert "endless" not in signature(MarkovModel.generate).parameters

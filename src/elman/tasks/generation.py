@@ -52,6 +52,7 @@ class Generation:
         vocabulary: Vocabulary,
         read: Callable[[], Carried],
         prompts: Sequence[str],
+        endless: bool = False,
         *,
         max_new_tokens: int = 200,
         temperature: float = 1.0,
@@ -62,7 +63,6 @@ class Generation:
         length_penalty: float = 1.0,
         stop: str | list[str] | None = None,
         allow: Sequence[str] | None = None,
-        endless: bool = False,
     ) -> None:
         banned = _banned(vocabulary, [] if allow is None else allow, endless)
         self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty, banned)

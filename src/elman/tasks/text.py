@@ -231,8 +231,8 @@ class TextModel(Generic[M]):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         start = self._seeded(len(prompts), state, seeds)
         self.model.eval()
-        settings["endless"] = self.unit == "text"
-        return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), prompts, **settings)
+        endless = self.unit == "text"
+        return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), prompts, endless, **settings)
 
     def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
         if state is None:
