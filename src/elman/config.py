@@ -57,12 +57,10 @@ def _section(name: str, kind: type, given: object) -> object:
 
 def render(config: DataclassInstance) -> str:
     """A config as YAML, every line with what its docstring says it means."""
-    own = (
-        [f"# modules that are imported first\nimports: {json.dumps(extensions.loaded())}"]
-        if extensions.loaded()
-        else []
-    )
-    return "\n".join([*_lines(config, ""), *own]) + "\n"
+    own, lines = extensions.loaded(), list(_lines(config, ""))
+    if own:
+        lines += ["# modules of your own that are imported first", f"imports: {json.dumps(own)}"]
+    return "\n".join(lines) + "\n"
 
 
 def meanings(config: type) -> dict[str, str]:

@@ -7,7 +7,7 @@ loaded from Python runs no code, and says what to import instead.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from elman.errors import FileError, InputError
@@ -45,7 +45,7 @@ def missing(names: Sequence[str]) -> list[str]:
     return [name for name in names if name not in sys.modules]
 
 
-def noted(content: dict[str, object], where: str) -> list[str]:
+def noted(content: Mapping[str, object], where: str) -> list[str]:
     """The names that stand under `imports` in what was read from a file."""
     names = content.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):

@@ -32,8 +32,8 @@ class Leaky(Core):
 CELLS["leaky"] = Leaky
 """
 TRAIN = (
-    "train", "--model.cell", "leaky", "--model.size", "8", "--model.layers", "1", "--training.steps", "2", "--out", "run",
-    "--data.batch_size", "2", "--data.window", "8", "--preview.tokens", "0", "--data.train", "text.txt",
+    "train", "--model.cell", "leaky", "--model.size", "8", "--model.layers", "1", "--training.steps", "2",
+    "--out", "run", "--data.batch_size", "2", "--data.window", "8", "--preview.tokens", "0", "--data.train", "text.txt",
 )  # fmt: skip
 
 
@@ -85,12 +85,14 @@ def test_every_verb_takes_it(here, capfd):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("import nothing_such", "no module nothing_such"), ("1 / 0", "ZeroDivisionError"), ("(", "(")]
+    ("text", "message"),
+    [("import nothing_such", "no module nothing_such"), ("1 / 0", "ZeroDivisionError"), ("(", "SyntaxError")],
 )
 def test_a_module_that_cannot_be_imported_is_one_line(here, capfd, text, message):
     (here / "leaky.py").write_text(text)
     assert main(["init", "lm", "--import", "leaky"]) == 2
-    assert capfd.readouterr().err.startswith("elman: error: cannot import leaky: ")
+    said = capfd.readouterr().err
+    assert said.startswith("elman: error: cannot import leaky: ") and message in said and said.count("\n") == 1
     assert main(["init", "lm", "--import"]) == 2
     assert "expected one argument" in capfd.readouterr().err
     (here / "run.yaml").write_text("imports: leaky\n")
