@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from elman import extensions
 from elman.errors import FileError, InputError, UnknownNameError
@@ -22,6 +22,9 @@ WHERE = ("out", "resume", "device")  # where a run is and how it was called: not
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
 LENGTH = ("training.steps", "training.patience")  # how long a run goes on, which may change when it is resumed
+
+
+V = TypeVar("V")
 
 
 class Change(NamedTuple):
@@ -129,7 +132,7 @@ def identity(config: DataclassInstance, data: Mapping[str, str]) -> Identity:
 
 def settings_of(config: DataclassInstance) -> dict[str, Json]:
     """Every setting by its dotted name, as JSON has it."""
-    settings: dict[str, Json] = json.loads(json.dumps(_flat(asdict(config)), default=str))
+    settings: dict[str, Json] = json.loads(json.dumps(flat(asdict(config)), default=str))
     return settings
 
 
@@ -160,11 +163,16 @@ def _changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[str, C
     return {name: change for name, change in every.items() if change.before != change.now}
 
 
-def _flat(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
+def flat(config: Mapping[str, V], prefix: str = "") -> dict[str, V]:
+    """Nested settings by dotted names.
+
+    >>> flat({"model": {"size": 8}, "seed": 0})
+    {'model.size': 8, 'seed': 0}
+    """
+    found: dict[str, V] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
+            found.update(flat(value, f"{prefix}{name}."))
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            found[f"{prefix}{name}"] = value
+    return found

@@ -283,4 +283,9 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
         callback(step, found["valid"])
     recorder.preview(step, task.preview(face, settings, step))
     recorder.close()
-    checkpoint.save_fitted(out / "best", face.fill, identity)
+    judged = next(iter(found.values()), None)
+    advance = loop.Advance(
+        step, best=judged.value if judged else None, decides=judged.decides if judged else "",
+        larger_is_better=judged.larger_is_better if judged else False,
+    )  # fmt: skip
+    checkpoint.save_fitted(out / "best", face.fill, identity, advance)

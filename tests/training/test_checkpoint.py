@@ -96,6 +96,6 @@ def test_which_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_the_identity_of_what_was_fitted_in_one_go(tmp_path):
-    checkpoint.save_fitted(tmp_path / "best", lambda new: None, IDENTITY)
+    checkpoint.save_fitted(tmp_path / "best", lambda new: None, IDENTITY, Advance())
     assert checkpoint.read_identity(tmp_path / "best") == IDENTITY
     assert isinstance(checkpoint.take(run_of(), IDENTITY), Checkpoint)

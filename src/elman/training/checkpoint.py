@@ -92,9 +92,10 @@ def _advance(content: artifact.Content) -> Advance:
     """How far a run has come, every number of it a number that it can be."""
     epoch, window = content["position"]
     position = Position(whole("position", epoch, least=0), whole("position", window, least=0))
-    counts = {name: whole(name, content[name], least=0) for name in ("step", "count", "bad")}
+    step, count, bad = (whole(name, content[name], least=0) for name in ("step", "count", "bad"))
     best = None if content["best"] is None else number("best", content["best"], -math.inf)
-    return Advance(**counts, position=position, best=best, settled=flag("settled", content["settled"]))
+    settled, larger = (flag(name, content.get(name, False)) for name in ("settled", "larger_is_better"))
+    return Advance(step, count, position, best, bad, settled, str(content.get("decides", "")), larger)
 
 
 def resume(checkpoint: Checkpoint, run: Run) -> None:
@@ -112,12 +113,12 @@ def resume(checkpoint: Checkpoint, run: Run) -> None:
     run.advance = checkpoint.advance
 
 
-def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity) -> None:
+def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity, advance: Advance) -> None:
     """Write a model that was fitted in one go, and all that there is to resume of it: which run it is."""
 
     def fill(new: Path) -> None:
         fill_model(new)
-        artifact.write_json(new / FILE, KIND, VERSION, {"identity": identity})
+        artifact.write_json(new / FILE, KIND, VERSION, {"identity": identity, "advance": asdict(advance)})
 
     artifact.write(folder, fill)
 
@@ -125,6 +126,17 @@ def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Iden
 def read_identity(folder: Path) -> Identity:
     """The identity of the run that wrote `folder`; none for one of an earlier version, which no run is the same as."""
     return dict(artifact.read_json(folder / FILE, KIND, VERSION).get("identity", {}))
+
+
+def read_decides(out: Path) -> tuple[str, bool]:
+    """The score by which the best model of the run in `out` is chosen, and whether more of it is better.
+
+    No name where there is no checkpoint yet, or one of a version that did not note it.
+    """
+    folders = (artifact.find(out / name) for name in ("last", "best"))
+    folder = next((folder for folder in folders if folder and (folder / FILE).exists()), None)
+    content = artifact.read_json(folder / FILE, KIND, VERSION).get("advance", {}) if folder else {}
+    return str(content.get("decides", "")), bool(content.get("larger_is_better", False))
 
 
 def latest(out: Path, resume: str) -> Path | None:

@@ -75,6 +75,8 @@ class Advance:
     best: float | None = None
     bad: int = 0  # evaluations since the best
     settled: bool = False  # the task sees no use in going on
+    decides: str = ""  # the name of the score by which the best is chosen; none before the first evaluation
+    larger_is_better: bool = False  # of that score
 
 
 @dataclass
@@ -167,6 +169,7 @@ def _evaluate(run: Run) -> str:
         run.recorder.metrics(advance.step, **found)
         improved, advance.settled = scores.better_than(advance.best), scores.settled
         advance.best = scores.value if improved else advance.best
+        advance.decides, advance.larger_is_better = scores.decides, scores.larger_is_better
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
         part = f"  ({run.watched})" if run.watched else ""
         line = f"step {advance.step}  {numbers}{part}{'  (best so far)' if improved else ''}"
