@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import threading
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -370,6 +371,14 @@ def test_a_run_says_what_it_read_what_it_is_and_how_good_it_became(config, capsy
     assert lines[2].startswith("model: LanguageModel(cell='gru', size=8, layers=2") and " parameters)" in lines[2]
     assert lines[3].startswith("computing: ") and " thread" in lines[3] and " kernels" in lines[3]
     assert lines[-1].startswith("test  nats per token ") and "bits per character" in lines[-1]
+
+
+def test_dropout_that_does_nothing_is_said_once(config):
+    with pytest.warns(UserWarning, match=r"model\.dropout is 0\.2, between layers, of which there is one"):
+        train(changed(config, model={"layers": 1}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(config.out)
 
 
 def test_early_stopping(config):

@@ -568,3 +568,8 @@ def test_a_misspelt_option_of_stack_is_named() -> None:
         stack("lstm", 4, 8, bidirectionl=True)
     with pytest.raises(InputError, match=r"Did you mean 'peephole'\?"):
         stack("lstm", 4, 8, peepholes=True)
+
+
+def test_dropout_between_layers_of_which_there_is_one_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"dropout is 0\.5, between layers, of which there is one: it does nothing"):
+        stack("gru", 3, 4, dropout=0.5)

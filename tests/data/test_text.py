@@ -118,3 +118,23 @@ def test_names_with_wildcards(tmp_path):
         open_text([f"{tmp_path}/*.csv"])
     (tmp_path / "d[1].txt").write_text("x")
     assert open_text([f"{tmp_path}/d[1].txt"]).measure()[1] == 1  # a name that is there is that name
+
+
+def test_a_mark_in_front_and_line_ends_of_windows_are_no_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(texts, "CHUNK", 4)  # so that a line end is cut in two
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfab\r\ncd\rx\r\r\n\xc3\xa9\r")
+    assert whole(open_text([str(tmp_path / "a.txt")])) == "ab\ncd\rx\r\né\r"
+    kept = open_text([str(tmp_path / "a.txt")], "surrogateescape")  # for a byte vocabulary
+    assert whole(kept) == "ab\r\ncd\rx\r\r\né\r"
+    (tmp_path / "bad.txt").write_bytes(b"\xef\xbb\xbfab\r\n\xff")
+    with pytest.raises(FileError, match=r"byte 7 \(line 2\) is 0xff"):
+        whole(open_text([str(tmp_path / "bad.txt")]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_utf_16_is_named(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes("the cat sat on the mat".encode(encoding))
+    for errors in ("strict", "replace"):
+        with pytest.raises(FileError, match=r"a\.txt is not UTF-8 but seems to be UTF-16.*iconv"):
+            whole(open_text([str(tmp_path / "a.txt")], errors))
+    assert whole(open_text([str(tmp_path / "a.txt")], "surrogateescape"))

@@ -15,6 +15,8 @@ outputs are zero past lengths too. So words call `_scan` inside.
 
 from __future__ import annotations
 
+import warnings
+
 from elman.cells import cell as build_cell
 from elman.cells import check_options
 from elman.compose.dropping import Dropout, WeightDrop, Zoneout
@@ -55,6 +57,8 @@ def stack(
     """
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
     check_options(cell, options, others=("layers", "bidirectional", "residual", "norm", "dropout"))
+    if dropout and layers == 1:
+        warnings.warn(f"dropout is {dropout}, between layers, of which there is one: it does nothing", stacklevel=2)
     parts: list[Core] = []
     for i in range(layers):
         width = parts[-1].output_size if parts else input_size

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from elman.data import vocabulary as vocabularies
 from elman.data.cache import Encoded, encode
-from elman.data.text import Text, held, open_text
+from elman.data.text import BYTES, Text, held, open_text
 from elman.data.vocabulary import Vocabulary
 from elman.errors import InputError, UnknownNameError
 from elman.options import whole
@@ -128,7 +128,7 @@ def text_errors(vocabulary: str, errors: str) -> str:
     """How to read for a vocabulary: to bytes, no byte is invalid."""
     if errors not in ("strict", "replace"):
         raise UnknownNameError("treatment of invalid UTF-8", errors, ("strict", "replace"))
-    return "surrogateescape" if vocabulary == "byte" else errors
+    return BYTES if vocabulary == "byte" else errors
 
 
 def _fractions(config: DataConfig) -> tuple[float, float, float]:

@@ -1,6 +1,9 @@
 """Where text comes from: files, folders, .gz, standard input, and what every Python carries.
 
 A text is never held whole: it is read piece by piece, as often as it is needed, so it may be larger than memory.
+
+Text is UTF-8. The mark that some programs put in front of it (U+FEFF) is left out, and the line end of Windows, \\r\\n,
+is read as \\n; with a byte vocabulary, line ends stay as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from elman.progress import Waiting
 
 CHUNK = 1 << 20
 MEMORY = ":memory:"  # what a config names where data were given from Python
-ERRORS = ("strict", "replace", "surrogateescape")  # an error; U+FFFD; kept byte for byte, for byte vocabularies
+BYTES = "surrogateescape"  # kept byte for byte, for byte vocabularies
+ERRORS = ("strict", "replace", BYTES)  # an error; U+FFFD
 
 
 @dataclass(frozen=True)
@@ -241,9 +245,27 @@ EMBEDDED: dict[str, Callable[[], list[Source]]] = {"topics": _topics, "stdlib": 
 
 
 def _decoded(source: Source, errors: str, count: Callable[[int], None]) -> Iterator[str]:
+    pieces = _utf8(source, errors, count)
+    return pieces if errors == BYTES else _with_plain_line_ends(pieces)
+
+
+def _with_plain_line_ends(pieces: Iterator[str]) -> Iterator[str]:
+    rest = ""
+    for piece in pieces:
+        text = rest + piece
+        rest = "\r" if text.endswith("\r") else ""  # it may be the first half of a line end
+        yield text.removesuffix(rest).replace("\r\n", "\n")
+    yield rest
+
+
+def _utf8(source: Source, errors: str, count: Callable[[int], None]) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")(errors)
     read, lines = 0, 1
     for chunk in source.chunks():
+        if not read:
+            _refuse_utf16(source, chunk, errors)
+            if chunk.startswith(codecs.BOM_UTF8):
+                chunk, read = chunk[3:], 3
         pending = len(decoder.getstate()[0])
         try:
             piece = decoder.decode(chunk)
@@ -257,6 +279,17 @@ def _decoded(source: Source, errors: str, count: Callable[[int], None]) -> Itera
         yield decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise _invalid(source, error, read - len(error.object), lines) from error
+
+
+def _refuse_utf16(source: Source, first: bytes, errors: str) -> None:
+    """Half of UTF-16 is zeros in most languages: it would be read as nonsense, if it can be read at all."""
+    head = first[:1000]
+    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    if errors != BYTES and (marked or head.count(0) * 3 > len(head)):
+        raise FileError(
+            f"{source.name} is not UTF-8 but seems to be UTF-16, by its {'first bytes' if marked else 'zeros'}. "
+            "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"
+        )
 
 
 def _invalid(source: Source, error: UnicodeDecodeError, offset: int, lines: int) -> FileError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -105,7 +106,7 @@ def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
     width = config.embedding_size or config.size
     core = stack(
         config.cell, width, config.size, layers=config.layers, residual=config.residual, norm=config.norm,
-        dropout=config.dropout, **config.options,
+        dropout=config.dropout if config.layers != 1 else 0.0, **config.options,
     )  # fmt: skip
     activations = torch.bfloat16 if config.dtype == "bfloat16" else None
     embed = Embedding(vocabulary_size, width, dropout=config.embedding_dropout, dtype=activations)
@@ -160,6 +161,12 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
 
     def build(self, config: RunConfig, data: TextData) -> LanguageModel:
         symbols = data.splits.vocabulary
+        if config.model.dropout and config.model.layers == 1:
+            warnings.warn(
+                f"model.dropout is {config.model.dropout}, between layers, of which there is one: it does nothing. "
+                "model.readout_dropout stands behind the last layer.",
+                stacklevel=2,
+            )
         return LanguageModel(build(config.model, symbols.size), symbols, config.model, config.data.unit)
 
     def load(self, folder: Path) -> LanguageModel:
