@@ -21,7 +21,7 @@ from elman.errors import FileError, InputError, MissingExtraError, TrainingError
 from elman.run import load, train
 from elman.tasks import hmm, markov
 from elman.tasks.lm import LanguageModel, ModelConfig, RunConfig
-from elman.tasks.text import PreviewConfig
+from elman.tasks.text_task import PreviewConfig
 from elman.training import loop
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig

@@ -20,7 +20,8 @@ from elman.model import SequenceModel
 from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
 from elman.tasks import files
-from elman.tasks.text import PreviewConfig, TextData, TextModel, TextTask
+from elman.tasks.text import TextModel
+from elman.tasks.text_task import PreviewConfig, TextData, TextTask
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

@@ -12,7 +12,8 @@ from elman.data import DataConfig, vocabulary
 from elman.errors import FileError
 from elman.markov import Markov
 from elman.tasks import files
-from elman.tasks.text import PreviewConfig, TextData, TextModel, TextTask
+from elman.tasks.text import TextModel
+from elman.tasks.text_task import PreviewConfig, TextData, TextTask
 
 
 @dataclass(frozen=True)
