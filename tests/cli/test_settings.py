@@ -79,3 +79,18 @@ def test_help_is_in_order_of_use_and_names_every_setting(name, capsys):
 def test_what_is_wrong_is_said_without_types_of_python():
     with pytest.raises(InputError, match=r"^model\.size is 'large'; it must be a whole number$"):
         read_config(["--model.size", "large"])
+
+
+def test_which_run_goes_on_may_stand_in_the_config(here, capfd):
+    """And the run in the default folder, which is another one, has no part in it."""
+    assert main(["train", "--out", "a", *SMALL]) == 0
+    assert main(["train", "--out", "runs/lm", *SMALL, "--model.layers", "2"]) == 0
+    (here / "run.yaml").write_text("out: a\nresume: auto\ntraining: {steps: 9}\n")
+    settings = read_config(["--config", "run.yaml"])
+    assert (settings.out, settings.model.layers, settings.training.steps) == ("a", 1, 9)
+    (here / "other.yaml").write_text("out: new\n")
+    settings = read_config(["--config", "other.yaml", "--resume", "auto"])
+    assert (settings.out, settings.model.layers, settings.model.size) == ("new", 2, 256)  # all by default
+    capfd.readouterr()
+    assert main(["train", "--task", "markov", "--out", "a", "--resume", "auto"]) == 2
+    assert "a is a run of the task lm, not of markov" in capfd.readouterr().err

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from elman.config import Json
     from elman.tasks.task import AnyTask, Settings
 
+    Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
+
 USAGE = "usage: elman train [--config FILE] [--SETTING VALUE ...]"
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
@@ -30,21 +32,23 @@ def read_config(arguments: Sequence[str]) -> Settings:
     from elman import tasks
 
     named = _named(arguments)
-    files = [*_own(named), *(Path(path) for path in named.config)]
-    contents = [_content(path) for path in files]
-    task = tasks.find(named.task or _last(contents, "task") or next(iter(tasks.TASKS)))
+    files = [(Path(path), _content(Path(path))) for path in named.config]
+    named.task = named.task or _last(files, "task")
+    own = _own(named, files) if (named.resume or _last(files, "resume")) == "auto" else []
+    files = [*own, *files]
+    task = tasks.find(named.task or _last(own, "task") or next(iter(tasks.TASKS)))
     if {"-h", "--help"} & set(arguments):
         print(help_text(task), end="")
         raise SystemExit(0)
     parser = _parser(task.Config)
-    source = named.init_from or _last(contents, "init_from")
-    if source and not (named.resume == "auto" and _own(named)):
+    source = named.init_from or _last(files, "init_from")
+    if source and not own:
         from elman.run import open_source
 
         parser.set_defaults(task.settings(open_source(source, task)))
-    for path, content in zip(files, contents, strict=True):
+    for path, content in files:
         _check_sections(path, content, task.Config)
-    given = [word for content in contents for word in ("--config", json.dumps(content))]
+    given = [word for _, content in files for word in ("--config", json.dumps(content))]
     return _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
 
 
@@ -64,16 +68,19 @@ def _named(arguments: Sequence[str]) -> argparse.Namespace:
     return named
 
 
-def _own(named: argparse.Namespace) -> list[Path]:
+def _own(named: argparse.Namespace, files: Files) -> Files:
     """The config of the run that is to go on, if it has begun."""
     from elman import artifact, config, tasks
 
-    if named.resume != "auto":
-        return []
-    out = Path(named.out or tasks.find(named.task or next(iter(tasks.TASKS))).Config().out)
-    if (out / config.NAME).exists():
-        return [out / config.NAME]
-    if artifact.find(out / "last") and not named.config:
+    default = tasks.find(named.task or next(iter(tasks.TASKS))).Config().out
+    out = Path(named.out or _last(files, "out") or default)
+    path = out / config.NAME
+    if path.exists():
+        content = _content(path)
+        if named.task and named.task != content.get("task", named.task):
+            raise InputError(f"{out} is a run of the task {content['task']}, not of {named.task}; choose another --out")
+        return [(path, content)]
+    if artifact.find(out / "last") and not files:
         raise FileError(
             f"{out} has a checkpoint but no {config.NAME}; put that back, or give the config that the run was started "
             "with by --config"
@@ -91,9 +98,9 @@ def _content(path: Path) -> dict[str, Json]:
     return {name: value for name, value in content.items() if name != "imports"}
 
 
-def _last(contents: Sequence[Mapping[str, Json]], name: str) -> str:
+def _last(files: Files, name: str) -> str:
     """What the last of the files that have a setting says about it."""
-    return next((str(content[name]) for content in reversed(contents) if content.get(name)), "")
+    return next((str(content[name]) for _, content in reversed(files) if content.get(name)), "")
 
 
 def _sections(config: type) -> dict[str, type]:
