@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from elman import state as states
@@ -255,3 +256,35 @@ def test_a_module_that_reads_time_first_is_refused_with_the_two_ways_out(kind: s
     torch.testing.assert_close(y.transpose(0, 1), module(x)[0], **CLOSE)
     module.batch_first = True
     torch.testing.assert_close(from_torch(module).scan(x)[0], module(x)[0], **CLOSE)
+
+
+def _pruned(module: nn.LSTM) -> nn.Module:
+    return prune.l1_unstructured(module, "weight_hh_l0", 0.5)
+
+
+class Doubled(nn.LSTM):
+    def forward(self, x: Tensor, *rest: Any) -> Any:
+        return super().forward(2 * x, *rest)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_pruned, r"weight_hh_l0 of this nn\.LSTM is made of other parameters.*prune\.remove"),
+        (lambda m: nn.utils.weight_norm(m, "weight_hh_l0"), r"weight_hh_l0.*remove_weight_norm"),
+        (lambda m: parametrizations.weight_norm(m, "weight_hh_l0"), r"is parametrized.*remove_parametrizations"),
+        (lambda m: Doubled(3, 4, batch_first=True), r"a Doubled, a kind of nn\.LSTM that may compute something else"),
+    ],
+)
+def test_a_module_that_does_not_compute_what_its_parameters_say_is_refused(change: Any, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        from_torch(change(nn.LSTM(3, 4, batch_first=True)))
+
+
+def test_what_the_refusal_advises_helps() -> None:
+    module = nn.LSTM(3, 4, batch_first=True)
+    _pruned(module)
+    prune.remove(module, "weight_hh_l0")
+    x = torch.randn(2, 5, 3)
+    torch.testing.assert_close(from_torch(module).scan(x)[0], module(x)[0])

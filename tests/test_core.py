@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import elman
 from elman.core import Core
 from elman.errors import ElmanError, InputError
 
@@ -123,3 +124,24 @@ def test_padding_gets_no_gradient_and_gives_none():
     x.requires_grad_()
     core.scan(x, lengths=torch.tensor([1]))[0].sum().backward()
     assert x.grad[0, 1:].abs().max() == 0 and core.U.grad.isfinite().all()
+
+
+def test_a_packed_sequence_is_told_about_lengths_and_what_it_is_told_works():
+    packed = nn.utils.rnn.pack_sequence([torch.ones(3, 2), torch.ones(1, 2)])
+    with pytest.raises(InputError, match=r"pad_packed_sequence\(x, batch_first=True\).*core\(x, lengths=lengths\)"):
+        Leak()(packed)
+    x, lengths = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
+    assert Leak()(x, lengths=lengths)[1][0].tolist() == [[3.5] * 3, [2.0] * 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cell", ["gru", "lru", "mamba"])
+def test_autocast_behind_a_linear(dtype, cell):
+    torch.manual_seed(0)
+    core, linear, x = elman.cell(cell, 3, 4), nn.Linear(3, 3), torch.randn(2, 5, 3)
+    with torch.autocast("cpu", dtype=dtype):
+        y, _ = core(linear(x))
+    assert y.dtype == dtype
+    y.float().sum().backward()
+    assert linear.weight.grad.isfinite().all()
+    torch.testing.assert_close(y.float(), core(linear(x))[0], rtol=0.1, atol=0.05)

@@ -17,6 +17,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from elman import state as states
 from elman.cells import cell as build_cell
@@ -42,8 +43,7 @@ def from_torch(module: nn.RNNBase, *, time_first_ok: bool = False) -> Stack:
     >>> core.scan(torch.zeros(2, 5, 3))[0].shape
     torch.Size([2, 5, 8])
     """
-    if not isinstance(module, nn.RNN | nn.GRU | nn.LSTM):
-        raise InputError(f"from_torch was given a {type(module).__name__}; it takes an nn.RNN, nn.GRU or nn.LSTM")
+    _check_module(module)
     if not module.batch_first and not time_first_ok:
         raise InputError(
             f"this nn.{type(module).__name__} has batch_first=False: it reads (T, B, D); a Core reads (B, T, D). Set "
@@ -59,6 +59,29 @@ def from_torch(module: nn.RNNBase, *, time_first_ok: bool = False) -> Stack:
             layer = Dropout(layer, module.dropout)
         layers.append(layer)
     return Stack(*layers).train(module.training)
+
+
+def _check_module(module: nn.Module) -> None:
+    """Refuse what computes something else than its parameters say."""
+    kind = next((kind.__name__ for kind in (nn.RNN, nn.GRU, nn.LSTM) if isinstance(module, kind)), None)
+    if kind is not None and parametrize.is_parametrized(module):
+        names = ", ".join(cast(nn.ModuleDict, module.parametrizations))
+        raise InputError(
+            f"{names} of this nn.{kind} is parametrized (weight norm, spectral norm, ...), and a Core has plain "
+            "weights: first call torch.nn.utils.parametrize.remove_parametrizations(module, name)"
+        )
+    if type(module) not in (nn.RNN, nn.GRU, nn.LSTM):
+        why = f", a kind of nn.{kind} that may compute something else" if kind else ""
+        raise InputError(
+            f"from_torch was given a {type(module).__name__}{why}; it takes an nn.RNN, nn.GRU or nn.LSTM itself"
+        )
+    made = [name for name in module._flat_weights_names if name not in module._parameters]  # type: ignore[operator]
+    if made:
+        raise InputError(
+            f"{', '.join(made)} of this nn.{kind} is made of other parameters at each call (pruning, weight "
+            "norm), and a Core has plain weights: first call torch.nn.utils.prune.remove(module, name), or "
+            "torch.nn.utils.remove_weight_norm(module, name)"
+        )
 
 
 def to_torch(core: Core) -> nn.RNNBase:

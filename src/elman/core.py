@@ -14,6 +14,7 @@ from typing import Any, ClassVar, get_type_hints
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from elman import kernels
 from elman import state as states
@@ -24,6 +25,7 @@ from elman.options import whole
 from elman.state import State
 
 Options = dict[str, Any]  # keyword arguments of a cell
+NARROW = (torch.bfloat16, torch.float16)  # what activations may be where parameters and states are wider
 
 
 class Core(nn.Module):
@@ -93,6 +95,14 @@ class Core(nn.Module):
 
     forward = scan
 
+    def inside(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+        """What a word calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
+        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
+        if any(hooks):
+            found: tuple[Tensor, Any] = self(x, state, lengths=lengths, reset=reset)
+            return found
+        return self._scan(x, state, lengths, reset)
+
     def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
         init = self.init_state(len(x))
@@ -118,6 +128,12 @@ class Core(nn.Module):
         return f"{self.input_size}, {self.output_size}"
 
     def _check_input(self, x: Tensor) -> None:
+        if isinstance(x, PackedSequence):
+            raise InputError(
+                "x is a PackedSequence; rows of different lengths need no packing here, nor sorting: unpack them with "
+                "x, lengths = torch.nn.utils.rnn.pad_packed_sequence(x, batch_first=True), and call "
+                "core(x, lengths=lengths)"
+            )
         if not isinstance(x, Tensor):
             raise InputError(
                 f"x is a {type(x).__name__}; scan takes a tensor (B, T, {self.input_size}): torch.as_tensor(x)"
@@ -138,15 +154,15 @@ class Core(nn.Module):
             return
         if x.device != like.device:
             raise InputError(f"x is on {x.device}, the core on {like.device}; move one with .to(device)")
-        if x.dtype not in (like.dtype, torch.bfloat16):
+        if x.dtype not in (like.dtype, *NARROW):
             raise InputError(
-                f"x is {x.dtype}, the parameters {like.dtype}; x may be as wide as they are, or bfloat16. "
+                f"x is {x.dtype}, the parameters {like.dtype}; x may be as wide as they are, or bfloat16 or float16. "
                 f"Convert with x.to({like.dtype}) or core.to({x.dtype})."
             )
 
     def _check_state(self, x: Tensor, state: State) -> None:
         like = self.init_state(0)
-        if x.dtype == torch.bfloat16:  # wider states beside narrow activations are fine
+        if x.dtype in NARROW:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
 

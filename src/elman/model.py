@@ -47,7 +47,7 @@ class SequenceModel(nn.Module):
         self, x: State, state: State | None = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
     ) -> tuple[Distribution, State]:
         """Inputs x (B, T, ...): the distribution of what follows each; the state after each row's last valid input."""
-        y, state = self.core.scan(self.embed(x), state, lengths=lengths, reset=reset)
+        y, state = self.core(self.embed(x), state, lengths=lengths, reset=reset)
         whole = y.new_full((y.shape[0],), y.shape[1], dtype=torch.int64)
         return self.readout(y, whole if lengths is None else torch.as_tensor(lengths, device=y.device)), state
 

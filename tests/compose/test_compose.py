@@ -573,3 +573,26 @@ def test_a_misspelt_option_of_stack_is_named() -> None:
 def test_dropout_between_layers_of_which_there_is_one_is_said() -> None:
     with pytest.warns(UserWarning, match=r"dropout is 0\.5, between layers, of which there is one: it does nothing"):
         stack("gru", 3, 4, dropout=0.5)
+
+
+def test_hooks_of_cores_inside_fire_and_change_nothing() -> None:
+    torch.manual_seed(0)
+    core = stack("gru", D, D, layers=2, bidirectional=False, residual=True, norm="rms", dropout=0.1).eval()
+    core = Stack(core, WeightDrop(Bidirectional(cell("lstm", D, H), cell("elman", D, H)), 0.1, names=("cores.0.W",)))
+    x, reset = torch.randn(B, T, D), torch.zeros(B, T, dtype=torch.bool)
+    reset[0, 3] = True
+    before = core.eval()(x, lengths=LENGTHS, reset=reset)
+    fired: list[str] = []
+    for name, part in core.named_modules():
+        if isinstance(part, Core):
+            part.register_forward_hook(lambda part, args, out, name=name: fired.append(name))
+    after = core(x, lengths=LENGTHS, reset=reset)
+    assert set(fired) == {name for name, part in core.named_modules() if isinstance(part, Core)}
+    assert all(torch.equal(a, b) for a, b in zip(states.leaves(before), states.leaves(after), strict=True))
+
+
+def test_a_hook_of_a_layer_may_replace_its_output() -> None:
+    core = stack("gru", D, H, layers=2)
+    core.cores[0].register_forward_hook(lambda part, args, out: (torch.zeros_like(out[0]), out[1]))
+    x = torch.randn(B, T, D)
+    assert torch.equal(core(x)[0], core.cores[1](torch.zeros(B, T, H))[0])

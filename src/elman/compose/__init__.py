@@ -10,7 +10,8 @@
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
 pointwise words have the empty tuple. `scan` has validated everything, and zeroed the padding, when `_scan` is called;
-outputs are zero past lengths too. So words call `_scan` inside.
+outputs are zero past lengths too. So words call `inside`, which does not look again. Hooks of a core inside fire where
+it is scanned, but not in a Stream, nor, in training, of what Recompute runs piece by piece.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Dropout(Around):
         return F.dropout(y, self.p, self.training), state
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self.core._scan(x, state, lengths, reset)
+        y, state = self.core.inside(x, state, lengths, reset)
         if self.per == "element" or not self.training:
             return F.dropout(y, self.p, self.training), state
         return y * _mask(y[:, :1], self.p), state
@@ -114,7 +114,7 @@ class WeightDrop(Around):
         return self._dropped(self.core.step, x, state)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        return self._dropped(self.core._scan, x, state, lengths, reset)
+        return self._dropped(self.core.inside, x, state, lengths, reset)
 
     def _dropped(self, run: Callable[..., tuple[Tensor, State]], *args: State) -> tuple[Tensor, State]:
         if not self.training:

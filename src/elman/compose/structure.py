@@ -51,7 +51,7 @@ class Stack(Core):
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
-        return self._through(x, state, lambda core, y, before: core._scan(y, before, lengths, reset))
+        return self._through(x, state, lambda core, y, before: core.inside(y, before, lengths, reset))
 
     def _through(
         self, x: Tensor, state: tuple[State, ...], run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
@@ -100,7 +100,7 @@ class Parallel(Core):
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side(
-            [core._scan(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
+            [core.inside(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
         )
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
@@ -142,7 +142,7 @@ class Residual(Around):
         return x + y, state
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self.core._scan(x, state, lengths, reset)
+        y, state = self.core.inside(x, state, lengths, reset)
         return x + y, state
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
@@ -173,7 +173,7 @@ class Reverse(Around):
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
         ends = reset.roll(-1, 1) & valid(lengths - 1, x.shape[1])
-        y, state = self.core._scan(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
+        y, state = self.core.inside(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
         return kernels.reverse(y, lengths), state
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from elman.errors import KernelError, UnknownNameError
+from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
 from elman.kernels.newton import NewtonReport, newton_scan
@@ -111,7 +112,20 @@ def _table_for(*tensors: Tensor) -> ModuleType:
         return trace
     dtype = tensors[0].dtype  # a kernel knows one dtype; where activations and state differ, Torch promotes
     fits = dtype in _NATIVE_TYPES and all(t.device.type == "cpu" and t.dtype == dtype for t in tensors)
+    if fits and _table is not reference and not torch.compiler.is_compiling():
+        _check_plain(tensors)
     return _table if fits else reference
+
+
+def _check_plain(tensors: tuple[Tensor, ...]) -> None:
+    """Refuse tensors that torch.func or forward-mode differentiation follows: they would get lost in a native kernel."""
+    forward = forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    if forward or torch._C._functorch.peek_interpreter_stack() is not None:
+        how = "forward-mode differentiation" if forward else "torch.func"
+        raise InputError(
+            f"native kernels do not know {how}: they have a backward pass of their own, and no other derivative. Run "
+            'this inside `with elman.kernels.use("reference"):`, where everything is plain Torch.'
+        )
 
 
 def program(dtype: torch.dtype) -> Program:
