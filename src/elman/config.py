@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAME = "config.yaml"  # in a run directory
 ALIASES = 10  # of YAML, in a config: ten levels of ten would be ten thousand million settings
 DEPTH = 20  # of mappings and lists in each other
-WHERE = ("out", "resume", "device")  # where a run is and how it was called: not what it is
+WHERE = ("out", "resume", "device", "threads")  # where a run is and how it was called: not what it is
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
 LENGTH = ("training.steps", "training.patience")  # how long a run goes on, which may change when it is resumed

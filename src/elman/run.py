@@ -15,7 +15,7 @@ from elman import artifact, config, extensions, kernels, progress, tasks
 from elman.data.text import MEMORY
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask, Data, Settings, TrainedSettings
-from elman.training import checkpoint, loop, optim
+from elman.training import checkpoint, loop, optim, threads
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
 from elman.training.lock import locked
@@ -94,7 +94,11 @@ def train(settings: Settings, data: Any = None, callback: Callback | None = None
         raise UnknownNameError("way to resume", settings.resume, ("never", "auto"))
     if not 0 <= settings.seed < 2**62:  # Torch takes 64 bits, and each process adds a little
         raise InputError(f"seed is {settings.seed}; it must be a whole number of at least 0 and below 2**62")
-    with ranks() as processes, locked(Path(settings.out)) if processes.first else nullcontext():
+    with (
+        ranks() as processes,
+        locked(Path(settings.out)) if processes.first else nullcontext(),
+        threads.of_run(settings) as settings,
+    ):
         held = _held(settings, data)
         named = replace(settings, data=replace(settings.data, **dict.fromkeys(held, MEMORY))) if held else settings
         opened = partial(task.open_held, given=held) if held else task.open

@@ -22,7 +22,7 @@ from itertools import pairwise
 from types import FrameType
 
 from elman import __version__
-from elman.cli import imports
+from elman.cli import imports, threads
 from elman.errors import ElmanError, UnknownNameError
 
 # How Torch says that there is not enough of it.
@@ -109,7 +109,8 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return 2
     if given.verb not in VERBS:
         raise UnknownNameError("verb", given.verb, VERBS)
-    code: int = import_module(f"elman.cli.{given.verb}").run(imports.take(given.arguments))
+    rest = threads.take(given.verb, imports.take(given.arguments))
+    code: int = import_module(f"elman.cli.{given.verb}").run(rest)
     return code
 
 
@@ -142,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="elman",
         usage="elman VERB [arguments]",
         description="Recurrent sequence models whose state you own.",
-        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what a verb takes. Each takes --import MODULE.",
+        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what a verb takes. Each takes --import MODULE and --threads N.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elman {__version__}")

@@ -82,6 +82,7 @@ class RunConfig(Sections):
         init_from: a run or a saved model whose weights and vocabulary this run begins with; empty for none
         seed: of everything that is random
         device: auto or cpu
+        threads: that compute, noted when the run begins, for they decide the last bits; 0 for as many as Torch takes
     """
 
     task: str = "lm"
@@ -95,6 +96,7 @@ class RunConfig(Sections):
     init_from: str = ""
     seed: int = 0
     device: str = "auto"
+    threads: int = 0
 
 
 def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:

@@ -1,0 +1,30 @@
+"""`--threads N`, which every verb takes. In a run it is a setting, for it decides the last bits of what is learnt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from elman.errors import InputError
+
+
+def take(verb: str, arguments: Sequence[str]) -> list[str]:
+    """Compute on as many threads as the arguments of a verb say; what the verb itself is to read of them.
+
+    >>> take("train", ["--threads", "2"])
+    ['--threads', '2']
+    """
+    if verb == "train" or not any(word.partition("=")[0] == "--threads" for word in arguments):
+        return list(arguments)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--threads")
+    try:
+        given, rest = parser.parse_known_args(arguments)
+    except argparse.ArgumentError as error:
+        raise InputError(str(error)) from error
+    if not given.threads.isdecimal() or int(given.threads) < 1:
+        raise InputError(f"threads is {given.threads!r}; it must be a whole number of at least 1")
+    import torch
+
+    torch.set_num_threads(int(given.threads))
+    return rest

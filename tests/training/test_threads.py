@@ -1,0 +1,88 @@
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from elman import config as configs
+from elman.data import DataConfig
+from elman.errors import InputError
+from elman.run import train
+from elman.tasks.lm import ModelConfig, RunConfig
+from elman.tasks.text import PreviewConfig
+from elman.training import loop, threads
+from elman.training.interrupt import Interrupted
+from elman.training.loop import TrainingConfig
+
+
+@pytest.fixture(autouse=True)
+def as_before(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def config(tmp_path):
+    (tmp_path / "text.txt").write_text("the cat sat on the mat; the dog sat on the log. " * 40)
+    return RunConfig(
+        data=DataConfig(train=str(tmp_path / "text.txt"), batch_size=8, window=32),
+        model=ModelConfig(size=64, layers=1),  # enough that rows and sums of gradients are divided
+        training=TrainingConfig(steps=6, log_every=2, evaluate_every=3),
+        preview=PreviewConfig(tokens=0),
+        out=str(tmp_path / "run"),
+    )
+
+
+def stopping(monkeypatch, at):
+    original = loop.train
+
+    def stopped(run, training, optim):
+        forward = run.unit.forward
+
+        def counted(batch, state):
+            if run.advance.step + 1 == at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return forward(batch, state)
+
+        run.unit.forward = counted
+        original(run, training, optim)
+
+    monkeypatch.setattr(loop, "train", stopped)
+
+
+def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(config, tmp_path, monkeypatch, capsys):
+    torch.set_num_threads(2)
+    train(config)
+    other = replace(config, out=str(tmp_path / "other"), resume="auto")
+    with monkeypatch.context() as patch:
+        stopping(patch, 4)
+        with pytest.raises(Interrupted):
+            train(other)
+    torch.set_num_threads(1)
+    train(other)
+    assert torch.get_num_threads() == 1  # as it was
+    assert "was begun with threads = 2, and goes on so" in capsys.readouterr().err
+    for name in ("metrics.jsonl", "last/model.safetensors", "best/model.safetensors"):
+        assert (Path(config.out) / name).read_bytes() == (Path(other.out) / name).read_bytes()
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_threads_too(config):
+    out = Path(config.out)
+    out.mkdir()
+    (out / configs.NAME).write_text(configs.render(replace(config, threads=2)))
+    torch.set_num_threads(1)
+    with threads.of_run(replace(config, resume="auto")) as settings:
+        assert settings.threads == torch.get_num_threads() == 2
+
+
+def test_the_number_of_threads_is_noted_and_cannot_be_changed(config):
+    train(replace(config, threads=1))
+    assert configs.read(Path(config.out) / configs.NAME)["threads"] == 1
+    with pytest.raises(InputError, match=r"was begun with threads = 1, not 2; a resumed run must be the same run"):
+        train(replace(config, threads=2, resume="auto"))
+    with pytest.raises(InputError, match="threads is -1; it must be a whole number of at least 0"):
+        train(replace(config, threads=-1, out=config.out + "2"))
