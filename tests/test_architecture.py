@@ -26,9 +26,9 @@ SOURCE = ROOT / "src" / "elman"
 # From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
 LAYOUT = [
     "_native", "errors", "options", "extensions", "artifact", "state", "lengths", "progress", "tables", "config",
-    "data", "kernels", "core", "cells", "compose", "convert", "attention", "draws", "distributions", "embed", "readout",
-    "model", "stream", "markov", "decoding", "lens", "training", "hmm", "tasks", "run", "laws", "export", "serve",
-    "cli", "__main__",
+    "data", "kernels", "core", "cells", "compose", "convert", "attention", "draws", "likelihood", "distributions",
+    "embed", "readout", "model", "stream", "markov", "decoding", "lens", "training", "hmm", "tasks", "run",
+    "laws", "export", "serve", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = [

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -17,8 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elman import draws as random
+from elman import likelihood
 from elman.errors import InputError
 from elman.kernels import softplus
+from elman.likelihood import Product
 
 
 class Distribution(Protocol):
@@ -47,11 +49,11 @@ class Categorical:
     """
 
     logits: Tensor
+    product: Product | None = field(default=None, repr=False)  # what the logits are, for the gradient
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the symbols value (...)."""
-        flat = self.logits.reshape(-1, self.logits.shape[-1])
-        return -F.cross_entropy(flat, value.reshape(-1), reduction="none").reshape(value.shape)
+        return likelihood.log_prob(self.logits, value, self.product)
 
     def log_probs(self) -> Tensor:
         """The log-probabilities (..., V) of all symbols."""

@@ -24,6 +24,7 @@ from elman.distributions import (
 )
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Unstreamable
+from elman.likelihood import Product
 from elman.options import fraction
 
 D_co = TypeVar("D_co", bound=Distribution, covariant=True)
@@ -48,7 +49,13 @@ class Linear(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """h (..., H) -> (..., V), in the parameters' dtype."""
-        return kernels.linear(F.dropout(h, self.dropout, self.training), self.weight, self.bias)
+        return self.product(self.dropped(h))
+
+    def dropped(self, h: Tensor) -> Tensor:
+        return F.dropout(h, self.dropout, self.training)
+
+    def product(self, h: Tensor) -> Tensor:
+        return kernels.linear(h, self.weight, self.bias)
 
 
 class Readout(nn.Module, Generic[D_co]):
@@ -91,6 +98,10 @@ class Softmax(Affine[Categorical]):
                     "they can be tied only if the embedding is as wide as the last layer"
                 )
             self.linear.weight = weight
+
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> Categorical:
+        h = self.linear.dropped(y)
+        return Categorical(self.linear.product(h), Product(h, self.linear.weight, self.linear.bias))
 
     def distribution(self, values: Tensor) -> Categorical:
         return Categorical(values)
