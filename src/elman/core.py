@@ -10,7 +10,7 @@ Past lengths the state holds and y is zero. So there is no sorting, no packing a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,13 @@ from elman.state import State
 
 Options = dict[str, Any]  # keyword arguments of a cell
 NARROW = (torch.bfloat16, torch.float16)  # what activations may be where parameters and states are wider
+
+
+class Block(NamedTuple):
+    """What a cell needs around it to be a layer of a deep network: x + mix(cell(norm(x)))."""
+
+    norm: str  # "layer" or "rms"
+    mixes: bool  # a gated linear unit stands behind the cell, which lets its channels meet; else it does that itself
 
 
 class Core(nn.Module):
@@ -46,6 +53,7 @@ class Core(nn.Module):
     emits_state: bool = False  # True where y is the first leaf of the state
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
+    block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

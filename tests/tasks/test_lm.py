@@ -9,6 +9,7 @@ import torch
 
 from elman import kernels
 from elman import state as states
+from elman.compose import GLU, Norm, Residual, blocks
 from elman.data import Encoded
 from elman.data.cache import encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
@@ -17,7 +18,7 @@ from elman.markov import Markov
 from elman.run import load
 from elman.tasks import markov as markov_task
 from elman.tasks import text
-from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.lm import LanguageModel, ModelConfig, block_of, build, describe_block
 from elman.tasks.text import Score
 
 TEXT = "to be, or not to be: that is the question. " * 3
@@ -43,7 +44,8 @@ def markov(words=TEXT, vocabulary=None, order=3):
 MODELS = {
     "gru": lm_of,
     "tied": lambda: lm_of(tied=True, cell="lstm"),
-    "adaptive": lambda: lm_of(cutoffs=[4, 8], cell="mingru"),
+    "adaptive": lambda: lm_of(cutoffs=[4, 8], cell="mingru", block="plain"),
+    "blocks": lambda: lm_of(cell="s4d"),
     "window": lambda: lm_of(cell="window", layers=1),
     "residual": lambda: lm_of(residual=True, norm="layer", cell="lru"),
     "markov": markov,
@@ -321,3 +323,53 @@ def test_help_lists_what_generate_takes_and_repr_says_what_it_is():
         assert {"max_new_tokens", "temperature", "top_k", "top_p", "num_beams", "stop"} <= set(names)
         assert "settings" not in names
     assert repr(lm).startswith("LanguageModel(cell='lstm', size=8, layers=1") and "257 symbols" in repr(lm)
+
+
+@pytest.mark.parametrize(
+    ("given", "block", "computes"),
+    [
+        ({"cell": "gru"}, "plain", "gru(x)"),
+        ({"cell": "lru"}, "residual", "x + GLU(lru(norm(x)))"),
+        ({"cell": "mamba"}, "residual", "x + mamba(norm(x))"),
+        ({"cell": "mamba", "block": "plain"}, "plain", "mamba(x)"),
+        ({"cell": "s5", "residual": True, "norm": "rms"}, "plain", "x + s5(norm(x))"),
+        ({"cell": "gru", "block": "residual"}, "residual", "x + GLU(gru(norm(x)))"),
+    ],
+)
+def test_the_block_around_a_cell(given, block, computes):
+    config = ModelConfig(size=8, layers=2, **given)
+    assert block_of(config) == block and describe_block(config) == computes
+    core = build(config, 11).core
+    first = core.cores[0]
+    assert isinstance(first, Residual) == computes.startswith("x + ")
+    assert isinstance(core.cores[-1], Norm) == (block == "residual")
+    assert any(isinstance(part, GLU) for part in core.modules()) == ("GLU" in computes)
+
+
+def test_a_block_by_hand():
+    torch.manual_seed(0)
+    core = blocks("lru", 3, 4, layers=1)
+    dense, block, last = core.cores
+    norm, lru, glu = block.core.cores
+    x = torch.randn(2, 5, 3)
+    z, _ = dense(x)
+    v = torch.nn.functional.silu(lru(norm(z)[0])[0])
+    value, gate = torch.nn.functional.linear(v, glu.U, glu.b).chunk(2, -1)
+    torch.testing.assert_close(core(x)[0], last(z + value * torch.sigmoid(gate))[0])
+
+
+def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
+    with pytest.raises(InputError, match=r"model\.block is 'papers'; it must be one of 'auto', 'plain', 'residual'"):
+        build(ModelConfig(block="papers"), 11)
+    with pytest.raises(InputError, match=r"an hmm cannot be the cell.*--task hmm"):
+        build(ModelConfig(cell="hmm"), 11)
+
+
+def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):
+    lm_of(cell="mamba", block="plain").save(tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    content = json.loads(path.read_text())
+    del content["config"]["block"]
+    path.write_text(json.dumps(content))
+    (tmp_path / "model" / "checksums.json").unlink()
+    assert LanguageModel.load(tmp_path / "model").config.block == "plain"

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.core import Core
+from elman.core import Block, Core
 from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
 from elman.lengths import zero_past
@@ -41,6 +41,8 @@ class Bank(Core, Generic[S]):
     >>> y.flatten().tolist()
     [0.5, 0.75, 0.875]
     """
+
+    block = Block("layer", mixes=True)
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u (..., H), the input of each channel."""

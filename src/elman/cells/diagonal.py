@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
-from elman.core import Core
+from elman.core import Block, Core
 from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
 from elman.lengths import zero_past
@@ -46,6 +46,7 @@ class Diagonal(Core, Generic[S]):
     """
 
     is_complex: ClassVar[bool] = False
+    block = Block("layer", mixes=True)
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (..., D) -> a (..., N), or (N,) where it does not depend on x; b (..., N); and what else `read` needs."""

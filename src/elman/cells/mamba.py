@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.core import Core
+from elman.core import Block, Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, traced
@@ -44,6 +44,7 @@ class Mamba(Core):
 
     variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
     undecayed = ("A_log",)
+    block = Block("rms", mixes=False)
 
     def __init__(
         self,

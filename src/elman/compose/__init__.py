@@ -1,12 +1,12 @@
 """The words that larger recurrences are made of. Each is a Core, so each goes wherever a cell goes.
 
-    Stack(a, b)         b(a(x))                        Dense, Norm       pointwise: they remember nothing
+    Stack(a, b)         b(a(x))                        Dense, GLU, Norm  pointwise: they remember nothing
     Residual(a)         x + a(x)                       Dropout(a)        zeroes outputs of a
     Parallel(a, b)      [a(x), b(x)]                   Zoneout(a)        lets units of the state stand still
     Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
     Pool("mean", …)     the mean of what came so far, or the maximum, or by attention
-    stack("lstm", …)    the usual network, in one line
+    stack("lstm", …)    the usual network, in one line; blocks("s4d", …), that of linear and selective recurrences
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
 pointwise words have the empty tuple. `scan` has validated everything, and zeroed the padding, when `_scan` is called;
@@ -21,16 +21,16 @@ import warnings
 from elman.cells import cell as build_cell
 from elman.cells import check_options
 from elman.compose.dropping import Dropout, WeightDrop, Zoneout
-from elman.compose.pointwise import ACTIVATIONS, Dense, Norm
+from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
 from elman.compose.recompute import Recompute
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
-from elman.core import Core
+from elman.core import Block, Core
 from elman.options import fraction, whole
 
 __all__ = [
-    "ACTIVATIONS", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Pool", "Recompute", "Residual", "Reverse",
-    "Stack", "WeightDrop", "Zoneout", "stack",
+    "ACTIVATIONS", "GLU", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Pool", "Recompute", "Residual",
+    "Reverse", "Stack", "WeightDrop", "Zoneout", "blocks", "stack",
 ]  # fmt: skip
 
 
@@ -74,3 +74,33 @@ def stack(
             layer = Residual(layer)
         parts.append(layer)
     return Stack(*parts)
+
+
+def blocks(
+    cell: str,
+    input_size: int,
+    size: int,
+    *,
+    layers: int = 1,
+    norm: str | None = None,
+    dropout: float = 0.0,
+    **options: object,
+) -> Stack:
+    """`layers` blocks x + mix(cell(norm(x))) and a last norm, as papers of linear and selective recurrences have it.
+
+    Behind a linear cell stands a GLU, which lets its channels meet; a mamba mixes them itself. `norm` ("layer" or
+    "rms") is the paper's unless it is given. Where the input is not `size` wide, a Dense makes it so. `dropout` stands
+    before each addition. `options` are the cell's.
+
+    >>> blocks("s4d", 8, 16, layers=2).output_size
+    16
+    """
+    layers, dropout = whole("layers", layers), fraction("dropout", dropout)
+    parts: list[Core] = [] if input_size == size else [Dense(input_size, size)]
+    for _ in range(layers):
+        inner = build_cell(cell, size, size, **options)
+        around = inner.block or Block("layer", mixes=True)
+        kind = around.norm if norm is None else norm
+        layer: Core = Stack(Norm(size, kind=kind), inner, *([GLU(size, size)] if around.mixes else []))
+        parts.append(Residual(Dropout(layer, dropout) if dropout else layer))
+    return Stack(*parts, Norm(size, kind=kind))

@@ -42,7 +42,7 @@ class RunConfig(Sections):
         out: the run directory, which must be new unless a run is resumed
         resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
         seed: of everything that is random
-        threads: that compute, noted when the run begins, for they decide the last bits; 0 for as many as Torch takes
+        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "markov"
