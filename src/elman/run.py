@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from elman import artifact, config, extensions, kernels, progress, tasks
+from elman.data import Batches, Position
 from elman.data.text import MEMORY
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask, Data, Settings, TrainedSettings
@@ -135,13 +136,15 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     source = None if last else _source(task, settings)
     data = opened(settings, saved or source)
     face = saved or task.build(settings, data)
+    batches = data.batches(processes.rank, processes.world)
+    settings = threads.settled(settings, _work(face.model, batches))
     identity = config.identity(settings, data.fingerprint)
     stored = checkpoint.load(last, lambda: face.model.init_state(0)) if last else None
     changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
     watched = _watched(data, settings.training.evaluate_tokens)
     run = loop.Run(
         processes.wrap(Unit(task, face.model.train())),
-        data.batches(processes.rank, processes.world),
+        batches,
         optim.optimiser(settings.optim, face.model),
         optim.Schedule(settings.optim, settings.training.steps),
         ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched.what,
@@ -264,6 +267,12 @@ def _say(processes: Ranks, text: str) -> None:
         progress.say(text)
 
 
+def _work(model: torch.nn.Module, batches: Batches) -> int:
+    """The multiply-adds of a step, about: each parameter meets each term once."""
+    terms = int(batches.batch(Position()).lengths.sum())
+    return terms * sum(parameter.numel() for parameter in model.parameters())
+
+
 def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """In one go: what was killed is begun again, and comes to the same end."""
     if processes.world > 1:
@@ -275,7 +284,7 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
     if best := artifact.find(out / "best"):
         config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
         return
-    face = task.build(settings, data)
+    face, settings = task.build(settings, data), threads.settled(settings, threads.WORTH)
     _introduce(processes, task, face, data)
     history = task.fit(face, settings, data)
     begin(out, settings)

@@ -55,7 +55,7 @@ def stopping(monkeypatch, at):
 
 
 def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(config, tmp_path, monkeypatch, capsys):
-    torch.set_num_threads(2)
+    config = replace(config, threads=2)
     train(config)
     other = replace(config, out=str(tmp_path / "other"), resume="auto")
     with monkeypatch.context() as patch:
@@ -63,7 +63,7 @@ def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(c
         with pytest.raises(Interrupted):
             train(other)
     torch.set_num_threads(1)
-    train(other)
+    train(replace(other, threads=0))
     assert torch.get_num_threads() == 1  # as it was
     assert "was begun with threads = 2, and goes on so" in capsys.readouterr().err
     for name in ("metrics.jsonl", "last/model.safetensors", "best/model.safetensors"):
@@ -86,3 +86,14 @@ def test_the_number_of_threads_is_noted_and_cannot_be_changed(config):
         train(replace(config, threads=2, resume="auto"))
     with pytest.raises(InputError, match="threads is -1; it must be a whole number of at least 0"):
         train(replace(config, threads=-1, out=config.out + "2"))
+
+
+def test_a_step_with_little_work_is_not_divided(config):
+    torch.set_num_threads(2)
+    with threads.of_run(config) as settings:
+        assert settings.threads == 0
+        assert threads.settled(settings, threads.WORTH - 1).threads == torch.get_num_threads() == 1
+    with threads.of_run(config) as settings:
+        assert threads.settled(settings, threads.WORTH).threads == torch.get_num_threads() == 2
+    with threads.of_run(replace(config, threads=2)) as settings:
+        assert threads.settled(settings, 1).threads == torch.get_num_threads() == 2  # who says so has it so

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
 
 from elman.errors import InputError
+
+
+def rest_early() -> None:
+    """Have Torch's threads, which wait for work by spinning, go to sleep soon: beside another process that wants the
+    cores, their spinning takes the time that the work needs. It must be said before Torch is imported.
+    """
+    if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
+        os.environ["GOMP_SPINCOUNT"] = "1000"  # some 20 us, not 5 ms
 
 
 def take(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -14,6 +24,7 @@ def take(verb: str, arguments: Sequence[str]) -> list[str]:
     >>> take("train", ["--threads", "2"])
     ['--threads', '2']
     """
+    rest_early()
     if verb == "train" or not any(word.partition("=")[0] == "--threads" for word in arguments):
         return list(arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)

@@ -19,12 +19,14 @@ from elman.options import whole
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# A step of some milliseconds: below, threads wait for each other longer than they gain, even alone on the machine.
+WORTH = 50_000_000
 S = TypeVar("S", bound="DataclassInstance")
 
 
 @contextmanager
 def of_run(settings: S) -> Iterator[S]:
-    """Compute the block on the threads of a run; its settings, with their number."""
+    """Compute the block on the threads of a run; its settings, with their number, or 0 where that is to be settled."""
     before = torch.get_num_threads()
     if not hasattr(settings, "threads"):  # the config of a task need not have it
         yield settings
@@ -38,12 +40,25 @@ def of_run(settings: S) -> Iterator[S]:
         )
     if begun and begun != before:
         progress.say(f"{out} was begun with threads = {begun}, and goes on so.")
-    count = begun or threads or before
-    torch.set_num_threads(count)
     try:
-        yield replace(settings, threads=count)
+        yield replace(settings, threads=_use(begun or threads))
     finally:
         torch.set_num_threads(before)
+
+
+def settled(settings: S, work: int) -> S:
+    """The settings of a run with the number of its threads, where neither they nor an earlier process say: one if a
+    step does not have `work` enough, in multiply-adds, else as many as Torch takes.
+    """
+    if getattr(settings, "threads", 1) > 0:
+        return settings
+    return replace(settings, threads=_use(1 if work < WORTH else torch.get_num_threads()))
+
+
+def _use(threads: int) -> int:
+    if threads > 0:
+        torch.set_num_threads(threads)
+    return threads
 
 
 def _begun(out: Path) -> int:
