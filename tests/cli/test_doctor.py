@@ -81,3 +81,29 @@ def test_a_kernel_that_raises_does_not_stop_the_report(
     assert main(["doctor", "--json"]) == 1
     (failed,) = [check for check in json.loads(capsys.readouterr().out)["checks"] if not check["ok"]]
     assert failed["error"] == "RuntimeError: illegal instruction" and failed["worst_error"] is None
+
+
+@pytest.mark.parametrize(
+    ("load", "threads", "says"),
+    [(0.3, 2, False), (0.5, 2, False), (1.4, 2, True), (1.4, 1, False), (None, 2, False)],
+)
+def test_it_says_when_the_machine_is_loaded(load: float | None, threads: int, says: bool) -> None:
+    notes = doctor.notes({"load": load, "cores": 2, "threads": threads})
+    assert any("The machine is loaded: 1.4 other threads" in note and "--threads 1 " in note for note in notes) == says
+
+
+def test_it_knows_what_a_fork_does(capsys: pytest.CaptureFixture[str]) -> None:
+    before = torch.get_num_threads()
+    try:
+        assert main(["doctor", "--json", "--threads", "2"]) == 0
+    finally:
+        torch.set_num_threads(before)
+    report = json.loads(capsys.readouterr().out)
+    assert report["machine"]["threads"] == 2
+    assert any("forked" in note and "spawn" in note and "set_num_threads(1)" in note for note in report["notes"])
+
+
+@pytest.mark.parametrize("given", [["--threads", "0"], ["--threads=two"], ["--threads"]])
+def test_threads_that_are_no_number_are_refused(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *given]) == 2
+    assert "threads" in capsys.readouterr().err

@@ -27,6 +27,12 @@ REMEDY = (
     "build error is shown. Until then everything works on the reference kernels, only slower."
 )
 
+FORK = (
+    "A process that is forked after Torch has computed on several threads hangs in Torch's own operations (native "
+    "kernels run on one thread there). Start processes with multiprocessing's spawn, or call torch.set_num_threads(1) "
+    "first thing in the child."
+)
+
 Problem = Callable[[str], "list[Tensor]"]  # the name of a dtype -> outputs and gradients
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-12}
@@ -57,9 +63,13 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="elman doctor", description=__doc__.partition(": ")[2] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     given = parser.parse_args(arguments)
+    here = machine()  # before the checks, which load it
     checks = list(self_check())
     ok = all(check["ok"] for check in checks)
-    report = {"versions": versions(), "machine": machine(), "kernels": kernels_in_use(), "checks": checks, "ok": ok}
+    report = {
+        "versions": versions(), "machine": here, "notes": notes(here), "kernels": kernels_in_use(), "checks": checks,
+        "ok": ok,
+    }  # fmt: skip
     if given.json:
         print_json(report)
     else:
@@ -93,7 +103,23 @@ def machine() -> Content:
         "features": [feature for feature in FEATURES if feature in flags],
         "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     }
+
+
+def notes(machine: Content) -> list[str]:
+    """What to know about several threads on this machine."""
+    load, cores, threads = machine["load"], machine["cores"], machine["threads"]
+    if threads < 2:
+        return []
+    if load is None or load + threads <= cores + 0.5:
+        return [FORK]
+    return [
+        f"The machine is loaded: {load:.1f} other threads wanted its {cores} cores in the last minute, on average, and "
+        f"Torch would run {threads} more. Threads that wait for each other lose time; the native kernels notice that "
+        f"and go on with one. --threads {max(1, int(cores - load))} leaves room.",
+        FORK,
+    ]
 
 
 def kernels_in_use() -> Content:
@@ -290,6 +316,8 @@ def _print(report: Content) -> None:
     for title in ("versions", "machine", "kernels"):
         facts = [(name.replace("_", " "), _text(value)) for name, value in report[title].items()]
         print_table(Table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value]))
+    for note in report["notes"]:
+        print(note)
     if report["kernels"]["why_not_native"]:
         print(f"The native kernels do not run: {report['kernels']['why_not_native']}. {_remedy()}")
     rows = [(c["kernel"], c["dtype"], c["runs_on"], brief(c["worst_error"]), _result(c)) for c in report["checks"]]
