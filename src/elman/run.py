@@ -135,7 +135,8 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     saved = task.load(last) if last else None
     source = None if last else _source(task, settings)
     data = opened(settings, saved or source)
-    face = saved or task.build(settings, data)
+    with threads.one():  # of several, LAPACK makes other orthogonal matrices
+        face = saved or task.build(settings, data)
     batches = data.batches(processes.rank, processes.world)
     settings = threads.settled(settings, _work(face.model, batches))
     identity = config.identity(settings, data.fingerprint)

@@ -97,3 +97,11 @@ def test_a_step_with_little_work_is_not_divided(config):
         assert threads.settled(settings, threads.WORTH).threads == torch.get_num_threads() == 2
     with threads.of_run(replace(config, threads=2)) as settings:
         assert threads.settled(settings, 1).threads == torch.get_num_threads() == 2  # who says so has it so
+
+
+def test_runs_whose_environments_differ_are_the_same_if_their_threads_are(config, tmp_path):
+    for threads_of_environment in (1, 2):
+        torch.set_num_threads(threads_of_environment)
+        train(replace(config, out=str(tmp_path / str(threads_of_environment))))
+    one, two = ((tmp_path / name / "last" / "model.safetensors").read_bytes() for name in "12")
+    assert one == two  # both chose one thread

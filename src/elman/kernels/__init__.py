@@ -118,7 +118,7 @@ def _table_for(*tensors: Tensor) -> ModuleType:
 
 
 def _check_plain(tensors: tuple[Tensor, ...]) -> None:
-    """Refuse tensors that torch.func or forward-mode differentiation follows: they would get lost in a native kernel."""
+    """Refuse what torch.func or forward-mode differentiation follows: it would get lost in a native kernel."""
     forward = forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
     if forward or torch._C._functorch.peek_interpreter_stack() is not None:
         how = "forward-mode differentiation" if forward else "torch.func"

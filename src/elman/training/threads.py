@@ -55,6 +55,17 @@ def settled(settings: S, work: int) -> S:
     return replace(settings, threads=_use(1 if work < WORTH else torch.get_num_threads()))
 
 
+@contextmanager
+def one() -> Iterator[None]:
+    """Compute the block on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _use(threads: int) -> int:
     if threads > 0:
         torch.set_num_threads(threads)
