@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "crowd.h"
 #include "fields.h"
 #include "gated_layout.h"
 #include "kernels.h"
@@ -381,6 +382,7 @@ void bind_gated_facts(nb::module_& m) {
 NB_MODULE(_native, m) {
   const char* wanted = std::getenv("ELMAN_ISA");
   choose(wanted ? wanted : "");
+  m.def("crowded", &crowded, "Whether threads that waited for each other have given way to one, for now.");
   m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
   m.def(
       "isas",

@@ -35,9 +35,14 @@ class Loop : public Replay<Real> {
     if (step_.projects_h()) cells_ = zeros<Real>(size);
   }
 
-  void operator()(int thread, int threads, Barrier& barrier) {
-    division_.each(thread, threads, [&](Part part) { run(0, in_.T, part, barrier, division_.by_rows ? 1 : threads); });
-    for (int64_t rank = thread; rank < in_.B; rank += threads) {
+  void operator()(Member& team) {
+    bool stays = true;
+    division_.each(team, [&](const Part& part) {
+      Member alone = team;
+      alone.threads = 1;
+      stays = run(0, in_.T, part, division_.by_rows ? alone : team);
+    });
+    for (int64_t rank = team.thread; stays && rank < in_.B; rank += team.threads) {
       Real* past = out_.y + (order_.row[rank] * in_.T + order_.length[rank]) * step_.R;
       std::fill_n(past, (in_.T - order_.length[rank]) * step_.R, Real(0));
     }
@@ -51,11 +56,10 @@ class Loop : public Replay<Real> {
     if (Cell::has_c) begin(c_.get(), in_.c0, out_.c, step_.H, units_);
   }
 
-  void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier, int together) override {
+  bool replay(int64_t begin, int64_t end, const Real* checkpoints, Part part, Member& member) override {
     each_state(begin, part, checkpoints,
                [](Real* state, const Real* checkpoint, int64_t n) { std::memcpy(state, checkpoint, n); });
-    barrier.wait(together);
-    run(begin, end, part, barrier, together);
+    return meet(part, member) && run(begin, end, part, member);
   }
 
   int threads() const { return division_.threads; }
@@ -85,28 +89,38 @@ class Loop : public Replay<Real> {
     }
   }
 
-  // Steps [begin, end) of a part; `together` threads divide its units.
-  void run(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int together) {
+  // Steps [begin, end) of a part, whose units the member's team divides; false if the member is to leave it.
+  bool run(int64_t begin, int64_t end, Part part, Member& member) {
     const int64_t ldu = step_.ldu, steps = std::min(Chunk::steps(part, ldu * sizeof(Real)), end - begin);
     const int64_t most = steps * (part.end - part.first);
     const auto x = allocate<Real>(in_.weights.U ? most * ldx_ : 0), u = allocate<Real>(most * ldu);
     const auto sums = allocate<Real>(step_.separate_sums() ? (part.end - part.first) * ldu : 0);
-    for (int64_t t = begin; t < end; t += steps) {
+    for (int64_t t = begin; t < end;) {
       const Chunk chunk(order_, part, t, std::min(t + steps, end));
       if (chunk.rows == 0) break;
       project(chunk, part, x.get(), u.get());
-      for (int64_t now = t; now < chunk.end; ++now)
-        if (const int64_t count = chunk.count(order_, now)) {
-          if (out_.checkpoints && now % in_.every == 0)
-            each_state(now, part, out_.checkpoints,
+      // Who is alone from now on has not projected the others' units: a new chunk begins.
+      for (const int threads = member.threads; t < chunk.end && threads == member.threads; ++t)
+        if (const int64_t count = chunk.count(order_, t)) {
+          if (out_.checkpoints && t % in_.every == 0)
+            each_state(t, part, out_.checkpoints,
                        [](const Real* state, Real* checkpoint, int64_t n) { std::memcpy(checkpoint, state, n); });
-          Real* here = u.get() + chunk.at(now, part.first) * ldu;
+          Real* here = u.get() + chunk.at(t, part.first) * ldu;
           step_(
               count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
-              [&](int64_t i) { return row_step(now, part.first + i); }, [&] { barrier.wait(together); });
-          barrier.wait(together);
+              [&](int64_t i) { return row_step(t, part.first + i); }, [&] { member.barrier.wait(member.threads); });
+          if (!meet(part, member)) return false;
         }
     }
+    return true;
+  }
+
+  // Wait for the team; who is alone afterwards has all units.
+  bool meet(Part& part, Member& member) const {
+    const int threads = member.threads;
+    if (!member.meet()) return false;
+    if (member.threads != threads) part.left = 0, part.right = step_.blocks;
+    return true;
   }
 
   // u = U x + b for all rows of a chunk, U x normalised or not
@@ -161,7 +175,7 @@ void gated(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, i
   with_cell(inputs.weights.kind, [&](auto cell, Phi phi) {
     Loop<decltype(cell), Real> loop(inputs, outputs, phi, threads);
     loop.prepare();
-    team(loop.threads(), [&](int thread, int count, Barrier& barrier) { loop(thread, count, barrier); });
+    team(loop.threads(), [&](Member& member) { loop(member); });
   });
 }
 

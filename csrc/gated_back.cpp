@@ -47,15 +47,16 @@ class LoopBack {
 
   int threads() const { return s_.division.threads; }
 
-  void operator()(int thread, int threads, Barrier& barrier) {
-    s_.division.each(thread, threads, [&](Part part) {
-      run(part, thread, threads, barrier);
-      for (int64_t rank = part.first; rank < part.end; ++rank) {
+  void operator()(Member& team) {
+    bool stays = true;
+    s_.division.each(team, [&](Part part) {
+      stays = run(part, team);
+      for (int64_t rank = part.first; stays && rank < part.end; ++rank) {
         begin(rank, part, arriving_.gh, dh_.get(), to_.gh0, s_.R, s_.wide_h);
         if (Cell::has_c) begin(rank, part, arriving_.gc, dc_.get(), to_.gc0, s_.H, s_.wide);
       }
     });
-    for (int64_t rank = thread; rank < s_.in.B && to_.gx; rank += threads) {
+    for (int64_t rank = team.thread; stays && rank < s_.in.B && to_.gx; rank += team.threads) {
       Real* past = to_.gx + (s_.order.row[rank] * s_.in.T + s_.order.length[rank]) * s_.D;
       std::fill_n(past, (s_.in.T - s_.order.length[rank]) * s_.D, Real(0));
     }
@@ -76,7 +77,8 @@ class LoopBack {
     else std::memcpy(out, carried + rank * wide + left, (right - left) * sizeof(Real));
   }
 
-  void run(const Part& part, int thread, int threads, Barrier& barrier) {
+  // All steps of a part, whose units the team divides; false if this member is to leave it.
+  bool run(Part& part, Member& team) {
     Work& work = gradients_.work(part);
     const int64_t most = s_.steps(part.end - part.first);
     const auto packed_g = allocate<Real>(work.rows * (std::max(s_.H, s_.R) + 5));
@@ -84,37 +86,51 @@ class LoopBack {
       const int64_t checkpoint = (end - 1) / s_.in.every * s_.in.every;  // the last step that has one
       begin = std::max(end - most, checkpoint);
       const Chunk chunk(s_.order, part, begin, end);
-      if (replay_ && (end == s_.in.T || end % s_.in.every == 0)) recompute(checkpoint, end, part, barrier, threads);
+      if (replay_ && (end == s_.in.T || end % s_.in.every == 0) && !recompute(checkpoint, end, part, team)) return false;
       if (chunk.rows == 0) continue;
-      gradients_.gather(chunk, part, work, thread, threads);
+      gradients_.gather(chunk, part, work, team.thread, team.threads);
       for (int64_t t = end - 1; t >= chunk.begin; --t)
-        if (const int64_t count = chunk.count(s_.order, t)) step(t, count, chunk, part, work, barrier, threads);
-      if (!s_.division.by_rows) barrier.wait(threads);
+        if (const int64_t count = chunk.count(s_.order, t))
+          if (!step(t, count, chunk, part, work, team)) return false;
+      if (!meet(part, team)) return false;
       if (gain_U_) normalise_inputs(chunk, work);
-      gradients_.products(chunk, part, work, packed_g.get(), thread, threads);
-      if (!s_.division.by_rows) barrier.wait(threads);
+      gradients_.products(chunk, part, work, packed_g.get(), team.thread, team.threads);
+      if (!meet(part, team)) return false;
     }
+    return true;
+  }
+
+  // Where units are divided, wait for the team; who is alone afterwards has all of them.
+  bool meet(Part& part, Member& team) const {
+    if (s_.division.by_rows) return true;
+    if (!team.meet()) return false;
+    part = s_.division.units_of(team);
+    return true;
   }
 
   // What the steps [begin, end) save
-  void recompute(int64_t begin, int64_t end, const Part& part, Barrier& barrier, int threads) {
+  bool recompute(int64_t begin, int64_t end, Part& part, Member& team) {
     const int64_t blocks = (s_.H + L - 1) / L;
     const Part same{part.first, part.end, std::min(part.left * 2, blocks), std::min(part.right * 2, blocks), part.number};
-    replay_->replay(begin, end, arriving_.checkpoints, same, barrier, s_.division.by_rows ? 1 : threads);
+    Member alone = team;
+    alone.threads = 1;
+    if (!replay_->replay(begin, end, arriving_.checkpoints, same, s_.division.by_rows ? alone : team)) return false;
+    if (!s_.division.by_rows) part = s_.division.units_of(team);
+    return true;
   }
 
-  void step(int64_t t, int64_t count, const Chunk& chunk, const Part& part, Work& work, Barrier& barrier, int threads) {
+  bool step(int64_t t, int64_t count, const Chunk& chunk, Part& part, Work& work, Member& team) {
     const int64_t at = chunk.at(t, part.first);
     if (P_) project_h_back(t, count, part, work.gy.get() + at * s_.ldh);
     for (int64_t i = 0; i < count; ++i) gates(t, part.first + i, at + i, part, work);
     if constexpr (Shape::products > 0) {
       const Real* g = work.g.get() + at * s_.ldg;
-      if (!s_.division.by_rows) barrier.wait(threads);
+      if (!meet(part, team)) return false;
       if constexpr (Cell::second > 0) {
         if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, at, part, work);
         product<Cell::second>(count, part, second_.get(), g + Cell::first * s_.wide, dq_.get(), false);
         for (int64_t i = 0; i < count; ++i) gates_after(t, part.first + i, at + i, part, work);
-        if (!s_.division.by_rows) barrier.wait(threads);
+        if (!meet(part, team)) return false;
       }
       if (gain_) {
         normalise_sums<0, together>(t, count, at, part, work);
@@ -122,6 +138,7 @@ class LoopBack {
       }
       product<Cell::first>(count, part, first_.get(), g, dh_.get(), !P_);
     }
+    return true;
   }
 
   // Through h = P m: gy becomes the whole gradient of h, gcells_ that of m.
@@ -325,7 +342,7 @@ void gated_back(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arri
       replay = gated_replay<Real>(inputs, saved.get());
     }
     LoopBack<Cell, Real> loop(inputs, given, gradients, phi, replay.get(), threads);
-    team(loop.threads(), [&](int thread, int count, Barrier& barrier) { loop(thread, count, barrier); });
+    team(loop.threads(), [&](Member& member) { loop(member); });
     loop.finish(threads);
   });
 }

@@ -12,9 +12,9 @@ namespace elman::ELMAN_NS {
 template <class Real>
 struct Replay {
   virtual ~Replay() = default;
-  // Steps [begin, end) of a part from the checkpoint before `begin`: fills saved. `together` threads divide the part's units.
-  virtual void replay(int64_t begin, int64_t end, const Real* checkpoints, const Part& part, Barrier& barrier,
-                      int together) = 0;
+  // Steps [begin, end) of a part from the checkpoint before `begin`: fills saved. The part's units are divided among the
+  // member's team; false if that was dissolved, and the member is to leave.
+  virtual bool replay(int64_t begin, int64_t end, const Real* checkpoints, Part part, Member& member) = 0;
 };
 
 // `saved` has room for `every` steps.

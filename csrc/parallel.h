@@ -1,14 +1,18 @@
 // Threads: a range of independent tasks, cut into one contiguous piece per thread; or a team that meets at barriers.
+//
+// Other processes want the cores too. A thread that the system has put aside keeps the others waiting for milliseconds, at
+// every barrier again. So waiting is measured against working: a team that waits longer than it works is dissolved, its
+// first thread finishes alone, and for a while everything runs on one thread (crowd.cpp). The bits are the same.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+
+#include "crowd.h"
 
 #if defined(_OPENMP)
 #include <omp.h>
-#endif
-#if defined(__linux__)
-#include <sched.h>
 #endif
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -33,20 +37,27 @@ struct WorthAThread {
 // As many threads as were given, if the work is worth them.
 constexpr int threads_for(int64_t work, int64_t worth, int threads) { return work < worth ? 1 : threads; }
 
-// f(first, end) for pieces of [0, tasks). What a task computes must not depend on the piece it is in.
-template <class F>
-void parallel(int threads, int64_t tasks, const F& f) {
-  if (threads > tasks) threads = int(tasks);
-  if (threads <= 1 || forked) {
-    if (tasks > 0) f(int64_t(0), tasks);
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static, 1)
-  for (int i = 0; i < threads; ++i) f(tasks * i / threads, tasks * (i + 1) / threads);
-}
+// Pieces of work, each taken once: a thread begins with its own, then takes what late ones have not begun.
+class Pieces {
+ public:
+  explicit Pieces(int count) : count_(count), taken_(new std::atomic<bool>[count]()) {}
 
-// Where the threads of a team wait for each other: for some microseconds by spinning, then by giving up the core,
-// because a thread that only spins can keep the one it waits for from running.
+  // f(i) for every piece that thread `mine` gets.
+  template <class F>
+  void each(int mine, const F& f) const {
+    for (int i = 0; i < count_; ++i) {
+      const int piece = (mine + i) % count_;
+      if (!taken_[piece].exchange(true, std::memory_order_relaxed)) f(piece);
+    }
+  }
+
+ private:
+  int count_;
+  std::unique_ptr<std::atomic<bool>[]> taken_;
+};
+
+// Where the threads of a team wait for each other: for some microseconds by spinning, then asleep. A thread that spins, or
+// yields, keeps its core; on one that is free the system puts the thread that is waited for.
 class Barrier {
  public:
   void wait(int threads) {
@@ -54,38 +65,102 @@ class Barrier {
     const int round = round_.load(std::memory_order_relaxed);
     if (waiting_.fetch_add(1, std::memory_order_acq_rel) == threads - 1) {
       waiting_.store(0, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
+      dissolved_ = tired_.load(std::memory_order_relaxed);
+      round_.store(round + 1);  // before it looks for sleepers, as they look at it after they have said that they sleep
+      if (sleeping_.load() > 0) wake(round_);
       return;
     }
-    for (int spins = 0; round_.load(std::memory_order_acquire) == round; ++spins) pause(spins);
+    for (int spins = 0; spins < 100; ++spins) {  // about as long as the clock takes to be read
+      if (round_.load(std::memory_order_acquire) != round) return;
+      pause();
+    }
+    const int64_t from = nanoseconds();
+    for (int spins = 0; spins < 2000 && round_.load(std::memory_order_acquire) == round; ++spins) pause();
+    if (round_.load(std::memory_order_acquire) == round) sleep(round);
+    const int64_t now = nanoseconds();
+    lost_.fetch_add((now - from) / (threads - 1), std::memory_order_relaxed);
+    if (lost() > least && 2 * lost() > now - begin_) tired_.store(true, std::memory_order_relaxed);
   }
 
+  bool dissolved() const { return dissolved_; }  // the same to all of them, from one wait to the next
+  int64_t lost() const { return lost_.load(std::memory_order_relaxed); }
+
  private:
-  static void pause(int spins) {
+  void sleep(int round) {
+    sleeping_.fetch_add(1);
+    while (round_.load() == round) sleep_while(round_, round);
+    sleeping_.fetch_sub(1);
+  }
+
+  static void pause() {
 #if defined(__x86_64__)
     _mm_pause();
 #endif
-#if defined(__linux__)
-    if (spins > 2000) sched_yield();
-#endif
   }
 
+  static constexpr int64_t least = 50'000;  // nanoseconds, as it takes to wake a thread
+
+  const int64_t begin_ = nanoseconds();
+  bool dissolved_ = false;
   alignas(64) std::atomic<int> waiting_{0};
   alignas(64) std::atomic<int> round_{0};
+  alignas(64) std::atomic<int> sleeping_{0};
+  alignas(64) std::atomic<int64_t> lost_{0};  // nanoseconds
+  std::atomic<bool> tired_{false};            // waited longer than worked: the next round is the last one together
 };
 
-// f(thread, threads, barrier) on a team of at most `threads`.
+// A thread among `threads` that divide some work.
+struct Member {
+  int thread, threads;
+  Barrier& barrier;
+  const Pieces& pieces;
+
+  // Wait for the others: false if the first one finishes alone, and this is another.
+  bool meet() {
+    barrier.wait(threads);
+    if (threads == 1 || !barrier.dissolved()) return true;
+    threads = 1;
+    return thread == 0;
+  }
+};
+
+// f(member) on a team of at most `threads`, which have that many pieces of work.
 template <class F>
 void team(int threads, const F& f) {
   Barrier barrier;
+  const Pieces pieces(threads);
 #if defined(_OPENMP)
-  if (threads > 1 && !forked) {
+  if (threads > 1 && !forked && !crowded()) {
+    const int64_t begin = nanoseconds();
+    int64_t done = begin;
+    Barrier last;  // OpenMP's own would have whoever is there first spin for milliseconds
 #pragma omp parallel num_threads(threads)
-    f(omp_get_thread_num(), omp_get_num_threads(), barrier);
+    {
+      Member member{omp_get_thread_num(), omp_get_num_threads(), barrier, pieces};
+      f(member);
+      if (omp_get_thread_num() == 0) done = nanoseconds();
+      last.wait(omp_get_num_threads());
+    }
+    const int64_t end = nanoseconds(), lost = barrier.lost() + end - done;
+    report(end - begin - lost, lost);
     return;
   }
 #endif
-  f(0, 1, barrier);
+  Member member{0, 1, barrier, pieces};
+  f(member);
+}
+
+// f(first, end) for pieces of [0, tasks). What a task computes must not depend on the piece it is in.
+template <class F>
+void parallel(int threads, int64_t tasks, const F& f) {
+  if (threads > tasks) threads = int(tasks);
+  if (threads <= 1 || forked || crowded()) {
+    if (tasks > 0) f(int64_t(0), tasks);
+    return;
+  }
+  team(threads, [&](const Member& member) {
+    member.pieces.each(member.thread, [&](int i) { f(tasks * i / threads, tasks * (i + 1) / threads); });
+  });
 }
 
 }  // namespace elman::ELMAN_NS

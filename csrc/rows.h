@@ -63,12 +63,16 @@ struct Division {
 
   int parts() const { return by_rows ? threads : 1; }
 
-  // f(part) for what thread `i` of the `count` that really run has to do.
+  // f(part) for what a thread has to do: pieces are the parts, where rows are divided.
   template <class F>
-  void each(int i, int count, const F& f) const {
-    if (!by_rows) f(Part{0, cut.back(), blocks * i / count, blocks * (i + 1) / count, 0});
-    else
-      for (; i < threads; i += count) f(Part{cut[i], cut[i + 1], 0, blocks, i});
+  void each(const Member& member, const F& f) const {
+    if (!by_rows) f(units_of(member));
+    else member.pieces.each(member.thread, [&](int i) { f(Part{cut[i], cut[i + 1], 0, blocks, i}); });
+  }
+
+  // All rows, and a thread's share of the units.
+  Part units_of(const Member& member) const {
+    return {0, cut.back(), blocks * member.thread / member.threads, blocks * (member.thread + 1) / member.threads, 0};
   }
 };
 

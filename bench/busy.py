@@ -1,0 +1,152 @@
+"""Beside another busy process: `python -m bench.busy [--seconds 1] [--rounds 2] [--json]`, on two cores.
+
+Tokens per second of evaluating one long text and of training, two layers of 256 units: with one thread alone on the
+machine, then with two threads alone, beside one process that never rests, and beside another training. Ratios are to
+one thread alone, of the same round. A machine that does something else meanwhile proves nothing.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+MUST = 0.7
+KINDS = ("evaluate", "small", "middle", "train", "words")
+HOW = ("1 alone", "2 alone", "2 beside", "2 twice")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.busy", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--json", action="store_true", help="the medians as JSON alone on standard output")
+    parser.add_argument("--work", nargs=2, metavar=("KIND", "THREADS"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.work:
+        return _work(given.work[0], int(given.work[1]))
+    found = {kind: _measured(kind, given.seconds, given.rounds) for kind in given.only}
+    if given.json:
+        print(json.dumps(found, indent=1))
+    for kind, rates in found.items() if not given.json else ():
+        one = rates["1 alone"]
+        line = "  ".join(f"{how} {rate:9,.0f} ({rate / one:4.2f})" for how, rate in rates.items())
+        print(f"{kind:9} {line}  {'ok' if rates['2 beside'] >= MUST * one else 'TOO SLOW'}")
+
+
+def _measured(kind: str, seconds: float, rounds: int) -> dict[str, float]:
+    """Tokens per second, the median of the rounds."""
+    one, two, other = Worker(kind, 1), Worker(kind, 2), Worker(kind, 2)
+    rates: dict[str, list[float]] = {how: [] for how in HOW}
+    try:
+        for _ in range(rounds):
+            rates["1 alone"].append(one.rate(seconds))
+            rates["2 alone"].append(two.rate(seconds))
+            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            try:
+                time.sleep(0.1)
+                rates["2 beside"].append(two.rate(seconds))
+            finally:
+                busy.kill()
+                busy.wait()
+            other.begin(seconds)
+            rates["2 twice"].append(two.rate(seconds))
+            other.end()
+    finally:
+        for worker in (one, two, other):
+            worker.close()
+    return {how: statistics.median(found) for how, found in rates.items()}
+
+
+class Worker:
+    """A process that does one thing on so many threads, for so many seconds as it is told."""
+
+    def __init__(self, kind: str, threads: int) -> None:
+        command = [sys.executable, "-m", "bench.busy", "--work", kind, str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.rate(0.0)  # ready, and warm
+
+    def begin(self, seconds: float) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> float:
+        assert self.process.stdout
+        return float(self.process.stdout.readline())
+
+    def rate(self, seconds: float) -> float:
+        self.begin(seconds)
+        return self.end()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _work(kind: str, threads: int) -> None:
+    from elman.cli.threads import rest_early
+
+    rest_early()  # as the command line does
+    import torch
+
+    torch.set_num_threads(threads)
+    once, tokens = _evaluation() if kind == "evaluate" else _training(kind)
+    for line in sys.stdin:
+        begin, count, spent = time.perf_counter(), 0, 0.0
+        while spent < float(line) or not count:
+            once()
+            count, spent = count + 1, time.perf_counter() - begin
+        print(count * tokens / spent, flush=True)
+
+
+def _evaluation() -> tuple[Callable[[], Any], int]:
+    """One long text, whose state is carried: one row, so that the units are divided among the threads."""
+    from bench import lm_inputs
+
+    tokens = 2048
+    lm, text = lm_inputs.language_model("gru"), lm_inputs.text(tokens)
+    return lambda: lm.evaluate(text), tokens
+
+
+# Cell, size, layers, symbols, rows, window
+TRAINED = {
+    "small": ("gru", 64, 1, 67, 8, 32),
+    "middle": ("gru", 128, 1, 67, 16, 64),
+    "train": ("gru", 256, 2, 67, 32, 128),
+    "words": ("gru", 64, 1, 10_000, 16, 64),
+}
+
+
+def _training(kind: str) -> tuple[Callable[[], Any], int]:
+    """The training loop's own step."""
+    import torch
+
+    from elman.data import Encoded, Streams
+    from elman.tasks.lm import LanguageModelTask, ModelConfig, build
+    from elman.training.loop import Run, _gradients, _update
+    from elman.training.optim import OptimConfig, Schedule, optimiser
+    from elman.training.unit import Unit
+
+    cell, size, layers, symbols, rows, window = TRAINED[kind]
+    torch.manual_seed(0)
+    model, config = build(ModelConfig(cell=cell, size=size, layers=layers), symbols).train(), OptimConfig()
+    streams = Streams(Encoded(np.random.default_rng(0).integers(2, symbols, 200_001), 200_000, 0), rows, window)
+    run = Run(Unit(LanguageModelTask(), model), streams, optimiser(config, model), Schedule(config, 1000))
+
+    def step() -> None:
+        _, count = _gradients(run, 1)
+        _update(run, config, 1e-3, 1 / count)
+        run.optimiser.step()
+
+    return step, rows * window
+
+
+if __name__ == "__main__":
+    main()
