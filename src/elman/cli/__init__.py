@@ -143,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="elman",
         usage="elman VERB [arguments]",
         description="Recurrent sequence models whose state you own.",
-        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what a verb takes. Each takes --import MODULE and --threads N.",
+        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what it takes. Each takes --import MODULE, --threads N.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elman {__version__}")

@@ -77,7 +77,7 @@ def stack(
 
 
 def blocks(
-    cell: str,
+    cell: str | type[Core],
     input_size: int,
     size: int,
     *,
@@ -96,6 +96,7 @@ def blocks(
     16
     """
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
+    check_options(cell, options, others=("layers", "norm", "dropout"))
     parts: list[Core] = [] if input_size == size else [Dense(input_size, size)]
     for _ in range(layers):
         inner = build_cell(cell, size, size, **options)

@@ -214,5 +214,9 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
             )
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
 
+    def summary(self, face: LanguageModel) -> str:
+        assert isinstance(face.config, ModelConfig)
+        return f"{super().summary(face)}; a layer computes {describe_block(face.config)}"
+
     def load(self, folder: Path) -> LanguageModel:
         return LanguageModel.load(folder)
