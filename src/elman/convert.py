@@ -65,9 +65,9 @@ def _check_module(module: nn.Module) -> None:
     """Refuse what computes something else than its parameters say."""
     kind = next((kind.__name__ for kind in (nn.RNN, nn.GRU, nn.LSTM) if isinstance(module, kind)), None)
     if kind is not None and parametrize.is_parametrized(module):
-        names = ", ".join(cast(nn.ModuleDict, module.parametrizations))
+        changed = ", ".join(cast(nn.ModuleDict, module.parametrizations))
         raise InputError(
-            f"{names} of this nn.{kind} is parametrized (weight norm, spectral norm, ...), and a Core has plain "
+            f"{changed} of this nn.{kind} is parametrized (weight norm, spectral norm, ...), and a Core has plain "
             "weights: first call torch.nn.utils.parametrize.remove_parametrizations(module, name)"
         )
     if type(module) not in (nn.RNN, nn.GRU, nn.LSTM):
@@ -75,7 +75,8 @@ def _check_module(module: nn.Module) -> None:
         raise InputError(
             f"from_torch was given a {type(module).__name__}{why}; it takes an nn.RNN, nn.GRU or nn.LSTM itself"
         )
-    made = [name for name in module._flat_weights_names if name not in module._parameters]  # type: ignore[operator]
+    names = cast(list[str], module._flat_weights_names)
+    made = [name for name in names if name not in module._parameters]
     if made:
         raise InputError(
             f"{', '.join(made)} of this nn.{kind} is made of other parameters at each call (pruning, weight "
