@@ -98,10 +98,10 @@ def train(settings: Settings, data: Any = None, callback: Callback | None = None
     with (
         ranks() as processes,
         locked(Path(settings.out)) if processes.first else nullcontext(),
-        threads.of_run(settings) as settings,
+        threads.of_run(settings) as counted,
     ):
-        held = _held(settings, data)
-        named = replace(settings, data=replace(settings.data, **dict.fromkeys(held, MEMORY))) if held else settings
+        held = _held(counted, data)
+        named = replace(counted, data=replace(counted.data, **dict.fromkeys(held, MEMORY))) if held else counted
         opened = partial(task.open_held, given=held) if held else task.open
         (_fit if task.fitted else _train)(task, named, processes, opened, callback or _ignore)
     return load(settings.out), read_metrics(Path(settings.out))
