@@ -334,6 +334,23 @@ def test_documents_and_arrays_in_memory(config, tmp_path, capsys):
             train(replace(lines, out=str(tmp_path / "bad")), data=data)
 
 
+class Full:
+    """A standard error on a full disk."""
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+    isatty = staticmethod(lambda: False)
+    flush = staticmethod(lambda: None)
+
+
+def test_a_fit_goes_on_when_nobody_can_read_how_far_it_is(tmp_path, monkeypatch):
+    noise = np.random.default_rng(0).normal(size=(50, 1))
+    monkeypatch.setattr(sys, "stderr", Full())
+    model, _ = train(hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2}), data=noise)
+    assert model.means_.shape == (2, 1)
+
+
 def test_sections_of_a_config_may_be_mappings():
     assert RunConfig(training={"steps": 5}).training == TrainingConfig(steps=5)
     assert markov.RunConfig(model={"order": 2}).model.order == 2

@@ -77,6 +77,8 @@ def test_help_is_in_order_of_use_and_names_every_setting(name, capsys):
 
 
 def test_what_is_wrong_is_said_without_types_of_python():
+    with pytest.raises(InputError, match=r"^argument --model\.size: expected one argument$"):
+        read_config(["--model.size"])
     with pytest.raises(InputError, match=r"^model\.size is 'large'; it must be a whole number$"):
         read_config(["--model.size", "large"])
 

@@ -185,7 +185,7 @@ def _explained(message: str, parser: ArgumentParser) -> str:
     # `lr` alone is the one that ends with it; else what is spelt almost so.
     ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
     near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
-    return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near else "")
+    return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near and named not in settings else "")
 
 
 def help_text(task: AnyTask) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import inspect
 import math
 import secrets
-import sys
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from elman import artifact, kernels
+from elman import artifact, kernels, progress
 from elman.cells.hmm import HMMState
 from elman.data.observations import Reader
 from elman.draws import uniform
@@ -132,7 +131,7 @@ class HiddenMarkovEstimator:
             vars(self).clear()
             vars(self).update(given)
             if self.verbose and self.n_init > 1:
-                print(f"start {number} of {self.n_init}", file=sys.stderr, flush=True)
+                progress.say(f"start {number} of {self.n_init}")
             try:
                 fit = self._fit_once(data, generator)
             except FitError as error:
@@ -403,7 +402,7 @@ def _plain(value: object) -> object:
 
 
 def _say(step: int, log_likelihood: float) -> None:
-    print(f"step {step}  log-likelihood {log_likelihood:.6f}", file=sys.stderr, flush=True)
+    progress.say(f"step {step}  log-likelihood {log_likelihood:.6f}")
 
 
 def _say_nothing(step: int, log_likelihood: float) -> None:
