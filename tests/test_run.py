@@ -18,7 +18,8 @@ from elman.cli import main
 from elman.data import DataConfig, open_splits
 from elman.data.cache import encode_string
 from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
-from elman.run import load, train
+from elman.run import train
+from elman.saved import load
 from elman.tasks import hmm, markov
 from elman.tasks.lm import LanguageModel, ModelConfig, RunConfig
 from elman.tasks.text_task import PreviewConfig

@@ -31,8 +31,8 @@ from elman.convert import to_torch as to_torch
 from elman.core import Core as Core
 from elman.errors import ElmanError as ElmanError
 from elman.model import SequenceModel as SequenceModel
-from elman.run import load as load
 from elman.run import train as train
+from elman.saved import load as load
 from elman.stream import Stream as Stream
 from elman.tasks.lm import LanguageModel as LanguageModel
 from elman.tasks.lm import RunConfig as RunConfig

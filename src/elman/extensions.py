@@ -1,7 +1,7 @@
 """Modules of one's own that add cells or tasks when they are imported: `elman train --import mycells`.
 
-Their names are noted in runs and models. The command line imports them again; `elman.load` does not: a file that is
-loaded from Python runs no code, and says what to import instead.
+Their names are noted in runs and models. `elman train` imports those that a config names; to load a model runs no code,
+from Python or the command line, and says what to import first.
 """
 
 from __future__ import annotations

@@ -63,17 +63,23 @@ def test_a_cell_of_ones_own_is_trained_resumed_and_used(here, capfd):
     assert "unknown cell 'leaky'" in capfd.readouterr().err
     assert main([*TRAIN, "--import", "leaky"]) == 0
     assert json.loads((here / "run/best/model.json").read_text())["imports"] == ["leaky"]
-    for verb in (["generate", "run"], ["evaluate", "run", "text.txt"], ["train", "--out", "run", "--resume", "auto"]):
-        forget()
-        capfd.readouterr()
-        assert main(verb) == 0, verb
-        assert "elman: importing leaky, which run" in capfd.readouterr().err
     forget()
+    capfd.readouterr()
+    assert main(["train", "--out", "run", "--resume", "auto"]) == 0
+    assert "elman: importing leaky, which run" in capfd.readouterr().err
+    for verb in (["generate", "run"], ["evaluate", "run", "text.txt"]):
+        forget()
+        assert main(verb) == 2, verb
+        assert "import it first, on the command line by --import leaky" in capfd.readouterr().err
+        assert "leaky" not in sys.modules
+        assert main([*verb, "--import", "leaky"]) == 0, verb
+    forget()
+    capfd.readouterr()
     with pytest.raises(FileError, match="run needs what leaky adds: import it first"):
         elman.load("run")
     assert "leaky" not in sys.modules  # loading a file runs no code
     (here / "leaky.py").unlink()
-    assert main(["generate", "run"]) == 2
+    assert main(["generate", "run", "--import", "leaky"]) == 2
     assert "cannot import leaky: there is no module leaky on the path" in capfd.readouterr().err
 
 

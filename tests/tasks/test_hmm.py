@@ -9,7 +9,8 @@ from elman import hmm
 from elman.data.observations import ObservationConfig, Reader
 from elman.errors import InputError, UnknownNameError
 from elman.hmm.describe import stationary
-from elman.run import load, train
+from elman.run import train
+from elman.saved import load
 from elman.tasks.hmm import ModelConfig, RunConfig, build
 
 

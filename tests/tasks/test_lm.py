@@ -15,7 +15,7 @@ from elman.data.cache import encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError, InputError
 from elman.markov import Markov
-from elman.run import load
+from elman.saved import load
 from elman.tasks import markov as markov_task
 from elman.tasks import text
 from elman.tasks.lm import LanguageModel, ModelConfig, block_of, build, describe_block

@@ -21,14 +21,12 @@ class Asked(NamedTuple):
 
 def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Asked:
     """Load the run that a command line names, and put the verb's question to its task."""
-    from elman.cli.imports import load_noted
-    from elman.run import imports, open_model
+    from elman.saved import open_model
 
     run = _run(arguments)
     if run is None:
         print(_help(verb, description, common), end="")
         raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
-    load_noted(imports(run), run)
     task, face = open_model(run)
     if verb not in task.verbs:
         raise InputError(

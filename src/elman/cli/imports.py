@@ -31,7 +31,7 @@ def load(names: Sequence[str]) -> None:
 
 
 def load_noted(names: Sequence[str], where: str) -> None:
-    """Import what a run or a model names, and say so: it is code that runs."""
+    """Import what a config names, and say so: it is code that runs. What a model names is not imported unasked."""
     for name in extensions.missing(names):
         print(f"elman: importing {name}, which {where} names", file=sys.stderr)
     load(names)

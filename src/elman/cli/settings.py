@@ -43,7 +43,7 @@ def read_config(arguments: Sequence[str]) -> Settings:
     parser = _parser(task.Config)
     source = named.init_from or _last(files, "init_from")
     if source and not own:
-        from elman.run import open_source
+        from elman.saved import open_source
 
         parser.set_defaults(task.settings(open_source(source, task)))
     for path, content in files:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from elman import artifact
-from elman.errors import UnknownNameError
+from elman.errors import InputError, UnknownNameError
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
-from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
+from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
 
 TASKS: dict[str, AnyTask] = {"lm": LanguageModelTask(), "markov": MarkovTask(), "hmm": HMMTask()}
 
-__all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder"]
+__all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]
 
 
 def find(name: str) -> AnyTask:
@@ -25,6 +25,19 @@ def find(name: str) -> AnyTask:
     if name not in TASKS:
         raise UnknownNameError("task", name, TASKS)
     return TASKS[name]
+
+
+def of_settings(settings: Settings) -> AnyTask:
+    """The task of a run's settings, once what all tasks have in them is checked."""
+    task = find(settings.task)
+    if not isinstance(settings, task.Config):
+        wanted, given = (f"{kind.__module__}.{kind.__name__}" for kind in (task.Config, type(settings)))
+        raise InputError(f"the task {settings.task} needs a {wanted}, not a {given}")
+    if settings.resume not in ("never", "auto"):
+        raise UnknownNameError("way to resume", settings.resume, ("never", "auto"))
+    if not 0 <= settings.seed < 2**62:  # Torch takes 64 bits, and each process adds a little
+        raise InputError(f"seed is {settings.seed}; it must be a whole number of at least 0 and below 2**62")
+    return task
 
 
 def of_folder(folder: Path) -> AnyTask:

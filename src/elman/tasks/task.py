@@ -92,6 +92,12 @@ class Data:
             f"training.evaluate_tokens is {count}; these data are evaluated whole only. Leave it at 0, for all."
         )
 
+    def watched(self, most: int) -> tuple[Any, str]:
+        """What is evaluated while a model trains, `most` units of `valid` or all if that is 0; and what part that is,
+        in words, unless it is all."""
+        part = self.first(self.valid, most) if most else self.valid
+        return part, "" if part is self.valid else f"first {most:,} {self.unit}"
+
     def describe_loss(self, loss: float) -> str:
         """The loss, as the progress line shows it."""
         return f"loss {loss:.4f}"

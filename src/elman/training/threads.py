@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import nn
 
 from elman import config, progress
+from elman.data import Batches, Position
 from elman.errors import InputError
 from elman.options import whole
 
@@ -53,6 +55,12 @@ def settled(settings: S, work: int) -> S:
     if getattr(settings, "threads", 1) > 0:
         return settings
     return replace(settings, threads=_use(1 if work < WORTH else torch.get_num_threads()))
+
+
+def work(model: nn.Module, batches: Batches) -> int:
+    """The multiply-adds of a step, about: each parameter meets each term once."""
+    terms = int(batches.batch(Position()).lengths.sum())
+    return terms * sum(parameter.numel() for parameter in model.parameters())
 
 
 @contextmanager
