@@ -21,8 +21,8 @@ from elman.options import whole
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# A step of some milliseconds: below, threads wait for each other longer than they gain, even alone on the machine.
-WORTH = 50_000_000
+# A step of some 15 ms on one thread: below, several gain little alone on the machine, and lose beside a busy process.
+WORTH = 150_000_000
 S = TypeVar("S", bound="DataclassInstance")
 
 
