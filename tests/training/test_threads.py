@@ -11,7 +11,7 @@ from elman.data import DataConfig
 from elman.errors import InputError
 from elman.run import train
 from elman.tasks.lm import ModelConfig, RunConfig
-from elman.tasks.text import PreviewConfig
+from elman.tasks.text_task import PreviewConfig
 from elman.training import loop, threads
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
