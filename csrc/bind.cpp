@@ -154,12 +154,13 @@ void fields(HmmInputs<Real>& s, F& f) {
 
 template <class Real, class F>
 void fields(HmmOutputs<Real>& s, F& f) {
-  f("log_c", s.log_c), f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("last", s.last);
+  f("log_c", s.log_c), f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("last", s.last), f("lost", s.lost);
 }
 
 template <class Real, class F>
 void fields(HmmArriving<Real>& s, F& f) {
-  f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("glog", s.glog), f("gp", s.gp), f("glast", s.glast);
+  f("p", s.p), f("shift", s.shift), f("scale", s.scale), f("glog", s.glog), f("gp", s.gp), f("glast", s.glast),
+      f("lost", s.lost);
 }
 
 template <class Real, class F>
@@ -270,6 +271,7 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
                            int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })
       .def("bank", [](P& p, int x, int64_t N, Address a, Address b, Address c,
                       int h) { return p.bank(x, N, at<Real>(a), at<Real>(b), at<Real>(c), h); })
+      .def("filter", [](P& p, int x, Address transition, int state) { p.filter(x, at<Real>(transition), state); })
       .def("convolution", [](P& p, int x, int64_t K, Address w, Address bias,
                              int window) { return p.convolution(x, K, at<Real>(w), at<Real>(bias), window); })
       .def("map", &P::map)

@@ -1,14 +1,17 @@
-// What the filter of a hidden Markov model and its most probable path share: products of a row with a packed matrix.
+// What the filter of a hidden Markov model, its gradient and its most probable path share: products of a row with a packed
+// matrix, and what the filter keeps in between.
 #pragma once
 
 #include <limits>
 
 #include "kernels.h"
+#include "math.h"
 #include "parallel.h"
 #include "product.h"
 
 namespace elman::ELMAN_NS {
 
+constexpr int64_t chunk = 64;  // steps of the filter whose exponentials are taken together, before the recurrence needs them
 constexpr int64_t splits = 4;  // rows of a packed matrix are padded to a multiple of it
 
 template <class Real> constexpr Real infinity = std::numeric_limits<Real>::infinity();
@@ -41,6 +44,13 @@ Buffer<Real> pack(const Real* a, int64_t by_row, int64_t by_column, Width<Real> 
       for (int64_t j = j0; j < j0 + across; ++j) *at++ = i < w.K && j < w.K ? a[i * by_row + j * by_column] : fill;
   return to;
 }
+
+// The ordinary one, in which a product is a step of the filter.
+struct Times {
+  template <class V> static ELMAN_INLINE V add(V sum, V a, V x) { return fma(a, x, sum); }
+  template <class V> static ELMAN_INLINE V join(V a, V b) { return a + b; }
+  template <class Real> static constexpr Real zero = Real(0);
+};
 
 // The algebra of max and +, in which a product is a step of the most probable path.
 struct Best {
@@ -110,6 +120,41 @@ ELMAN_INLINE void read(const Real* from, int64_t K, Real* to, int64_t padded, Re
   int64_t k = 0;
   for (; k + lanes<Real> <= K; k += lanes<Real>) store(to + k, load<Vec<Real>>(from + k));
   for (; k < padded; ++k) to[k] = k < K ? from[k] : fill;
+}
+
+// e^(x - m), 1 at most.
+template <class Real>
+ELMAN_INLINE Vec<Real> relative(Vec<Real> x, Real m) {
+  const Vec<Real> d = x - m;
+  return decay<Real>(d > Real(0) ? Vec<Real>{} : d);
+}
+
+// What a thread keeps of one row. `outside` is 1 past K and 0 before.
+template <class Real>
+struct Scratch {
+  Buffer<Real> l, m, s, u, v, outside;
+  Scratch(Width<Real> w, int64_t steps)
+      : l(allocate<Real>(std::min(chunk, steps) * w.padded)),
+        m(allocate<Real>(chunk)),
+        s(allocate<Real>(w.padded + w.rows)),
+        u(allocate<Real>(w.padded + w.rows)),
+        v(allocate<Real>(w.padded + w.rows)),
+        outside(allocate<Real>(w.padded)) {
+    for (Real* p : {s.get(), u.get(), v.get()}) std::fill(p, p + w.padded + w.rows, Real(0));
+    for (int64_t k = 0; k < w.padded; ++k) outside[k] = k < w.K ? Real(0) : Real(1);
+  }
+};
+
+// Row b of the filter (hmm.cpp), by the packed transition `a`: whether a state may have become too improbable for a number and
+// have mattered later. The stream calls it too.
+template <class Real>
+bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a,
+                Scratch<Real>& z);
+
+// What s[t] was: the prediction after step t - 1, or where the sequence began.
+template <class Real>
+ELMAN_INLINE const Real* before(const Real* p, const Real* start, const Real* state, const bool* reset, int64_t t, int64_t K) {
+  return reset[t] ? start : t > 0 ? p + (t - 1) * K : state;
 }
 
 }  // namespace elman::ELMAN_NS

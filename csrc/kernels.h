@@ -261,19 +261,23 @@ struct HmmInputs {
   const int64_t* lengths;
   const bool* reset;
 };
-// The filter: p (B, T, K) may be null; shift and scale (B, T) are for the gradient.
+// The filter: log_c (B, T), the predictions p (B, T, K) after each step, which may be null, and the last of them (B, K); shift
+// and scale (B, T) are for the gradient. Unless lost (B) is null, a row in which a state may have become too improbable for a
+// number and have mattered later is computed in logarithms: lost is true there, and p is the logarithm of the predictions.
 template <class Real>
 struct HmmOutputs {
   Real *log_c, *p, *shift, *scale, *last;
+  bool* lost;
 };
 template <class Real>
 using HmmFilter = void(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int threads);
 
-// Its gradients; start and state are not read. gp and glast may be null. gstart (G, K) and ga (G, K, K), which may be null, are
+// Its gradients. lost may be null, gp and glast too; they are where it is not. gstart (G, K) and ga (G, K, K), which may be null, are
 // sums of G = min(B, 16) groups of rows.
 template <class Real>
 struct HmmArriving {
   const Real *p, *shift, *scale, *glog, *gp, *glast;
+  const bool* lost;
 };
 template <class Real>
 struct HmmGradients {
@@ -353,6 +357,7 @@ struct Program {
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
   virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;
   virtual int bank(int x, int64_t N, const Real* a, const Real* b, const Real* c, int h) = 0;  // h: N pairs a column of x
+  virtual void filter(int x, const Real* transition, int p) = 0;  // p is the prediction of a hidden Markov model, in place
   virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
   virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
   virtual int combine(int function, int x, int y) = 0;  // add, multiply

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gated_step.h"
+#include "hmm.h"
 #include "kernels.h"
 #include "parallel.h"
 
@@ -198,6 +199,21 @@ class Steps final : public Program<Real> {
     });
     work_ += 8 * D * N;
     return y;
+  }
+
+  void filter(int x, const Real* transition, int p) override {
+    const Width<Real> w(width(p));
+    auto a = std::make_shared<Buffer<Real>>(pack(transition, w.K, 1, w, Real(0)));
+    steps_.push_back([=](Work& work) {
+      Scratch<Real> z(w, 1);
+      Real log_c, shift, scale;
+      for (int64_t row = 0; row < work.rows; ++row) {
+        Real* state = work.at(p, row);
+        const HmmInputs<Real> in{1, 1, w.K, work.at(x, row), nullptr, nullptr, state, &one, &no};
+        filter_row<Real>(in, {&log_c, nullptr, &shift, &scale, state, nullptr}, 0, w, a->get(), z);
+      }
+    });
+    work_ += w.rows * w.padded + 32 * w.padded;  // an exponential for each
   }
 
   int convolution(int x, int64_t K, const Real* weights, const Real* bias, int window) override {

@@ -27,7 +27,6 @@ from elman.readout import (
 from elman.stream import Stream
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
-SCANNED_CELLS = {"hmm"}  # it has no native step yet
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
 WORDS = {
     "stack": lambda: stack("gru", 5, 9, layers=3, residual=True, norm="layer", dropout=0.2),
@@ -65,7 +64,7 @@ def test_every_cell_streams_as_it_scans(name, options, rows):
         core = cell(name, size, size, **options)
         for parameter in core.parameters():  # gains of one and peepholes of zero would hide whether they are read
             torch.nn.init.normal_(parameter, std=0.2)
-        check(core, rows, native=name not in SCANNED_CELLS)
+        check(core, rows, native=True)
 
 
 @pytest.mark.parametrize("rows", [1, 17])

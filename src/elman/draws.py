@@ -74,9 +74,9 @@ def symbols(draws: Tensor, logits: Tensor, first: int = 0) -> Tensor:
     return torch.from_numpy(place(weights.cumsum(axis=1), u)).to(logits.device)
 
 
-def bits(draws: Tensor, logits: Tensor) -> Tensor:
+def bits(draws: Tensor, logits: Tensor, first: int = 0) -> Tensor:
     """1 with probability 1 / (1 + exp(-logits)), else 0: (B, D)."""
-    u = _array(uniform(draws, logits.shape[1]))
+    u = _array(uniform(draws, logits.shape[1], first))
     return _like(np.log(u) - np.log1p(-u) < _array(logits), logits)
 
 

@@ -207,7 +207,11 @@ def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") ->
         _check_fingerprint(path, header, fingerprint)
     names = sorted(name.removeprefix("state") for name in tensors)
     if names != sorted(_names(like)):
-        raise FileError(f"{path} holds a state with the leaves {names}; this core's has {_names(like)}")
+        raise FileError(
+            f"{path} holds a state with the leaves {names}; this core's has {_names(like)}. Another core wrote it, or "
+            "an older version of this one, whose state had another meaning: read what came before once more, and save "
+            "the state anew."
+        )
     loaded = iter([_as_leaf(tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
     batch_size = len(leaves(state)[0]) if names else 0

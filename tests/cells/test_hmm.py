@@ -8,9 +8,13 @@ import math
 import pytest
 import torch
 
-from elman.cells.hmm import HMM, log_sum_exp
-from elman.errors import InputError
+from elman import kernels
+from elman import state as states
+from elman.cells.hmm import HMM
+from elman.errors import FileError, InputError
+from elman.stream import Stream
 
+KERNELS = pytest.mark.parametrize("kernel", kernels.available())
 N, T = 3, 5
 LENGTHS = [5, 3, 0, 1, 4]
 RESETS = [(0, 2), (2, 4), (0,), (), (1, 3)]  # row 1 has one past its end
@@ -74,72 +78,106 @@ def expected(core, x):
 LEFT_TO_RIGHT = torch.tensor([[True, True, False], [False, True, True], [False, False, True]])
 
 
+@KERNELS
 @pytest.mark.parametrize("mask", [None, LEFT_TO_RIGHT], ids=["full", "left-to-right"])
-def test_likelihood_posteriors_and_expected_counts_are_those_of_all_paths(mask):
+def test_likelihood_posteriors_and_expected_counts_are_those_of_all_paths(mask, kernel):
     core, x, reset = sample(mask)
     x.requires_grad_()
     lengths = torch.tensor(LENGTHS)
-    y, state = core.scan(x, lengths=lengths, reset=reset)
-    valid = torch.arange(T) < lengths[:, None]
-    log_likelihood = log_sum_exp(y, -1)[valid].sum()
+    with kernels.use(kernel):
+        y, state = core.scan(x, lengths=lengths, reset=reset)
+        log_prob = core.log_prob(x, lengths=lengths, reset=reset)
+    log_likelihood = log_prob.sum()
     marginals, transitions, first = torch.autograd.grad(log_likelihood, (x, core.log_P, core.log_pi))
 
     wanted = expected(core, x.detach())
-    given = (log_likelihood.detach(), marginals, transitions, first, state.h.detach().exp())
+    given = (log_likelihood.detach(), marginals, transitions, first, state.p.detach())
     for got, want in zip(given, wanted, strict=True):
         torch.testing.assert_close(got, torch.as_tensor(want, dtype=torch.float64), rtol=1e-10, atol=1e-10)
-    assert (y[~valid] == 0).all()
+    padding = torch.arange(T) >= lengths[:, None]
+    assert (y[padding] == 0).all() and (log_prob[padding] == 0).all()
     if mask is not None:
         assert (transitions[~mask] == 0).all()
 
 
-def test_outputs_are_joint_with_the_present_given_the_past():
-    """y[t] = log p(z_t, o_t | o_1..t-1), from the ratio of two enumerations."""
+@KERNELS
+def test_outputs_are_predictions_and_likelihoods_are_ratios_of_enumerations(kernel):
+    """y[t] = p(z_t+1 | o_1..t), and log_prob[t] = log p(o_1..t) - log p(o_1..t-1)."""
     core, x, _ = sample()
     pi, P = core.log_pi.exp().tolist(), core.log_P.exp().tolist()
-    y, _ = core.scan(x[:1])
+    with kernels.use(kernel):
+        y, _ = core.scan(x[:1])
+        log_prob = core.log_prob(x[:1])
     before = 1.0
     for t in range(T):
-        total, posterior, _, _ = enumerate_paths(pi, P, x[0, : t + 1].exp().tolist())
-        torch.testing.assert_close(y[0, t].detach().exp(), posterior[t] * total / before, rtol=1e-10, atol=1e-10)
+        total, _, _, following = enumerate_paths(pi, P, x[0, : t + 1].exp().tolist())
+        torch.testing.assert_close(y[0, t].detach(), following, rtol=1e-10, atol=1e-10)
+        assert float(log_prob[0, t].detach()) == pytest.approx(math.log(total / before), abs=1e-10)
         before = total
 
 
-def test_impossible_observations_give_minus_infinity_and_no_nan():
+@KERNELS
+def test_impossible_observations_give_minus_infinity_and_no_nan(kernel):
     core, x, _ = sample()
     x[:, 2] = -math.inf  # no hidden state can have emitted this
     x.requires_grad_()
-    y, state = core.scan(x)
-    step_likelihoods = log_sum_exp(y, -1)
-    assert (step_likelihoods[:, 2:] == -math.inf).all() and step_likelihoods[:, :2].isfinite().all()
-    assert (state.h == -math.inf).all()
-    gradients = torch.autograd.grad(step_likelihoods.sum(), (x, core.log_P, core.log_pi))
+    with kernels.use(kernel):
+        y, state = core.scan(x)
+        log_prob = core.log_prob(x)
+        gradients = torch.autograd.grad(log_prob.sum() + y.sum(), (x, core.log_P, core.log_pi))
+    assert (log_prob[:, 2:] == -math.inf).all() and log_prob[:, :2].isfinite().all()
+    assert (state.p == 0).all()
     assert not any(g.isnan().any() for g in gradients)
 
 
-def test_an_impossible_state_has_no_posterior_and_no_nan():
+@KERNELS
+def test_an_impossible_state_has_no_posterior_and_no_nan(kernel):
     core, x, _ = sample()
     x[:, 1, 0] = -math.inf
     x.requires_grad_()
-    y, _ = core.scan(x)
-    posterior = torch.autograd.grad(log_sum_exp(y, -1).sum(), x)[0]
+    with kernels.use(kernel):
+        posterior = torch.autograd.grad(core.log_prob(x).sum(), x)[0]
     assert (posterior[:, 1, 0] == 0).all()
     torch.testing.assert_close(posterior.sum(-1), torch.ones(len(x), T, dtype=torch.float64))
 
 
-def test_probabilities_far_below_the_smallest_number_are_kept():
-    core = HMM(2, 2)
-    with torch.no_grad():
-        core.log_pi.copy_(torch.tensor([0.0, -2000.0]))
-        core.log_P.copy_(torch.tensor([[0.0, -math.inf], [-math.inf, 0.0]]))
-    y, state = core.scan(torch.tensor([[[-3000.0, 0.0]]]))
-    assert y.tolist() == [[[-3000.0, -2000.0]]] and state.h.tolist() == [[-1000.0, 0.0]]
-
-
 def test_long_sequences_do_not_underflow():
     core = HMM(3, 3).double()
-    y, _ = core.scan(torch.full((1, 2000, 3), -1000.0, dtype=torch.float64))
-    torch.testing.assert_close(log_sum_exp(y, -1).sum(), torch.tensor(-2e6, dtype=torch.float64))
+    x = torch.full((1, 2000, 3), -1000.0, dtype=torch.float64)
+    torch.testing.assert_close(core.log_prob(x).sum(), torch.tensor(-2e6, dtype=torch.float64))
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="a promise of the native kernels")
+@pytest.mark.parametrize("size", [1, 3, 8, 17, 70])
+def test_chunks_and_streams_are_the_whole_to_the_bit(size):
+    """Across the 64 steps that the kernel takes together, with resets, and where most of p is hopeless."""
+    torch.manual_seed(size)
+    core, steps = HMM(size, size), 150
+    x = 20 * torch.randn(3, steps, size)
+    reset = torch.rand(3, steps) < 0.02
+    before = kernels.calls()["hmm_filter"]
+    with torch.no_grad():
+        whole, last = core.scan(x, reset=reset)
+        assert kernels.calls()["hmm_filter"] == before + 1
+        for cut in (1, 63, 64, 65, 100):
+            first, state = core.scan(x[:, :cut], reset=reset[:, :cut])
+            second, state = core.scan(x[:, cut:], state, reset=reset[:, cut:])
+            assert torch.equal(torch.cat([first, second], 1), whole) and torch.equal(state.p, last.p)
+        stream, unbroken = Stream(core, 3), core.scan(x)[0]
+    assert stream.native
+    for t in range(steps):
+        assert torch.equal(torch.from_numpy(stream.step(x[:, t].numpy())), unbroken[:, t])
+
+
+def test_a_state_file_of_logarithms_is_refused(tmp_path):
+    """Up to version 1 the state was `h`, the logarithm of the prediction: taken for a prediction it would be wrong."""
+    states.save(tmp_path / "old", (torch.zeros(1, 3),))
+    old = {"state.h": torch.log(torch.full((1, 3), 1 / 3))}
+    from elman import artifact
+
+    artifact.write_tensors(tmp_path / "old", old, {"format": states.BEFORE})
+    with pytest.raises(FileError, match=r"leaves \['.h'\]; this core's has \['.p'\].*older version"):
+        states.load(tmp_path / "old", like=HMM(3, 3).init_state(0))
 
 
 def test_the_start_is_normalised_and_not_symmetric():

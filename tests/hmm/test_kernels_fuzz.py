@@ -81,12 +81,12 @@ def test_the_operations_compile_and_keep_their_promises() -> None:
     """torch.library's own checks, of schema and fake; and a graph without a break that gives the same gradients."""
     (x, start, transition, state), lengths, reset = draw(5)
     ops = torch.ops.elman
-    log_c, p, shift, scale, _ = ops.hmm_filter(x, start, transition, state, lengths, reset, True)
+    log_c, p, shift, scale, _, lost = ops.hmm_filter(x, start, transition, state, lengths, reset, True, True)
     utils = ("test_schema", "test_faketensor")
     for keep in (True, False):
-        arguments = (x, start, transition, state, lengths, reset, keep)
+        arguments = (x, start, transition, state, lengths, reset, keep, not keep)
         torch.library.opcheck(ops.hmm_filter.default, arguments, test_utils=utils)
-    back = (x, transition, p, shift, scale, lengths, reset, torch.ones_like(log_c))
+    back = (x, start, transition, state, p, shift, scale, lost, lengths, reset, torch.ones_like(log_c))
     for counts in (True, False):
         torch.library.opcheck(ops.hmm_filter_back.default, (*back, None, None, counts), test_utils=utils)
     torch.library.opcheck(ops.hmm_filter_back.default, (*back, torch.ones_like(p), state, True), test_utils=utils)

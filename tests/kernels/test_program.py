@@ -241,10 +241,6 @@ def test_words_of_composition() -> None:
     check(wide, 2)
 
 
-def test_options_without_a_native_loop_are_scanned() -> None:
-    assert not Stream(cell("hmm", 4, 4), 2).native
-
-
 CORES = {
     "gru": lambda: Gated("gru", 3, 33), "lstm": lambda: Gated("lstm", 3, 17), "mgu": lambda: Gated("mgu", 3, 5),
     "complex scan": lambda: Linear(3, 6, complex_=True), "mamba": lambda: cell("mamba", 3, 4),

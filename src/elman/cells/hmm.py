@@ -1,15 +1,18 @@
-"""The forward filter of a hidden Markov model, in log space.
+"""The forward filter of a hidden Markov model (Baum et al., 1970).
 
-    x = log p(o(t) | z)                        what the emissions say of each of N hidden states
-    y = h' + x                                 log p(z(t), o(t) | o(1) ... o(t-1))
-    l = log sum_i exp(y_i)                     log p(o(t) | o(1) ... o(t-1))
-    h_j = log sum_i exp(y_i - l + log P_ij)    log p(z(t+1) = j | o(1) ... o(t)), at first log pi
+    x = log p(o(t) | z)              what the emissions say of each of N hidden states
+    u = p' * exp(x)                  p(z(t), o(t) | o(1) ... o(t-1))
+    l = log sum_i u_i                log p(o(t) | o(1) ... o(t-1)): what the filter normalises by
+    p_j = sum_i u_i P_ij / exp(l)    p(z(t+1) = j | o(1) ... o(t)), the prediction: the state, and y
+    p = pi                           at first, and where a reset stands
 
-The log-likelihood of a sequence is the sum of l over its valid steps (past the lengths y is zero, as for every core:
-leave those out). y is normalised before the transition, h is not normalised after it, and log P and log pi are used as
-they are: so the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the
-expected counts of transitions and of first states (Baum et al., 1970). The rows of P and pi sum to one when the core is
-made; gradient steps straight on log P and log pi would not keep them so, normalised logits put in their place do.
+The state is the prediction itself, not its logarithm, which would round where a sequence is cut. A chain starts at pi
+and not at zero, so the kernel is given pi, and puts it where a reset stands.
+
+The log-likelihood of sequences is the sum of l over their steps (`log_prob`). log P and log pi are used as they are: so
+the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the expected
+counts of transitions and of first states. The rows of P and pi sum to one when the core is made; gradient steps
+straight on log P and log pi would not keep them so, `elman.hmm.model.Chain` does.
 """
 
 from __future__ import annotations
@@ -20,40 +23,29 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from elman import kernels
 from elman.core import Core
 from elman.errors import InputError
-
-
-def log_sum_exp(v: Tensor, dim: int) -> Tensor:
-    """log sum exp v along `dim`. Where all of v is -inf so is the sum, and its gradient is zero, not NaN.
-
-    >>> log_sum_exp(torch.tensor([[0., 0.], [-torch.inf, -torch.inf]]), -1)
-    tensor([0.6931,   -inf])
-    """
-    top = v.detach().amax(dim, keepdim=True)
-    top = torch.where(top == -math.inf, torch.zeros_like(top), top)
-    total = torch.exp(v - top).sum(dim)
-    none = total == 0
-    # The logarithm must not see the zero at all: its gradient there is infinite, and infinity times zero is NaN.
-    log = torch.log(torch.where(none, torch.ones_like(total), total)) + top.squeeze(dim)
-    return torch.where(none, torch.full_like(log, -math.inf), log)
+from elman.kernels.builder import Builder, Slot
+from elman.kernels.reference import log, log_sum_exp
 
 
 class HMMState(NamedTuple):
-    h: Tensor  # (B, N) log p(z(t+1) | o(1) ... o(t))
+    p: Tensor  # (B, N) p(z(t+1) | o(1) ... o(t)). Up to version 1 the field was `h`, its logarithm.
 
 
 class HMM(Core):
-    """From log p(o(t) | z) to log p(z(t), o(t) | o(1) ... o(t-1)): filtering.
+    """From log p(o(t) | z) to p(z(t+1) | o(1) ... o(t)): filtering.
 
     >>> hmm = HMM(2, 2)
-    >>> y, state = hmm.scan(torch.log(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]])))
-    >>> log_likelihood = log_sum_exp(y, -1).sum()
-    >>> transitions = torch.autograd.grad(log_likelihood, hmm.log_P)[0]  # expected counts: of two steps, one in all
+    >>> x = torch.log(torch.tensor([[[0.9, 0.1], [0.2, 0.8]]]))
+    >>> y, state = hmm.scan(x)
+    >>> transitions = torch.autograd.grad(hmm.log_prob(x).sum(), hmm.log_P)[0]  # expected counts: of two steps, one
     >>> bool(transitions.sum().isclose(torch.tensor(1.0)))
     True
     """
 
+    emits_state = True
     undecayed = ("log_P",)  # a logarithm that shrinks is a probability that grows to one
 
     def __init__(self, input_size: int, size: int) -> None:
@@ -73,14 +65,38 @@ class HMM(Core):
         for log_p in (self.log_pi, self.log_P):
             log_p.copy_(torch.log_softmax(torch.randn_like(log_p), -1))
 
+    @property
+    def start(self) -> Tensor:
+        """pi (N,)."""
+        return self.log_pi.exp()
+
+    @property
+    def transition(self) -> Tensor:
+        """P (N, N), from row to column."""
+        return self.log_P.exp()
+
     def init_state(self, batch_size: int) -> HMMState:
         zeros = self.zeros(batch_size, self.output_size)
-        return HMMState(self.log_pi.to(zeros.dtype).expand_as(zeros))
+        return HMMState(self.start.to(zeros.dtype).expand_as(zeros))
 
     def step(self, x: Tensor, state: HMMState) -> tuple[Tensor, HMMState]:
-        y = state.h + x
-        l = log_sum_exp(y, -1)[:, None]  # noqa: E741
-        # After observations of probability zero y, l and h are -inf for good; -inf minus -inf would be NaN.
-        z = y - torch.where(l == -math.inf, torch.zeros_like(l), l)
-        h = log_sum_exp(z[:, :, None] + self.log_P, 1)
-        return y.to(x.dtype), HMMState(h)
+        log_u = log(state.p) + x
+        l = log_sum_exp(log_u)[:, None]  # noqa: E741
+        # After observations of probability zero l is -inf and p is zero for good; -inf minus -inf would be NaN.
+        p = torch.exp(log_u - torch.where(l == -math.inf, 0.0, l)) @ self.transition.to(log_u.dtype)
+        return p.to(x.dtype), HMMState(p)
+
+    def _scan(self, x: Tensor, state: HMMState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, HMMState]:
+        _, y, p = kernels.hmm_filter(x, self.start, self.transition, state.p, lengths, reset)
+        return y.to(x.dtype), HMMState(p)
+
+    def describe_step(self, builder: Builder, x: Slot, state: HMMState) -> Slot:
+        return builder.filter(x, self.transition, state.p)
+
+    def log_prob(self, x: Tensor, *, lengths: Tensor | None = None, reset: Tensor | None = None) -> Tensor:
+        """l (B, T), zero past the lengths, of sequences that begin with x[:, 0] and wherever `reset` is true."""
+        B, T = x.shape[:2]
+        lengths = torch.full((B,), T, device=x.device) if lengths is None else lengths
+        reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else reset
+        start = self.start
+        return kernels.hmm_log_prob(x, start, self.transition, start.expand(B, -1), lengths, reset)

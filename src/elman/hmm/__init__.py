@@ -4,8 +4,9 @@ hmmlearn's names."""
 from elman.hmm.continuous import GMMHMM, GaussianHMM
 from elman.hmm.convert import from_hmmlearn
 from elman.hmm.discrete import BernoulliHMM, CategoricalHMM, PoissonHMM
-from elman.hmm.em import FitWarning, HiddenMarkov
+from elman.hmm.em import FitWarning
 from elman.hmm.files import load, save
+from elman.hmm.model import HiddenMarkov
 from elman.hmm.structure import banded, left_to_right
 
 __all__ = [

@@ -47,8 +47,13 @@ class Emission(nn.Module):
         """The log of the prior, up to a constant: what EM climbs is the log-likelihood plus this."""
         raise NotImplementedError
 
-    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
-        """One observation (N, D) from each of the states z (N,), each with its own draw (N, 2)."""
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        """One observation (N, D) from each of the states z (N,), each with its own draw (N, 2), from number `first` of
+        it on."""
+        raise NotImplementedError
+
+    def modes(self) -> Tensor:
+        """What each state emits at its most probable: observations (C, D), some state's or some symbol's each."""
         raise NotImplementedError
 
 
@@ -88,8 +93,11 @@ class Categorical(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(self.p, self.prior)
 
-    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
-        return random.symbols(draws, self.logits[z])[:, None].to(self.logits.dtype)
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        return random.symbols(draws, self.logits[z], first)[:, None].to(self.logits.dtype)
+
+    def modes(self) -> Tensor:
+        return torch.arange(self.logits.shape[1])[:, None].to(self.logits.dtype)
 
 
 class Bernoulli(Emission):
@@ -136,8 +144,11 @@ class Bernoulli(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(torch.stack([self.p, 1 - self.p], -1), self.prior)
 
-    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
-        return random.bits(draws, self.logits[z]).to(self.logits.dtype)
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        return random.bits(draws, self.logits[z], first).to(self.logits.dtype)
+
+    def modes(self) -> Tensor:
+        return (self.logits > 0).to(self.logits.dtype)
 
 
 class Poisson(Emission):
@@ -182,8 +193,11 @@ class Poisson(Emission):
             - self.prior_weight * self.rate.sum()
         )
 
-    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
-        return random.poisson(draws, self.rate[z]).to(self.log_rate.dtype)
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        return random.poisson(draws, self.rate[z], first).to(self.log_rate.dtype)
+
+    def modes(self) -> Tensor:
+        return self.rate.floor()
 
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:

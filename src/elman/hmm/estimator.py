@@ -30,9 +30,10 @@ from elman.data.observations import Reader
 from elman.draws import uniform
 from elman.errors import FitError, InputError
 from elman.hmm import describe, em, initial, sequences
-from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors
+from elman.hmm.em import Fit, FitWarning
 from elman.hmm.emissions import Emission
 from elman.hmm.gradient import gradient
+from elman.hmm.model import HiddenMarkov, Priors
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
 from elman.options import choice, whole
@@ -240,8 +241,10 @@ class HiddenMarkovEstimator:
         data = self._read(array[None] if array.ndim == 1 else array, None, None)
         model = self._module_for(data)
         with torch.no_grad():
-            y, after = model.core().scan(model.emission(data.o)[None], state)
-        filtered = torch.softmax(y[0], -1).numpy()
+            x = model.emission(data.o)
+            before = model.core.init_state(1) if state is None else state
+            y, after = model.core.scan(x[None], before)
+            filtered = torch.softmax(kernels.log(torch.cat([before.p, y[0, :-1]])) + x, -1).numpy()
         return (filtered[0] if array.ndim == 1 else filtered), after
 
     def sample(self, n_samples: int = 1, random_state: RandomState = None) -> tuple[Array, Hidden]:

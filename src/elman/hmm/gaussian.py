@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from elman import draws as random
 from elman.errors import FitError, InputError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
+from elman.kernels.reference import log_sum_exp
 
 COVARIANCE_TYPES = ("spherical", "diag", "full", "tied")
 COLLAPSED = 1e-14  # of the largest variance: below, no difference of two numbers has digits left
@@ -96,6 +97,9 @@ class Gaussian(Emission):
         for d in range(noise.shape[1]):  # a product of matrices would round by how many rows there are
             o = o + factor[..., d] * noise[:, d, None]
         return o
+
+    def modes(self) -> Tensor:
+        return self.mean
 
     # Parameters
 
@@ -264,7 +268,7 @@ class Mixture(Emission):
         return torch.softmax(self.logits, -1)
 
     def forward(self, o: Tensor) -> Tensor:
-        return torch.logsumexp(self._joint(o), -1)
+        return log_sum_exp(self._joint(o))
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
@@ -276,9 +280,12 @@ class Mixture(Emission):
     def log_prior(self) -> Tensor:
         return dirichlet(self.weights, self.prior) + self.components.log_prior()
 
-    def sample(self, z: Tensor, draws: Tensor) -> Tensor:
-        m = random.symbols(draws, self.logits[z])
-        return self.components.sample(z * self.logits.shape[1] + m, draws, first=random.STAGE)
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        m = random.symbols(draws, self.logits[z], first)
+        return self.components.sample(z * self.logits.shape[1] + m, draws, first + random.STAGE)
+
+    def modes(self) -> Tensor:
+        return self.components.mean
 
     def _joint(self, o: Tensor) -> Tensor:
         return self.components(o).unflatten(-1, self.logits.shape) + torch.log_softmax(self.logits, -1)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from elman.data import Batch, Position, Shuffled
 from elman.errors import FitError, InputError, TrainingError
-from elman.hmm.em import Fit, FitWarning, HiddenMarkov, Priors, Report, check_progress
+from elman.hmm.em import Fit, FitWarning, Report, check_progress
+from elman.hmm.model import HiddenMarkov, Priors
 from elman.hmm.sequences import Sequences, rows
 from elman.state import State
 from elman.training import optim

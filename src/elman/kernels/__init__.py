@@ -287,15 +287,16 @@ def hmm_filter(
     """The forward filter of a hidden Markov model: x (B, T, K) = log p(o[t] | z[t] = k), from the prediction
     `state` (B, K).
 
-    Returns log p(o[t] | o[<t]) (B, T), zero past lengths; the predictions p(z[t] | o[<t]) (B, T, K); the last
-    of them (B, K).
+    Returns log p(o[t] | o[<t]) (B, T) and the predictions p(z[t+1] | o[<=t]) (B, T, K), both zero past lengths; the last
+    prediction (B, K). `start` (K,) is the prediction where a reset stands.
     """
     x, start, transition, state = _widened(x, start, transition, state)
     return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
 
 
 def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
-    """The first output of `hmm_filter` alone, log p(o[t] | o[<t]) (B, T), for less memory and time.
+    """The first output of `hmm_filter` alone, log p(o[t] | o[<t]) (B, T), for less memory and time; right also where
+    a state that was once too improbable for a number turns out to be the one.
 
     The gradients of its sum are what forward-backward computes: with respect to x the posterior marginals,
     with respect to log start and log transition the expected counts.

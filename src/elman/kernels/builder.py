@@ -96,6 +96,10 @@ class Builder(ABC):
         """h = a h + b x, in place, h (D * N) pairs and a, b, c (D, N, 2): sum_n Re(c[:, n] h[:, n])."""
 
     @abstractmethod
+    def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
+        """p = (p * exp(x)) A, divided by the sum of p * exp(x), in place: the filter of a hidden Markov model."""
+
+    @abstractmethod
     def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
         """bias + sum_k weight[k] * (the last K values of x)[k], weight (K, D), `window` ((K - 1) * D) in place."""
 

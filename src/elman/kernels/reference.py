@@ -33,6 +33,17 @@ def log(p: Tensor) -> Tensor:
     return torch.where(none, -torch.inf, torch.where(none, 1.0, p).log())
 
 
+def log_sum_exp(v: Tensor) -> Tensor:
+    """log sum exp v over the last axis. Where all of v is -inf so is the sum, and its gradient is zero, not NaN.
+
+    >>> log_sum_exp(torch.tensor([[0., 0.], [-torch.inf, -torch.inf]]))
+    tensor([0.6931,   -inf])
+    """
+    top = v.detach().amax(-1, keepdim=True)
+    top = torch.where(top == -torch.inf, 0.0, top)
+    return log(torch.exp(v - top).sum(-1)) + top[..., 0]
+
+
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
     return F.layer_norm(x, gain.shape, gain, bias, eps)

@@ -1,5 +1,5 @@
-"""The filter and the most probable path of a hidden Markov model, in plain Torch: what csrc/hmm.cpp and
-csrc/viterbi.cpp do, written as it is defined.
+"""The filter and the most probable path of a hidden Markov model, in plain Torch and in logarithms: what csrc/hmm.cpp
+and csrc/viterbi.cpp compute.
 
 Letters: K hidden states, `start` (K,) and `transition` (K, K, from row to column) probabilities, x (B, T, K) the
 log-likelihood log p(o[t] | z[t] = k) of each observation in each state.
@@ -12,32 +12,31 @@ import math
 import torch
 from torch import Tensor
 
-from elman.kernels.reference import log, loop
+from elman.kernels.reference import log, log_sum_exp, loop
 
 
 def hmm_filter(
     x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log p(o[t] | o[<t]) (B, T), the predictions p(z[t] | o[<t]) (B, T, K), and the prediction after the last
-    step (B, K).
+    """log p(o[t] | o[<t]) (B, T), the predictions p(z[t+1] | o[<=t]) (B, T, K), and the last of them (B, K).
 
-    y = log p + x,  log_c = log sum exp y,  p[t+1] = transition^T exp(y - log_c), from p[0] = state, or `start`
-    at a reset.
-    An observation of probability zero has log_c = -inf, and leaves p at zero until the next reset.
+    f = q + x - log_c,  log_c = log sum exp(q + x),  q'_j = log sum_i exp(f_i) transition_ij, from q = log state, or
+    log start at a reset: in logarithms, where no state is ever too improbable for a number. An observation of
+    probability zero has log_c = -inf, and leaves nothing until the next reset.
     """
+    log_start, into = log(start), log(transition).mT  # `into` (K, K) from column to row
 
-    def step(xt: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        y = log(p) + xt
-        log_c = log_sum_exp(y)
-        possible = (log_c > -math.inf)[:, None]
+    def step(xt: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+        y = q + xt
+        log_c = log_sum_exp(y)[:, None]
         # -inf minus -inf must not be computed at all: a NaN would come back through the gradient of `where`.
-        filtered = torch.exp(torch.where(possible, y - torch.where(possible, log_c[:, None], 0.0), -math.inf))
-        return torch.cat([log_c[:, None], p], -1), filtered @ transition
+        f = y - torch.where(log_c > -math.inf, log_c, 0.0)
+        after = log_sum_exp(f[:, None] + into)
+        return torch.cat([log_c, torch.exp(after)], -1), after
 
-    K = x.shape[-1]
-    out, last = loop(step, x, state, start.expand_as(state), lengths, reset, 1 + K)
+    out, last = loop(step, x, log(state), log_start.expand_as(state), lengths, reset, 1 + x.shape[-1])
     assert isinstance(last, Tensor)
-    return out[..., 0], out[..., 1:], last
+    return out[..., 0], out[..., 1:], torch.where((lengths > 0)[:, None], torch.exp(last), state)
 
 
 def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
@@ -76,10 +75,3 @@ def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset
         state = torch.where(valid, came_from[t].gather(1, state[:, None])[:, 0], state)
     empty = lengths == 0
     return path, torch.where(empty, 0.0, total + score).to(x.dtype)
-
-
-def log_sum_exp(y: Tensor) -> Tensor:
-    """log sum exp over the last axis; where all is -inf so is the sum, and its gradient is zero, not NaN."""
-    top = y.detach().amax(-1, keepdim=True)
-    top = torch.where(top.isfinite(), top, 0.0)
-    return log(torch.exp(y - top).sum(-1)) + top[..., 0]

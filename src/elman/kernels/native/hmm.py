@@ -13,16 +13,19 @@ def hmm_filter(
     if _wanted(x, start, transition, state):
         log_c, p, last = _Filter.apply(x, start, transition, state, lengths, reset)
     else:
-        log_c, p, _, _, last = _forward(x, start, transition, state, lengths, reset, True)
+        log_c, p, _, _, last, _ = _forward(x, start, transition, state, lengths, reset, True, False)
     return log_c, p, last
 
 
 def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
-    """x (B, T, K) -> log p(o[t] | o[<t]) (B, T). Predictions are kept only where a gradient needs them."""
+    """x (B, T, K) -> log p(o[t] | o[<t]) (B, T). Predictions are kept only where a gradient needs them.
+
+    Rows whose states became too improbable for numbers, and may have mattered later, are computed in logarithms.
+    """
     if _wanted(x, start, transition, state):
         log_c: Tensor = _LogProb.apply(x, start, transition, state, lengths, reset)
     else:
-        log_c = _forward(x, start, transition, state, lengths, reset, False)[0]
+        log_c = _forward(x, start, transition, state, lengths, reset, False, True)[0]
     return log_c
 
 
@@ -41,21 +44,21 @@ class _Filter(torch.autograd.Function):
     def forward(
         ctx: Context, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        log_c, p, shift, scale, last = _forward(x, start, transition, state, lengths, reset, True)
-        ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
+        log_c, p, shift, scale, last, lost = _forward(x, start, transition, state, lengths, reset, True, False)
+        ctx.save_for_backward(x, start, transition, state, p, shift, scale, lost, lengths, reset)
         ctx.set_materialize_grads(False)
         return log_c, p, last
 
     @staticmethod
     def backward(ctx: Context, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         glog, gp, glast = gradients
-        x, transition, p, shift, scale, lengths, reset = ctx.saved_tensors
+        p, shift = ctx.saved_tensors[4:6]
         glog = torch.zeros_like(shift) if glog is None else glog
         # Both, so that a gradient at one of them is never taken for a gradient of the likelihood alone.
         if gp is not None or glast is not None:
             gp = torch.zeros_like(p) if gp is None else gp
-            glast = torch.zeros_like(p[:, 0]) if glast is None else glast
-        gs = once(_backward, x, transition, p, shift, scale, lengths, reset, glog, gp, glast, ctx.needs_input_grad[2])
+            glast = p.new_zeros((len(p), p.shape[2])) if glast is None else glast
+        gs = once(_backward, *ctx.saved_tensors, glog, gp, glast, ctx.needs_input_grad[2])
         return *_present(gs), None, None
 
 
@@ -64,8 +67,8 @@ class _LogProb(torch.autograd.Function):
     def forward(
         ctx: Context, x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor
     ) -> Tensor:
-        log_c, p, shift, scale, _ = _forward(x, start, transition, state, lengths, reset, True)
-        ctx.save_for_backward(x, transition, p, shift, scale, lengths, reset)
+        log_c, p, shift, scale, _, lost = _forward(x, start, transition, state, lengths, reset, True, True)
+        ctx.save_for_backward(x, start, transition, state, p, shift, scale, lost, lengths, reset)
         out: Tensor = log_c
         return out
 
@@ -82,48 +85,49 @@ def _present(gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
 
 
 def _inputs(
-    x: Tensor, start: Tensor | None, transition: Tensor, state: Tensor | None, lengths: Tensor, reset: Tensor
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor | None, lengths: Tensor, reset: Tensor
 ) -> Struct:
-    """HmmInputs of csrc/kernels.h, checked; None for what is not read."""
+    """HmmInputs of csrc/kernels.h, checked; the most probable path does not read the state."""
     B, T, K = x.shape
     expect("transition", transition, (K, K), x.dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
-    if start is not None:
-        expect("start", start, (K,), x.dtype)
+    expect("start", start, (K,), x.dtype)
     if state is not None:
         expect("state", state, (B, K), x.dtype)
     return {
-        "B": B, "T": T, "K": K, "x": x.contiguous(), "start": None if start is None else start.contiguous(),
+        "B": B, "T": T, "K": K, "x": x.contiguous(), "start": start.contiguous(),
         "transition": transition.contiguous(), "state": None if state is None else state.contiguous(),
         "lengths": lengths.contiguous(), "reset": reset.contiguous(),
     }  # fmt: skip
 
 
 def _run(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool, logs: bool
 ) -> tuple[Tensor, ...]:
+    """`keep`: the predictions too. `logs`: rows where a state was lost that may have mattered are done in logarithms."""
     B, T, K = x.shape
     inputs = _inputs(x, start, transition, state, lengths, reset)
     log_c, shift, scale = (x.new_empty((B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
-    p, last = output(x, (B, T if keep else 0, K)), x.new_empty((B, K))
+    p, last, lost = output(x, (B, T if keep else 0, K)), x.new_empty((B, K)), reset.new_empty(B if logs else 0)
     outputs = {"log_c": log_c, "p": p if keep else None, "shift": shift, "scale": scale, "last": last}
-    run("hmm_filter", x.dtype, inputs, outputs)
-    return log_c, p, shift, scale, last
+    run("hmm_filter", x.dtype, inputs, {**outputs, "lost": lost if logs else None})
+    return log_c, p, shift, scale, last, lost
 
 
 def _run_backward(
-    x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
-    glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lost: Tensor,
+    lengths: Tensor, reset: Tensor, glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     B, T, K = x.shape
-    inputs = _inputs(x, None, transition, None, lengths, reset)
+    inputs = _inputs(x, start, transition, state, lengths, reset)
     arriving: Struct = {}
     shapes = {"p": (p, (B, T, K)), "shift": (shift, (B, T)), "scale": (scale, (B, T)), "glog": (glog, (B, T))}
     for name, (given, shape) in {**shapes, "gp": (gp, (B, T, K)), "glast": (glast, (B, K))}.items():
         if given is not None:
             expect(name, given, shape, x.dtype)
         arriving[name] = None if given is None else given.contiguous()
+    arriving["lost"] = lost if len(lost) == B else None
     groups = min(B, 16)
     gx, gstate = output(x, x.shape), x.new_empty((B, K))
     gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K) if counts else (0,))
@@ -140,16 +144,16 @@ def _run_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, 
 
 
 def _fake(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool, logs: bool
 ) -> tuple[Tensor, ...]:
     B, T, K = x.shape
-    times = [x.new_empty((B, T)) for _ in range(3)]
-    return times[0], x.new_empty((B, T if keep else 0, K)), times[1], times[2], x.new_empty((B, K))
+    times, lost = [x.new_empty((B, T)) for _ in range(3)], reset.new_empty(B if logs else 0)
+    return times[0], x.new_empty((B, T if keep else 0, K)), times[1], times[2], x.new_empty((B, K)), lost
 
 
 def _fake_backward(
-    x: Tensor, transition: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lengths: Tensor, reset: Tensor,
-    glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
+    x: Tensor, start: Tensor, transition: Tensor, state: Tensor, p: Tensor, shift: Tensor, scale: Tensor, lost: Tensor,
+    lengths: Tensor, reset: Tensor, glog: Tensor, gp: Tensor | None, glast: Tensor | None, counts: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     B, _, K = x.shape
     return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K) if counts else (0,)), x.new_empty((B, K))
@@ -162,14 +166,14 @@ def _fake_viterbi(
 
 
 _forward = define(
-    "hmm_filter(Tensor x, Tensor start, Tensor transition, Tensor state, Tensor lengths, Tensor reset, bool keep)"
-    " -> (Tensor log_c, Tensor p, Tensor shift, Tensor scale, Tensor last)",
+    "hmm_filter(Tensor x, Tensor start, Tensor transition, Tensor state, Tensor lengths, Tensor reset, bool keep,"
+    " bool logs) -> (Tensor log_c, Tensor p, Tensor shift, Tensor scale, Tensor last, Tensor lost)",
     _run,
     _fake,
 )
 _backward = define(
-    "hmm_filter_back(Tensor x, Tensor transition, Tensor p, Tensor shift, Tensor scale, Tensor lengths, Tensor reset,"
-    " Tensor glog, Tensor? gp, Tensor? glast, bool counts) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
+    "hmm_filter_back(Tensor x, Tensor start, Tensor transition, Tensor state, Tensor p, Tensor shift, Tensor scale,"
+    " Tensor lost, Tensor lengths, Tensor reset, Tensor glog, Tensor? gp, Tensor? glast, bool counts) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
     _run_backward,
     _fake_backward,
 )

@@ -95,6 +95,12 @@ class Program(Builder):
         arrays = [self._array(v, a.shape) for v in (a, b, c)]
         return Slot(self.native.bank(x.number, N, *map(_address, arrays), h.number), D)
 
+    def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
+        _expect({"x": x}, p.width)
+        a = self._array(transition, (p.width, p.width))
+        self.native.filter(x.number, _address(a), p.number)
+        return p
+
     def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
         K, D = weight.shape
         _expect({"x": x}, D)

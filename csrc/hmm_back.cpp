@@ -1,0 +1,226 @@
+// The gradient of the forward filter of hmm.cpp: the backward algorithm.
+#include <algorithm>
+
+#include "hmm.h"
+#include "hmm_logs.h"
+
+namespace elman::ELMAN_NS {
+namespace {
+
+constexpr int64_t row_groups = 16;  // partial sums of parameter gradients: as many whatever the threads, so they add up alike
+
+// ga += sum_t f[t] g[t]^T over `count` steps: ft (rows, chunk) transposed, g [vector of columns][chunk][lanes].
+template <int C, class Real>
+ELMAN_INLINE void accumulate_columns(const Real* ft, const Real* g, int64_t count, int64_t j, Width<Real> w, Real* ga) {
+  constexpr int L = lanes<Real>;
+  row_tiles<4>(0, w.K, [&](auto R, int64_t i) {
+    constexpr int rows = decltype(R)::value;
+    Vec<Real> sum[rows][C];
+    for (int r = 0; r < rows; ++r)
+      for (int n = 0; n < C; ++n) sum[r][n] = load<Vec<Real>>(ga + (i + r) * w.padded + j + n * L);
+    tile<rows, C, 1>(sum, g + j * chunk, chunk * L, ft + i * chunk, chunk, count);
+    for (int r = 0; r < rows; ++r)
+      for (int n = 0; n < C; ++n) store(ga + (i + r) * w.padded + j + n * L, sum[r][n]);
+  });
+}
+
+template <class Real>
+void accumulate(const Real* ft, const Real* g, int64_t count, Width<Real> w, Real* ga) {
+  int64_t j = 0;
+  for (; j + 2 * lanes<Real> <= w.padded; j += 2 * lanes<Real>) accumulate_columns<2>(ft, g, count, j, w, ga);
+  if (j < w.padded) accumulate_columns<1>(ft, g, count, j, w, ga);
+}
+
+// What the backward pass of a row reads and writes, at the row.
+template <class Real>
+struct RowBack {
+  const Real *x, *start, *state, *p, *shift, *scale, *glog, *gp, *glast;
+  const bool* reset;
+  int64_t length;
+  Real *gx, *gstate;
+
+  const Real* s(int64_t t, int64_t K) const { return before(p, start, state, reset, t, K); }
+};
+
+// The gradient of one row. G = dL/ds[t+1] comes from the right, and gp[t], the gradient of p[t], joins it:
+//
+//   G += gp,  r = exp(x - m) / c,  f = s r,  b = A G,  gx = f (g + b - <f, b>),  G = r (g + b - <f, b>)
+//
+// <f, b> is known if only log_c has a gradient: it is g[t+1]. Then b is scaled to agree, and posteriors sum to one.
+// What does not wait for the step to the right is done for a whole chunk at once: r and f before the chain, gx after it.
+// How b enters: scale * b + base.
+template <class Real>
+struct Affine {
+  Real scale, base;
+};
+
+template <class Real>
+ELMAN_INLINE Affine<Real> affine(bool likelihood, Real mean, Real onward, Real g) {
+  if (likelihood && mean > 0) return {onward / mean, g - onward};
+  return {Real(1), g - mean};
+}
+
+template <class Real>
+ELMAN_INLINE Vec<Real> part(const Real* row, int64_t k, int64_t K) {
+  return k < K ? load_some(row + k, K - k) : Vec<Real>{};
+}
+
+// <f, b> of one step, f = s r.
+template <class Real>
+ELMAN_INLINE Real mean_of(const Real* s, const Real* r, const Real* b, Width<Real> w) {
+  Vec<Real> total{};
+  for (int64_t k = 0; k < w.K; k += lanes<Real>) total += part(s, k, w.K) * load<Vec<Real>>(r + k) * part(b, k, w.K);
+  return sum_lanes<Real>(total);
+}
+
+// r (count, padded), zero where s cannot be, and f transposed, (K, chunk), unless that is null.
+template <class Real>
+void ratios(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, Real* r, Real* ft, Real* f) {
+  for (int64_t i = 0; i < count; ++i, r += w.padded) {
+    const int64_t t = t0 + i;
+    const Real c = o.scale[t], inverse = c > 0 ? Real(1) / c : Real(0);
+    for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
+      const Vec<Real> s = part(o.s(t, w.K), k, w.K);
+      const Vec<Real> rk = s > Real(0) ? relative<Real>(part(o.x + t * w.K, k, w.K), o.shift[t]) * inverse : Vec<Real>{};
+      store(r + k, rk);
+      store(f + k, Vec<Real>(s * rk));
+    }
+    for (int64_t k = 0; k < w.K && ft; ++k) ft[k * chunk + i] = f[k];
+  }
+}
+
+// What the chain carries from step to step: G (padded), and g[t+1] if step t + 1 follows on step t.
+template <class Real>
+struct Link {
+  Real *G, onward;
+};
+
+// G of every step of a chunk, to gs unless that is null, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
+template <int C, int S, class Real>
+void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart,
+           Real* gs, Real* onwards, Real* b, Link<Real>& link) {
+  constexpr int L = lanes<Real>;
+  const bool likelihood = !o.gp && !o.glast;
+  Real* G = link.G;
+  for (int64_t i = count - 1; i >= 0; --i) {
+    const int64_t t = t0 + i;
+    if (t + 1 < o.length && o.reset[t + 1]) {
+      for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+      std::fill(G, G + w.padded, Real(0));
+      link.onward = 0;
+    }
+    if (o.gp)
+      for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
+    for (int64_t k = 0; k < w.padded && gs; k += L) store(gs + k * chunk + i * L, load<Vec<Real>>(G + k));
+    Vec<Real> y[C > 0 ? C : 1];
+    if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
+    else product<Times>(at, G, w, b);
+    const auto bk = [&](int64_t k) { return C > 0 ? y[k / L] : load<Vec<Real>>(b + k); };
+    for (int64_t k = 0; k < w.K; k += L) store_some(o.gx + t * w.K + k, bk(k), w.K - k);
+    const Real g = o.glog[t];
+    // The scale is 1 but for rounding, so the chain need not wait for it at every step.
+    Affine<Real> by{Real(1), Real(0)};
+    if (!likelihood || t % 16 == 0 || link.onward != g || !(o.scale[t] > 0))
+      by = affine(likelihood, mean_of(o.s(t, w.K), r + i * w.padded, o.gx + t * w.K, w), link.onward, g);
+    for (int64_t k = 0; k < w.padded; k += L)
+      store(G + k, Vec<Real>(load<Vec<Real>>(r + i * w.padded + k) * fma(bk(k), splat<Real>(by.scale), splat<Real>(by.base))));
+    onwards[i] = link.onward;
+    link.onward = o.scale[t] > 0 ? g : Real(0);
+  }
+}
+
+// gx = f (scale b + base), where it finds b.
+template <class Real>
+void finish(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* r, const Real* onwards) {
+  for (int64_t i = 0; i < count; ++i, r += w.padded) {
+    const Real* s = o.s(t0 + i, w.K);
+    Real* gx = o.gx + (t0 + i) * w.K;
+    const Affine<Real> by = affine(!o.gp && !o.glast, mean_of(s, r, gx, w), onwards[i], o.glog[t0 + i]);
+    for (int64_t k = 0; k < w.K; k += lanes<Real>) {
+      const Vec<Real> f = part(s, k, w.K) * load<Vec<Real>>(r + k);
+      store_some(gx + k, Vec<Real>(f * fma(part(gx, k, w.K), splat<Real>(by.scale), splat<Real>(by.base))), w.K - k);
+    }
+  }
+}
+
+template <class Real>
+void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const Real* at, Real* gstart, Real* ga,
+                     Scratch<Real>& z, Real* ft, Real* gs) {
+  Real *G = z.u.get(), *r = z.l.get();
+  std::fill(G, G + w.padded, Real(0));
+  if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(Real));
+  Link<Real> link{G, Real(0)};
+  for (int64_t end = o.length; end > 0;) {
+    const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
+    ratios(t0, count, w, o, r, ft, z.s.get());
+    const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), z.v.get(), link); };
+    if (w.padded == lanes<Real>) run(chain<1, 4, Real>);
+    else if (w.padded == 2 * lanes<Real>) run(chain<2, 4, Real>);
+    else if (w.padded == 4 * lanes<Real>) run(chain<4, 2, Real>);
+    else run(chain<0, 1, Real>);
+    finish(t0, count, w, o, r, z.m.get());
+    if (ga) accumulate(ft, gs, count, w, ga);
+    end = t0;
+  }
+  std::fill(o.gx + o.length * w.K, o.gx + steps * w.K, Real(0));
+  std::fill(o.gstate, o.gstate + w.K, Real(0));
+  if (o.length > 0 && o.reset[0])
+    for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+  else std::memcpy(o.gstate, G, w.K * sizeof(Real));
+}
+
+}  // namespace
+
+template <class Real>
+void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, const HmmGradients<Real>& to, int threads) {
+  const int64_t steps = in.T, K = in.K;
+  const Width<Real> w(K);
+  const Buffer<Real> at = pack(in.transition, 1, K, w, Real(0));
+  const LogChain<Real> logs(in, w, from.lost && std::find(from.lost, from.lost + in.B, true) != from.lost + in.B);
+  const int64_t groups = std::min(in.B, row_groups);
+  parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
+    Scratch<Real> z(w, steps);
+    Buffer<Real> ft, gs, sum, counts;
+    if (to.ga) {
+      ft = allocate<Real>(chunk * w.padded), gs = allocate<Real>(chunk * w.padded);
+      sum = allocate<Real>(w.padded * w.padded), counts = allocate<Real>(w.padded * w.padded);
+    }
+    for (int64_t i = first; i < end; ++i) {
+      Real* gstart = to.gstart + i * K;
+      for (Real* p : {sum.get(), counts.get()})
+        if (p) std::fill(p, p + w.padded * w.padded, Real(0));
+      std::fill(gstart, gstart + K, Real(0));
+      for (int64_t b = in.B * i / groups; b < in.B * (i + 1) / groups; ++b) {
+        if (from.lost && from.lost[b]) {
+          filter_row_back_in_logs(in, from, to, b, w, logs, gstart, counts.get(), z);
+          continue;
+        }
+        RowBack<Real> row;
+        row.x = in.x + b * steps * K;
+        row.start = in.start;
+        row.state = in.state + b * K;
+        row.p = from.p + b * steps * K;
+        row.shift = from.shift + b * steps;
+        row.scale = from.scale + b * steps;
+        row.glog = from.glog + b * steps;
+        row.gp = from.gp ? from.gp + b * steps * K : nullptr;
+        row.glast = from.glast ? from.glast + b * K : nullptr;
+        row.reset = in.reset + b * steps;
+        row.length = in.lengths[b];
+        row.gx = to.gx + b * steps * K;
+        row.gstate = to.gstate + b * K;
+        filter_row_back(steps, w, row, at.get(), gstart, sum.get(), z, ft.get(), gs.get());
+      }
+      for (int64_t k = 0; k < K && to.ga; ++k)
+        for (int64_t j = 0; j < K; ++j) {
+          const Real counted = counts[k * w.padded + j], a = in.transition[k * K + j];
+          to.ga[(i * K + k) * K + j] = a > 0 ? sum[k * w.padded + j] + counted / a : Real(0);  // what cannot be has no say
+        }
+    }
+  });
+}
+
+template HmmFilterBack<float> hmm_filter_back<float>;
+template HmmFilterBack<double> hmm_filter_back<double>;
+
+}  // namespace elman::ELMAN_NS
