@@ -26,8 +26,8 @@ template <class Real> constexpr Real catches_up = sizeof(Real) == 4 ? Real(50) :
 // The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count).
 template <class Real>
 void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m) {
-  for (int64_t t = 0; t < count; ++t, x += w.K, l += w.padded) {
-    read(x, w.K, l, w.padded, -infinity<Real>);
+  widen(x, count, w, l, -infinity<Real>);
+  for (int64_t t = 0; t < count; ++t, l += w.padded) {
     m[t] = largest(l, w.padded);
     if (m[t] == -infinity<Real>) m[t] = 0;  // -inf minus -inf would be NaN
     for (int64_t k = 0; k < w.padded; k += lanes<Real>) store(l + k, relative<Real>(load<Vec<Real>>(l + k), m[t]));
@@ -62,7 +62,7 @@ template <class Real>
 struct Steps {
   const Real *x, *start, *a;
   const bool* reset;
-  Real *p, *l, *shift, *scale;
+  Real *p, *l, *shift, *scale;  // p and l (count, padded)
   const Real* outside;
 };
 
@@ -102,11 +102,11 @@ bool steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* s, Real* u)
     product<Times>(o.a, u, w, s);
     const Real factor = inverse(c);
     for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
-      const Vec<Real> v = load<Vec<Real>>(s + k);
+      const Vec<Real> v = load<Vec<Real>>(s + k), after = v * factor;
       lowest = lesser<Real>(v + load<Vec<Real>>(o.outside + k), lowest);
-      store(s + k, Vec<Real>(v * factor));
+      store(s + k, after);
+      store(o.p + t * w.padded + k, after);
     }
-    if (o.p) std::memcpy(o.p + t * w.K, s, w.K * sizeof(Real));
   }
   return all_sound<Real>(lowest);
 }
@@ -144,9 +144,8 @@ bool few_steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* in_memo
     for (int n = 0; n < C; ++n) {
       lowest = lesser<Real>(s[n] + load<Vec<Real>>(o.outside + n * L), lowest);
       s[n] *= factor;
+      store(o.p + t * w.padded + n * L, s[n]);
     }
-    if (o.p)
-      for (int n = 0; n < C && n * L < w.K; ++n) store_some(o.p + t * w.K + n * L, s[n], w.K - n * L);
   }
   for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
   return all_sound<Real>(lowest);
@@ -186,8 +185,7 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
     const int64_t count = std::min(chunk, length - t0);
     likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
     std::memcpy(best, shift + t0, count * sizeof(Real));
-    const Steps<Real> o{x + t0 * w.K, in.start,   a,          reset + t0,     p ? p + t0 * w.K : nullptr,
-                        z.l.get(),    shift + t0, scale + t0, z.outside.get()};
+    const Steps<Real> o{x + t0 * w.K, in.start, a, reset + t0, z.p.get(), z.l.get(), shift + t0, scale + t0, z.outside.get()};
     const bool stays_sound = w.padded == lanes<Real>       ? few_steps<1, 4>(count, w, o, s, u)
                              : w.padded == 2 * lanes<Real> ? few_steps<2, 4>(count, w, o, s, u)
                              : w.padded == 4 * lanes<Real> ? few_steps<4, 2>(count, w, o, s, u)
@@ -196,6 +194,7 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
       const int64_t some = t0 + count - t;
       store_some(log_c + t, Vec<Real>(load_some(shift + t, some) + logarithm<Real>(load_some(scale + t, some))), some);
     }
+    if (p) narrow(z.p.get(), count, w, p + t0 * w.K);
     gain.add(count, stays_sound, reset + t0, best, log_c + t0);
   }
   std::memcpy(out.last + b * w.K, s, w.K * sizeof(Real));
@@ -210,7 +209,7 @@ void hmm_filter(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int thre
   const Buffer<Real> a = pack(in.transition, in.K, 1, w, Real(0));
   const LogChain<Real> logs(in, w, out.lost);
   parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
-    Scratch<Real> z(w, in.T);
+    Scratch<Real> z(w, in.T, false);
     for (int64_t b = first; b < end; ++b) {
       const bool matters = filter_row(in, out, b, w, a.get(), z);
       if (out.lost && (out.lost[b] = matters)) filter_row_in_logs(in, out, b, w, logs, z);

@@ -129,12 +129,31 @@ ELMAN_INLINE Vec<Real> relative(Vec<Real> x, Real m) {
   return decay<Real>(d > Real(0) ? Vec<Real>{} : d);
 }
 
-// What a thread keeps of one row. `outside` is 1 past K and 0 before.
+// Rows of K numbers, copied to rows of `padded`. What is read a vector at a time soon after it was written a number at a time
+// waits for the memory: so whole chunks are copied, before anything is read.
+template <class Real>
+void widen(const Real* from, int64_t count, Width<Real> w, Real* to, Real fill) {
+  for (int64_t t = 0; t < count; ++t) read(from + t * w.K, w.K, to + t * w.padded, w.padded, fill);
+}
+
+template <class Real>
+void narrow(const Real* from, int64_t count, Width<Real> w, Real* to) {
+  if (w.K == w.padded) {
+    std::memcpy(to, from, count * w.K * sizeof(Real));
+    return;
+  }
+  for (int64_t t = 0; t < count; ++t)
+    for (int64_t k = 0; k < w.K; ++k) to[t * w.K + k] = from[t * w.padded + k];
+}
+
+// What a thread keeps of one row: l, p and b of a chunk of steps (chunk, padded). `outside` is 1 past K and 0 before.
 template <class Real>
 struct Scratch {
-  Buffer<Real> l, m, s, u, v, outside;
-  Scratch(Width<Real> w, int64_t steps)
+  Buffer<Real> l, p, b, m, s, u, v, outside;
+  Scratch(Width<Real> w, int64_t steps, bool back)
       : l(allocate<Real>(std::min(chunk, steps) * w.padded)),
+        p(allocate<Real>(std::min(chunk, steps) * w.padded)),
+        b(allocate<Real>(back ? std::min(chunk, steps) * w.padded : 0)),
         m(allocate<Real>(chunk)),
         s(allocate<Real>(w.padded + w.rows)),
         u(allocate<Real>(w.padded + w.rows)),

@@ -60,30 +60,28 @@ ELMAN_INLINE Affine<Real> affine(bool likelihood, Real mean, Real onward, Real g
   return {Real(1), g - mean};
 }
 
-template <class Real>
-ELMAN_INLINE Vec<Real> part(const Real* row, int64_t k, int64_t K) {
-  return k < K ? load_some(row + k, K - k) : Vec<Real>{};
-}
-
-// <f, b> of one step, f = s r.
+// <f, b> of one step, f = s r; all of them padded.
 template <class Real>
 ELMAN_INLINE Real mean_of(const Real* s, const Real* r, const Real* b, Width<Real> w) {
   Vec<Real> total{};
-  for (int64_t k = 0; k < w.K; k += lanes<Real>) total += part(s, k, w.K) * load<Vec<Real>>(r + k) * part(b, k, w.K);
+  for (int64_t k = 0; k < w.padded; k += lanes<Real>)
+    total += load<Vec<Real>>(s + k) * load<Vec<Real>>(r + k) * load<Vec<Real>>(b + k);
   return sum_lanes<Real>(total);
 }
 
-// r (count, padded), zero where s cannot be, and f transposed, (K, chunk), unless that is null.
+// s and r of a chunk (count, padded), r zero where s cannot be, and f transposed, (K, chunk), unless that is null.
 template <class Real>
-void ratios(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, Real* r, Real* ft, Real* f) {
-  for (int64_t i = 0; i < count; ++i, r += w.padded) {
+void ratios(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, Real* s, Real* r, Real* ft, Real* f) {
+  widen(o.x + t0 * w.K, count, w, r, Real(0));
+  for (int64_t i = 0; i < count; ++i) read(o.s(t0 + i, w.K), w.K, s + i * w.padded, w.padded, Real(0));
+  for (int64_t i = 0; i < count; ++i, r += w.padded, s += w.padded) {
     const int64_t t = t0 + i;
     const Real c = o.scale[t], inverse = c > 0 ? Real(1) / c : Real(0);
     for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
-      const Vec<Real> s = part(o.s(t, w.K), k, w.K);
-      const Vec<Real> rk = s > Real(0) ? relative<Real>(part(o.x + t * w.K, k, w.K), o.shift[t]) * inverse : Vec<Real>{};
+      const Vec<Real> sk = load<Vec<Real>>(s + k);
+      const Vec<Real> rk = sk > Real(0) ? relative<Real>(load<Vec<Real>>(r + k), o.shift[t]) * inverse : Vec<Real>{};
       store(r + k, rk);
-      store(f + k, Vec<Real>(s * rk));
+      store(f + k, Vec<Real>(sk * rk));
     }
     for (int64_t k = 0; k < w.K && ft; ++k) ft[k * chunk + i] = f[k];
   }
@@ -95,10 +93,10 @@ struct Link {
   Real *G, onward;
 };
 
-// G of every step of a chunk, to gs unless that is null, and b, to gx for `finish`. C > 0: b stays in C registers on its way to G.
+// G of every step of a chunk, to gs unless that is null, and b, for `finish`. C > 0: b stays in C registers on its way to G.
 template <int C, int S, class Real>
 void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart,
-           Real* gs, Real* onwards, Real* b, Link<Real>& link) {
+           Real* gs, Real* onwards, const Real* s, Real* bs, Link<Real>& link) {
   constexpr int L = lanes<Real>;
   const bool likelihood = !o.gp && !o.glast;
   Real* G = link.G;
@@ -113,15 +111,16 @@ void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, con
       for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
     for (int64_t k = 0; k < w.padded && gs; k += L) store(gs + k * chunk + i * L, load<Vec<Real>>(G + k));
     Vec<Real> y[C > 0 ? C : 1];
+    Real* b = bs + i * w.padded;
     if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
     else product<Times>(at, G, w, b);
     const auto bk = [&](int64_t k) { return C > 0 ? y[k / L] : load<Vec<Real>>(b + k); };
-    for (int64_t k = 0; k < w.K; k += L) store_some(o.gx + t * w.K + k, bk(k), w.K - k);
+    for (int64_t k = 0; k < w.padded && C > 0; k += L) store(b + k, bk(k));
     const Real g = o.glog[t];
     // The scale is 1 but for rounding, so the chain need not wait for it at every step.
     Affine<Real> by{Real(1), Real(0)};
     if (!likelihood || t % 16 == 0 || link.onward != g || !(o.scale[t] > 0))
-      by = affine(likelihood, mean_of(o.s(t, w.K), r + i * w.padded, o.gx + t * w.K, w), link.onward, g);
+      by = affine(likelihood, mean_of(s + i * w.padded, r + i * w.padded, b, w), link.onward, g);
     for (int64_t k = 0; k < w.padded; k += L)
       store(G + k, Vec<Real>(load<Vec<Real>>(r + i * w.padded + k) * fma(bk(k), splat<Real>(by.scale), splat<Real>(by.base))));
     onwards[i] = link.onward;
@@ -129,36 +128,37 @@ void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, con
   }
 }
 
-// gx = f (scale b + base), where it finds b.
+// gx = f (scale b + base), where b was, then to its place.
 template <class Real>
-void finish(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* r, const Real* onwards) {
-  for (int64_t i = 0; i < count; ++i, r += w.padded) {
-    const Real* s = o.s(t0 + i, w.K);
-    Real* gx = o.gx + (t0 + i) * w.K;
-    const Affine<Real> by = affine(!o.gp && !o.glast, mean_of(s, r, gx, w), onwards[i], o.glog[t0 + i]);
-    for (int64_t k = 0; k < w.K; k += lanes<Real>) {
-      const Vec<Real> f = part(s, k, w.K) * load<Vec<Real>>(r + k);
-      store_some(gx + k, Vec<Real>(f * fma(part(gx, k, w.K), splat<Real>(by.scale), splat<Real>(by.base))), w.K - k);
+void finish(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* s, const Real* r, Real* bs,
+            const Real* onwards) {
+  for (int64_t i = 0; i < count; ++i, r += w.padded, s += w.padded) {
+    Real* b = bs + i * w.padded;
+    const Affine<Real> by = affine(!o.gp && !o.glast, mean_of(s, r, b, w), onwards[i], o.glog[t0 + i]);
+    for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
+      const Vec<Real> f = load<Vec<Real>>(s + k) * load<Vec<Real>>(r + k);
+      store(b + k, Vec<Real>(f * fma(load<Vec<Real>>(b + k), splat<Real>(by.scale), splat<Real>(by.base))));
     }
   }
+  narrow(bs, count, w, o.gx + t0 * w.K);
 }
 
 template <class Real>
 void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const Real* at, Real* gstart, Real* ga,
                      Scratch<Real>& z, Real* ft, Real* gs) {
-  Real *G = z.u.get(), *r = z.l.get();
+  Real *G = z.u.get(), *r = z.l.get(), *s = z.p.get(), *b = z.b.get();
   std::fill(G, G + w.padded, Real(0));
   if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(Real));
   Link<Real> link{G, Real(0)};
   for (int64_t end = o.length; end > 0;) {
     const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
-    ratios(t0, count, w, o, r, ft, z.s.get());
-    const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), z.v.get(), link); };
+    ratios(t0, count, w, o, s, r, ft, z.s.get());
+    const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), s, b, link); };
     if (w.padded == lanes<Real>) run(chain<1, 4, Real>);
     else if (w.padded == 2 * lanes<Real>) run(chain<2, 4, Real>);
     else if (w.padded == 4 * lanes<Real>) run(chain<4, 2, Real>);
     else run(chain<0, 1, Real>);
-    finish(t0, count, w, o, r, z.m.get());
+    finish(t0, count, w, o, s, r, b, z.m.get());
     if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;
   }
@@ -179,7 +179,7 @@ void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, c
   const LogChain<Real> logs(in, w, from.lost && std::find(from.lost, from.lost + in.B, true) != from.lost + in.B);
   const int64_t groups = std::min(in.B, row_groups);
   parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
-    Scratch<Real> z(w, steps);
+    Scratch<Real> z(w, steps, true);
     Buffer<Real> ft, gs, sum, counts;
     if (to.ga) {
       ft = allocate<Real>(chunk * w.padded), gs = allocate<Real>(chunk * w.padded);

@@ -205,7 +205,7 @@ class Steps final : public Program<Real> {
     const Width<Real> w(width(p));
     auto a = std::make_shared<Buffer<Real>>(pack(transition, w.K, 1, w, Real(0)));
     steps_.push_back([=](Work& work) {
-      Scratch<Real> z(w, 1);
+      Scratch<Real> z(w, 1, false);
       Real log_c, shift, scale;
       for (int64_t row = 0; row < work.rows; ++row) {
         Real* state = work.at(p, row);

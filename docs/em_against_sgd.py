@@ -32,7 +32,7 @@ def curve(seed: int, X: np.ndarray, lengths: list[int], **options: object) -> tu
     model = CategoricalHMM(4, n_features=8, random_state=seed, n_iter=STEPS, tol=-np.inf, **options)
     begin = time.perf_counter()
     model.fit(X, lengths)
-    return [value / len(X) for value in model.history_], time.perf_counter() - begin
+    return [value / len(X) for value in model.log_likelihoods_], time.perf_counter() - begin
 
 
 METHODS = {

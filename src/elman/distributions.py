@@ -146,8 +146,7 @@ class Gaussian:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density (...) at value (..., D)."""
-        z = (value - self.mean) / self.std
-        return (-0.5 * z * z - self.std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return log_normal((value - self.mean) / self.std, self.std.log())
 
     def sample(self, draws: Tensor) -> Tensor:
         """Numbers (B, D)."""
@@ -253,6 +252,11 @@ class NegativeBinomial:
     def mode(self) -> Tensor:
         """The most probable counts (..., D)."""
         return (self.mean * (1 - 1 / self.shape)).floor().clamp(min=0)
+
+
+def log_normal(z: Tensor, log_std: Tensor) -> Tensor:
+    """The log-density of numbers that lie z (..., D) standard deviations from their means, summed over D."""
+    return -0.5 * z.square().sum(-1) - (log_std + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def _log_softplus(x: Tensor) -> Tensor:

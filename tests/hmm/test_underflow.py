@@ -10,6 +10,7 @@ from elman.hmm.em import expected
 from elman.hmm.sequences import rows
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())
+NATIVE = pytest.mark.skipif("native" not in kernels.available(), reason="the reference is in logarithms throughout")
 
 
 def in_logs(x: np.ndarray, start: np.ndarray, transition: np.ndarray) -> tuple[float, np.ndarray]:
@@ -46,6 +47,68 @@ def test_a_state_that_was_given_up_comes_back(kernel: str, name: str) -> None:
     assert stats.log_likelihood == pytest.approx(want, rel=1e-9)
     np.testing.assert_allclose(stats.posterior, posterior, atol=1e-9)
     assert float(stats.transition.sum()) == pytest.approx(799, rel=1e-9)
+
+
+@KERNELS
+def test_a_state_that_was_given_up_counts_for_its_share(kernel: str) -> None:
+    """Both chains end about equally probable, so neither the best path nor the total would tell that one was lost."""
+    start, transition = np.array([0.5, 0.5]), np.eye(2)
+    x = np.zeros((800, 2))
+    x[:400, 1], x[400:, 0] = -3.0, -2.999
+    want, posterior = in_logs(x, start, transition)
+    assert 0.3 < posterior[0, 1] < 0.45
+    with kernels.use(kernel):
+        stats = expected(torch.tensor(x), torch.tensor(start), torch.tensor(transition), rows((800,)))
+    assert stats.log_likelihood == pytest.approx(want, rel=1e-12)
+    np.testing.assert_allclose(stats.posterior, posterior, atol=1e-9)
+
+
+def draw(K: int, T: int, seed: int) -> tuple[torch.Tensor, ...]:
+    """Left to right with a loop back that is never worth it, and evidence that changes its mind: x (B, T, K), start,
+    transition, state, lengths, reset."""
+    rng = np.random.default_rng(seed)
+    transition = np.triu(rng.random((K, K))) + 0.01 * np.eye(K)
+    transition /= transition.sum(1, keepdims=True)
+    x = rng.normal(size=(4, T, K)) - 15.0 * (np.arange(K) != (np.arange(T)[:, None] // 90) % 2 * (K - 1))
+    start, state = rng.dirichlet(np.ones(K)), rng.dirichlet(np.ones(K), 4)
+    lengths, reset = torch.tensor([T, T, T // 2, 0]), torch.zeros(4, T, dtype=torch.bool)
+    reset[1, [0, T // 3, T - 1]] = True
+    return (*(torch.tensor(v) for v in (x, start, transition, state)), lengths, reset)
+
+
+@NATIVE
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("K", [2, 5, 9, 20, 70])
+def test_rows_in_logarithms_have_every_gradient_of_the_reference(K: int, dtype: torch.dtype) -> None:
+    *inputs, lengths, reset = draw(K, 700, K)
+    inputs = [v.to(dtype) for v in inputs]
+    lost = torch.ops.elman.hmm_filter(*inputs, lengths, reset, False, True)[-1]
+    assert lost.tolist()[:2] == [True, True]
+    weight = torch.linspace(0.5, 1.5, 4 * 700).reshape(4, 700)
+
+    def run(kernel: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        given = [v.to(dtype).requires_grad_() for v in (v.detach().clone() for v in inputs)]
+        with kernels.use(kernel):
+            y = kernels.hmm_log_prob(*given, lengths, reset)
+            return [y, *torch.autograd.grad((y * weight.to(dtype)).sum(), given)]
+
+    tolerance = 1e-9 if dtype == torch.float64 else 2e-3
+    for a, b in zip(run("native", dtype), run("reference", torch.float64), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=tolerance, atol=tolerance * (1 + float(b.detach().abs().max())))
+
+
+@NATIVE
+def test_only_rows_where_something_can_have_been_lost_are_done_again() -> None:
+    """A chain that comes back from everywhere, sequences too short to lose anything, and a reset that ends the count."""
+    *inputs, lengths, reset = draw(5, 700, 0)
+    flag = torch.ops.elman.hmm_filter
+    assert flag(*inputs, lengths, reset, False, True)[-1].tolist() == [True, True, True, False]
+    dense = torch.full((5, 5), 0.2, dtype=torch.float64)
+    x, start, transition, state = inputs
+    assert not flag(x, start, dense, state, lengths, reset, False, True)[-1].any()
+    assert not flag(x, start, transition, state, lengths.clamp(max=60), reset, False, True)[-1].any()
+    often = torch.arange(700).remainder(60).eq(0).expand(4, 700)
+    assert not flag(x, start, transition, state, lengths, often, False, True)[-1].any()
 
 
 def test_a_left_to_right_model_on_improbable_data_gives_numbers() -> None:

@@ -113,6 +113,8 @@ class GMMHMM(HiddenMarkovEstimator):
     """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M,
     D), (K, M, D, D), or (K, D, D) tied.
 
+    covars_prior None is a millionth of the variance of each feature.
+
     >>> X = np.random.default_rng(0).normal(size=(60, 1))
     >>> GMMHMM(n_components=2, n_mix=2, random_state=0, tol=0.1).fit(X).means_.shape
     (2, 2, 1)
@@ -132,7 +134,7 @@ class GMMHMM(HiddenMarkovEstimator):
     min_covar: float
     means_prior: ArrayLike
     means_weight: float
-    covars_prior: ArrayLike
+    covars_prior: ArrayLike | None
     covars_weight: float
     weights_: Array
     means_: Array
@@ -150,7 +152,7 @@ class GMMHMM(HiddenMarkovEstimator):
         weights_prior: ArrayLike = 1.0,
         means_prior: ArrayLike = 0.0,
         means_weight: float = 0.0,
-        covars_prior: ArrayLike = 1e-2,
+        covars_prior: ArrayLike | None = None,
         covars_weight: float = 1.0,
         startprob_mask: ArrayLike | None = None,
         transmat_mask: ArrayLike | None = None,
@@ -178,7 +180,7 @@ class GMMHMM(HiddenMarkovEstimator):
             mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
             self.covariance_type,
             means_prior=prior(self.means_prior), means_weight=self.means_weight,
-            covars_prior=prior(self.covars_prior), covars_weight=self.covars_weight,
+            covars_prior=None if self.covars_prior is None else prior(self.covars_prior), covars_weight=self.covars_weight,
         )  # fmt: skip
         return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=prior(self.weights_prior))
 

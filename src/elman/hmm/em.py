@@ -39,11 +39,17 @@ class Expected(NamedTuple):
 
 @dataclass(frozen=True)
 class Fit:
-    """How a fit went: the log-likelihood before each step and after the last, and whether it stopped by itself."""
+    """How a fit went: what it maximised, log-likelihood + log prior, before each step and after the last; the
+    log-likelihoods alone; and whether it stopped by itself."""
 
     history: list[float]
+    log_likelihoods: list[float]
     converged: bool
-    objective: float
+
+    @property
+    def objective(self) -> float:
+        """What the fit reached."""
+        return self.history[-1]
 
 
 def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
@@ -81,12 +87,15 @@ def em(
 ) -> Fit:
     """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`."""
     where = rows(data.lengths)
+    model.emission.begin(data.o)
     history: list[float] = []
+    log_likelihoods: list[float] = []
     before = -math.inf
     for i in range(n_iter + 1):
         stats = expected(model.emission(data.o), model.start, model.transition, where)
         objective = stats.log_likelihood + float(model.log_prior(priors))
-        history.append(stats.log_likelihood)
+        history.append(objective)
+        log_likelihoods.append(stats.log_likelihood)
         check_progress(before, objective, i)
         report(i, stats.log_likelihood)
         if objective - before < tol or i == n_iter:
@@ -103,7 +112,7 @@ def em(
             FitWarning,
             stacklevel=3,
         )
-    return Fit(history, converged, objective)
+    return Fit(history, log_likelihoods, converged)
 
 
 def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]) -> None:
@@ -145,7 +154,7 @@ def _warn_of_dead_states(posterior: Tensor) -> None:
         warnings.warn(
             f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} "
             f"of {len(posterior)}): "
-            "their parameters mean nothing. Use fewer components, other starting values, or n_init > 1.",
+            "they have kept the parameters that they had when they lost their last, which mean nothing. Use fewer components, other starting values, or n_init > 1.",
             FitWarning,
             stacklevel=4,
         )

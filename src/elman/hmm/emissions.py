@@ -30,6 +30,9 @@ class Emission(nn.Module):
         for part, parameter in self.parts.items():
             getattr(self, parameter).requires_grad_(part not in names)
 
+    def begin(self, o: Tensor) -> None:
+        """Look at all observations (N, D) once, before a fit."""
+
     @property
     def width(self) -> int:
         """D."""
@@ -202,6 +205,8 @@ class Poisson(Emission):
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:
     """sum (prior - 1) log p, where an event that is excluded (p = 0) has no say."""
+    if isinstance(prior, int | float) and prior == 1:
+        return p.new_zeros(())
     excess = torch.as_tensor(prior, dtype=p.dtype, device=p.device) - 1
     return torch.where((p > 0) & (excess != 0), excess * torch.where(p > 0, p, 1.0).log(), 0.0).sum()
 

@@ -71,7 +71,8 @@ class HiddenMarkovEstimator:
 
     startprob_: Array
     transmat_: Array
-    history_: list[float]
+    history_: list[float]  # of what the fit maximised: log-likelihood + log prior
+    log_likelihoods_: list[float]
     converged_: bool
     n_features_in_: int
     reader_: Reader = Reader()  # how `elman evaluate` and `elman predict` read files for this model
@@ -147,6 +148,7 @@ class HiddenMarkovEstimator:
             warnings.warn(f"one or more of the {self.n_init} starts failed: {failure}", FitWarning, stacklevel=2)
         vars(self).update(best[1])
         self.history_, self.converged_ = best[0].history, best[0].converged
+        self.log_likelihoods_ = best[0].log_likelihoods
 
     def _fit_once(self, data: Sequences, generator: torch.Generator) -> Fit:
         self._start_chain(generator)

@@ -8,7 +8,11 @@ Priors as in hmmlearn: Normal on the means (`means_prior`, `means_weight`), inve
 
     covariance = (covars_prior + scatter) / (max(covars_weight - n, 0) + weight),   n = 1 for spherical and diag, else D
 
-A scalar covars_prior of full covariances is that multiple of the identity.
+A scalar covars_prior of full covariances is that multiple of the identity. None is a millionth of the variance of each
+feature of the data: it costs no likelihood to speak of, and a component on a single point keeps a variance.
+
+A component that explains less than a thousandth of an observation keeps its parameters: a prior alone would take its
+covariance to infinity. Whether a covariance has collapsed is measured against the variance of the data.
 """
 
 from __future__ import annotations
@@ -20,12 +24,16 @@ import torch
 from torch import Tensor, nn
 
 from elman import draws as random
+from elman.distributions import log_normal
 from elman.errors import FitError, InputError
 from elman.hmm.emissions import Emission, dirichlet, probabilities
 from elman.kernels.reference import log_sum_exp
 
 COVARIANCE_TYPES = ("spherical", "diag", "full", "tied")
-COLLAPSED = 1e-14  # of the largest variance: below, no difference of two numbers has digits left
+COLLAPSED = 1e-14  # of the data's variance: below, no difference of two numbers has digits left
+DEAD = 1e-3  # observations: what explains fewer has nothing to learn from
+FLOOR = 1e-6  # of the data's variance: the prior where none was given
+PIECE = 1 << 17  # numbers that are worked on at a time: they stay in the cache
 LOG_2PI = math.log(2 * math.pi)
 
 
@@ -42,16 +50,24 @@ class Gaussian(Emission):
         *,
         means_prior: float | Tensor = 0.0,
         means_weight: float = 0.0,
-        covars_prior: float | Tensor = 0.0,
+        covars_prior: float | Tensor | None = 0.0,
         covars_weight: float = 1.0,
     ) -> None:
         """mean (K, D); covariance (K,), (K, D), (G, D, D) or (D, D), by type."""
         super().__init__()
         self.covariance_type = covariance_type
+        self.spread: Tensor | None = None  # (D,) the variance of the data, once they are known
         self.mean = nn.Parameter(mean.clone())
         self.scale = nn.Parameter(self._scale_of(covariance))
         self.means_prior, self.means_weight = means_prior, means_weight
         self.covars_prior, self.covars_weight = covars_prior, covars_weight
+
+    def begin(self, o: Tensor) -> None:
+        off = o - o.nanmean(0)
+        self.spread = off.square().nanmean(0).nan_to_num(0.0)
+        if self.covars_prior is None:
+            floor = FLOOR * self.spread
+            self.covars_prior = torch.diag(floor) if self.dense else floor
 
     @property
     def width(self) -> int:
@@ -77,7 +93,7 @@ class Gaussian(Emission):
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
-        alive = weight.sum(0) > 0
+        alive = weight.sum(0) > DEAD
         mean, covariance = self._dense_maximum(o, weight) if self.dense else self._diagonal_maximum(o, weight)
         if "mean" not in self.frozen:
             self.mean.copy_(torch.where(alive[:, None], mean, self.mean))
@@ -106,13 +122,34 @@ class Gaussian(Emission):
     def _scale_of(self, covariance: Tensor) -> Tensor:
         if not self.dense:
             variances = covariance.reshape(len(covariance), -1)
-            _refuse_collapse(variances, variances.amax(0))
+            self._refuse_collapse(variances, variances, 0.0 if self.spread is None else self.spread)
             return covariance.log()
         covariance = covariance.reshape(-1, *covariance.shape[-2:])
-        eigenvalues = torch.linalg.eigvalsh(covariance)
-        _refuse_collapse(eigenvalues, eigenvalues.amax())
+        own = covariance.diagonal(dim1=-2, dim2=-1)
+        # In units of the data, or of its own: features may be of very different sizes.
+        unit = (own if self.spread is None else self.spread.expand_as(own)).sqrt()
+        unit = torch.where(unit > 0, unit, 1.0)
+        eigenvalues = torch.linalg.eigvalsh(covariance / (unit[:, :, None] * unit[:, None]))
+        self._refuse_collapse(eigenvalues, own, 1.0)
         L = torch.linalg.cholesky(covariance)
         return L.tril(-1) + torch.diag_embed(L.diagonal(dim1=-2, dim2=-1).log())
+
+    def _refuse_collapse(self, variances: Tensor, own: Tensor, unit: Tensor | float) -> None:
+        """variances (K, D), or eigenvalues: a component on a single point has a likelihood without bound."""
+        bad = ~((variances > COLLAPSED * unit) & variances.isfinite()).all(1)
+        if not bool(bad.any()):
+            return
+        k = int(bad.nonzero()[0, 0])
+        advice = "Give it variances that are positive."
+        if self.spread is not None:
+            advice = (
+                f"Set covars_prior, which is added to every scatter, to {0.01 * float(self.spread.max()):.2g}, a "
+                "hundredth of the variance of the data, or to None; or use fewer components, or covariance_type='tied'."
+            )
+        raise FitError(
+            f"the covariance of state {k} collapsed (smallest variance {float(own[k].min()):.3g}): it sits on too few "
+            f"distinct points. {advice}"
+        )
 
     def _factor(self) -> Tensor:
         return self.scale.tril(-1) + torch.diag_embed(self.scale.diagonal(dim1=-2, dim2=-1).exp())
@@ -125,16 +162,22 @@ class Gaussian(Emission):
     # Densities
 
     def _by_dimension(self, o: Tensor) -> Tensor:
-        log_variance = self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
-        total = o.new_zeros(len(o), len(self.mean))
-        # Differences first and squares after: expanding the square into products loses digits where means are
-        # far from zero.
-        seen = ~o.isnan()
-        filled = torch.where(seen, o, 0.0)  # a NaN would come back through the gradient of the choice below
-        for x, d, mean, log_v in zip(filled.T[..., None], seen.T[..., None], self.mean.T, log_variance.T, strict=True):
-            term = (x - mean).square() * (-log_v).exp() + log_v + LOG_2PI
-            total = total + torch.where(d, term, 0.0)
-        return -0.5 * total
+        log_std = 0.5 * self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
+        inverse = torch.exp(-log_std)
+        pieces = []
+        for part in o.split(max(1, PIECE // self.mean.numel())):
+            # Differences first and squares after: expanding the square into products loses digits where means are
+            # far from zero.
+            z = (part[:, None] - self.mean) * inverse
+            if not bool(z.isnan().any()):
+                pieces.append(log_normal(z, log_std))
+                continue
+            seen = ~part.isnan()
+            filled = torch.where(seen, part, 0.0)  # a NaN would come back through the gradient of the choice below
+            z = torch.where(seen[:, None], (filled[:, None] - self.mean) * inverse, 0.0)
+            constant = seen.to(o.dtype) @ (log_std + 0.5 * LOG_2PI).T
+            pieces.append(-0.5 * z.square().sum(-1) - constant)
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
 
     def _dense(self, o: Tensor) -> Tensor:
         covariance = self.covariance
@@ -150,18 +193,17 @@ class Gaussian(Emission):
 
     def _diagonal_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         seen = ~o.isnan()
-        n = weight.T @ seen.to(weight)  # (K, D)
-        total = weight.T @ torch.where(seen, o, 0.0)
-        mean = self._mean(total, n)
+        whole = bool(seen.all())
+        n = weight.sum(0)[:, None].expand_as(self.mean) if whole else weight.T @ seen.to(weight)  # (K, D)
+        filled = o if whole else torch.where(seen, o, 0.0)
+        mean = self._mean(weight.T @ filled, n)
         # Deviations from the mean that will be used: the old one where means are frozen.
         centre = self.mean if "mean" in self.frozen else mean
-        scatter = torch.stack(
-            [
-                (weight * torch.where(x.isnan(), 0.0, (x - m).square())).sum(0)
-                for x, m in zip(o.T[..., None], centre.T, strict=True)
-            ],
-            -1,
-        )
+        columns = []
+        for d in range(o.shape[1]):
+            weighted = weight if whole else weight * seen[:, d, None]
+            columns.append(torch.linalg.vecdot(weighted, (filled[:, d, None] - centre[:, d]).square(), dim=0))
+        scatter = torch.stack(columns, -1)
         numerator = self._prior(centre) + scatter
         denominator = max(self.covars_weight - 1, 0.0) + n
         if self.covariance_type == "spherical":
@@ -216,15 +258,16 @@ class Gaussian(Emission):
     def _means_prior(self) -> Tensor:
         return torch.as_tensor(self.means_prior, dtype=self.mean.dtype).expand_as(self.mean)
 
+    def _covars_prior(self) -> Tensor:
+        return torch.as_tensor(0.0 if self.covars_prior is None else self.covars_prior, dtype=self.mean.dtype)
+
     def _prior(self, mean: Tensor) -> Tensor:
         """What stands beside the scatter in the numerator of a diagonal covariance (K, D)."""
-        return (
-            torch.as_tensor(self.covars_prior, dtype=mean.dtype)
-            + self.means_weight * (mean - self._means_prior()).square()
-        )
+        prior = self._covars_prior()
+        return prior + self.means_weight * (mean - self._means_prior()).square() if self.means_weight else prior
 
     def _wishart(self) -> Tensor:
-        prior = torch.as_tensor(self.covars_prior, dtype=self.mean.dtype)
+        prior = self._covars_prior()
         return prior * torch.eye(self.mean.shape[1], dtype=self.mean.dtype) if prior.dim() == 0 else prior
 
     def _log_prior_diagonal(self) -> Tensor:
@@ -257,6 +300,9 @@ class Mixture(Emission):
     def freeze(self, names: frozenset[str]) -> None:
         super().freeze(names)
         self.components.freeze(names)
+
+    def begin(self, o: Tensor) -> None:
+        self.components.begin(o)
 
     @property
     def width(self) -> int:
@@ -314,16 +360,3 @@ def _patterns(o: Tensor) -> list[tuple[Tensor, Tensor]]:
         return [(torch.arange(len(o)), seen.new_ones(o.shape[1]))] if len(o) else []
     patterns, which = seen.unique(dim=0, return_inverse=True)
     return [((which == i).nonzero()[:, 0], pattern) for i, pattern in enumerate(patterns)]
-
-
-def _refuse_collapse(variances: Tensor, largest: Tensor) -> None:
-    """variances (K, D), or eigenvalues: a component on a single point has a likelihood without bound."""
-    bad = ~((variances > COLLAPSED * largest) & variances.isfinite()).all(1)
-    if bool(bad.any()):
-        k = int(bad.nonzero()[0, 0])
-        raise FitError(
-            f"the covariance of state {k} collapsed (smallest variance {float(variances[k].min()):.3g}): it "
-            f"sits on too few distinct "
-            "points. Use fewer components, a larger covars_prior (it is added to every scatter), or "
-            "covariance_type='tied'."
-        )

@@ -70,10 +70,14 @@ def gradient(
         raise InputError("params names nothing that a gradient step could change; name something, or use method='em'")
     seed = int(torch.randint(2**31, (), generator=generator))
     where, batches = rows(data.lengths), SequenceBatches(data, batch_size, seed)
+    model.emission.begin(data.o)
     history: list[float] = []
+    log_priors: list[float] = []
 
     def evaluate(step: int) -> Scores:
         history.append(model.score(data.o, where))
+        with torch.no_grad():
+            log_priors.append(float(model.log_prior(priors)))
         if step and not math.isfinite(history[-1]):
             raise TrainingError(f"the log-likelihood is {history[-1]} after step {step}")
         check_progress(-math.inf, history[-1], 0)
@@ -99,8 +103,7 @@ def gradient(
             FitWarning,
             stacklevel=3,
         )
-    with torch.no_grad():
-        return Fit(history, converged, history[-1] + float(model.log_prior(priors)))
+    return Fit([a + b for a, b in zip(history, log_priors, strict=True)], history, converged)
 
 
 def _train(run: Run, steps: TrainingConfig, how: OptimConfig) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from elman.errors import InputError
 
+SOME = 1000  # points among which there are enough distinct ones, as a rule: to sort them all takes long
 SAMPLE = 20_000  # points that k-means looks at: more do not move the centres of a start
 
 
@@ -21,10 +22,9 @@ def kmeans(o: Tensor, K: int, generator: torch.Generator, *, n_iter: int = 50) -
     """Centres (K, D) of o (N, D); missing values count as the mean of their column."""
     mean = o.nanmean(0)
     o = torch.where(o.isnan(), mean.nan_to_num(0.0), o)
-    distinct = o.unique(dim=0)
-    if len(distinct) < K:
+    if len(o[:SOME].unique(dim=0)) < K and (distinct := len(o.unique(dim=0))) < K:
         raise InputError(
-            f"X has {len(distinct)} distinct observations, too few to start {K} components; use fewer n_components"
+            f"X has {distinct} distinct observations, too few to start {K} components; use fewer n_components"
         )
     if len(o) > SAMPLE:
         o = o[torch.randperm(len(o), generator=generator)[:SAMPLE]]
@@ -95,4 +95,5 @@ def covariance(o: Tensor, floor: float) -> Tensor:
     diagonal = torch.diag_embed(whole.diagonal() + floor)
     # Pairwise estimates need not be positive definite together: then variances alone must do for a start.
     full = whole + floor * torch.eye(D, dtype=o.dtype)
-    return full if float(torch.linalg.eigvalsh(full).min()) > 0 else diagonal
+    unit = diagonal.diagonal().sqrt()  # features may be of very different sizes
+    return full if float(torch.linalg.eigvalsh(full / torch.outer(unit, unit)).min()) > 0 else diagonal

@@ -182,7 +182,7 @@ class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
 
     def fit(self, face: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
         face.set_params(verbose=True).fit(data.train.X, data.train.lengths).set_params(verbose=False)
-        return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in face.history_]
+        return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in face.log_likelihoods_]
 
     def evaluate(self, face: HiddenMarkovEstimator, part: Observations) -> Scores:
         total, n = face.score(part.X, part.lengths), len(part.X)
