@@ -1,5 +1,7 @@
 """Hidden Markov models against hmmlearn and dynamax: `python -m bench.hmm [--json] [--only TEXT ...] [--rounds N]`.
 
+Kernels first, then whole fits (`fits`), then memory.
+
 Every library is given the same log-likelihoods: neither emissions nor M steps are timed. `em` is the expectation of
 an EM iteration: posteriors and expected transitions. hmmlearn (one thread) is its scaled implementation in float64,
 dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its peer. bench.kernels does the measuring.
@@ -8,10 +10,19 @@ dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its 
 import argparse
 import importlib
 import json
+import logging
 import resource
+import statistics
 import subprocess
 import sys
+import time
+import warnings
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+import torch
 
 from bench import kernels
 from bench.rows import Row
@@ -65,6 +76,61 @@ def memory() -> dict[str, Any]:
     }
 
 
+Fit = Callable[[ModuleType], object]
+FIT_ROUNDS = 5
+
+
+def _large() -> Fit:
+    """EM alone: ten steps from the same start, on one long sequence."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(2.0 * ((np.arange(200_000) // 50) % 3)[:, None], 1.0)
+
+    def fit(library: ModuleType) -> object:
+        model = library.GaussianHMM(3, "diag", n_iter=10, tol=-np.inf, init_params="")
+        model.startprob_, model.transmat_ = np.full(3, 1 / 3), np.full((3, 3), 0.1) + 0.7 * np.eye(3)
+        model.means_, model.covars_ = np.array([[-0.5], [1.5], [5.0]]), np.ones((3, 1))
+        return model.fit(X)
+
+    return fit
+
+
+def _small() -> Fit:
+    """Thirty models of 200 observations each, each library from its own start."""
+    rng = np.random.default_rng(0)
+    means = 2.0 * ((np.arange(200) // 20) % 2)[:, None]
+    data = [rng.normal(means, 1.0, (200, 2)) for _ in range(30)]
+
+    def fit(library: ModuleType) -> object:
+        return [
+            library.GaussianHMM(2, "diag", n_iter=10, tol=-np.inf, random_state=i).fit(X) for i, X in enumerate(data)
+        ]
+
+    return fit
+
+
+def fits() -> list[dict[str, Any]]:
+    """Whole fits on one thread, the libraries in turns; the ratio is the median of those of the rounds."""
+    torch.set_num_threads(1)
+    logging.getLogger("hmmlearn").setLevel(logging.ERROR)  # that ten steps do not converge is no news
+    libraries = [importlib.import_module(name) for name in ("elman.hmm", "hmmlearn.hmm")]
+    results = []
+    for name, fit in (("fit K = 3, 200000 observations", _large()), ("fit 30 models of 200 observations", _small())):
+        seconds = []
+        for _ in range(1 + FIT_ROUNDS):
+            took = []
+            for library in libraries:
+                before = time.perf_counter()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    fit(library)
+                took.append(time.perf_counter() - before)
+            seconds.append(took)
+        ours, theirs = (statistics.median(column) for column in zip(*seconds[1:], strict=True))  # the first warms up
+        ratio = statistics.median(b / a for a, b in seconds[1:])
+        results.append({"name": name, "ours_s": ours, "hmmlearn_s": theirs, "ratio": ratio, "reached": ratio >= 1})
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m bench.hmm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -77,6 +143,10 @@ def main() -> None:
     messages = sys.stderr if options.json else sys.stdout
     print(kernels.FORMAT.format(*kernels.HEADER), file=messages)
     results = kernels.run(chosen, options.rounds, lambda r: print(kernels._line(r), file=messages, flush=True))
+    if any(text in "fits" for text in options.only):
+        for row in fits():
+            results.append(row)
+            print("{name}: {ours_s:.3f} s, hmmlearn {hmmlearn_s:.3f} s, ratio {ratio:.2f}".format(**row), file=messages)
     if any(text in "memory" for text in options.only):
         results.append(memory())
         print("{name}: {ours_mb:.0f} MB, hmmlearn {hmmlearn_mb:.0f} MB".format(**results[-1]), file=messages)

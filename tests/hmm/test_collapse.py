@@ -21,7 +21,7 @@ def quietly(fit: Any) -> Any:
 
 
 def test_small_numbers_with_too_many_states_are_fitted() -> None:
-    """Issue 13, item 25: a dying state took the covariance prior / 1e-308, beside which every healthy one was nothing."""
+    """A dying state took the covariance prior / 1e-308, beside which every healthy one was nothing."""
     X = np.random.default_rng(0).normal(0, 0.01, (500, 1))
     model = quietly(lambda: GaussianHMM(4, random_state=0).fit(X))
     assert np.isfinite(model.covars_).all() and model.covars_.max() < 1e3

@@ -294,7 +294,7 @@ def test_filtering_one_at_a_time_is_filtering_the_whole(model: Any, X: np.ndarra
         p, state = model.filter(x, state)
         pieces.append(p)
     np.testing.assert_allclose(np.stack(pieces), whole, atol=1e-14)
-    np.testing.assert_allclose(state.h, last.h, atol=1e-13)
+    np.testing.assert_allclose(state.p, last.p, atol=1e-14)
     np.testing.assert_allclose(whole[-1], model.predict_proba(X)[-1], atol=1e-12)  # at the end, filtered is smoothed
 
 

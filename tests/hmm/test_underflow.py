@@ -99,7 +99,7 @@ def test_rows_in_logarithms_have_every_gradient_of_the_reference(K: int, dtype: 
 
 @NATIVE
 def test_only_rows_where_something_can_have_been_lost_are_done_again() -> None:
-    """A chain that comes back from everywhere, sequences too short to lose anything, and a reset that ends the count."""
+    """A chain that comes back from everywhere loses nothing, nor does a short sequence; a reset ends the count."""
     *inputs, lengths, reset = draw(5, 700, 0)
     flag = torch.ops.elman.hmm_filter
     assert flag(*inputs, lengths, reset, False, True)[-1].tolist() == [True, True, True, False]

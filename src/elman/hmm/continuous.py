@@ -180,7 +180,8 @@ class GMMHMM(HiddenMarkovEstimator):
             mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
             self.covariance_type,
             means_prior=prior(self.means_prior), means_weight=self.means_weight,
-            covars_prior=None if self.covars_prior is None else prior(self.covars_prior), covars_weight=self.covars_weight,
+            covars_prior=None if self.covars_prior is None else prior(self.covars_prior),
+            covars_weight=self.covars_weight,
         )  # fmt: skip
         return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=prior(self.weights_prior))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman.errors import FitError
-from elman.hmm.emissions import probabilities
+from elman.hmm.emissions import probabilities, with_prior
 from elman.hmm.model import HiddenMarkov, Priors
 from elman.hmm.sequences import Rows, Sequences, rows
 
@@ -54,24 +54,19 @@ class Fit:
 
 def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
     """Log-likelihood, posterior and expected counts of log-likelihoods x (N, K), all from one gradient."""
-    packed, start, transition = (v.detach().requires_grad_() for v in (where.pack(x), start, transition))
-    total = _log_likelihood(packed, start, transition, where)
-    gx, gs, gt = torch.autograd.grad(total, (packed, start, transition), allow_unused=True, materialize_grads=True)
-    return Expected(float(total.detach()), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
+    total, gx, gs, gt = kernels.hmm_expected(where.pack(x), start, transition, where.lengths, where.reset)
+    return Expected(float(total), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
 
 
 def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
     """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
     packed = where.pack(x).detach().requires_grad_()
-    total = _log_likelihood(packed, start.detach(), transition.detach(), where)
-    (gx,) = torch.autograd.grad(total, packed)
-    return float(total.detach()), where.unpack(gx)
-
-
-def _log_likelihood(packed: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Tensor:
+    start, transition = start.detach(), transition.detach()
     with torch.enable_grad():
         first = start.expand(len(packed), -1)
-        return kernels.hmm_log_prob(packed, start, transition, first, where.lengths, where.reset).sum()
+        total = kernels.hmm_log_prob(packed, start, transition, first, where.lengths, where.reset).sum()
+    (gx,) = torch.autograd.grad(total, packed)
+    return float(total.detach()), where.unpack(gx)
 
 
 @torch.no_grad()
@@ -92,8 +87,9 @@ def em(
     log_likelihoods: list[float] = []
     before = -math.inf
     for i in range(n_iter + 1):
-        stats = expected(model.emission(data.o), model.start, model.transition, where)
-        objective = stats.log_likelihood + float(model.log_prior(priors))
+        start, transition = model.start, model.transition
+        stats = expected(model.emission(data.o), start, transition, where)
+        objective = stats.log_likelihood + float(priors.of(start, transition) + model.emission.log_prior())
         history.append(objective)
         log_likelihoods.append(stats.log_likelihood)
         check_progress(before, objective, i)
@@ -102,7 +98,8 @@ def em(
             converged = objective - before < tol
             break
         before = objective
-        _maximise(model, data.o, stats, priors, frozen)
+        model.core.set(*_maximum(start, transition, stats, priors, frozen))
+        model.emission.maximise(data.o, stats.posterior)
     _warn_of_dead_states(stats.posterior)
     if not converged and n_iter > 0:
         warnings.warn(
@@ -115,16 +112,15 @@ def em(
     return Fit(history, log_likelihoods, converged)
 
 
-def _maximise(model: HiddenMarkov, o: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]) -> None:
-    start, transition = model.start, model.transition
+def _maximum(
+    start: Tensor, transition: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]
+) -> tuple[Tensor, Tensor]:
+    """The chain that the expected counts and the priors make most probable."""
     if "start" not in frozen:
-        start = probabilities(torch.where(start > 0, stats.start + priors.start - 1, 0.0), start)
+        start = probabilities(with_prior(stats.start, start, priors.start), start)
     if "transition" not in frozen:
-        transition = probabilities(
-            torch.where(transition > 0, stats.transition + priors.transition - 1, 0.0), transition
-        )
-    model.core.set(start, transition)
-    model.emission.maximise(o, stats.posterior)
+        transition = probabilities(with_prior(stats.transition, transition, priors.transition), transition)
+    return start, transition
 
 
 def check_progress(before: float, objective: float, i: int) -> None:
@@ -154,7 +150,8 @@ def _warn_of_dead_states(posterior: Tensor) -> None:
         warnings.warn(
             f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} "
             f"of {len(posterior)}): "
-            "they have kept the parameters that they had when they lost their last, which mean nothing. Use fewer components, other starting values, or n_init > 1.",
+            "they have kept the parameters that they had when they lost their last, which mean nothing. Use fewer "
+            "components, other starting values, or n_init > 1.",
             FitWarning,
             stacklevel=4,
         )

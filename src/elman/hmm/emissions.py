@@ -205,7 +205,7 @@ class Poisson(Emission):
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:
     """sum (prior - 1) log p, where an event that is excluded (p = 0) has no say."""
-    if isinstance(prior, int | float) and prior == 1:
+    if _flat(prior):
         return p.new_zeros(())
     excess = torch.as_tensor(prior, dtype=p.dtype, device=p.device) - 1
     return torch.where((p > 0) & (excess != 0), excess * torch.where(p > 0, p, 1.0).log(), 0.0).sum()
@@ -215,7 +215,16 @@ def probabilities(counts: Tensor, otherwise: Tensor) -> Tensor:
     """Rows of counts (after a prior, so perhaps below zero) as probabilities; `otherwise` where a row has none."""
     counts = counts.clamp_min(0)
     total = counts.sum(-1, keepdim=True)
-    return torch.where(total > 0, counts / torch.where(total > 0, total, 1.0), otherwise)
+    return torch.where(total > 0, counts / total, otherwise)
+
+
+def with_prior(counts: Tensor, p: Tensor, prior: float | Tensor) -> Tensor:
+    """Expected counts of events of probability p with those of a Dirichlet prior; what is excluded (p = 0) stays so."""
+    return counts if _flat(prior) else torch.where(p > 0, counts + prior - 1, 0.0)
+
+
+def _flat(prior: float | Tensor) -> bool:
+    return isinstance(prior, int | float) and prior == 1
 
 
 def check_symbols(o: Tensor, V: int) -> None:

@@ -243,10 +243,10 @@ class HiddenMarkovEstimator:
         data = self._read(array[None] if array.ndim == 1 else array, None, None)
         model = self._module_for(data)
         with torch.no_grad():
-            x = model.emission(data.o)
+            log_p = model.emission(data.o)
             before = model.core.init_state(1) if state is None else state
-            y, after = model.core.scan(x[None], before)
-            filtered = torch.softmax(kernels.log(torch.cat([before.p, y[0, :-1]])) + x, -1).numpy()
+            y, after = model.core.scan(log_p[None], before)
+            filtered = torch.softmax(kernels.log(torch.cat([before.p, y[0, :-1]])) + log_p, -1).numpy()
         return (filtered[0] if array.ndim == 1 else filtered), after
 
     def sample(self, n_samples: int = 1, random_state: RandomState = None) -> tuple[Array, Hidden]:

@@ -57,17 +57,24 @@ class Gaussian(Emission):
         super().__init__()
         self.covariance_type = covariance_type
         self.spread: Tensor | None = None  # (D,) the variance of the data, once they are known
+        self._given: Tensor | None = None
+        self._complete = False
         self.mean = nn.Parameter(mean.clone())
         self.scale = nn.Parameter(self._scale_of(covariance))
         self.means_prior, self.means_weight = means_prior, means_weight
         self.covars_prior, self.covars_weight = covars_prior, covars_weight
 
     def begin(self, o: Tensor) -> None:
+        self._given, self._complete = o, not bool(o.isnan().any())
         off = o - o.nanmean(0)
         self.spread = off.square().nanmean(0).nan_to_num(0.0)
         if self.covars_prior is None:
             floor = FLOOR * self.spread
             self.covars_prior = torch.diag(floor) if self.dense else floor
+
+    def _is_complete(self, o: Tensor) -> bool:
+        """Whether nothing is missing; looked up for the data of a fit, which come in every step."""
+        return self._complete if o is self._given else not bool(o.isnan().any())
 
     @property
     def width(self) -> int:
@@ -87,19 +94,22 @@ class Gaussian(Emission):
         return L @ L.mT
 
     def forward(self, o: Tensor) -> Tensor:
-        flat = o.reshape(-1, o.shape[-1])
+        flat = o if o.dim() == 2 else o.reshape(-1, o.shape[-1])
         values = self._dense(flat) if self.dense else self._by_dimension(flat)
-        return values.reshape(*o.shape[:-1], -1)
+        return values if o.dim() == 2 else values.reshape(*o.shape[:-1], -1)
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
         alive = weight.sum(0) > DEAD
         mean, covariance = self._dense_maximum(o, weight) if self.dense else self._diagonal_maximum(o, weight)
+        if not bool(alive.all()):
+            mean = torch.where(alive[:, None], mean, self.mean)
+            learns = alive.reshape(len(covariance), -1).any(1).reshape(-1, *(1,) * (covariance.dim() - 1))
+            covariance = torch.where(learns, covariance, self.covariance)
         if "mean" not in self.frozen:
-            self.mean.copy_(torch.where(alive[:, None], mean, self.mean))
+            self.mean.copy_(mean)
         if "covariance" not in self.frozen:
-            kept = alive.reshape(len(covariance), -1).any(1).reshape(-1, *(1,) * (covariance.dim() - 1))
-            self.scale.copy_(self._scale_of(torch.where(kept, covariance, self.covariance)))
+            self.scale.copy_(self._scale_of(covariance))
 
     def log_prior(self) -> Tensor:
         return -0.5 * (self._log_prior_dense() if self.dense else self._log_prior_diagonal())
@@ -136,10 +146,10 @@ class Gaussian(Emission):
 
     def _refuse_collapse(self, variances: Tensor, own: Tensor, unit: Tensor | float) -> None:
         """variances (K, D), or eigenvalues: a component on a single point has a likelihood without bound."""
-        bad = ~((variances > COLLAPSED * unit) & variances.isfinite()).all(1)
-        if not bool(bad.any()):
+        good = (variances > COLLAPSED * unit) & (variances < math.inf)
+        if bool(good.all()):
             return
-        k = int(bad.nonzero()[0, 0])
+        k = int((~good.all(1)).nonzero()[0, 0])
         advice = "Give it variances that are positive."
         if self.spread is not None:
             advice = (
@@ -159,18 +169,21 @@ class Gaussian(Emission):
         K, G = len(self.mean), len(self.scale)
         return torch.arange(K) * G // K
 
+    def _rows(self) -> int:
+        """How many observations are worked on at a time."""
+        return max(1, PIECE // self.mean.numel())
+
     # Densities
 
     def _by_dimension(self, o: Tensor) -> Tensor:
         log_std = 0.5 * self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
         inverse = torch.exp(-log_std)
-        pieces = []
-        for part in o.split(max(1, PIECE // self.mean.numel())):
+        pieces, complete = [], self._is_complete(o)
+        for part in o.split(self._rows()):
             # Differences first and squares after: expanding the square into products loses digits where means are
             # far from zero.
-            z = (part[:, None] - self.mean) * inverse
-            if not bool(z.isnan().any()):
-                pieces.append(log_normal(z, log_std))
+            if complete:
+                pieces.append(log_normal((part[:, None] - self.mean) * inverse, log_std))
                 continue
             seen = ~part.isnan()
             filled = torch.where(seen, part, 0.0)  # a NaN would come back through the gradient of the choice below
@@ -192,18 +205,17 @@ class Gaussian(Emission):
     # Maxima
 
     def _diagonal_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        seen = ~o.isnan()
-        whole = bool(seen.all())
+        whole = self._is_complete(o)
+        seen = o if whole else ~o.isnan()
         n = weight.sum(0)[:, None].expand_as(self.mean) if whole else weight.T @ seen.to(weight)  # (K, D)
         filled = o if whole else torch.where(seen, o, 0.0)
         mean = self._mean(weight.T @ filled, n)
         # Deviations from the mean that will be used: the old one where means are frozen.
         centre = self.mean if "mean" in self.frozen else mean
-        columns = []
-        for d in range(o.shape[1]):
-            weighted = weight if whole else weight * seen[:, d, None]
-            columns.append(torch.linalg.vecdot(weighted, (filled[:, d, None] - centre[:, d]).square(), dim=0))
-        scatter = torch.stack(columns, -1)
+        scatter = torch.zeros_like(centre)
+        for part, w, there in zip(*(v.split(self._rows()) for v in (filled, weight, seen)), strict=True):
+            square = (part[:, None] - centre).square()
+            scatter += (w[..., None] * (square if whole else torch.where(there[:, None], square, 0.0))).sum(0)
         numerator = self._prior(centre) + scatter
         denominator = max(self.covars_weight - 1, 0.0) + n
         if self.covariance_type == "spherical":
@@ -249,6 +261,8 @@ class Gaussian(Emission):
         return filled, spread
 
     def _mean(self, total: Tensor, n: Tensor) -> Tensor:
+        if not self.means_weight:
+            return total / n.clamp_min(torch.finfo(total.dtype).tiny)
         n = self.means_weight + n
         prior = self._means_prior() if total.dim() == 2 else self._means_prior()[0]
         return (self.means_weight * prior + total) / torch.where(n > 0, n, 1.0)

@@ -28,6 +28,10 @@ class Priors:
     start: float | Tensor = 1.0
     transition: float | Tensor = 1.0
 
+    def of(self, start: Tensor, transition: Tensor) -> Tensor:
+        """The log of the prior of a chain, up to a constant."""
+        return dirichlet(start, self.start) + dirichlet(transition, self.transition)
+
 
 class Lengths(Protocol):
     """How much of each row is valid, and where sequences begin."""
@@ -46,6 +50,11 @@ class Chain(HMM):
         super().__init__(len(start), len(start))
         self.to(start.dtype)
         self.set(start, transition)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:  # without a draw: a fit has random numbers of its own
+        nn.init.zeros_(self.log_pi)
+        nn.init.zeros_(self.log_P)
 
     @torch.no_grad()
     def set(self, start: Tensor, transition: Tensor) -> None:
@@ -142,8 +151,8 @@ class HiddenMarkov(SequenceModel):
         return self.core.log_prob(self.emission(o), lengths=where.lengths, reset=where.reset)
 
     def log_prior(self, priors: Priors) -> Tensor:
-        chain = dirichlet(self.start, priors.start) + dirichlet(self.transition, priors.transition)
-        return chain + self.emission.log_prior()
+        """Up to a constant."""
+        return priors.of(self.start, self.transition) + self.emission.log_prior()
 
     @torch.no_grad()
     def score(self, o: Tensor, where: Rows) -> float:

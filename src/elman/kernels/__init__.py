@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "calls", "convolution", "gated",
-    "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
-    "tanh", "use", "viterbi", "why_not_native",
+    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop",
+    "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -287,8 +287,8 @@ def hmm_filter(
     """The forward filter of a hidden Markov model: x (B, T, K) = log p(o[t] | z[t] = k), from the prediction
     `state` (B, K).
 
-    Returns log p(o[t] | o[<t]) (B, T) and the predictions p(z[t+1] | o[<=t]) (B, T, K), both zero past lengths; the last
-    prediction (B, K). `start` (K,) is the prediction where a reset stands.
+    Returns log p(o[t] | o[<t]) (B, T) and the predictions p(z[t+1] | o[<=t]) (B, T, K), both zero past lengths; the
+    last prediction (B, K). `start` (K,) is the prediction where a reset stands.
     """
     x, start, transition, state = _widened(x, start, transition, state)
     return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
@@ -303,6 +303,15 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     """
     x, start, transition, state = _widened(x, start, transition, state)
     return _hmm_table(x).hmm_log_prob(x, start, transition, state, lengths, reset)
+
+
+def hmm_expected(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The sum of `hmm_log_prob` of sequences that begin where `reset` says, and its gradients with respect to x, start
+    and transition: what EM needs, without a graph, whose making takes longer than a short sequence."""
+    x, start, transition = _widened(x.detach(), start.detach(), transition.detach())
+    return _hmm_table(x).hmm_expected(x, start, transition, lengths, reset)
 
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,18 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     return hmm_filter(x, start, transition, state, lengths, reset)[0]
 
 
+def hmm_expected(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """sum log p(o[t] | o[<t]), and its gradients with respect to x, start and transition."""
+    with torch.enable_grad():
+        x, start, transition = (v.detach().requires_grad_() for v in (x, start, transition))
+        total = hmm_log_prob(x, start, transition, start.expand(len(x), -1), lengths, reset).sum()
+        wanted = (x, start, transition)
+        gx, gs, gt = torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)
+    return total.detach(), gx, gs, gt
+
+
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable states (B, T), -1 past the lengths, and the log of their probability jointly with the
     data (B,).

@@ -29,6 +29,17 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     return log_c
 
 
+def hmm_expected(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The sum of `hmm_log_prob`, and its gradients with respect to x, start and transition."""
+    state = start.expand(len(x), -1)
+    log_c, p, shift, scale, _, lost = _forward(x, start, transition, state, lengths, reset, True, True)
+    saved = (x, start, transition, state, p, shift, scale, lost, lengths, reset)
+    gx, gstart, ga, gstate = _backward(*saved, torch.ones_like(log_c), None, None, True)
+    return log_c.sum(), gx, gstart + gstate.sum(0), ga
+
+
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """x (B, T, K) -> the most probable states (B, T), and the log of their joint probability with x (B,)."""
     path, score = _viterbi(x, start, transition, lengths, reset)
@@ -105,7 +116,7 @@ def _inputs(
 def _run(
     x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor, keep: bool, logs: bool
 ) -> tuple[Tensor, ...]:
-    """`keep`: the predictions too. `logs`: rows where a state was lost that may have mattered are done in logarithms."""
+    """`keep`: the predictions too. `logs`: rows where a lost state may have mattered are done in logarithms."""
     B, T, K = x.shape
     inputs = _inputs(x, start, transition, state, lengths, reset)
     log_c, shift, scale = (x.new_empty((B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
@@ -173,7 +184,8 @@ _forward = define(
 )
 _backward = define(
     "hmm_filter_back(Tensor x, Tensor start, Tensor transition, Tensor state, Tensor p, Tensor shift, Tensor scale,"
-    " Tensor lost, Tensor lengths, Tensor reset, Tensor glog, Tensor? gp, Tensor? glast, bool counts) -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
+    " Tensor lost, Tensor lengths, Tensor reset, Tensor glog, Tensor? gp, Tensor? glast, bool counts)"
+    " -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
     _run_backward,
     _fake_backward,
 )
