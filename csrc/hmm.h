@@ -149,7 +149,7 @@ void narrow(const Real* from, int64_t count, Width<Real> w, Real* to) {
 // What a thread keeps of one row: l, p and b of a chunk of steps (chunk, padded). `outside` is 1 past K and 0 before.
 template <class Real>
 struct Scratch {
-  Buffer<Real> l, p, b, m, s, u, v, outside;
+  Buffer<Real> l, p, b, m, s, u, outside;
   Scratch(Width<Real> w, int64_t steps, bool back)
       : l(allocate<Real>(std::min(chunk, steps) * w.padded)),
         p(allocate<Real>(std::min(chunk, steps) * w.padded)),
@@ -157,9 +157,8 @@ struct Scratch {
         m(allocate<Real>(chunk)),
         s(allocate<Real>(w.padded + w.rows)),
         u(allocate<Real>(w.padded + w.rows)),
-        v(allocate<Real>(w.padded + w.rows)),
         outside(allocate<Real>(w.padded)) {
-    for (Real* p : {s.get(), u.get(), v.get()}) std::fill(p, p + w.padded + w.rows, Real(0));
+    for (Real* p : {s.get(), u.get()}) std::fill(p, p + w.padded + w.rows, Real(0));
     for (int64_t k = 0; k < w.padded; ++k) outside[k] = k < w.K ? Real(0) : Real(1);
   }
 };

@@ -107,7 +107,7 @@ def test_only_rows_where_something_can_have_been_lost_are_done_again() -> None:
     x, start, transition, state = inputs
     assert not flag(x, start, dense, state, lengths, reset, False, True)[-1].any()
     assert not flag(x, start, transition, state, lengths.clamp(max=60), reset, False, True)[-1].any()
-    often = torch.arange(700).remainder(60).eq(0).expand(4, 700)
+    often = torch.arange(700).remainder(70).eq(0).expand(4, 700)
     assert not flag(x, start, transition, state, lengths, often, False, True)[-1].any()
 
 

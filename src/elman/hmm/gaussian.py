@@ -286,7 +286,9 @@ class Gaussian(Emission):
 
     def _log_prior_diagonal(self) -> Tensor:
         log_variance = self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
-        return (max(self.covars_weight - 1, 0.0) * log_variance + self._prior(self.mean) * (-log_variance).exp()).sum()
+        total = (self._prior(self.mean) * (-log_variance).exp()).sum()
+        weight = max(self.covars_weight - 1, 0.0)
+        return total + weight * log_variance.sum() if weight else total
 
     def _log_prior_dense(self) -> Tensor:
         L = self._factor()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from elman.errors import InputError
 
-SOME = 1000  # points among which there are enough distinct ones, as a rule: to sort them all takes long
+SOME = 100  # points among which there are enough distinct ones, as a rule: to sort them all takes long
 SAMPLE = 20_000  # points that k-means looks at: more do not move the centres of a start
 
 

@@ -321,6 +321,8 @@ def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset
 
 
 def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    if all(t.dtype == tensors[0].dtype for t in tensors):
+        return tensors
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
     return tuple(t.to(dtype) for t in tensors)
 
