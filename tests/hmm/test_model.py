@@ -13,7 +13,7 @@ from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson
 from elman.hmm.gaussian import Gaussian, Mixture
 from elman.hmm.model import HiddenMarkov
 from elman.hmm.sequences import rows
-from elman.kernels.stream import Stream
+from elman.stream import Stream
 
 K, T = 3, 6
 RNG = np.random.default_rng(0)

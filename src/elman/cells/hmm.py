@@ -90,8 +90,9 @@ class HMM(Core):
         _, y, p = kernels.hmm_filter(x, self.start, self.transition, state.p, lengths, reset)
         return y.to(x.dtype), HMMState(p)
 
-    def describe_step(self, builder: Builder, x: Slot, state: HMMState) -> Slot:
-        return builder.filter(x, self.transition, state.p)
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot]) -> Slot:
+        (p,) = state
+        return builder.filter(x, self.transition, p)
 
     def log_prob(self, x: Tensor, *, lengths: Tensor | None = None, reset: Tensor | None = None) -> Tensor:
         """l (B, T), zero past the lengths, of sequences that begin with x[:, 0] and wherever `reset` is true."""

@@ -15,7 +15,7 @@ from elman.kernels.native.scan import linear_scan, reverse
 from elman.kernels.native.selective import selective_scan
 
 __all__ = [
-    "Program", "bank_scan", "calls", "convolution", "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas",
-    "layer_norm", "linear", "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "tanh", "viterbi",
+    "Program", "bank_scan", "calls", "convolution", "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa",
+    "isas", "layer_norm", "linear", "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid",
+    "silu", "softplus", "tanh", "viterbi",
 ]  # fmt: skip
