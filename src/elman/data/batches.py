@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -111,6 +111,19 @@ class ExampleBatches:
 
     def batch(self, at: Position) -> Batch:
         return self.examples.batch(self.order.rows(at))
+
+
+class Numbered:
+    """Batches that are made of their number, without end: what the loop reads where data are made up."""
+
+    def __init__(self, make: Callable[[int], Batch]) -> None:
+        self.make = make
+
+    def batch(self, at: Position) -> Batch:
+        return self.make(at.window)
+
+    def after(self, at: Position) -> Position:
+        return Position(0, at.window + 1)
 
 
 def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 from elman import artifact
 from elman.errors import InputError, UnknownNameError
+from elman.tasks.classify import ClassifyTask
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
 from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
 
-TASKS: dict[str, AnyTask] = {"lm": LanguageModelTask(), "markov": MarkovTask(), "hmm": HMMTask()}
+TASKS: dict[str, AnyTask] = {
+    "lm": LanguageModelTask(),
+    "markov": MarkovTask(),
+    "classify": ClassifyTask(),
+    "hmm": HMMTask(),
+}
 
 __all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]
 

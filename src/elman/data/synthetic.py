@@ -1,0 +1,121 @@
+"""Made-up sequences on which memories are compared. Each batch depends on the seed and its number alone.
+
+adding          T pairs (a number from 0 to 1, a mark); the label is the sum of the two marked numbers, one in
+                each half (Hochreiter and Schmidhuber, 1997). Always to answer 1 costs 1/6 in mean squares.
+parity          T bits; the label is whether there is an odd number of ones.
+copy            `tokens` of `vocabulary` symbols, T blanks, the last of which is a cue, then `tokens` blanks, where
+                the symbols are to be said again (Arjovsky et al., 2016). Every step has a tag, blank before the
+                answer: without a memory it costs tokens log(vocabulary) / (T + 2 tokens) nats a step.
+selective-copy  `tokens` symbols scattered among blanks, T in all, then as many cues, where they are to be said again
+                in order (Gu and Dao, 2023). Only the answer has tags.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.errors import InputError, UnknownNameError
+from elman.options import whole
+
+KINDS = {"adding": "classify", "parity": "classify", "copy": "tag", "selective-copy": "tag"}  # and the task of each
+PREFIX = "synthetic:"
+BLANK, CUE, UNTAGGED = "_", "?", ""
+
+
+class Made(NamedTuple):
+    """An input, and its label; or words, and a tag for each, UNTAGGED where none is asked for."""
+
+    input: str | NDArray[np.float32] | list[str]
+    label: str | list[str]
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """What `synthetic:KIND,T=600` says.
+
+    >>> parse("synthetic:parity,T=5").rows(seed=0, number=0, count=1)[0].label in ("odd", "even")
+    True
+
+    Args:
+        kind: one of KINDS
+        T: how long
+        tokens: symbols to remember
+        vocabulary: how many different symbols there are
+        n: rows to evaluate on
+        seed: of the rows to evaluate on
+    """
+
+    kind: str
+    T: int = 100
+    tokens: int = 10
+    vocabulary: int = 8
+    n: int = 1000
+    seed: int = 1
+
+    def rows(self, seed: int, number: int, count: int) -> list[Made]:
+        """The rows of batch `number`."""
+        random = np.random.Generator(np.random.Philox(key=[seed, number]))
+        return {
+            "adding": self._adding, "parity": self._parity, "copy": self._copy, "selective-copy": self._selective,
+        }[self.kind](random, count)  # fmt: skip
+
+    def part(self, shift: int = 0) -> list[Made]:
+        """The rows to evaluate on."""
+        return self.rows(self.seed + shift, 2**62, self.n)
+
+    def _adding(self, random: np.random.Generator, count: int) -> list[Made]:
+        x = np.zeros((count, self.T, 2), np.float32)
+        x[..., 0] = random.random((count, self.T), np.float32)
+        half = self.T // 2
+        first, second = random.integers(0, half, count), random.integers(half, self.T, count)
+        rows = np.arange(count)
+        x[rows, first, 1] = x[rows, second, 1] = 1
+        sums = x[rows, first, 0].astype(np.float64) + x[rows, second, 0]
+        return [Made(x[i], repr(float(sums[i]))) for i in range(count)]
+
+    def _parity(self, random: np.random.Generator, count: int) -> list[Made]:
+        bits = random.integers(0, 2, (count, self.T))
+        return [Made("".join(map(str, row)), "odd" if row.sum() % 2 else "even") for row in bits]
+
+    def _copy(self, random: np.random.Generator, count: int) -> list[Made]:
+        symbols = random.integers(0, self.vocabulary, (count, self.tokens)).astype(str)
+        wait, again = [BLANK] * (self.T - 1) + [CUE], [BLANK] * self.tokens
+        before = [BLANK] * (self.tokens + self.T)
+        return [Made([*row, *wait, *again], [*before, *row]) for row in symbols.tolist()]
+
+    def _selective(self, random: np.random.Generator, count: int) -> list[Made]:
+        made = []
+        for row in random.integers(0, self.vocabulary, (count, self.tokens)).astype(str).tolist():
+            words = [BLANK] * self.T + [CUE] * self.tokens
+            for place, symbol in zip(sorted(random.permutation(self.T)[: self.tokens]), row, strict=True):
+                words[place] = symbol
+            made.append(Made(words, [UNTAGGED] * self.T + row))
+        return made
+
+
+def parse(name: str, task: str | None = None) -> Synthetic:
+    """What a name such as `synthetic:copy,T=1000,tokens=10` means, for a task that must fit it."""
+    kind, *settings = name.removeprefix(PREFIX).split(",")
+    if kind not in KINDS:
+        raise UnknownNameError("made-up data", kind, KINDS)
+    if task is not None and KINDS[kind] != task:
+        raise InputError(f"{PREFIX}{kind} is for the task {KINDS[kind]}: elman train --task {KINDS[kind]}")
+    known = {part.name for part in fields(Synthetic)} - {"kind"}
+    given: dict[str, int] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in known:
+            raise UnknownNameError(f"setting of {PREFIX}{kind}", key, sorted(known))
+        if not value.isdecimal():
+            raise InputError(f"{name} has {key}={value}; it must be a whole number")
+        given[key] = int(value)
+    made = Synthetic(kind, **given)
+    for key, least in (("T", 2), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
+        whole(f"{key} of {name}", getattr(made, key), least=least)
+    if kind == "selective-copy" and made.tokens > made.T:
+        raise InputError(f"{name} has {made.tokens} tokens in {made.T} steps; there must be room for them")
+    return made

@@ -1,0 +1,232 @@
+"""What classifies whole sequences: a core reads a row, a pool gathers it, one read-out answers.
+
+Of `class` labels a row has one, of `classes` any number; a `number` is predicted with its standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from elman import artifact
+from elman.compose import Pool, Stack, stack
+from elman.config import Json
+from elman.core import Options
+from elman.data import Examples, padded
+from elman.data.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
+from elman.data.labelled import Reader, Row
+from elman.distributions import Bernoulli, Categorical, Distribution, Gaussian
+from elman.errors import FileError, InputError
+from elman.model import SequenceModel
+from elman.options import choice, whole
+from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Pooled, Softmax
+from elman.tables import Table
+from elman.tasks import files, measures
+from elman.training.scores import Scores
+from elman.words import WordEmbedding
+
+POOLS = ("last", "mean", "max", "attention", "both")
+EACH = 64  # rows at a time where nobody says how many
+Input = object  # a text, or an array of numbers (T, D) or (T,)
+Answer = str | tuple[str, ...] | float
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer, and direction
+        layers: how many layers
+        bidirectional: read from both ends; a model that does cannot answer before the end
+        pool: what the answer is made of: last, mean, max or attention over all outputs, or both last states
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: of texts, the width of the embedding; 0 for as wide as the layers
+        embedding_dropout: on the embedding
+        word_dropout: how often a symbol is hidden in training, so that unknown ones are known
+        readout_dropout: before the read-out
+    """
+
+    cell: str = "gru"
+    size: int = 128
+    layers: int = 1
+    bidirectional: bool = True
+    pool: str = "max"
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 0
+    embedding_dropout: float = 0.2
+    word_dropout: float = 0.05
+    readout_dropout: float = 0.2
+
+
+def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+    """The model of a config, with fresh parameters."""
+    choice("model.pool", config.pool, POOLS)
+    embed: nn.Module = nn.Identity()
+    if isinstance(inputs, TextInputs):
+        width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
+        hidden = config.word_dropout if inputs.vocabulary.unknown is not None else 0.0
+        embed = WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
+    else:
+        width = len(inputs.mean)
+    core = stack(
+        config.cell, width, config.size, layers=config.layers, residual=config.residual,
+        bidirectional=config.bidirectional, norm=config.norm, dropout=config.dropout, **config.options,
+    )  # fmt: skip
+    H, p = core.output_size, config.readout_dropout
+    readouts: dict[str, Affine[Distribution]] = {
+        "class": Softmax(H, max(1, len(labels.names)), dropout=p),
+        "classes": BernoulliReadout(H, max(1, len(labels.names)), dropout=p),
+        "number": GaussianReadout(H, 1, dropout=p),
+    }
+    readout = readouts[labels.kind]
+    if config.pool == "both":
+        if not config.bidirectional:
+            raise InputError("model.pool is both, which needs model.bidirectional: true; else the last state is `last`")
+        return SequenceModel(embed, core, BothEnds(readout, H // 2))
+    return SequenceModel(embed, Stack(core, Pool(config.pool, H)), Pooled(readout))
+
+
+class Classifier:
+    """A network, how it reads and what its answers are called.
+
+    >>> rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
+    >>> inputs, labels = TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class")
+    >>> config = ModelConfig(size=4)
+    >>> classifier = Classifier(build(config, inputs, labels), config, Reader(), inputs, labels)
+    >>> classifier.predict_proba(["good", "bad"]).shape
+    torch.Size([2, 2])
+    """
+
+    task = "classify"
+
+    def __init__(
+        self, model: SequenceModel, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
+    ) -> None:
+        self.model, self.config, self.reader, self.inputs, self.labels = model, config, reader, inputs, labels
+        self.found: Scores | None = None  # by the last evaluation, for the picture
+
+    def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
+        """The answer to each input: the name of a class, the names of some classes, or a number."""
+        return self.answers(self.outputs(self._encoded(inputs), batch_size))
+
+    def predict_proba(self, inputs: Sequence[Input], batch_size: int = EACH) -> Tensor:
+        """P of each class (N, C) float64; of a number, its mean and standard deviation (N, 2)."""
+        return self.probabilities(self.outputs(self._encoded(inputs), batch_size))
+
+    def answers(self, outputs: Tensor) -> list[Answer]:
+        """What `outputs` (N, P) say."""
+        if self.labels.kind == "number":
+            return [float(value) for value in outputs[:, 0]]
+        if self.labels.kind == "class":
+            return [self.labels.names[i] for i in outputs.argmax(-1).tolist()]
+        return [
+            tuple(name for name, one in zip(self.labels.names, row, strict=True) if one)
+            for row in (outputs > 0).tolist()
+        ]
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """What `outputs` (N, P) stand for."""
+        kind = self.labels.kind
+        return outputs if kind == "number" else outputs.exp() if kind == "class" else outputs.sigmoid()
+
+    @torch.inference_mode()
+    def outputs(self, inputs: Sequence[Tensor], batch_size: int = EACH) -> Tensor:
+        """(N, P) float64: log P of classes, logits of several, or mean and standard deviation of a number."""
+        whole("batch_size", batch_size)
+        training, device = self.model.training, next(self.model.parameters()).device
+        self.model.eval()
+        lengths = [len(x) for x in inputs]
+        order = sorted(range(len(inputs)), key=lambda i: -lengths[i])  # rows of like length side by side
+        width = 2 if self.labels.kind == "number" else len(self.labels.names)
+        found = torch.zeros(len(inputs), width, dtype=torch.float64)
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            x, n = padded([inputs[i] for i in rows])
+            found[rows] = self._values(self.model.scan(x.to(device), lengths=n.to(device))[0])
+        self.model.train(training)
+        return found
+
+    @torch.inference_mode()
+    def each(self, x: Tensor) -> Tensor:
+        """The outputs (T, P) after each input of one row x (T, ...): what a causal model says on its way."""
+        if not self.model.core.causal or not isinstance(self.model.readout, Pooled):
+            raise InputError(
+                "this model reads from both ends, so it answers at the end only; "
+                "to answer after each input train with --model.bidirectional false"
+            )
+        self.model.eval()
+        y, _ = self.model.core.scan(self.model.embed(x[None]))
+        return self._values(self.model.readout.readout(y[0]))
+
+    def _values(self, predicted: Distribution) -> Tensor:
+        if isinstance(predicted, Gaussian):
+            mean, width = predicted.mean.double(), predicted.std.double()
+            scaled = torch.cat([self.labels.mean + self.labels.scale * mean, self.labels.scale * width], -1)
+            return scaled.cpu()
+        assert isinstance(predicted, Categorical | Bernoulli)
+        logits = predicted.logits.double()
+        return (torch.log_softmax(logits, -1) if isinstance(predicted, Categorical) else logits).cpu()
+
+    def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
+        return [self.inputs(given, f"input {i}") for i, given in enumerate(inputs)]
+
+    def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
+        """How good the answers are."""
+        outputs, y, names = self.outputs(examples.x, batch_size), examples.y, self.labels.names
+        if self.labels.kind == "class":
+            return measures.of_classes(outputs, y, names)
+        if self.labels.kind == "classes":
+            return measures.of_several(outputs, y, names)
+        return measures.of_numbers(outputs[:, 0], outputs[:, 1], y)
+
+    def examples(self, rows: Sequence[Row]) -> Examples:
+        """Rows as this model reads them."""
+        return Examples(self.inputs.all(rows), self.labels.targets(rows))
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: weights in safetensors, all else in JSON."""
+        artifact.write(Path(path), self.fill)
+
+    def fill(self, folder: Path) -> None:
+        """The files of `save`, in a folder that is there."""
+        content: dict[str, Json] = {
+            "config": asdict(self.config),
+            "reader": asdict(self.reader),
+            "inputs": self.inputs.to_json(),
+            "labels": self.labels.to_json(),
+        }
+        files.write(folder, self.task, self.model, content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Classifier:
+        """Read what `save` wrote."""
+        folder = Path(path)
+        content = artifact.read_model_json(folder)
+        try:
+            config, reader = ModelConfig(**content["config"]), Reader(**content["reader"])
+            labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
+            inputs = inputs_from_json(content["inputs"])
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
+        model = build(config, inputs, labels)
+        files.restore(model, folder)
+        return cls(model.eval(), config, reader, inputs, labels)
+
+    def describe(self) -> list[Table]:
+        """What it is."""
+        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
+        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        answers = self.labels.kind if self.labels.kind == "number" else ", ".join(self.labels.names[:20])
+        return [Table("the model", ["", ""], [*settings, ["answers", answers], ["parameters", f"{numbers:,}"]])]

@@ -1,0 +1,301 @@
+"""Classification and regression of whole sequences: from labelled rows, or rows made up, to a classifier."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled
+from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
+from elman.data.labelled import Reader, Row, fingerprint
+from elman.data.parts import SplitConfig, is_synthetic, parts, synthetic_parts
+from elman.data.synthetic import PREFIX, Made, Synthetic, parse
+from elman.distributions import Categorical
+from elman.errors import InputError
+from elman.model import SequenceModel
+from elman.options import choice, fraction, whole
+from elman.state import State
+from elman.tasks import pictures
+from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
+from elman.tasks.task import Data, Task, Verb
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Rows with labels.
+
+    Args:
+        train: files of one format, one name or a list; or made-up rows, as synthetic:adding,T=600
+        valid: the same for validation; empty for a part of train
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: test on every so-manieth line of each file instead; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto, table (.tsv, .csv), jsonl, fasttext, files (one per class), ts, npz or idx (images)
+        text: the column or field of the text
+        label: the column or field of the label
+        label_kind: class (one a row), classes (any number) or number
+        permute: the seed of one fixed order of the pixels of images; null for their own
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        vocabulary: of texts, word, char, byte or bpe
+        min_count: symbols that occur less often in the training texts are unknown
+        vocabulary_size: of bpe
+        lower: read texts in lower case
+        batch_size: rows of a step, over all processes
+    """
+
+    train: list[str] | str = "train.tsv"
+    format: str = "auto"
+    text: str = "text"
+    label: str = "label"
+    label_kind: str = "class"
+    permute: int | None = None
+    errors: str = "strict"
+    vocabulary: str = "word"
+    min_count: int = 1
+    vocabulary_size: int = 4096
+    lower: bool = False
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What a wrong answer costs.
+
+    Args:
+        weights: of classes: equal, or balanced (rare classes count more, each class as much as any other)
+        smoothing: this share of each target is spread over all classes
+    """
+
+    weights: str = "equal"
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run from labelled rows to a classifier.
+
+    >>> RunConfig(model=ModelConfig(pool="mean")).data.label_kind
+    'class'
+
+    Args:
+        task: what is trained; classify answers once for each sequence
+        data: the rows
+        model: the network
+        loss: what is minimised
+        optim: how its weights are changed
+        training: how long, and what is kept
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to go on with the run in `out` if there is one
+        seed: of everything that is random
+        device: auto or cpu
+    """
+
+    task: str = "classify"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    out: str = "runs/classify"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+
+
+class RowData(Data):
+    """Rows as tensors, in shuffled batches; or batches made up as they are needed."""
+
+    unit = "rows"
+
+    def __init__(self, config: RunConfig, reader: Reader, train: list[Row], valid: list[Row], test: list[Row]) -> None:
+        self.config, self.reader = config, reader
+        # A class may have members among the training rows that chance has put aside.
+        aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
+        self.inputs, self.labels = _inputs(config.data, train), Labels.fit([*train, *aside], config.data.label_kind)
+        self.train, self.valid = self.examples(train), self.examples(valid)
+        self.test = self.examples(test) if test else None
+        found = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(rows) for name, rows in found.items()}
+        self.weights = _weights(config.loss, self.labels, self.train.y)
+
+    def examples(self, rows: list[Row]) -> Examples:
+        return Examples(self.inputs.all(rows), self.labels.targets(rows))
+
+    def batches(self, rank: int, world: int) -> Batches:
+        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
+        return _Weighed(self, ExampleBatches(self.train, order))
+
+    def weighed(self, batch: Batch) -> Batch:
+        """The batch with what the loss is measured against: of classes, a weighted distribution (B, C)."""
+        y, share = batch.y, self.config.loss.smoothing
+        assert isinstance(y, Tensor)
+        if self.labels.kind == "number":
+            return batch._replace(y=((y - self.labels.mean) / self.labels.scale).float()[:, None])
+        if self.labels.kind == "classes":
+            return batch._replace(y=y * (1 - share) + share / 2)
+        C = len(self.labels.names)
+        target = torch.nn.functional.one_hot(y, C) * (1 - share) + share / C
+        return batch._replace(y=target * self.weights[y, None])
+
+
+class MadeUpData(RowData):
+    """The same of rows that are made up: there are as many as anyone wants."""
+
+    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+        self.made = made
+        kind = "number" if made.kind == "adding" else "class"
+        config = replace(config, data=replace(config.data, label_kind=kind, vocabulary="char"))
+        shown = [_row(row, i) for i, row in enumerate(made.part(1))]
+        found = [[_row(row, i) for i, row in enumerate(part.part())] if part else [] for part in (valid, test)]
+        super().__init__(config, Reader(), shown, *found)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size, seed = whole("data.batch_size", self.config.data.batch_size), self.config.seed
+        if size % world:
+            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
+
+        def make(number: int) -> Batch:
+            rows = [_row(row, i) for i, row in enumerate(self.made.rows(seed, number, size))][rank::world]
+            return self.weighed(self.examples(rows).batch(range(len(rows))))
+
+        return Numbered(make)
+
+
+class _Weighed:
+    def __init__(self, data: RowData, batches: ExampleBatches) -> None:
+        self.data, self.batches, self.after = data, batches, batches.after
+
+    def batch(self, at: Position) -> Batch:
+        return self.data.weighed(self.batches.batch(at))
+
+
+def _row(made: Made, number: int) -> Row:
+    assert not isinstance(made.input, list) and isinstance(made.label, str)
+    return Row(made.input, (made.label,), f"row {number}", number)
+
+
+def _inputs(config: DataConfig, rows: list[Row]) -> AnyInputs:
+    if not isinstance(rows[0].input, str):
+        return SeriesInputs.fit(rows)
+    return TextInputs.fit(rows, config.vocabulary, config.min_count, config.vocabulary_size, config.lower)
+
+
+def _weights(config: LossConfig, labels: Labels, y: Tensor) -> Tensor:
+    """Of each class (C,), one on average over the rows."""
+    choice("loss.weights", config.weights, ("equal", "balanced"))
+    fraction("loss.smoothing", config.smoothing)
+    if labels.kind != "class":
+        if config.weights != "equal":
+            raise InputError(f"loss.weights is {config.weights}, which is for data.label_kind class only")
+        return torch.ones(0)
+    if config.weights == "equal":
+        return torch.ones(len(labels.names))
+    return len(y) / (len(labels.names) * torch.bincount(y, minlength=len(labels.names)).clamp(min=1)).float()
+
+
+class ClassifyTask(Task[RunConfig, RowData, Classifier]):
+    Config = RunConfig
+    title = "a classifier of sequences"
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {"evaluate": Verb(_evaluate_arguments, _evaluate), "predict": Verb(_predict_arguments, _predict)}
+
+    def open(self, config: RunConfig, saved: Classifier | None) -> RowData:
+        data = config.data
+        for name in ("min_count", "vocabulary_size", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        if is_synthetic(data.train):
+            return MadeUpData(config, *synthetic_parts(data, "classify"))
+        reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
+        return RowData(config, reader, *parts(data, reader, lambda row: row.number, "rows"))
+
+    def build(self, config: RunConfig, data: RowData) -> Classifier:
+        model = build(config.model, data.inputs, data.labels)
+        return Classifier(model, config.model, data.reader, data.inputs, data.labels)
+
+    def load(self, folder: Path) -> Classifier:
+        return Classifier.load(folder)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P, each row's against its target; rows are independent, so nothing is carried."""
+        assert isinstance(model, SequenceModel) and isinstance(batch.y, Tensor)
+        predicted, _ = model.scan(batch.x, lengths=batch.lengths)
+        if isinstance(predicted, Categorical):
+            return -(batch.y * predicted.log_probs()).sum(), len(batch.y), None
+        return -predicted.log_prob(batch.y).sum(), len(batch.y), None
+
+    def evaluate(self, face: Classifier, part: Examples) -> Scores:
+        face.found = face.evaluate(part)
+        return face.found
+
+    def preview(self, face: Classifier, config: RunConfig, step: int) -> Preview:
+        return pictures.preview(Path(config.out), step, face.found)
+
+
+# What verbs ask
+
+
+def _data_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {PREFIX}KIND,T=100")
+    parser.add_argument("--format", help="of the files, where their names do not say it")
+    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--batch_size", type=int, default=EACH, help="rows at a time; does not change the numbers")
+
+
+def _rows(face: Classifier, given: Namespace, labelled: bool) -> list[Row]:
+    if is_synthetic(given.data):
+        return [_row(row, i) for i, row in enumerate(parse(given.data[0], "classify").part())]
+    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
+    return reader(given.data, labelled=labelled)
+
+
+_evaluate_arguments = _data_arguments
+
+
+def _evaluate(face: Classifier, given: Namespace) -> Scores:
+    return face.evaluate(face.examples(_rows(face, given, True)), given.batch_size)
+
+
+def _predict_arguments(parser: ArgumentParser) -> None:
+    _data_arguments(parser)
+    parser.add_argument("--probabilities", action="store_true", help="of each class; or the width of a number")
+    parser.add_argument("--each", action="store_true", help="after each input, where the model is causal")
+
+
+def _predict(face: Classifier, given: Namespace) -> Iterator[str]:
+    """A line for each row, or for each input of each row: tab-separated, with a header where there are columns."""
+    rows = _rows(face, given, False)
+    inputs = face.inputs.all(rows)
+    if given.each:
+        outputs = [face.each(x) for x in inputs]
+        places = [[str(i), str(t)] for i, found in enumerate(outputs) for t in range(len(found))]
+        values = torch.cat(outputs)
+    else:
+        values, places = face.outputs(inputs, given.batch_size), [[] for _ in rows]
+    header = [*(["row", "step"] if given.each else []), "label"]
+    if given.probabilities:
+        header += ["width"] if face.labels.kind == "number" else face.labels.names
+    return _lines(face, values, places, header if len(header) > 1 else [], given.probabilities)
+
+
+def _lines(
+    face: Classifier, values: Tensor, places: list[list[str]], header: list[str], probabilities: bool
+) -> Iterator[str]:
+    if header:
+        yield "\t".join(header) + "\n"
+    chances = face.probabilities(values)[:, 1 if face.labels.kind == "number" else 0 :].tolist()
+    for place, answer, row in zip(places, face.answers(values), chances, strict=True):
+        told = f"{answer:.6g}" if isinstance(answer, float) else answer if isinstance(answer, str) else "|".join(answer)
+        yield "\t".join([*place, told, *(f"{p:.6g}" for p in row if probabilities)]) + "\n"

@@ -1,0 +1,59 @@
+"""The picture of a run: how its validation went, and which classes were taken for which. It needs the extra [plot]."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+from elman.training.record import Preview, read_metrics
+from elman.training.scores import Scores
+
+NAMED = 30  # classes whose names fit beside a matrix
+
+
+def preview(run: Path, step: int, scores: Scores | None) -> Preview:
+    """The picture after `step` steps, of the metrics in the run directory and the scores just found; none without
+    matplotlib, which a run does not need."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return Preview()
+    if scores is None:
+        return Preview()
+    classes = scores.details.get("classes")
+    confusion: Any = scores.details.get("confusion") if scores.decides == "accuracy" else None
+    figure = Figure(figsize=(10, 4.5) if confusion else (5, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2 if confusion else 1, squeeze=False)[0]
+    _curve(axes[0], run, step, scores)
+    if confusion:
+        _matrix(axes[1], confusion, [str(name) for name in classes] if isinstance(classes, list) else [])
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return Preview(picture=picture.getvalue())
+
+
+def _curve(axis: Any, run: Path, step: int, scores: Scores) -> None:
+    lines = read_metrics(run)
+    points = [(int(line["step"]), line["valid"]) for line in lines if "valid" in line and line["step"] < step]
+    points.append((step, scores.value))
+    axis.plot(*zip(*points, strict=True), "o-", color="C0")
+    axis.set(xlabel="step", ylabel=f"validation {scores.decides.replace('_', ' ')}")
+    losses = [(int(line["step"]), line["loss"]) for line in lines if "loss" in line]
+    if losses:
+        other = axis.twinx()
+        other.plot(*zip(*losses, strict=True), color="0.7", linewidth=0.8)
+        other.set_ylabel("training loss", color="0.5")
+
+
+def _matrix(axis: Any, confusion: Any, names: list[str]) -> None:
+    shares = [[n / max(1, sum(row)) for n in row] for row in confusion]
+    axis.imshow(shares, vmin=0, vmax=1, cmap="Blues")
+    axis.set(xlabel="predicted", ylabel="true")
+    if len(names) <= NAMED:
+        axis.set_xticks(range(len(names)), names, rotation=90)
+        axis.set_yticks(range(len(names)), names)
+    if len(names) <= NAMED // 2:
+        for i, row in enumerate(confusion):
+            for j, n in enumerate(row):
+                axis.text(j, i, str(n), ha="center", va="center", color="white" if shares[i][j] > 0.5 else "black")
