@@ -9,13 +9,13 @@ and at its first (Lample et al., 2016). All words of a batch are rows of one rag
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from elman.cells import cell as build_cell
 from elman.compose import Bidirectional
+from elman.data.lexicon import Written
 from elman.data.vocabulary import UNKNOWN
 from elman.embed import Embedding
 from elman.options import fraction
@@ -64,16 +64,6 @@ class Characters(nn.Module):
         y, _ = self.core.scan(self.embed(characters[there]), lengths=lengths)
         found[there] = torch.cat([at_end(y[..., : self.size], lengths), y[:, 0, self.size :]], -1)
         return found
-
-
-class Written(NamedTuple):
-    """Sentences as tensors."""
-
-    words: Tensor  # (B, T)
-    case: Tensor  # (B, T)
-    features: Tensor  # (B, T, F)
-    characters: Tensor  # (B, T, C)
-    sizes: Tensor  # (B, T): how many characters
 
 
 class SentenceEmbedding(nn.Module):

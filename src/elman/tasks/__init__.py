@@ -10,11 +10,13 @@ from elman.tasks.classify import ClassifyTask
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
+from elman.tasks.tag import TagTask
 from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
     "markov": MarkovTask(),
+    "tag": TagTask(),
     "classify": ClassifyTask(),
     "hmm": HMMTask(),
 }

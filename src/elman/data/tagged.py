@@ -1,0 +1,198 @@
+"""Sentences with a tag for each word: CoNLL columns, CoNLL-U, JSON lines; and plain text, one sentence a line.
+
+Columns stand between spaces or tabs, an empty line between sentences. They are chosen by number, from 0, or from the
+end as -1; or by name, where a line `# global.columns = FORM UPOS` names them. In CoNLL-U the lines of multi-word tokens
+(1-2) and of empty nodes (1.1) repeat or add to the words, and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from elman.data.text import open_text
+from elman.errors import InputError
+from elman.options import choice
+
+FORMATS = ("auto", "columns", "conllu", "jsonl", "text")
+CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+Column = int | str
+
+
+class Sentence(NamedTuple):
+    """Words, their tags if there are any, further columns, the lines they came from, where that was, its number."""
+
+    words: Sequence[str]
+    tags: Sequence[str] = ()
+    features: Sequence[Sequence[str]] = ()  # a column each
+    lines: Sequence[str] = ()
+    where: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class TagReader:
+    """How sentences are read.
+
+    Args:
+        format: one of FORMATS
+        word: the column of words
+        tag: the column of tags
+        features: further columns that a model reads
+        errors: invalid UTF-8, strict or replace
+    """
+
+    format: str = "auto"
+    word: Column = 0
+    tag: Column = -1
+    features: list[Column] = field(default_factory=list)
+    errors: str = "strict"
+
+    def __call__(self, names: Sequence[str], *, tagged: bool = True) -> list[Sentence]:
+        """The sentences of some files; `tagged` says whether each word must have a tag."""
+        choice("data.format", self.format, FORMATS)
+        choice("data.errors", self.errors, ("strict", "replace"))
+        found: list[Sentence] = []
+        for name, lines in _files(names, self.errors):
+            format = self.format if self.format != "auto" else _guess(name)
+            if format == "text" and tagged:
+                raise InputError(f"{name} is read as plain text, which has no tags; use columns, conllu or jsonl")
+            if format != "jsonl" and self.features and format == "text":
+                raise InputError(f"{name} is plain text; this model reads the columns {self.features} too")
+            found.extend(READERS[format](self, name, lines, tagged))
+        if not found:
+            raise InputError(f"there is no sentence in {', '.join(names)}: the file is empty")
+        return [sentence._replace(number=i) for i, sentence in enumerate(found)]
+
+
+def fingerprint(sentences: Sequence[Sentence]) -> str:
+    """sha256 of words, tags and features, in order."""
+    total = hashlib.sha256()
+    for sentence in sentences:
+        content = [list(sentence.words), list(sentence.tags), [list(column) for column in sentence.features]]
+        total.update(json.dumps(content).encode())
+    return total.hexdigest()
+
+
+def _files(names: Sequence[str], errors: str) -> Iterator[tuple[str, list[str]]]:
+    text = open_text(names, errors)
+    for number, pieces in groupby(text.pieces(), lambda piece: piece[0]):
+        whole = "".join(piece for _, piece in pieces).removeprefix("\ufeff")
+        # Only what ends a line in such files: other breaks, as U+2028, may stand in a word.
+        yield text.sources[number].name, whole.replace("\r\n", "\n").split("\n")
+
+
+def _guess(name: str) -> str:
+    endings = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+    return endings.get(Path(name.removesuffix(".gz")).suffix.lower(), "columns")
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
+    """The numbered lines between empty ones."""
+    numbered = ((i, line) for i, line in enumerate(lines, 1))
+    for empty, group in groupby(numbered, lambda pair: not pair[1].strip()):
+        if not empty:
+            yield list(group)
+
+
+def _columns(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:
+    names, width = _global_columns(lines), 0
+    for block in _blocks(lines):
+        rows, kept = [], []
+        for number, line in block:
+            if line.startswith("# ") and (names or "=" in line):
+                continue  # a comment, as CoNLL-U Plus has them
+            cells = line.split("\t") if "\t" in line else line.split()
+            width = width or len(cells)
+            if len(cells) != width:
+                raise InputError(f"line {number} of {name} has {len(cells)} columns; those before it have {width}")
+            rows.append(cells)
+            kept.append(line)
+        if rows:
+            yield _sentence(reader, rows, kept, names, f"line {block[0][0]} of {name}", tagged)
+
+
+def _global_columns(lines: Sequence[str]) -> list[str]:
+    first = next((line for line in lines if line.strip()), "")
+    _, mark, rest = first.partition("global.columns =")
+    return rest.lower().split() if mark and first.startswith("#") else []
+
+
+def _conllu(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:
+    # The first and the last column mean the word and the tag in CoNLL columns; here they are the id and anything.
+    word, tag = ("form" if reader.word == 0 else reader.word), ("upos" if reader.tag == -1 else reader.tag)
+    own = TagReader("conllu", word, tag, reader.features, reader.errors)
+    for block in _blocks(lines):
+        rows, kept = [], []
+        for number, line in block:
+            if line.startswith("#"):
+                continue
+            cells = line.split("\t")
+            if len(cells) != len(CONLLU):
+                raise InputError(f"line {number} of {name} has {len(cells)} columns; CoNLL-U has {len(CONLLU)}")
+            if cells[0].isdecimal():
+                rows.append(cells)
+                kept.append(line)
+        if rows:
+            yield _sentence(own, rows, kept, CONLLU, f"line {block[0][0]} of {name}", tagged)
+
+
+def _sentence(
+    reader: TagReader, rows: list[list[str]], lines: list[str], names: Sequence[str], where: str, tagged: bool
+) -> Sentence:
+    width = len(rows[0])
+    if tagged and width < 2:
+        raise InputError(f"{where} has one column; there must be words and tags")
+    word, *features = (_place(column, width, names, where) for column in (reader.word, *reader.features))
+    tags = [row[_place(reader.tag, width, names, where)] for row in rows] if tagged else []
+    columns = [[row[place] for row in rows] for place in features]
+    return Sentence([row[word] for row in rows], tags, columns, lines, where)
+
+
+def _place(column: Column, width: int, names: Sequence[str], where: str) -> int:
+    if isinstance(column, str) and not column.lstrip("-").isdecimal():
+        if column.lower() not in names:
+            known = ", ".join(names) or f"0 to {width - 1}; no line # global.columns = ... names them"
+            raise InputError(f"{where} has no column {column!r}; there are {known}")
+        return list(names).index(column.lower())
+    place = int(column)
+    if not -width <= place < width:
+        raise InputError(f"{where} has {width} columns; there is no number {place} (they count from 0)")
+    return place % width
+
+
+def _json_lines(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"line {number} of {name}"
+        try:
+            content = json.loads(line)
+            words = [str(word) for word in content["tokens"]]
+            tags = [str(tag) for tag in content["tags"]] if tagged else []
+            features = [[str(value) for value in content[str(column)]] for column in reader.features]
+        except (ValueError, LookupError, TypeError) as error:
+            wanted = "tokens and tags" if tagged else "tokens"
+            raise InputError(f"{where} is not JSON with the lists {wanted}: {error!r}") from error
+        for other in (tags, *features):
+            if len(other) != len(words) and (tagged or other is not tags):
+                raise InputError(
+                    f"{where} has {len(words)} tokens and {len(other)} of another list; each needs its own"
+                )
+        yield Sentence(words, tags, features, (), where)
+
+
+def _text(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:
+    for number, line in enumerate(lines, 1):
+        if words := line.split():
+            yield Sentence(words, (), (), words, f"line {number} of {name}")
+
+
+READERS: dict[str, Callable[[TagReader, str, Sequence[str], bool], Iterator[Sentence]]] = {
+    "columns": _columns, "conllu": _conllu, "jsonl": _json_lines, "text": _text,
+}  # fmt: skip

@@ -1,0 +1,314 @@
+"""Sequence tagging: a tag for each word of a sentence."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from elman import progress
+from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
+from elman.data.lexicon import Lexicon, batch_of
+from elman.data.parts import SplitConfig, is_synthetic, parts, synthetic_parts
+from elman.data.tagged import Column, Sentence, TagReader, fingerprint
+from elman.data.vectors import read_vectors
+from elman.errors import InputError
+from elman.feedback import Feedback
+from elman.model import SequenceModel
+from elman.options import choice, whole
+from elman.state import State
+from elman.tasks import pictures, tagger
+from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
+from elman.tasks.task import Data, Task, Verb
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+from elman.words import SentenceEmbedding
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Tagged sentences.
+
+    Args:
+        train: files, one name or a list; or made-up sentences, as synthetic:copy,T=1000
+        valid: the same for validation; empty for a part of train, by sentences
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: test on every so-manieth sentence instead; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto (by the names), columns, conllu or jsonl
+        word: the column of words, by number from 0 or by name
+        tag: the column of tags, by number (-1 is the last) or by name; of conllu, upos or deprel
+        features: further columns that are read and embedded, as [1]
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        scheme: of the tags, auto (found from the data), iob1, iob2, iobes or none
+        train_as: the scheme that the model writes, same (as the data) or iobes; it is scored in that of the data
+        min_count: words that occur less often in the training data are unknown
+        lower: look words up in lower case; how they were written is a feature of its own
+        batch_size: sentences of a step, over all processes
+    """
+
+    train: list[str] | str = "train.txt"
+    format: str = "auto"
+    word: Column = 0
+    tag: Column = -1
+    features: list[Column] = field(default_factory=list)
+    errors: str = "strict"
+    scheme: str = "auto"
+    train_as: str = "same"
+    min_count: int = 1
+    lower: bool = True
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A run from tagged sentences to a tagger.
+
+    >>> RunConfig(model=ModelConfig(crf=False)).data.scheme
+    'auto'
+
+    Args:
+        task: what is trained; tag is a tag for each word
+        data: the sentences
+        model: the network
+        optim: how its weights are changed
+        training: how long, and what is kept
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to go on with the run in `out` if there is one
+        seed: of everything that is random
+        device: auto or cpu
+    """
+
+    task: str = "tag"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    out: str = "runs/tag"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+
+
+class TagData(Data):
+    """Sentences, and how they become tensors."""
+
+    unit = "words"
+
+    def __init__(
+        self, config: RunConfig, reader: TagReader, train: list[Sentence], valid: list[Sentence], test: list[Sentence]
+    ) -> None:
+        self.config, self.reader = config, reader
+        self.train, self.valid, self.test = train, valid, test or None
+        found = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
+        self.lexicon = _lexicon(config.data, train)
+        for part in (valid, test):
+            check_types(self.lexicon, part)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
+        return _Sentences(self.lexicon, self.train, order)
+
+    def describe_loss(self, loss: float) -> str:
+        return f"loss {loss:.4f}"
+
+
+class _Sentences:
+    """Sentences in shuffled batches."""
+
+    def __init__(self, lexicon: Lexicon, sentences: Sequence[Sentence], order: Shuffled) -> None:
+        self.rows = [lexicon.example(sentence) for sentence in sentences]
+        self.order, self.after = order, order.after
+
+    def batch(self, at: Position) -> Batch:
+        return batch_of([self.rows[i] for i in self.order.rows(at)])
+
+
+class MadeUpData(TagData):
+    """Sentences that are made up: there are as many as anyone wants."""
+
+    def __init__(
+        self, config: RunConfig, made: synthetic.Synthetic, valid: synthetic.Synthetic, test: synthetic.Synthetic | None
+    ) -> None:
+        if config.model.crf and made.kind == "selective-copy":
+            raise InputError(
+                "a CRF needs a tag for every word, and only the answers of selective-copy have one: "
+                "train with --model.crf false"
+            )
+        self.made = made
+        # Every word and tag there is occurs in so many.
+        shown = _sentences(made.rows(0, 2**62 + 1, 64))
+        super().__init__(config, TagReader(), shown, _sentences(valid.part()), _sentences(test.part()) if test else [])
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size, seed = self.config.data.batch_size, self.config.seed
+        if size % world:
+            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
+
+        def make(number: int) -> Batch:
+            sentences = _sentences(self.made.rows(seed, number, size))[rank::world]
+            return batch_of([self.lexicon.example(sentence) for sentence in sentences])
+
+        return Numbered(make)
+
+
+def _sentences(made: Sequence[synthetic.Made]) -> list[Sentence]:
+    rows = []
+    for i, (words, tags) in enumerate(made):
+        assert isinstance(words, list) and isinstance(tags, list)
+        rows.append(Sentence(words, tags, (), words, f"row {i}", i))
+    return rows
+
+
+def _lexicon(config: DataConfig, train: Sequence[Sentence]) -> Lexicon:
+    choice("data.scheme", config.scheme, ("auto", *schemes.SCHEMES))
+    choice("data.train_as", config.train_as, ("same", "iobes"))
+    scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in train)
+    inner = "iobes" if config.train_as == "iobes" and scheme != "none" else scheme
+    tags = {tag for s in train for tag in schemes.convert(s.tags, scheme, inner) if tag}
+    if len(tags) < 2:
+        raise InputError(
+            f"the training data have one tag only, {', '.join(tags) or '(none)'}; there is nothing to learn. "
+            "Check which column data.tag names."
+        )
+    return Lexicon.fit(train, sorted(tags), scheme, inner, config.min_count, config.lower)
+
+
+def check_types(lexicon: Lexicon, sentences: Sequence[Sentence]) -> None:
+    """Raise an InputError at a tag of a kind that training never saw.
+
+    A mark that a known type never had (I-LST where there was only B-LST) is no error: such words are counted as missed.
+    """
+    known = {_type(tag) for tag in lexicon.tags}
+    for sentence in sentences:
+        for tag in sentence.tags:
+            if tag and _type(tag) not in known:
+                raise InputError(
+                    f"the sentence at {sentence.where} has the tag {tag!r}, which does not occur in the training data; "
+                    f"there are {', '.join(lexicon.tags[:30])}"
+                )
+
+
+def _type(tag: str) -> str:
+    return schemes.parts(tag)[1] or tag
+
+
+class TagTask(Task[RunConfig, TagData, Tagger]):
+    Config = RunConfig
+    title = "a tagger of sequences"
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {"evaluate": Verb(_evaluate_arguments, _evaluate), "predict": Verb(_predict_arguments, _predict)}
+
+    def open(self, config: RunConfig, saved: Tagger | None) -> TagData:
+        data = config.data
+        for name in ("min_count", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        if is_synthetic(data.train):
+            return MadeUpData(config, *synthetic_parts(data, "tag"))
+        reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
+        return TagData(config, reader, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
+
+    def build(self, config: RunConfig, data: TagData) -> Tagger:
+        model = build(config.model, data.lexicon)
+        if config.model.vectors:
+            _give_vectors(model, config.model, data.lexicon)
+        return Tagger(model, config.model, data.reader, data.lexicon)
+
+    def load(self, folder: Path) -> Tagger:
+        return Tagger.load(folder)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(tags | sentence), over words; sentences are independent, so nothing is carried."""
+        return tagger.loss(model, batch)
+
+    def evaluate(self, face: Tagger, part: list[Sentence]) -> Scores:
+        face.found = face.evaluate(part)
+        return face.found
+
+    def preview(self, face: Tagger, config: RunConfig, step: int) -> Preview:
+        return pictures.preview(Path(config.out), step, face.found)
+
+
+@torch.no_grad()
+def _give_vectors(model: SequenceModel | Feedback, config: ModelConfig, lexicon: Lexicon) -> None:
+    """Begin with the vectors of a file, of as many words as it has."""
+    names = lexicon.words.names
+    found = read_vectors(config.vectors, {*names}, config.embedding_size)
+    progress.say(f"{config.vectors} has vectors of {len(found):,} of the {len(names):,} words")
+    assert isinstance(model.embed, SentenceEmbedding)
+    rows = [i for i, name in enumerate(names, 2) if name in found]
+    if rows:
+        values = np.stack([found[names[i - 2]] for i in rows])
+        model.embed.words.weight[rows] = torch.from_numpy(values)
+
+
+# What verbs ask
+
+
+def _data_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {synthetic.PREFIX}KIND,T=100")
+    parser.add_argument("--format", help="of the files: columns, conllu, jsonl or text (one sentence a line)")
+    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
+    parser.add_argument("--num_beams", type=int, default=1, help="with model.feedback: beginnings that decoding keeps")
+
+
+def _read(face: Tagger, given: Namespace, tagged: bool) -> list[Sentence]:
+    face.num_beams = given.num_beams
+    if is_synthetic(given.data):
+        return _sentences(synthetic.parse(given.data[0], "tag").part())
+    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
+    return reader(given.data, tagged=tagged)
+
+
+def _evaluate_arguments(parser: ArgumentParser) -> None:
+    _data_arguments(parser)
+    parser.add_argument("--strict", action="store_true", help="count only spans that are well-formed in the scheme")
+
+
+def _evaluate(face: Tagger, given: Namespace) -> Scores:
+    sentences = _read(face, given, True)
+    check_types(face.lexicon, sentences)
+    return face.evaluate(sentences, given.batch_size, given.strict)
+
+
+def _predict_arguments(parser: ArgumentParser) -> None:
+    _data_arguments(parser)
+    parser.add_argument("--probabilities", action="store_true", help="of each tag too, given the sentence")
+
+
+def _predict(face: Tagger, given: Namespace) -> Iterator[str]:
+    """The columns that came in and the tag, an empty line after each sentence; of JSON lines, JSON lines."""
+    sentences = _read(face, given, False)
+    tags = face.tag_all(sentences, given.batch_size)
+    chances: Sequence[Sequence[float]] = [()] * len(tags)
+    if given.probabilities:
+        chances = face.marginals(sentences, given.batch_size)
+    return _lines(sentences, tags, chances)
+
+
+def _lines(
+    sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], chances: Sequence[Sequence[float]]
+) -> Iterator[str]:
+    for sentence, own, sure in zip(sentences, tags, chances, strict=True):
+        if not sentence.lines:  # they were JSON
+            content = {"tokens": [*sentence.words], "tags": [*own], **({"probabilities": [*sure]} if sure else {})}
+            yield json.dumps(content, ensure_ascii=False) + "\n"
+            continue
+        for i, line in enumerate(sentence.lines):
+            between = "\t" if "\t" in line else " "
+            yield between.join([line.rstrip(), own[i], *([f"{sure[i]:.6g}"] if sure else [])]) + "\n"
+        yield "\n"

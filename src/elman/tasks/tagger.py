@@ -1,0 +1,275 @@
+"""What tags the words of a sentence: words and their characters, a core, and a read-out with a CRF or without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from elman import artifact
+from elman import state as trees
+from elman.cells import cell
+from elman.compose import stack
+from elman.config import Json
+from elman.core import Options
+from elman.crf import CRF, Allowed, LinearChain
+from elman.data import Batch, schemes
+from elman.data.lexicon import CASES, Lexicon, collate
+from elman.data.tagged import Sentence, TagReader
+from elman.distributions import Categorical, Distribution
+from elman.embed import Embedding
+from elman.errors import FileError, InputError
+from elman.feedback import Feedback, log_prob
+from elman.model import SequenceModel
+from elman.options import flag, fraction, whole
+from elman.readout import Softmax
+from elman.state import State
+from elman.tables import Table
+from elman.tasks import files
+from elman.training.scores import Scores
+from elman.words import Characters, SentenceEmbedding, WordEmbedding
+
+EACH = 32  # sentences at a time where nobody says how many
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer, and direction
+        layers: how many layers
+        bidirectional: read from both ends
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: of words
+        word_dropout: how often a word is hidden in training, so that unknown ones are known
+        vectors: a file of word vectors (GloVe, word2vec or fastText as text, .gz or not) to begin with; empty for none
+        case_size: of the embedding of how a word is written (lower, UPPER, Title, 42 ...); 0 for none
+        feature_size: of the embedding of each further column
+        char_cell: the cell that reads the characters of a word from both ends
+        char_size: its units; 0 for no characters
+        char_embedding_size: of characters
+        embedding_dropout: on all of these together
+        readout_dropout: before the read-out
+        crf: score whole sequences of tags, by a linear-chain CRF; else each word by itself
+        feedback: feed the previous tag back into a further cell, which reads from left to right; needs crf false
+        feedback_size: of the embedding of the previous tag
+        feedback_sampled: how often in training the previous tag is one that the model drew, not the true one
+    """
+
+    cell: str = "lstm"
+    size: int = 100
+    layers: int = 1
+    bidirectional: bool = True
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 100
+    word_dropout: float = 0.05
+    vectors: str = ""
+    case_size: int = 8
+    feature_size: int = 16
+    char_cell: str = "lstm"
+    char_size: int = 25
+    char_embedding_size: int = 25
+    embedding_dropout: float = 0.5
+    readout_dropout: float = 0.5
+    crf: bool = True
+    feedback: bool = False
+    feedback_size: int = 16
+    feedback_sampled: float = 0.0
+
+
+def build(config: ModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
+    """The model of a config, with fresh parameters."""
+    words = WordEmbedding(lexicon.words.size, config.embedding_size, word_dropout=config.word_dropout)
+    case_size, char_size = (whole(f"model.{n}", getattr(config, n), least=0) for n in ("case_size", "char_size"))
+    embed = SentenceEmbedding(
+        words,
+        Embedding(len(CASES), case_size) if case_size else None,
+        [Embedding(symbols.size, config.feature_size) for symbols in lexicon.features],
+        Characters(lexicon.characters.size, config.char_cell, config.char_embedding_size, char_size)
+        if char_size
+        else None,
+        config.embedding_dropout,
+    )
+    core = stack(
+        config.cell, embed.output_size, config.size, layers=config.layers, bidirectional=config.bidirectional,
+        residual=config.residual, norm=config.norm, dropout=config.dropout, **config.options,
+    )  # fmt: skip
+    H, K, p = core.output_size, len(lexicon.tags), config.readout_dropout
+    if not flag("model.feedback", config.feedback):
+        return SequenceModel(embed, core, (CRF if flag("model.crf", config.crf) else Softmax)(H, K, dropout=p))
+    if config.crf:
+        raise InputError("model.feedback and model.crf exclude each other: add --model.crf false")
+    size = whole("model.feedback_size", config.feedback_size)
+    decoder = cell(config.cell, H + size, config.size, **config.options)
+    sampled = fraction("model.feedback_sampled", config.feedback_sampled)
+    return Feedback(embed, core, decoder, Softmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled)
+
+
+def allowed(lexicon: Lexicon) -> Allowed | None:
+    """What the model's scheme can write; None for anything."""
+    if lexicon.inner not in ("iob2", "iobes"):
+        return None
+    ends = (*lexicon.tags, schemes.OUTSIDE)
+    table = torch.tensor([[schemes.may_follow(a, b, lexicon.inner) for b in ends] for a in ends])
+    return Allowed(table[-1, :-1], table[:-1, :-1], table[:-1, -1])
+
+
+class Tagger:
+    """A network, how it reads and what its tags are called.
+
+    >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
+    >>> lexicon = Lexicon.fit(given, ["B-NP", "B-VP"], "iob2", "iob2", 1, True)
+    >>> config = ModelConfig(size=4)
+    >>> len(Tagger(build(config, lexicon), config, TagReader(), lexicon).tag(["He", "reckons"]))
+    2
+    """
+
+    task = "tag"
+
+    def __init__(
+        self, model: SequenceModel | Feedback, config: ModelConfig, reader: TagReader, lexicon: Lexicon
+    ) -> None:
+        self.model, self.config, self.reader, self.lexicon = model, config, reader, lexicon
+        self.found: Scores | None = None  # by the last evaluation, for the picture
+        self.num_beams = 1  # beginnings that decoding keeps, where tags are fed back
+
+    def tag(self, words: Sequence[str]) -> list[str]:
+        """The tags of one sentence."""
+        return self.tag_all([words])[0]
+
+    def tag_all(self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH) -> list[list[str]]:
+        """The tags of some sentences: each the same alone and in any batch."""
+        return [self.lexicon.read(path) for path, _ in self._decoded(sentences, batch_size)]
+
+    def marginals(self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH) -> list[list[float]]:
+        """P of each word's tag (as the model writes tags), given the sentence."""
+        return [chances for _, chances in self._decoded(sentences, batch_size, marginals=True)]
+
+    @torch.inference_mode()
+    def _decoded(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, marginals: bool = False
+    ) -> list[tuple[list[int], list[float]]]:
+        whole("batch_size", batch_size)
+        given = [s if isinstance(s, Sentence) else Sentence(list(s), where="a sentence") for s in sentences]
+        training, device = self.model.training, next(self.model.parameters()).device
+        self.model.eval()
+        possible = allowed(self.lexicon)
+        order = sorted(range(len(given)), key=lambda i: -len(given[i].words))  # like lengths side by side
+        found: list[tuple[list[int], list[float]]] = [([], [])] * len(given)
+        for at in range(0, len(order), batch_size):
+            rows = order[at : at + batch_size]
+            x, lengths = collate([self.lexicon.written(given[i]) for i in rows])
+            inputs, lengths = trees.map(lambda leaf: leaf.to(device), x), lengths.to(device)
+            if isinstance(self.model, Feedback):
+                paths, chances = self.model.scored(inputs, lengths, self.num_beams)
+            else:
+                paths, chances = _best(self.model.scan(inputs, lengths=lengths)[0], possible, marginals)
+            for row, i in enumerate(rows):
+                n = len(given[i].words)
+                found[i] = (paths[row, :n].tolist(), chances[row, :n].tolist() if marginals else [])
+        self.model.train(training)
+        return found
+
+    def evaluate(self, sentences: Sequence[Sentence], batch_size: int = EACH, strict: bool = False) -> Scores:
+        """How good the tags are: of words, and of spans as the scheme has them."""
+        guess = self.tag_all(sentences, batch_size)
+        truth = [[*sentence.tags] for sentence in sentences]
+        pairs = [(a, b) for x, y in zip(truth, guess, strict=True) for a, b in zip(x, y, strict=True) if a]
+        if self.lexicon.scheme == "none":  # words whose tag does not count are left out
+            truth, guess = [[a for a, _ in pairs]], [[b for _, b in pairs]]
+        counts = schemes.count(truth, guess, self.lexicon.scheme, strict)
+        all_of_them = schemes.total(counts)
+        answers = [(a, b) for a, b in pairs if a != "_"]  # "_" is the blank of made-up data, and of CoNLL-U
+        numbers = {
+            "accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs)),
+            "precision": all_of_them.precision,
+            "recall": all_of_them.recall,
+            "f1": all_of_them.f1,
+            "words": len(pairs),
+            "sentences": len(sentences),
+        }
+        if len(answers) < len(pairs):
+            numbers["answer_accuracy"] = sum(a == b for a, b in answers) / max(1, len(answers))
+        labels: dict[str, Json] = {
+            name: {"precision": c.precision, "recall": c.recall, "f1": c.f1, "support": c.there}
+            for name, c in counts.items()
+        }
+        details: dict[str, Json] = {"scheme": self.lexicon.scheme, "strict": strict, "labels": labels}
+        spans = self.lexicon.scheme != "none"
+        decides = "f1" if spans else "answer_accuracy" if "answer_accuracy" in numbers else "accuracy"
+        shown = ("accuracy", "precision", "recall") if spans else ()
+        return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: weights in safetensors, all else in JSON."""
+        artifact.write(Path(path), self.fill)
+
+    def fill(self, folder: Path) -> None:
+        """The files of `save`, in a folder that is there."""
+        content: dict[str, Json] = {
+            "config": asdict(self.config),
+            "reader": asdict(self.reader),
+            "lexicon": self.lexicon.to_json(),
+        }
+        files.write(folder, self.task, self.model, content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tagger:
+        """Read what `save` wrote."""
+        folder = Path(path)
+        content = artifact.read_model_json(folder)
+        try:
+            config, reader = ModelConfig(**content["config"]), TagReader(**content["reader"])
+            lexicon = Lexicon.from_json(content["lexicon"])
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
+        model = build(config, lexicon)
+        files.restore(model, folder)
+        return cls(model.eval(), config, reader, lexicon)
+
+    def describe(self) -> list[Table]:
+        """What it is."""
+        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
+        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        about = [
+            ["words", f"{len(self.lexicon.words.names):,}"],
+            ["tags", f"{len(self.lexicon.tags)} ({self.lexicon.scheme})"],
+            ["parameters", f"{numbers:,}"],
+        ]
+        return [Table("the model", ["", ""], [*settings, *about])]
+
+
+def _best(predicted: Distribution, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:
+    """The best tags (B, T), and where they are asked for the probabilities of each (B, T)."""
+    if isinstance(predicted, LinearChain):
+        path = predicted.best_path(possible)
+        every = predicted.marginals() if marginals else None
+    else:
+        assert isinstance(predicted, Categorical)
+        path, every = predicted.mode, predicted.log_probs().exp() if marginals else None
+    return path, path if every is None else every.gather(-1, path.clamp(min=0)[..., None])[..., 0]
+
+
+def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, State | None]:
+    """- sum of log P(tags | sentence), and the number of words that count."""
+    y, lengths = batch.y, batch.lengths
+    assert isinstance(y, Tensor) and isinstance(model, SequenceModel | Feedback)
+    if isinstance(model, Feedback):
+        predicted: Distribution = model.forced(batch.x, y, lengths)
+    else:
+        predicted, _ = model.scan(batch.x, lengths=lengths)
+    if isinstance(predicted, LinearChain):
+        return -predicted.log_prob(y).sum(), int(lengths.sum()), None
+    assert isinstance(predicted, Categorical)
+    return -log_prob(predicted, y, lengths).sum(), int((y >= 0).sum()), None
