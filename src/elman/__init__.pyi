@@ -30,6 +30,8 @@ from elman.convert import from_torch as from_torch
 from elman.convert import to_torch as to_torch
 from elman.core import Core as Core
 from elman.errors import ElmanError as ElmanError
+from elman.estimators import SequenceClassifier as SequenceClassifier
+from elman.estimators import SequenceRegressor as SequenceRegressor
 from elman.model import SequenceModel as SequenceModel
 from elman.run import train as train
 from elman.saved import load as load

@@ -1,0 +1,234 @@
+"""The scikit-learn face of the task classify: fit(X, y), predict, predict_proba; clone, grids and pipelines work.
+
+X is a list of texts; a list of arrays (T, D) or (T,), each as long as it is; or a padded array (N, T, D) or (N, T) with
+`lengths` (N,), all of it without. What is trained is what `elman train --task classify` trains; `model_` is its face.
+"""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from elman.core import Options
+from elman.data.labelled import Reader, Row
+from elman.errors import InputError
+from elman.options import positive, whole
+from elman.tasks import measures
+from elman.tasks.classifier import Classifier, ModelConfig
+from elman.tasks.classify import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
+from elman.training import loop, optim
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.unit import Unit
+
+Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
+MODEL = ("cell", "size", "layers", "bidirectional", "pool", "residual", "norm", "dropout", "embedding_size",
+         "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
+
+
+class _Estimator:
+    """What the two have in common."""
+
+    kind: ClassVar[str]
+    model_: Classifier
+    n_features_in_: int
+
+    def __init__(
+        self,
+        cell: str = "gru",
+        size: int = 64,
+        *,
+        layers: int = 1,
+        bidirectional: bool = True,
+        pool: str = "max",
+        options: Options | None = None,
+        residual: bool = False,
+        norm: str | None = None,
+        dropout: float = 0.0,
+        embedding_size: int = 0,
+        embedding_dropout: float = 0.2,
+        word_dropout: float = 0.05,
+        readout_dropout: float = 0.1,
+        vocabulary: str = "word",
+        min_count: int = 1,
+        class_weight: str | None = None,
+        label_smoothing: float = 0.0,
+        epochs: int = 20,
+        batch_size: int = 32,
+        learning_rate: float = 0.005,
+        weight_decay: float = 0.01,
+        random_state: int | None = None,
+        verbose: bool = False,
+    ) -> None:
+        given = dict(locals())
+        vars(self).update({name: value for name, value in given.items() if name not in ("self", "__class__")})
+
+    def _fit(self, rows: list[Row]) -> None:
+        """Train on rows, by the loop that `elman train` has. The caller's random numbers are left alone."""
+        options: dict[str, Any] = self.get_params()
+        seed = secrets.randbits(32) if options["random_state"] is None else int(options["random_state"])
+        size, passes = whole("batch_size", options["batch_size"]), whole("epochs", options["epochs"])
+        weights = {None: "equal", "balanced": "balanced"}.get(options["class_weight"], str(options["class_weight"]))
+        config = RunConfig(
+            data=DataConfig(
+                label_kind=self.kind, vocabulary=options["vocabulary"], min_count=options["min_count"], batch_size=size
+            ),
+            model=ModelConfig(**{name: options[name] for name in MODEL}, options=options["options"] or {}),
+            loss=LossConfig(weights, options["label_smoothing"]),
+            optim=OptimConfig(
+                lr=positive("learning_rate", options["learning_rate"]), weight_decay=options["weight_decay"]
+            ),
+            seed=seed,
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            task, data = ClassifyTask(), RowData(config, Reader(), rows, [], [])
+            face = task.build(config, data)
+            batches = data.batches(0, 1)
+            steps = passes * -(-len(rows) // size)
+            training = TrainingConfig(steps=steps, evaluate_every=steps, log_every=steps)
+            run = loop.Run(
+                Unit(task, face.model.train()), batches, optim.optimiser(config.optim, face.model),
+                optim.Schedule(config.optim, steps), shown=bool(options["verbose"]),
+            )  # fmt: skip
+            loop.train(run, training, config.optim)
+        face.model.eval()
+        self.model_ = face
+
+    def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Any]:
+        """The rows of X, each as long as it is."""
+        if isinstance(X, str):
+            raise InputError("X is one text; give a list of them")
+        rows = [row if isinstance(row, str) else np.asarray(row) for row in X]
+        if lengths is None:
+            return rows
+        sizes = np.asarray(lengths)
+        if sizes.shape != (len(rows),) or not np.issubdtype(sizes.dtype, np.integer):
+            raise InputError(f"lengths is {sizes.dtype}{list(sizes.shape)}; expected {len(rows)} whole numbers")
+        if any(not 0 <= n <= len(row) for n, row in zip(sizes, rows, strict=True)):
+            raise InputError("a length is below 0 or above what its row of X has")
+        return [row[:n] for row, n in zip(rows, sizes, strict=True)]
+
+    def _outputs(self, X: Inputs, lengths: ArrayLike | None) -> torch.Tensor:
+        if not hasattr(self, "model_"):
+            raise InputError(f"this {type(self).__name__} is not fitted yet; call fit(X, y) first")
+        return self.model_.outputs(
+            [self.model_.inputs(x, f"row {i} of X") for i, x in enumerate(self._inputs(X, lengths))]
+        )
+
+    # scikit-learn
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: object) -> Self:
+        """Set arguments of the constructor by name."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self)).parameters
+        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        classifies = self.kind == "class"
+        return Tags(
+            estimator_type="classifier" if classifies else "regressor",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags() if classifies else None,
+            regressor_tags=None if classifies else RegressorTags(),
+            input_tags=InputTags(three_d_array=True, string=True),
+        )
+
+
+class SequenceClassifier(_Estimator):
+    """A class for each sequence.
+
+    >>> texts, labels = ["good day", "bad day", "good", "bad"] * 4, [1, 0, 1, 0] * 4
+    >>> model = SequenceClassifier(size=8, random_state=0).fit(texts, labels)
+    >>> model.predict(["good", "bad"]).tolist()
+    [1, 0]
+    """
+
+    kind = "class"
+    classes_: NDArray[Any]
+
+    def fit(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> Self:
+        """Fit to sequences X and a label y (N,) for each, of any type."""
+        inputs, labels = self._inputs(X, lengths), np.asarray(y)
+        _check(inputs, labels)
+        classes, places = np.unique(labels, return_inverse=True)
+        names = [str(k) for k in range(len(classes))]
+        self._fit([Row(x, (names[k],), f"row {i} of X") for i, (x, k) in enumerate(zip(inputs, places, strict=True))])
+        self.classes_ = classes
+        return self
+
+    def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[Any]:
+        """The most probable label (N,) of each sequence."""
+        found: NDArray[Any] = self.classes_[self._outputs(X, lengths).argmax(-1).numpy()]
+        return found
+
+    def predict_proba(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:
+        """P of each class (N, C), in the order of `classes_`."""
+        return self._outputs(X, lengths).exp().numpy()
+
+    def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
+        """The share of labels that are right."""
+        return float((self.predict(X, lengths) == np.asarray(y)).mean())
+
+
+class SequenceRegressor(_Estimator):
+    """A number for each sequence, and how sure it is.
+
+    >>> X = [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]] * 4
+    >>> model = SequenceRegressor(size=8, random_state=0, epochs=40).fit(X, [row[0] for row in X])
+    >>> model.predict([[0.0, 1.0], [3.0, 1.0]]).shape
+    (2,)
+    """
+
+    kind = "number"
+
+    def fit(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> Self:
+        """Fit to sequences X and a number y (N,) for each."""
+        inputs, numbers = self._inputs(X, lengths), np.asarray(y, dtype=np.float64)
+        _check(inputs, numbers)
+        rows = zip(inputs, numbers, strict=True)
+        self._fit([Row(x, (repr(float(value)),), f"row {i} of X") for i, (x, value) in enumerate(rows)])
+        return self
+
+    def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:
+        """The expected number (N,) for each sequence."""
+        return self._outputs(X, lengths)[:, 0].numpy()
+
+    def predict_std(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:
+        """Its standard deviation (N,)."""
+        return self._outputs(X, lengths)[:, 1].numpy()
+
+    def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
+        """r2: 1 - mean squared error / variance of y."""
+        outputs, truth = self._outputs(X, lengths), torch.tensor(np.asarray(y, dtype=np.float64))
+        return measures.of_numbers(outputs[:, 0], outputs[:, 1], truth).numbers["r2"]
+
+
+def _check(inputs: Sequence[object], y: NDArray[Any]) -> None:
+    if y.ndim != 1 or len(y) != len(inputs):
+        raise InputError(f"y is {y.dtype}{list(y.shape)}; there are {len(inputs)} sequences, each needs one label")
+    if not len(inputs):
+        raise InputError("X is empty; there is nothing to fit to")

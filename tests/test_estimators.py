@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+import torch
+from sklearn import base, metrics, model_selection, pipeline, preprocessing, utils
+
+import elman
+from elman.errors import InputError
+
+random = np.random.default_rng(0)
+ROWS = [random.normal(size=(int(n), 2)) + (i % 2) for i, n in enumerate(random.integers(2, 9, 40))]
+Y = np.array(["low", "high"])[np.arange(40) % 2]
+PADDED = np.zeros((40, 8, 2))
+LENGTHS = np.array([len(row) for row in ROWS])
+for place, row in enumerate(ROWS):
+    PADDED[place, : len(row)] = row
+
+
+def classifier(**settings):
+    return elman.SequenceClassifier(**{"size": 8, "epochs": 12, "random_state": 0, "batch_size": 8, **settings})
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return classifier().fit(ROWS, Y)
+
+
+def test_lists_and_padded_arrays_are_the_same(fitted):
+    assert fitted.classes_.tolist() == ["high", "low"] and fitted.score(ROWS, Y) > 0.9
+    other = classifier().fit(PADDED, Y, lengths=LENGTHS)
+    p = fitted.predict_proba(ROWS)
+    np.testing.assert_array_equal(p, other.predict_proba(PADDED, LENGTHS))
+    np.testing.assert_allclose(p.sum(1), 1)
+    np.testing.assert_array_equal(fitted.predict(ROWS), fitted.classes_[p.argmax(1)])
+    assert fitted.score(ROWS, Y) == metrics.accuracy_score(Y, fitted.predict(ROWS))
+
+
+def test_texts_and_labels_of_any_type():
+    texts = ["good film", "bad film", "so good", "bad"] * 5
+    model = elman.SequenceClassifier(size=8, epochs=20, random_state=0).fit(texts, [7, 3, 7, 3] * 5)
+    assert model.predict(["good", "bad"]).tolist() == [7, 3]
+
+
+def test_clones_grids_and_pipelines(fitted):
+    copy = base.clone(fitted)
+    assert copy.get_params() == fitted.get_params() and not hasattr(copy, "model_")
+    assert base.is_classifier(fitted) and base.is_regressor(elman.SequenceRegressor())
+    search = model_selection.GridSearchCV(classifier(), {"size": [2, 8]}, cv=2, error_score="raise")
+    search.fit(PADDED, Y)
+    assert search.best_score_ > 0.7 and set(search.cv_results_["param_size"]) == {2, 8}
+    double = preprocessing.FunctionTransformer(lambda X: X * 2)
+    piped = pipeline.make_pipeline(double, classifier()).fit(PADDED, Y)
+    assert piped.score(PADDED, Y) > 0.7
+    assert utils.get_tags(fitted).estimator_type == "classifier"
+    assert "size=8" in repr(fitted) and "layers" not in repr(fitted)
+
+
+def test_numbers_with_their_width():
+    y = np.array([row[:, 0].mean() for row in ROWS])
+    model = elman.SequenceRegressor(size=16, pool="mean", epochs=30, random_state=0, readout_dropout=0.0)
+    model.fit(ROWS, y)
+    found = model.predict(ROWS)
+    assert model.score(ROWS, y) == pytest.approx(metrics.r2_score(y, found)) and model.score(ROWS, y) > 0.7
+    assert (model.predict_std(ROWS) > 0).all()
+
+
+def test_a_seed_is_a_fit_and_the_caller_keeps_his_random_numbers(fitted):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    again = classifier().fit(ROWS, Y)
+    assert torch.equal(torch.get_rng_state(), before)
+    np.testing.assert_array_equal(again.predict_proba(ROWS), fitted.predict_proba(ROWS))
+
+
+@pytest.mark.parametrize(
+    "X, y, lengths, message",
+    [
+        (ROWS, Y[:-1], None, "each needs one label"),
+        ([], [], None, "X is empty"),
+        (PADDED, Y, LENGTHS[:3], "expected 40 whole numbers"),
+        (PADDED, Y, LENGTHS + 1, "above what its row"),
+        ([np.array([[np.nan, 1.0]]), *ROWS[1:]], Y, None, "row 0 of X has a missing"),
+        ("a text", ["a"], None, "one text"),
+    ],
+)
+def test_what_is_wrong_is_said(X, y, lengths, message):
+    with pytest.raises(InputError, match=message):
+        classifier().fit(X, y, lengths)
+
+
+def test_a_model_that_is_not_fitted_says_so():
+    with pytest.raises(InputError, match="not fitted"):
+        classifier().predict_proba(ROWS)
+    with pytest.raises(InputError, match="no parameter 'sizes'"):
+        classifier().set_params(sizes=3)
