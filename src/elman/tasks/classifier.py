@@ -26,6 +26,7 @@ from elman.options import choice, whole
 from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import files, measures
+from elman.tasks.pictures import Found
 from elman.training.scores import Scores
 from elman.words import WordEmbedding
 
@@ -115,7 +116,7 @@ class Classifier:
         self, model: SequenceModel, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
     ) -> None:
         self.model, self.config, self.reader, self.inputs, self.labels = model, config, reader, inputs, labels
-        self.found: Scores | None = None  # by the last evaluation, for the picture
+        self.found: Found | None = None  # by the last evaluation of a run, for its picture
 
     def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
         """The answer to each input: the name of a class, the names of some classes, or a number."""

@@ -22,6 +22,7 @@ from elman.options import choice, fraction, whole
 from elman.state import State
 from elman.tasks import pictures
 from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
+from elman.tasks.pictures import Found
 from elman.tasks.task import Data, Task, Verb
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -237,11 +238,13 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         return -predicted.log_prob(batch.y).sum(), len(batch.y), None
 
     def evaluate(self, face: Classifier, part: Examples) -> Scores:
-        face.found = face.evaluate(part)
-        return face.found
+        scores = face.evaluate(part)
+        names = face.labels.names if face.labels.kind == "class" else ()
+        face.found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
+        return scores
 
     def preview(self, face: Classifier, config: RunConfig, step: int) -> Preview:
-        return pictures.preview(Path(config.out), step, face.found)
+        return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)
 
 
 # What verbs ask

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from elman.training.record import Preview, read_metrics
 from elman.training.scores import Scores
@@ -12,22 +13,26 @@ from elman.training.scores import Scores
 NAMED = 30  # classes whose names fit beside a matrix
 
 
-def preview(run: Path, step: int, scores: Scores | None) -> Preview:
-    """The picture after `step` steps, of the metrics in the run directory and the scores just found; none without
+class Found(NamedTuple):
+    """What an evaluation found: scores and, where answers are classes, how often each was taken for which."""
+
+    scores: Scores
+    names: Sequence[str] = ()
+    confusion: Sequence[Sequence[int]] = ()  # a row for each true class, a column for each answer
+
+
+def preview(run: Path, step: int, found: Found) -> Preview:
+    """The picture after `step` steps, of the metrics in the run directory and what was just found; none without
     matplotlib, which a run does not need."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return Preview()
-    if scores is None:
-        return Preview()
-    classes = scores.details.get("classes")
-    confusion: Any = scores.details.get("confusion") if scores.decides == "accuracy" else None
-    figure = Figure(figsize=(10, 4.5) if confusion else (5, 4.5), layout="constrained")
-    axes = figure.subplots(1, 2 if confusion else 1, squeeze=False)[0]
-    _curve(axes[0], run, step, scores)
-    if confusion:
-        _matrix(axes[1], confusion, [str(name) for name in classes] if isinstance(classes, list) else [])
+    figure = Figure(figsize=(10, 4.5) if found.confusion else (5, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2 if found.confusion else 1, squeeze=False)[0]
+    _curve(axes[0], run, step, found.scores)
+    if found.confusion:
+        _matrix(axes[1], found.confusion, found.names)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
     return Preview(picture=picture.getvalue())
@@ -46,7 +51,7 @@ def _curve(axis: Any, run: Path, step: int, scores: Scores) -> None:
         other.set_ylabel("training loss", color="0.5")
 
 
-def _matrix(axis: Any, confusion: Any, names: list[str]) -> None:
+def _matrix(axis: Any, confusion: Sequence[Sequence[int]], names: Sequence[str]) -> None:
     shares = [[n / max(1, sum(row)) for n in row] for row in confusion]
     axis.imshow(shares, vmin=0, vmax=1, cmap="Blues")
     axis.set(xlabel="predicted", ylabel="true")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import pictures, tagger
+from elman.tasks.pictures import Found
 from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
 from elman.tasks.task import Data, Task, Verb
 from elman.training.loop import TrainingConfig
@@ -235,11 +237,25 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         return tagger.loss(model, batch)
 
     def evaluate(self, face: Tagger, part: list[Sentence]) -> Scores:
-        face.found = face.evaluate(part)
-        return face.found
+        guess = face.tag_all(part)
+        scores = face.scores(part, guess)
+        face.found = Found(scores, *_confusion(part, guess))
+        return scores
 
     def preview(self, face: Tagger, config: RunConfig, step: int) -> Preview:
-        return pictures.preview(Path(config.out), step, face.found)
+        return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)
+
+
+def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
+    """How often a word of each type was taken for which: the types, and a row for each true one."""
+    pairs = Counter(
+        (_type(a), _type(b))
+        for s, tags in zip(sentences, guess, strict=True)
+        for a, b in zip(s.tags, tags, strict=True)
+        if a
+    )
+    names = sorted({name for pair in pairs for name in pair})
+    return names, [[pairs[a, b] for b in names] for a in names]
 
 
 @torch.no_grad()

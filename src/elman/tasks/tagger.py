@@ -29,6 +29,7 @@ from elman.readout import Softmax
 from elman.state import State
 from elman.tables import Table
 from elman.tasks import files
+from elman.tasks.pictures import Found
 from elman.training.scores import Scores
 from elman.words import Characters, SentenceEmbedding, WordEmbedding
 
@@ -141,7 +142,7 @@ class Tagger:
         self, model: SequenceModel | Feedback, config: ModelConfig, reader: TagReader, lexicon: Lexicon
     ) -> None:
         self.model, self.config, self.reader, self.lexicon = model, config, reader, lexicon
-        self.found: Scores | None = None  # by the last evaluation, for the picture
+        self.found: Found | None = None  # by the last evaluation of a run, for its picture
         self.num_beams = 1  # beginnings that decoding keeps, where tags are fed back
 
     def tag(self, words: Sequence[str]) -> list[str]:
@@ -183,7 +184,10 @@ class Tagger:
 
     def evaluate(self, sentences: Sequence[Sentence], batch_size: int = EACH, strict: bool = False) -> Scores:
         """How good the tags are: of words, and of spans as the scheme has them."""
-        guess = self.tag_all(sentences, batch_size)
+        return self.scores(sentences, self.tag_all(sentences, batch_size), strict)
+
+    def scores(self, sentences: Sequence[Sentence], guess: list[list[str]], strict: bool = False) -> Scores:
+        """How good some tags of tagged sentences are."""
         truth = [[*sentence.tags] for sentence in sentences]
         pairs = [(a, b) for x, y in zip(truth, guess, strict=True) for a, b in zip(x, y, strict=True) if a]
         if self.lexicon.scheme == "none":  # words whose tag does not count are left out
