@@ -4,12 +4,12 @@
 
 Z, the sum over all paths z of one row, is what the filter normalises by, given the non-negative matrix
 A = exp(S - max S): each of the L - 1 transitions leaves out max S, which is added back. start and stop are added to the
-emissions of the first and the last step; and each step's largest emission is taken out and added back too, so that
-float32 keeps what tells paths apart. The largest filtered state is at least 1 / K, and the filter multiplies a
+emissions of the first and the last step. The largest filtered state is at least 1 / K, and the filter multiplies a
 prediction by A once more before it normalises: with S of at least max S - 40 neither underflows. Smaller transition
 scores count as max S - 40, in Z and in s alike, so that probabilities still add up to one. (What a tagging scheme
 forbids is therefore left out in decoding only: `best_path(allowed)`.) The gradient of log Z with respect to e is the
-marginals P(z[t] = k).
+marginals P(z[t] = k). Sums over steps are taken in float64: of 10,000 scores of 1e3, float32 would lose what tells two
+paths apart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from elman import draws as random
 from elman import kernels
 from elman.errors import InputError
-from elman.lengths import checked, masked, valid
+from elman.lengths import checked, masked
 from elman.options import whole
 from elman.readout import Linear
 
@@ -56,19 +56,28 @@ class LinearChain:
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P of the paths value (B, T): (B,). What stands past the lengths is not read."""
-        path = self._checked(value)
-        x, _ = self._split()
-        return (self._score(x, path) - self._log_partition(x)).to(x.dtype)
+        return (self.score(value) - self.log_partition()).to(self.emissions.dtype)
 
     def score(self, value: Tensor) -> Tensor:
         """s of the paths value (B, T): (B,) float64."""
-        x, tops = self._split()
-        return self._score(x, self._checked(value)) + tops
+        path, n = self._checked(value), self.lengths
+        total = masked(self.emissions.gather(2, path[..., None])[..., 0], n).double().sum(1)
+        if path.shape[1] == 0:
+            return total
+        # From a copy for each row: gradients are then added up in one order, whatever the number of threads.
+        first, last = path[:, :1], path.gather(1, (n - 1).clamp(min=0)[:, None])
+        ends = [scores.expand(len(path), -1).gather(1, z) for scores, z in ((self.start, first), (self.stop, last))]
+        moves = path[:, :-1] * len(self.start) + path[:, 1:]
+        taken = self._transition().reshape(1, -1).expand(len(path), -1).gather(1, moves)
+        total = total + masked(taken, (n - 1).clamp(min=0)).double().sum(1)
+        return total + masked(torch.cat(ends, 1).sum(1, keepdim=True), n)[:, 0].double()
 
     def log_partition(self) -> Tensor:
         """log Z (B,) float64; zero for a row without steps, which has one path."""
-        x, tops = self._split()
-        return self._log_partition(x) + tops
+        x, S = self._with_ends(), self._transition()
+        top, one = S.detach().max(), torch.ones_like(S[0])
+        log_c = kernels.hmm_log_prob(x, one, torch.exp(S - top), one.expand(len(x), -1), self.lengths, _no_reset(x))
+        return masked(log_c, self.lengths).double().sum(1) + (self.lengths - 1).clamp(min=0) * top.double()
 
     def marginals(self) -> Tensor:
         """P(z[t] = k) (B, T, K), zero past the lengths; without a gradient of their own."""
@@ -85,11 +94,10 @@ class LinearChain:
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
         """The most probable paths (B, T) of those allowed, by Viterbi's algorithm; of equal ones the first."""
-        x, S = (tensor.detach() for tensor in (self._split()[0], self._transition()))
+        x, S = (tensor.detach() for tensor in (self._with_ends(), self._transition()))
         A = torch.exp(S - S.max())
         if allowed is not None:
-            first, last = _ends(self.lengths, x.shape[1])
-            x = torch.where(first & ~allowed.first | last & ~allowed.last, -torch.inf, x)
+            x = self._added(x, *(torch.where(may, 0.0, -torch.inf) for may in (allowed.first, allowed.last)))
             A = torch.where(allowed.following, A, 0.0)
         path, _ = kernels.viterbi(x, torch.ones_like(S[0]), A, self.lengths, _no_reset(x))
         return path
@@ -104,7 +112,7 @@ class LinearChain:
 
     def sample(self, draws: Tensor) -> Tensor:
         """A path (B, T) for each row: z[L-1] by the filter's last, then each z[t] given z[t+1]."""
-        x, S = (tensor.detach() for tensor in (self._split()[0], self._transition()))
+        x, S = (tensor.detach() for tensor in (self._with_ends(), self._transition()))
         B, T, K = x.shape
         A = torch.exp(S - S.max())
         ones = x.new_ones(B, K)
@@ -120,38 +128,20 @@ class LinearChain:
             follower = torch.where(inside[:, None], log_A.cpu()[:, z].T, follower.cpu()).to(x.device)
         return path.to(x.device)
 
-    def _split(self) -> tuple[Tensor, Tensor]:
-        """Emissions with start and stop in them, less each step's largest (B, T, K); the sum of what was taken (B,)."""
-        first, last = _ends(self.lengths, self.emissions.shape[1])
-        x = self.emissions + torch.where(first, self.start, 0.0) + torch.where(last, self.stop, 0.0)
-        top = masked(x.detach().amax(-1), self.lengths)
-        S = self._transition().detach()
-        tops = top.double().sum(1) + (self.lengths - 1).clamp(min=0) * S.max().double()
-        return x - top[..., None], tops
+    def _with_ends(self) -> Tensor:
+        """The emissions (B, T, K) with start and stop in them."""
+        return self._added(self.emissions, self.start, self.stop)
+
+    def _added(self, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
+        """x (B, T, K) and, at each row's first and last step, these (K,)."""
+        rows = (self.lengths > 0).nonzero()[:, 0]
+        x = x.clone()
+        x.index_put_((rows, torch.zeros_like(rows)), first.to(x.dtype).expand(len(rows), -1), accumulate=True)
+        return x.index_put_((rows, self.lengths[rows] - 1), last.to(x.dtype).expand(len(rows), -1), accumulate=True)
 
     def _transition(self) -> Tensor:
         """S (K, K), nothing more than SPAN below its largest."""
         return torch.maximum(self.transition, self.transition.detach().max() - SPAN)
-
-    def _log_partition(self, x: Tensor) -> Tensor:
-        """Less what `_split` took out."""
-        S = self._transition()
-        one = torch.ones_like(S[0])
-        A = torch.exp(S - S.detach().max())
-        log_c = kernels.hmm_log_prob(x, one, A, one.expand(len(x), -1), self.lengths, _no_reset(x))
-        return masked(log_c, self.lengths).double().sum(1)
-
-    def _score(self, x: Tensor, path: Tensor) -> Tensor:
-        """Less what `_split` took out."""
-        own = masked(x.gather(2, path[..., None])[..., 0], self.lengths).double().sum(1)
-        if path.shape[1] < 2:
-            return own
-        S = self._transition()
-        S = S - S.detach().max()
-        # By rows of a copy for each row: the gradient is added up in one order, whatever the number of threads.
-        steps = path[:, :-1] * len(S) + path[:, 1:]
-        moves = S.reshape(1, -1).expand(len(path), -1).gather(1, steps)
-        return own + masked(moves, (self.lengths - 1).clamp(min=0)).double().sum(1)
 
     def _checked(self, value: Tensor) -> Tensor:
         """The path, with tag 0 past the lengths, where -1 may stand."""
@@ -191,9 +181,8 @@ class CRF(nn.Module):
 
 def list_viterbi(chain: LinearChain, k: int) -> tuple[Tensor, Tensor]:
     """`LinearChain.k_best`: d[t, j] are the k largest of d[t-1, i] + S[i, j] + e[t, j], over all i and their k."""
-    x, tops = chain._split()
-    x, S = x.detach().double(), chain._transition().detach().double()
-    S, lengths = S - S.max(), chain.lengths
+    x, S = chain._with_ends().detach().double(), chain._transition().detach().double()
+    lengths = chain.lengths
     B, T, K = x.shape
     best = torch.full((B, K, k), -torch.inf, dtype=torch.float64, device=x.device)
     came_from = torch.zeros(T, B, K, k, dtype=torch.int64, device=x.device)  # place among the K * k before it
@@ -214,14 +203,7 @@ def list_viterbi(chain: LinearChain, k: int) -> tuple[Tensor, Tensor]:
         inside = (t < lengths)[:, None]
         paths[:, :, t] = torch.where(inside & (scores > -torch.inf), place // k, -1)
         place = torch.where(inside, came_from[t].flatten(1).gather(1, place), place)
-    return paths, scores + tops[:, None]
-
-
-def _ends(lengths: Tensor, T: int) -> tuple[Tensor, Tensor]:
-    """Where rows begin and where they end: (B, T, 1) each."""
-    t = torch.arange(T, device=lengths.device)
-    last = t == lengths[:, None] - 1
-    return (valid(lengths, T) & (t == 0))[..., None], last[..., None]
+    return paths, scores
 
 
 def _no_reset(x: Tensor) -> Tensor:

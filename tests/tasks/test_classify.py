@@ -11,10 +11,12 @@ from interrupting import same_files, train_stopping_at
 from elman.cli import main
 from elman.errors import InputError
 from elman.run import load, train
+from elman.tasks import pictures
 from elman.tasks.classifier import ModelConfig
 from elman.tasks.classify import DataConfig, LossConfig, RunConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
+from elman.training.record import Preview
 
 GOOD, BAD = ("fine", "lovely", "great", "warm"), ("poor", "dull", "awful", "cold")
 
@@ -33,6 +35,12 @@ def sentences(n, seed=0):
 def write(path, rows):
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They have tests of their own, and take longer than such short runs."""
+    monkeypatch.setattr(pictures, "preview", lambda *found: Preview())
 
 
 @pytest.fixture
@@ -158,6 +166,17 @@ def test_weights_and_smoothing_change_the_target_and_nothing_else(config, tmp_pa
         [4 * 0.95 + 4 * 0.05, 4 * 0.95 + 4 * 0.05]
     )  # each as much as the other
     assert batch.y.sum().item() == pytest.approx(8)
+
+
+def test_a_norm_leaves_something_of_a_series_of_single_numbers(config):
+    """Over one feature a norm is constant: two series must not look alike to a model with norms."""
+    from elman.data.inputs import Labels, SeriesInputs
+    from elman.tasks.classifier import build
+
+    torch.manual_seed(0)
+    model = build(replace(config.model, norm="layer"), SeriesInputs((0.0,), (1.0,)), Labels("class", ("a", "b")))
+    a, b = model.eval().scan(torch.tensor([[[0.5], [2.0]], [[1.0], [-3.0]]]))[0].logits
+    assert not torch.allclose(a, b, atol=1e-3)
 
 
 def test_folds_hold_out_lines_by_their_number_in_each_file(tmp_path, config):

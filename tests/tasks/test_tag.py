@@ -10,10 +10,12 @@ from interrupting import same_files, train_stopping_at
 from elman.cli import main
 from elman.errors import InputError
 from elman.run import load, train
+from elman.tasks import pictures
 from elman.tasks.tag import DataConfig, RunConfig
 from elman.tasks.tagger import ModelConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
+from elman.training.record import Preview
 
 NOUNS, VERBS = ("Dog", "Catz", "Birds", "treez"), ("run", "runs", "saw", "sees")
 
@@ -34,6 +36,12 @@ def write(path, rows):
     blocks = ["".join(f"{w} {'D' if w == 'the' else 'N'} {t}\n" for w, t in zip(*row, strict=True)) for row in rows]
     path.write_text("\n".join(blocks))
     return str(path)
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They have tests of their own, and take longer than such short runs."""
+    monkeypatch.setattr(pictures, "preview", lambda *found: Preview())
 
 
 @pytest.fixture
@@ -211,6 +219,17 @@ def test_types_that_training_never_saw_are_named_and_marks_are_scored(config, tm
         train(replace(config, data=replace(config.data, valid=bad), out=config.out + "2"))
     known = write(tmp_path / "known.txt", [(["the", "Dog"], ["B-NP", "I-VP"])])  # I-VP alone is a mark, not a type
     assert main(["evaluate", config.out, known, "--json"]) == 0
+
+
+def test_a_tag_may_occur_only_where_chance_has_put_it_aside(config, tmp_path):
+    """Whatever the split, each tag of the training file is one of the model's."""
+    from elman.tasks.tag import TagTask
+
+    rows = [*sentences(30), (["so"], ["B-RARE"]), (["ah"], ["B-ODD"])]
+    path = write(tmp_path / "rare.txt", rows)
+    for share in (0.1, 0.5, 0.9):
+        data = replace(config.data, train=path, split=(1 - share, share, 0.0))
+        assert {"B-RARE", "B-ODD"} <= set(TagTask().open(replace(config, data=data), None).lexicon.tags)
 
 
 def test_the_loss_is_per_word(config):

@@ -62,6 +62,11 @@ class SeriesInputs:
     scale: tuple[float, ...]
     kind: ClassVar[str] = "series"
 
+    @property
+    def width(self) -> int:
+        """D."""
+        return len(self.mean)
+
     @staticmethod
     def fit(rows: Sequence[Row]) -> SeriesInputs:
         """Mean and standard deviation over all steps of all rows."""
@@ -79,8 +84,8 @@ class SeriesInputs:
 
     def __call__(self, given: object, where: str) -> Tensor:
         x = _numbers(given, where)
-        if x.shape[1] != len(self.mean):
-            raise InputError(f"{where} has {x.shape[1]} dimensions; this model reads {len(self.mean)}")
+        if x.shape[1] != self.width:
+            raise InputError(f"{where} has {x.shape[1]} dimensions; this model reads {self.width}")
         scaled = (x.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.scale, np.float32)
         return torch.from_numpy(scaled)
 

@@ -23,7 +23,7 @@ from elman.distributions import Bernoulli, Categorical, Distribution, Gaussian
 from elman.errors import FileError, InputError
 from elman.model import SequenceModel
 from elman.options import choice, whole
-from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Pooled, Softmax
+from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import files, measures
 from elman.tasks.pictures import Found
@@ -50,8 +50,8 @@ class ModelConfig:
         residual: add what a layer reads to what it puts out
         norm: layer, rms or null, before each layer
         dropout: between layers
-        embedding_size: of texts, the width of the embedding; 0 for as wide as the layers
-        embedding_dropout: on the embedding
+        embedding_size: the width of the embedding of symbols, or of a linear map of numbers; 0 for as wide as a layer
+        embedding_dropout: on the embedding of symbols
         word_dropout: how often a symbol is hidden in training, so that unknown ones are known
         readout_dropout: before the read-out
     """
@@ -74,13 +74,11 @@ class ModelConfig:
 def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
     """The model of a config, with fresh parameters."""
     choice("model.pool", config.pool, POOLS)
-    embed: nn.Module = nn.Identity()
-    if isinstance(inputs, TextInputs):
-        width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
-        hidden = config.word_dropout if inputs.vocabulary.unknown is not None else 0.0
-        embed = WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
-    else:
-        width = len(inputs.mean)
+    width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
+    # Numbers do not go straight into a layer: a norm over one of them would leave nothing.
+    embed: nn.Module = (
+        _symbols(config, inputs, width) if isinstance(inputs, TextInputs) else Linear(inputs.width, width)
+    )
     core = stack(
         config.cell, width, config.size, layers=config.layers, residual=config.residual,
         bidirectional=config.bidirectional, norm=config.norm, dropout=config.dropout, **config.options,
@@ -97,6 +95,11 @@ def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceMod
             raise InputError("model.pool is both, which needs model.bidirectional: true; else the last state is `last`")
         return SequenceModel(embed, core, BothEnds(readout, H // 2))
     return SequenceModel(embed, Stack(core, Pool(config.pool, H)), Pooled(readout))
+
+
+def _symbols(config: ModelConfig, inputs: TextInputs, width: int) -> WordEmbedding:
+    hidden = config.word_dropout if inputs.vocabulary.unknown is not None else 0.0
+    return WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
 
 
 class Classifier:

@@ -114,7 +114,9 @@ class TagData(Data):
         self.train, self.valid, self.test = train, valid, test or None
         found = {"train": train, "valid": valid, "test": test}
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
-        self.lexicon = _lexicon(config.data, train)
+        # A tag may occur only among the training sentences that chance has put aside.
+        aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
+        self.lexicon = _lexicon(config.data, train, aside)
         for part in (valid, test):
             check_types(self.lexicon, part)
 
@@ -173,12 +175,12 @@ def _sentences(made: Sequence[synthetic.Made]) -> list[Sentence]:
     return rows
 
 
-def _lexicon(config: DataConfig, train: Sequence[Sentence]) -> Lexicon:
+def _lexicon(config: DataConfig, train: Sequence[Sentence], aside: Sequence[Sentence]) -> Lexicon:
     choice("data.scheme", config.scheme, ("auto", *schemes.SCHEMES))
     choice("data.train_as", config.train_as, ("same", "iobes"))
-    scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in train)
+    scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in (*train, *aside))
     inner = "iobes" if config.train_as == "iobes" and scheme != "none" else scheme
-    tags = {tag for s in train for tag in schemes.convert(s.tags, scheme, inner) if tag}
+    tags = {tag for s in (*train, *aside) for tag in schemes.convert(s.tags, scheme, inner) if tag}
     if len(tags) < 2:
         raise InputError(
             f"the training data have one tag only, {', '.join(tags) or '(none)'}; there is nothing to learn. "
