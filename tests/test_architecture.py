@@ -34,9 +34,8 @@ LAYOUT = [
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
     "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
-    "Stack", "Stream", "WeightDrop",
-    "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch", "hmm", "kernels", "laws", "load",
-    "stack", "state", "tasks", "to_torch", "train", "training",
+    "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch",
+    "hmm", "kernels", "laws", "load", "stack", "state", "tasks", "to_torch", "train", "training",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from elman import stack
-from elman.cli.train import read_config
+from elman.cli.settings import read_config
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.yaml"))
 

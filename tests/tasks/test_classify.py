@@ -168,6 +168,15 @@ def test_weights_and_smoothing_change_the_target_and_nothing_else(config, tmp_pa
     assert batch.y.sum().item() == pytest.approx(8)
 
 
+def test_a_part_of_the_validation_data_is_so_many_rows(config):
+    from elman.tasks.classify import ClassifyTask
+
+    data = ClassifyTask().open(config, None)
+    assert data.first(data.valid, 99) is data.valid and len(data.first(data.valid, 3)) == 3
+    face, _ = train(replace(config, training={"steps": 4, "evaluate_every": 2, "evaluate_tokens": 5}))
+    assert "108 rows to train on, 12 to validate" in data.summary()[0] and "bidirectional gru 8" in repr(face)
+
+
 def test_a_norm_leaves_something_of_a_series_of_single_numbers(config):
     """Over one feature a norm is constant: two series must not look alike to a model with norms."""
     from elman.data.inputs import Labels, SeriesInputs

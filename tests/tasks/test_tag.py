@@ -232,6 +232,18 @@ def test_a_tag_may_occur_only_where_chance_has_put_it_aside(config, tmp_path):
         assert {"B-RARE", "B-ODD"} <= set(TagTask().open(replace(config, data=data), None).lexicon.tags)
 
 
+def test_a_part_of_the_validation_data_is_sentences_with_so_many_words(config):
+    from elman.tasks.tag import TagTask
+
+    data = TagTask().open(config, None)
+    words = [len(sentence.words) for sentence in data.valid]
+    assert data.first(data.valid, sum(words)) is data.valid
+    assert data.first(data.valid, sum(words[:3])) == data.valid[:3]
+    assert data.first(data.valid, 1) == data.valid[:1]
+    face, history = train(replace(config, training=replace(config.training, evaluate_tokens=words[0])))
+    assert "sentences to train on" in data.summary()[0] and "bidirectional lstm 8, crf" in repr(face)
+
+
 def test_the_loss_is_per_word(config):
     from elman.data import Position
     from elman.tasks.tag import TagTask

@@ -58,6 +58,25 @@ def parts(
     return [row for i, row in enumerate(rows) if i not in held], valid, test
 
 
+def shown(given: list[str] | str) -> str:
+    """The names of files, the first few of many.
+
+    >>> shown(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    names = listed(given)
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def told(what: str, train: int, valid: int, test: int) -> str:
+    """How many there are for what.
+
+    >>> told("rows", 90, 10, 0)
+    '90 rows to train on, 10 to validate, 0 to test'
+    """
+    return f"{train:,} {what} to train on, {valid:,} to validate, {test:,} to test"
+
+
 def is_synthetic(given: list[str] | str) -> bool:
     """Whether the one name that is given is of data that are made up.
 

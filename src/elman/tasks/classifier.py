@@ -228,6 +228,11 @@ class Classifier:
         files.restore(model, folder)
         return cls(model.eval(), config, reader, inputs, labels)
 
+    def __repr__(self) -> str:
+        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        ways = "bidirectional " if c.bidirectional else ""
+        return f"Classifier({c.layers} x {ways}{c.cell} {c.size}, {c.pool} pool, {numbers:,} parameters)"
+
     def describe(self) -> list[Table]:
         """What it is."""
         settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]

@@ -10,10 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from elman.config import Sections
 from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled
 from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.data.labelled import Reader, Row, fingerprint
-from elman.data.parts import SplitConfig, is_synthetic, parts, synthetic_parts
+from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.synthetic import PREFIX, Made, Synthetic, parse
 from elman.distributions import Categorical
 from elman.errors import InputError
@@ -83,7 +84,7 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sections):
     """A run from labelled rows to a classifier.
 
     >>> RunConfig(model=ModelConfig(pool="mean")).data.label_kind
@@ -133,6 +134,16 @@ class RowData(Data):
     def examples(self, rows: list[Row]) -> Examples:
         return Examples(self.inputs.all(rows), self.labels.targets(rows))
 
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        return [
+            f"data: {shown(self.config.data.train)}: {told('rows', *numbers)}",
+            f"labels: {'a number' if self.labels.kind == 'number' else f'{len(self.labels.names)} classes'}",
+        ]
+
+    def first(self, part: Examples, count: int) -> Examples:
+        return part if count >= len(part) else Examples([part.x[i] for i in range(count)], part.y[:count])
+
     def batches(self, rank: int, world: int) -> Batches:
         order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
         return _Weighed(self, ExampleBatches(self.train, order))
@@ -157,9 +168,9 @@ class MadeUpData(RowData):
         self.made = made
         kind = "number" if made.kind == "adding" else "class"
         config = replace(config, data=replace(config.data, label_kind=kind, vocabulary="char"))
-        shown = [_row(row, i) for i, row in enumerate(made.part(1))]
+        some = [_row(row, i) for i, row in enumerate(made.part(1))]
         found = [[_row(row, i) for i, row in enumerate(part.part())] if part else [] for part in (valid, test)]
-        super().__init__(config, Reader(), shown, *found)
+        super().__init__(config, Reader(), some, *found)
 
     def batches(self, rank: int, world: int) -> Batches:
         size, seed = whole("data.batch_size", self.config.data.batch_size), self.config.seed
@@ -242,6 +253,9 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         names = face.labels.names if face.labels.kind == "class" else ()
         face.found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
         return scores
+
+    def summary(self, face: Classifier) -> str:
+        return repr(face)
 
     def preview(self, face: Classifier, config: RunConfig, step: int) -> Preview:
         return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,10 @@ import torch
 from torch import nn
 
 from elman import progress
+from elman.config import Sections
 from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
 from elman.data.lexicon import Lexicon, batch_of
-from elman.data.parts import SplitConfig, is_synthetic, parts, synthetic_parts
+from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.tagged import Column, Sentence, TagReader, fingerprint
 from elman.data.vectors import read_vectors
 from elman.errors import InputError
@@ -73,7 +76,7 @@ class DataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Sections):
     """A run from tagged sentences to a tagger.
 
     >>> RunConfig(model=ModelConfig(crf=False)).data.scheme
@@ -124,8 +127,19 @@ class TagData(Data):
         order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
         return _Sentences(self.lexicon, self.train, order)
 
-    def describe_loss(self, loss: float) -> str:
-        return f"loss {loss:.4f}"
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        lexicon = self.lexicon
+        return [
+            f"data: {shown(self.config.data.train)}: {told('sentences', *numbers)}",
+            f"vocabulary: {len(lexicon.words.names):,} words, {len(lexicon.characters.names):,} characters, "
+            f"{len(lexicon.tags):,} tags (scheme {lexicon.scheme}, trained as {lexicon.inner})",
+        ]
+
+    def first(self, part: list[Sentence], count: int) -> list[Sentence]:
+        """As many sentences as have so many words, one at least."""
+        ends = [*accumulate(len(sentence.words) for sentence in part)]
+        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
 
 
 class _Sentences:
@@ -152,8 +166,8 @@ class MadeUpData(TagData):
             )
         self.made = made
         # Every word and tag there is occurs in so many.
-        shown = _sentences(made.rows(0, 2**62 + 1, 64))
-        super().__init__(config, TagReader(), shown, _sentences(valid.part()), _sentences(test.part()) if test else [])
+        some = _sentences(made.rows(0, 2**62 + 1, 64))
+        super().__init__(config, TagReader(), some, _sentences(valid.part()), _sentences(test.part()) if test else [])
 
     def batches(self, rank: int, world: int) -> Batches:
         size, seed = self.config.data.batch_size, self.config.seed
@@ -243,6 +257,9 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         scores = face.scores(part, guess)
         face.found = Found(scores, *_confusion(part, guess))
         return scores
+
+    def summary(self, face: Tagger) -> str:
+        return repr(face)
 
     def preview(self, face: Tagger, config: RunConfig, step: int) -> Preview:
         return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)

@@ -242,6 +242,11 @@ class Tagger:
         files.restore(model, folder)
         return cls(model.eval(), config, reader, lexicon)
 
+    def __repr__(self) -> str:
+        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        ways, kind = "bidirectional " if c.bidirectional else "", "crf" if c.crf else "softmax"
+        return f"Tagger({c.layers} x {ways}{c.cell} {c.size}, {kind}, {numbers:,} parameters)"
+
     def describe(self) -> list[Table]:
         """What it is."""
         settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
