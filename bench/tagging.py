@@ -1,0 +1,138 @@
+"""A tagger against torch.nn with packed sequences and pytorch-crf: `python -m bench.tagging`.
+
+Training: words 100 wide and characters by 2 x 25 units, one bidirectional layer of 200 units, 23 tags, 32 sentences
+of 5 to 45 words; the whole step, with clipping and AdamW. The CRF alone: its loss with gradient, and its best path.
+Both sides run in this process, in turn; the ratio is of medians.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman.crf import LinearChain
+from elman.data import Batch
+from elman.data.lexicon import Lexicon, batch_of
+from elman.data.tagged import Sentence
+from elman.tasks import tagger
+from elman.tasks.tagger import ModelConfig
+
+TAGS = [f"T{i:02}" for i in range(23)]
+BATCH = 32
+
+
+def sentences(n: int) -> list[Sentence]:
+    """Made-up words of 1 to 12 letters, as often as words of a language are."""
+    random = np.random.default_rng(0)
+    words = ["".join(chr(97 + c) for c in random.integers(0, 26, int(k))) for k in random.integers(1, 13, 5000)]
+    chances = 1 / np.arange(10, 5010)
+    chosen = [random.choice(5000, int(k), p=chances / chances.sum()) for k in random.integers(5, 46, n)]
+    return [Sentence([words[i] for i in row], [TAGS[i % 23] for i in row]) for row in chosen]
+
+
+class Plain(nn.Module):
+    """The same model as one would write it with torch.nn."""
+
+    def __init__(self, words: int, characters: int) -> None:
+        super().__init__()
+        from torchcrf import CRF
+
+        self.words, self.characters = nn.Embedding(words, 100), nn.Embedding(characters, 25)
+        self.spell = nn.LSTM(25, 25, bidirectional=True, batch_first=True)
+        self.read = nn.LSTM(150, 200, bidirectional=True, batch_first=True)
+        self.out, self.crf = nn.Linear(400, len(TAGS)), CRF(len(TAGS), batch_first=True)
+
+    def forward(self, batch: Batch) -> Tensor:
+        x, y = batch.x, batch.y
+        there = x.sizes > 0  # type: ignore[union-attr]
+        sizes = x.sizes[there]  # type: ignore[union-attr]
+        letters = nn.utils.rnn.pack_padded_sequence(
+            self.characters(x.characters[there]),
+            sizes,
+            batch_first=True,
+            enforce_sorted=False,  # type: ignore[union-attr]
+        )
+        _, (h, _) = self.spell(letters)
+        spelt = h.new_zeros(*there.shape, 50)
+        spelt[there] = torch.cat([h[0], h[1]], -1)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            torch.cat([self.words(x.words), spelt], -1),
+            batch.lengths,
+            batch_first=True,
+            enforce_sorted=False,  # type: ignore[union-attr]
+        )
+        read, _ = nn.utils.rnn.pad_packed_sequence(self.read(packed)[0], batch_first=True)
+        loss: Tensor = -self.crf(self.out(read), y.clamp(min=0), mask=there, reduction="sum")  # type: ignore[union-attr]
+        return loss
+
+
+def training(rounds: int) -> dict[str, float]:
+    """Words a second, ours and theirs."""
+    data = sentences(BATCH * 8)
+    lexicon = Lexicon.fit(data, TAGS, "none", "none", 1, False)
+    batches = [batch_of([lexicon.example(s) for s in data[i : i + BATCH]]) for i in range(0, len(data), BATCH)]
+    config = ModelConfig(size=200, case_size=0, word_dropout=0.0, embedding_dropout=0.0, readout_dropout=0.0)
+    torch.manual_seed(0)
+    ours, theirs = tagger.build(config, lexicon), Plain(lexicon.words.size, lexicon.characters.size)
+
+    def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[int], None]:
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+        def step(i: int) -> None:
+            batch = batches[i % len(batches)]
+            optimiser.zero_grad()
+            (loss(batch) / int(batch.lengths.sum())).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            optimiser.step()
+
+        return step
+
+    steps = [stepper(ours, lambda batch: tagger.loss(ours, batch)[0]), stepper(theirs, theirs)]
+    times = _in_turn(steps, rounds)
+    words = statistics.mean(int(batch.lengths.sum()) for batch in batches)
+    return {"ours": words / times[0], "theirs": words / times[1], "ratio": times[1] / times[0]}
+
+
+def crf(B: int, T: int, K: int, rounds: int) -> dict[str, float]:
+    """How many times faster the loss with its gradient is, and the best path."""
+    from torchcrf import CRF
+
+    e, y = torch.randn(B, T, K, requires_grad=True), torch.randint(0, K, (B, T))
+    theirs, lengths = CRF(K, batch_first=True), torch.full((B,), T)
+    start, stop, moves = theirs.start_transitions, theirs.end_transitions, theirs.transitions
+    chain = LinearChain(e, lengths, start, stop, moves)
+    fixed = LinearChain(*(tensor.detach() for tensor in (e, lengths, start, stop, moves)))
+    torch.testing.assert_close(chain.log_prob(y), theirs(e, y, reduction="none"), rtol=1e-4, atol=1e-2)
+    loss = _in_turn([lambda i: chain.log_prob(y).sum().backward(), lambda i: theirs(e, y).backward()], rounds)
+    path = _in_turn([lambda i: fixed.mode, lambda i: theirs.decode(fixed.emissions)], rounds)
+    return {"loss": loss[1] / loss[0], "best path": path[1] / path[0]}
+
+
+def _in_turn(steps: list[Callable[[int], object]], rounds: int) -> list[float]:
+    times: list[list[float]] = [[] for _ in steps]
+    for i in range(rounds + 2):
+        for step, found in zip(steps, times, strict=True):
+            start = time.perf_counter()
+            step(i)
+            found.append(time.perf_counter() - start)
+    return [statistics.median(found[2:]) for found in times]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.tagging", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12, help="timings of each side")
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    print(json.dumps({"training, words a second": training(given.rounds)}))
+    for shape in ((32, 50, 23), (32, 200, 50)):
+        print(json.dumps({f"crf {shape}": crf(*shape, given.rounds)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
