@@ -47,7 +47,7 @@ def no_pictures(monkeypatch):
 def config(tmp_path):
     return RunConfig(
         data=DataConfig(train=write(tmp_path / "train.tsv", sentences(120)), batch_size=16),
-        model=ModelConfig(size=8, dropout=0.1),
+        model=ModelConfig(size=8),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=12, log_every=2, evaluate_every=5),
         out=str(tmp_path / "run"),
