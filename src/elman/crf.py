@@ -134,10 +134,13 @@ class LinearChain:
 
     def _added(self, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
         """x (B, T, K) and, at each row's first and last step, these (K,)."""
-        rows = (self.lengths > 0).nonzero()[:, 0]
+        B, T, K = x.shape
         x = x.clone()
-        x.index_put_((rows, torch.zeros_like(rows)), first.to(x.dtype).expand(len(rows), -1), accumulate=True)
-        return x.index_put_((rows, self.lengths[rows] - 1), last.to(x.dtype).expand(len(rows), -1), accumulate=True)
+        if T:  # what a row without steps gets is in its padding, which nobody reads
+            rows, zero = torch.arange(B, device=x.device), self.lengths.new_zeros(B)
+            for step, scores in ((zero, first), ((self.lengths - 1).clamp(min=0), last)):
+                x.index_put_((rows, step), scores.to(x.dtype).expand(B, K), accumulate=True)
+        return x
 
     def _transition(self) -> Tensor:
         """S (K, K), nothing more than SPAN below its largest."""
