@@ -1,5 +1,7 @@
 """The verbs on hidden Markov models, as a person types them."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -72,6 +74,24 @@ def test_a_warning_is_one_line(capfd):
     assert main([*TRAIN, "--model.n_iter", "1"]) == 0
     err = capfd.readouterr().err
     assert "elman: warning: EM stopped after n_iter = 1" in err and "FitWarning" not in err
+
+
+def test_predict_passes_a_date_through_and_columns_go_by_name_or_number(capfd):
+    lines = Path("a.csv").read_text().splitlines()
+    dated = ["state,day,x,y"] + [f'old,"May {i}, 1990",{line}' if line else "" for i, line in enumerate(lines[1:])]
+    Path("dated.csv").write_text("\n".join(dated))
+    data = ("--data.train", "dated.csv", "--model.n_init", "1")
+    for given in ("x", "3", "[3]", '["x"]'):
+        out = f"run-{given.strip('[]').strip(chr(34))}-{len(given)}"
+        assert main(["train", "--task", "hmm", *data, "--data.columns", given, "--out", out]) == 0
+        assert elman.load(out).reader_.names == ("x",)
+    capfd.readouterr()
+    assert main(["predict", "run-x-1", "dated.csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capfd.readouterr().out)))
+    assert list(rows[0]) == ["sequence", "step", "state", "state of the file", "day", "y"]
+    assert rows[3]["day"] == "May 3, 1990" and rows[3]["y"] == lines[4].split(",")[1]
+    assert main(["train", "--task", "hmm", "--data.train", "a.csv", "--data.columns", "z", "--out", "none"]) == 2
+    assert "no column 'z'; it has x, y" in capfd.readouterr().err
 
 
 def test_an_estimator_saved_from_python_serves_the_verbs(capfd):

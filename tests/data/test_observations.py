@@ -63,6 +63,38 @@ def test_columns_are_chosen_by_name_or_number(write):
     assert reader([write("7,8\n", "c.csv")]).X.tolist() == [[7, 8]]
 
 
+@pytest.mark.parametrize(("columns", "names"), [([2], ("x",)), (2, ("x",)), ("x", ("x",)), ([3, "x"], ("y", "x"))])
+def test_columns_are_chosen_one_or_many(write, columns, names):
+    name = write("day,x,y\nmonday,1,2\n")
+    assert open_reader(ObservationConfig(train=name, columns=columns)).names == names
+
+
+@pytest.mark.parametrize("columns", [["9"], [9], ["x"], ["1", "x"], [0]])
+def test_a_column_that_a_file_without_names_lacks_is_refused(write, columns):
+    name = write("1,2\n3,4\n")
+    with pytest.raises(InputError, match=r"does not name the columns, so they go by number, 1 to 2"):
+        open_observations(ObservationConfig(train=name, columns=columns))
+
+
+def test_a_file_without_names_is_read_by_the_numbers_that_were_chosen(write):
+    reader, found, _ = open_observations(ObservationConfig(train=write("1,2\n3,4\n"), columns=[2]))
+    assert found.X.tolist() == [[2], [4]] and reader([write("5,6,7\n", "b.csv")]).X.tolist() == [[6]]
+    with pytest.raises(InputError, match="no column '2'"):
+        reader([write("5\n", "c.csv")])
+
+
+def test_two_columns_of_one_name_are_refused(write):
+    with pytest.raises(InputError, match=r"line 1 of a\.csv calls two columns 'x' \(numbers 1 and 3\)"):
+        open_observations(ObservationConfig(train=write("x,y,x\n1,2,3\n")))
+
+
+def test_cells_that_are_not_read_can_be_kept(write):
+    reader = open_reader(ObservationConfig(train=write("day,x\nmonday,1\n"), columns="x"))
+    files = [write("x,day,id\n1,tue,7\n", "b.csv"), write("x\n2\n", "c.csv")]
+    assert list(reader(files, others=True).others) == [{"day": "tue", "id": "7"}, {}]
+    assert not reader(files).others
+
+
 def test_standard_forms_of_files(write, tmp_path):
     with gzip.open("a.csv.gz", "wb") as file:
         file.write(b"1,2\n3,4\n")

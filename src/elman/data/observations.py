@@ -33,7 +33,7 @@ class ObservationConfig:
         train: files, folders, .gz or - (standard input), one name or a list; embedded for the text that Python carries
         valid: the same, scored when the fit is done; empty for none
         read: columns (numbers), letters (in lower case, what is between words one space) or characters (as they are)
-        columns: names of columns, or their numbers from 1; empty for all
+        columns: names of columns, or their numbers from 1, one or a list; empty for all
         missing: an empty cell or NaN, allow (it is integrated out) or refuse (an error)
         unit: of a text, file (each is a sequence) or lines (each line is one)
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
@@ -42,18 +42,20 @@ class ObservationConfig:
     train: list[str] | str = "observations.csv"
     valid: list[str] | str = ""
     read: str = "columns"
-    columns: list[str] | None = None
+    columns: list[str | int] | str | int | None = None
     missing: str = "allow"
     unit: str = "file"
     errors: str = "strict"
 
 
 class Observations(NamedTuple):
-    """X (N, D), sequences end to end, NaN where a value is missing; their lengths; how many symbols were not known."""
+    """X (N, D), sequences end to end, NaN where a value is missing; their lengths; how many symbols were not known; and
+    of each observation the cells by name that are not read: a date, an identifier."""
 
     X: NDArray[np.float64]
     lengths: list[int]
     unknown: int = 0
+    others: Sequence[dict[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,10 @@ class Reader:
     names: tuple[str, ...] = ()
     unit: str = "file"
 
-    def __call__(self, files: Sequence[str], *, errors: str = "strict", missing: str = "allow") -> Observations:
-        """The observations in some files, as this model knows them."""
+    def __call__(
+        self, files: Sequence[str], *, errors: str = "strict", missing: str = "allow", others: bool = False
+    ) -> Observations:
+        """The observations in some files, as this model knows them; with `others`, the cells that it does not read."""
         for kind, given, known in (
             ("way to read", self.read, WAYS),
             ("treatment of missing values", missing, ("allow", "refuse")),
@@ -74,7 +78,7 @@ class Reader:
             if given not in known:
                 raise UnknownNameError(kind, given, known)
         text = open_text(files, errors)
-        found = self._columns(text) if self.read == "columns" else self._symbols(text)
+        found = self._columns(text, others) if self.read == "columns" else self._symbols(text)
         if not len(found.X):
             raise InputError(f"there is no observation in {', '.join(files)}; a model needs some to read")
         gone = int(np.isnan(found.X).sum()) - found.unknown
@@ -85,15 +89,16 @@ class Reader:
             )
         return found
 
-    def text(self, X: NDArray[np.float64]) -> str:
+    def text(self, X: NDArray[np.generic]) -> str:
         """Observations as they would stand in a file."""
         if self.read != "columns":
-            return "".join(self.names[int(symbol)] for symbol in X[:, 0])
+            return "".join(self.names[int(symbol)] for symbol in X[:, 0].tolist())
         head = [",".join(self.names)] if self.names else []
-        return "\n".join([*head, *(",".join(f"{value:.10g}" for value in row) for row in X)])
+        return "\n".join([*head, *(",".join(map(_cell, row)) for row in X.tolist())])
 
-    def _columns(self, text: Text) -> Observations:
+    def _columns(self, text: Text, keep_others: bool) -> Observations:
         rows: list[list[float]] = []
+        others: list[dict[str, str]] = []
         lengths = [0]
         for table in _tables(text):
             places = _places(self.names, table)
@@ -102,11 +107,13 @@ class Reader:
             for line in table.lines:
                 if line.cells:
                     rows.append(table.values(line, places))
+                    if keep_others:
+                        others.append({table.name(i): line.cells[i] for i in range(table.width) if i not in places})
                     lengths[-1] += 1
                 else:
                     lengths.append(0)
             lengths.append(0)
-        return Observations(np.array(rows, dtype=np.float64), [n for n in lengths if n])
+        return Observations(np.array(rows, dtype=np.float64), [n for n in lengths if n], others=others)
 
     def _symbols(self, text: Text) -> Observations:
         number = {symbol: float(i) for i, symbol in enumerate(self.names)}
@@ -117,12 +124,13 @@ class Reader:
 
 def open_reader(config: ObservationConfig) -> Reader:
     """The reader of a config, with the names of the columns or the symbols that the training files have."""
-    reader = Reader(config.read, tuple(config.columns or ()), config.unit)
+    chosen = _columns(config.columns)
+    reader = Reader(config.read, chosen, config.unit)
     if config.read == "columns":
         table = next(_tables(open_text(_list(config.train), config.errors)), None)
-        if table is None or not table.header:
+        if table is None or not (table.header or chosen):
             return reader
-        return replace(reader, names=tuple(table.name(i) for i in _places(reader.names, table)))
+        return replace(reader, names=tuple(table.name(i) for i in table.places(chosen)))
     if config.read not in WAYS:
         raise UnknownNameError("way to read", config.read, WAYS)
     texts = _texts(open_text(_list(config.train), config.errors), config.read, config.unit)
@@ -149,6 +157,12 @@ def _list(given: list[str] | str) -> list[str]:
     return [given] if isinstance(given, str) else given
 
 
+def _columns(given: list[str | int] | str | int | None) -> tuple[str, ...]:
+    if given is None or given == "":
+        return ()
+    return tuple(str(column) for column in (given if isinstance(given, list) else [given]))
+
+
 # Columns
 
 
@@ -168,6 +182,20 @@ class Table:
 
     def name(self, place: int) -> str:
         return self.header[place] if self.header else str(place + 1)
+
+    def places(self, chosen: tuple[str, ...]) -> list[int]:
+        """Where the chosen columns are: by name, or by number from 1. All of them, if none is chosen."""
+        numbers = {str(i + 1): i for i in range(self.width)}
+        known = {**numbers, **{name: i for i, name in enumerate(self.header)}}
+        unknown = [name for name in chosen if name not in known]
+        if unknown:
+            has = (
+                f"it has {', '.join(self.header)}, which also go by number from 1"
+                if self.header
+                else f"its first line does not name the columns, so they go by number, 1 to {self.width}"
+            )
+            raise InputError(f"{self.file} has no column {unknown[0]!r}; {has}")
+        return [known[name] for name in chosen] or list(range(self.width))
 
     def values(self, line: Line, places: list[int]) -> list[float]:
         """The numbers in some columns of a line."""
@@ -197,6 +225,12 @@ def _tables(text: Text) -> Iterator[Table]:
             continue
         named = any(not _is_number(cell) for cell in first.cells)
         header = [cell.strip() for cell in first.cells] if named else []
+        twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+        if twice is not None:
+            raise InputError(
+                f"line {first.number} of {file} calls two columns {twice!r} (numbers {header.index(twice) + 1} and "
+                f"{header.index(twice, header.index(twice) + 1) + 1}); give each a name of its own"
+            )
         rest = lines if named else _again(first, lines)
         yield Table(file, header, len(first.cells), rest)
 
@@ -233,14 +267,13 @@ def _is_number(cell: str) -> bool:
 
 
 def _places(names: tuple[str, ...], table: Table) -> list[int]:
-    numbers = {str(i + 1): i for i in range(table.width)}
-    known = {name: i for i, name in enumerate(table.header)} if table.header else numbers
-    if not table.header and not all(name in numbers for name in names):
-        names = ()  # the columns have names, but not in this file: it must have as many
-    unknown = [name for name in names if name not in {**numbers, **known}]
-    if unknown:
-        raise InputError(f"{table.file} has no column {unknown[0]!r}; it has {', '.join(known)}")
-    return [{**numbers, **known}[name] for name in names] or list(range(table.width))
+    """Where a model finds its columns: by name; or, in a file that does not name them, all that there are."""
+    unnamed = not table.header and not any(name.isdecimal() for name in names)
+    return table.places(() if unnamed else names)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 # Text

@@ -1,12 +1,19 @@
-"""Hidden Markov models from a config, fitted in one go: by EM, or by gradient steps."""
+"""Hidden Markov models from a config, fitted in one go: by EM, or by gradient steps.
+
+`elman.hmm` imports scikit-learn, which takes a second. It is imported when a model is built or loaded, so that the
+other tasks do not wait for it.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,14 +22,13 @@ from elman.config import Json, Sections
 from elman.core import Options
 from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
 from elman.errors import InputError, UnknownNameError
-from elman.hmm import files
-from elman.hmm.estimator import METHODS, HiddenMarkovEstimator
-from elman.hmm.files import MODELS
-from elman.hmm.structure import banded, left_to_right
 from elman.options import whole
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
 from elman.training.scores import Scores
+
+if TYPE_CHECKING:
+    from elman.hmm.estimator import HiddenMarkovEstimator
 
 STRUCTURES = ("full", "left-to-right", "banded")
 
@@ -62,6 +68,9 @@ def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
     >>> build(ModelConfig(emission="poisson", n_components=3), seed=1)
     PoissonHMM(n_components=3, random_state=1, n_init=3, n_iter=200, tol=0.01)
     """
+    from elman.hmm.estimator import METHODS
+    from elman.hmm.files import MODELS
+
     for kind, given, known in (
         ("emission", config.emission, MODELS),
         ("structure", config.structure, STRUCTURES),
@@ -78,6 +87,8 @@ def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
 
 
 def _structure(config: ModelConfig) -> Options:
+    from elman.hmm.structure import banded, left_to_right
+
     K = config.n_components
     if config.structure == "left-to-right":
         return {"transmat_mask": left_to_right(K), "startprob_mask": np.arange(K) == 0}
@@ -141,7 +152,7 @@ def _fingerprint(part: Observations) -> str:
     return hashlib.sha256(part.X.tobytes() + repr(part.lengths).encode()).hexdigest()
 
 
-class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
+class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
     Config = RunConfig
     title = "a hidden Markov model"
     fitted = True
@@ -178,6 +189,8 @@ class HMMTask(Task[RunConfig, HMMData, HiddenMarkovEstimator]):
         return model
 
     def load(self, folder: Path) -> HiddenMarkovEstimator:
+        from elman.hmm import files
+
         return files.load(folder)
 
     def fit(self, face: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
@@ -226,15 +239,25 @@ def _predict_arguments(parser: ArgumentParser) -> None:
 
 
 def _predict(model: HiddenMarkovEstimator, given: Namespace) -> Iterator[str]:
-    """The most probable path of hidden states, one observation a line, as CSV."""
-    found = model.reader_(given.data, errors=given.errors)
+    """The most probable path of hidden states, one observation a line, as CSV; after it the columns of the file that
+    the model does not read, such as a date."""
+    found = model.reader_(given.data, errors=given.errors, others=True)
     states = model.predict(found.X, found.lengths)
     probabilities = model.predict_proba(found.X, found.lengths) if given.posteriors else [()] * len(states)
-    names = [f"p{k}" for k in range(model.n_components)] if given.posteriors else []
-    yield ",".join(["sequence", "step", "state", *names]) + "\n"
+    names = ["sequence", "step", "state", *(f"p{k}" for k in range(model.n_components) if given.posteriors)]
+    others = list(dict.fromkeys(name for row in found.others for name in row))
+    yield _csv([*names, *(f"{name} of the file" if name in names else name for name in others)])
     places = ((number, step) for number, n in enumerate(found.lengths) for step in range(n))
-    for (number, step), state, row in zip(places, states, probabilities, strict=True):
-        yield ",".join([str(number), str(step), str(state), *(f"{p:.6g}" for p in row)]) + "\n"
+    rows = found.others or [{}] * len(states)
+    for (number, step), state, row, other in zip(places, states, probabilities, rows, strict=True):
+        read = (other.get(name, "") for name in others)
+        yield _csv([str(number), str(step), str(state), *(f"{p:.6g}" for p in row), *read])
+
+
+def _csv(cells: list[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
 
 
 def _generate_arguments(parser: ArgumentParser) -> None:
