@@ -1,7 +1,9 @@
 """Closed-form maxima: at them the gradient of what they maximise is zero, by autograd through the densities
 and the priors."""
 
+import math
 from collections.abc import Callable
+from decimal import Decimal, localcontext
 
 import numpy as np
 import pytest
@@ -98,3 +100,25 @@ def test_what_cannot_be_is_minus_infinity_and_not_nan() -> None:
         -torch.inf,
         0.0,
     ]
+
+
+@pytest.mark.parametrize("count", [3, 2 * 10**6, 10**9, 10**15])
+@pytest.mark.parametrize("ratio", [0.5, 0.9, 1 - 1e-7, 1.0, 1 + 1e-4, 3.0])
+def test_large_counts_keep_their_digits(count: int, ratio: float) -> None:
+    """Against the definition in 60 digits, log(count!) by Stirling's series where it is too long to multiply out."""
+    emission = Poisson(torch.tensor([[count * ratio]], dtype=torch.float64))
+    value = float(emission(torch.tensor([[float(count)], [2e6]], dtype=torch.float64)).detach()[0, 0])
+    with localcontext(prec=60):
+        k, rate = Decimal(count), Decimal(float(emission.rate.detach()))
+        pi = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
+        stirling = k * k.ln() - k + (2 * pi * k).ln() / 2 + 1 / (12 * k) - 1 / (360 * k**3)
+        factorial = Decimal(math.factorial(count)).ln() if count < 100 else stirling
+        want = float(k * rate.ln() - rate - factorial)
+    assert value == pytest.approx(want, rel=1e-12, abs=1e-6)
+
+
+def test_a_rate_of_zero_is_certain_beside_large_counts() -> None:
+    emission = Poisson(torch.tensor([[0.0, 1e7]], dtype=torch.float64))
+    x = emission(torch.tensor([[0.0, 1e7], [1.0, 1e7]], dtype=torch.float64)).detach()
+    alone = Poisson(torch.tensor([[1e7]], dtype=torch.float64))(torch.tensor([[1e7]], dtype=torch.float64)).detach()
+    assert x[0, 0] == alone[0, 0] and x[1, 0] == -torch.inf

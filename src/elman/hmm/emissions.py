@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from elman import draws as random
 from elman.errors import InputError
 
+LARGE = 1e6  # counts from here on: count * log(rate) and log(count!) are so large that their difference has few digits
+
 
 class Emission(nn.Module):
     """What all emissions offer."""
@@ -178,7 +180,11 @@ class Poisson(Emission):
         seen = ~o.isnan()
         count = torch.where(seen, o, 0.0)
         impossible = _count(count > 0, self.log_rate == -torch.inf)
-        value = _times(count, self.log_rate) - _times(seen, self.rate) - torch.lgamma(count + 1).sum(-1, keepdim=True)
+        if bool((count > LARGE).any()):
+            value = _log_poisson(count, seen, self.log_rate)
+        else:
+            factorials = torch.lgamma(count + 1).sum(-1, keepdim=True)
+            value = _times(count, self.log_rate) - _times(seen, self.rate) - factorials
         return torch.where(impossible > 0, -torch.inf, value)
 
     @torch.no_grad()
@@ -201,6 +207,22 @@ class Poisson(Emission):
 
     def modes(self) -> Tensor:
         return self.rate.floor()
+
+
+def _log_poisson(count: Tensor, seen: Tensor, log_rate: Tensor) -> Tensor:
+    """log p of counts (..., D) at rates (K, D) -> (..., K). For the large, what cancels is left out on paper: log
+    count! by Stirling, count log(count / rate) + rate - count by Loader (2000), a series in v where they are close."""
+    k, rate = count[..., None, :], log_rate.exp()
+    log_rate = torch.where(log_rate.isfinite(), log_rate, 0.0)
+    small = k * log_rate - rate - torch.lgamma(k + 1)
+    large = k.clamp_min(LARGE)
+    v = (large - rate) / (large + rate)
+    odd = sum(v ** (2 * j + 1) / (2 * j + 1) for j in range(1, 8))
+    deviance = torch.where(
+        v.abs() < 0.1, (large - rate) * v + 2 * large * odd, large * (large.log() - log_rate) + rate - large
+    )
+    value = torch.where(k > LARGE, -deviance - 0.5 * (2 * torch.pi * large).log() - 1 / (12 * large), small)
+    return torch.where(seen[..., None, :], value, 0.0).sum(-1)
 
 
 def dirichlet(p: Tensor, prior: float | Tensor) -> Tensor:
