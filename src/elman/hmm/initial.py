@@ -3,6 +3,7 @@ Vassilvitskii's seeding)."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +29,7 @@ def kmeans(o: Tensor, K: int, generator: torch.Generator, *, n_iter: int = 50) -
         )
     if len(o) > SAMPLE:
         o = o[torch.randperm(len(o), generator=generator)[:SAMPLE]]
+    o = o[torch.from_numpy(np.lexsort(o.T.numpy()))]  # the order of the sequences must not matter to a start
     centres = _seed(o, K, generator)
     for _ in range(n_iter):
         nearest = torch.cdist(o, centres).argmin(1)
