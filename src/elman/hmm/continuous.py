@@ -12,9 +12,12 @@ from torch import Tensor
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, RandomState, distribution, prior, tensor
+from elman.hmm.estimator import HiddenMarkovEstimator
+from elman.hmm.face import Array
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
-from elman.options import whole
+from elman.hmm.options import RandomState
+from elman.hmm.parameters import check_prior, distribution, prior, tensor
+from elman.options import number, whole
 from elman.tables import Table
 
 
@@ -61,6 +64,7 @@ class GaussianHMM(HiddenMarkovEstimator):
         verbose: bool = False,
         params: str = "stmc",
         init_params: str = "stmc",
+        implementation: str = "log",
         method: str = "em",
         learning_rate: float = 0.05,
         batch_size: int = 32,
@@ -69,7 +73,7 @@ class GaussianHMM(HiddenMarkovEstimator):
 
     def _emission(self) -> Emission:
         check_covariance_type(self.covariance_type)
-        mean = tensor(self.means_)
+        mean = tensor("means_", self.means_)
         if mean.dim() != 2 or len(mean) != self.n_components:
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({self.n_components}, D)")
         return Gaussian(
@@ -85,12 +89,12 @@ class GaussianHMM(HiddenMarkovEstimator):
         self.covars_ = covariance[0] if self.covariance_type == "tied" else covariance
 
     def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
-        if self._starts("m", "means_"):
+        if self._starts("m"):
             self.means_ = initial.kmeans(o, self.n_components, generator).numpy()
-        if self._starts("c", "covars_"):
+        if self._starts("c"):
             self.covars_ = initial.covariances(o, self.covariance_type, self.n_components, self.min_covar).numpy()
 
-    def _check_observations(self, o: Tensor) -> None:
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
         check_covariance_type(self.covariance_type)
 
     def _emission_tables(self) -> list[Table]:
@@ -99,14 +103,17 @@ class GaussianHMM(HiddenMarkovEstimator):
             describe.covariances(self.covars_, self.covariance_type == "tied", self.reader_.names),
         ]
 
-    def _n_emission_parameters(self) -> int:
-        K, D = self.means_.shape
-        return int(
-            K * D
-            + {"spherical": K, "diag": K * D, "full": K * D * (D + 1) // 2, "tied": D * (D + 1) // 2}[
-                self.covariance_type
-            ]
-        )
+    def _check_priors(self, o: Tensor) -> None:
+        _check_gaussian_priors(self, (int(self.n_components), o.shape[1]))
+
+    @property
+    def _covars_(self) -> Array:
+        """hmmlearn's name for covariances in the form that covars_ has here."""
+        return np.asarray(self.covars_)
+
+    def _n_emission_parameters(self) -> dict[str, int]:
+        K, D = np.shape(self.means_)
+        return {"m": K * D, "c": _n_covariances(self.covariance_type, K, D, 1)}
 
 
 class GMMHMM(HiddenMarkovEstimator):
@@ -164,6 +171,7 @@ class GMMHMM(HiddenMarkovEstimator):
         verbose: bool = False,
         params: str = "stmcw",
         init_params: str = "stmcw",
+        implementation: str = "log",
         method: str = "em",
         learning_rate: float = 0.05,
         batch_size: int = 32,
@@ -172,8 +180,8 @@ class GMMHMM(HiddenMarkovEstimator):
 
     def _emission(self) -> Emission:
         check_covariance_type(self.covariance_type)
-        K, M = self.n_components, self.n_mix
-        mean = tensor(self.means_)
+        K, M = int(self.n_components), int(self.n_mix)
+        mean = tensor("means_", self.means_)
         if mean.dim() != 3 or mean.shape[:2] != (K, M):
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({K}, {M}, D)")
         components = Gaussian(
@@ -187,19 +195,19 @@ class GMMHMM(HiddenMarkovEstimator):
 
     def _keep(self, emission: Emission) -> None:
         assert isinstance(emission, Mixture)
-        K, M = self.n_components, self.n_mix
+        K, M = int(self.n_components), int(self.n_mix)
         self.weights_ = emission.weights.detach().numpy()
         self.means_ = emission.components.mean.detach().unflatten(0, (K, M)).numpy()
         covariance = emission.components.covariance.detach()
         self.covars_ = (covariance if self.covariance_type == "tied" else covariance.unflatten(0, (K, M))).numpy()
 
     def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
-        K, M = self.n_components, self.n_mix
-        if self._starts("w", "weights_"):
+        K, M = int(self.n_components), int(self.n_mix)
+        if self._starts("w"):
             self.weights_ = np.full((K, M), 1 / M)
-        if self._starts("m", "means_"):
+        if self._starts("m"):
             self.means_ = initial.nested_kmeans(o, K, M, generator).numpy()
-        if self._starts("c", "covars_"):
+        if self._starts("c"):
             if self.covariance_type == "tied":
                 self.covars_ = initial.covariances(o, "full", K, self.min_covar).numpy()
             else:
@@ -207,20 +215,37 @@ class GMMHMM(HiddenMarkovEstimator):
                     initial.covariances(o, self.covariance_type, K * M, self.min_covar).unflatten(0, (K, M)).numpy()
                 )
 
-    def _check_observations(self, o: Tensor) -> None:
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
         check_covariance_type(self.covariance_type)
         whole("n_mix", self.n_mix)
 
     def _emission_tables(self) -> list[Table]:
         return [describe.by_state("weights of the mixture", self.weights_)]
 
-    def _n_emission_parameters(self) -> int:
-        K, M, D = self.means_.shape
-        square = D * (D + 1) // 2
-        covariances = {"spherical": K * M, "diag": K * M * D, "full": K * M * square, "tied": K * square}[
-            self.covariance_type
-        ]
-        return int(K * (M - 1) + K * M * D + covariances)
+    def _check_priors(self, o: Tensor) -> None:
+        K, M = int(self.n_components), whole("n_mix", self.n_mix)
+        check_prior("weights_prior", self.weights_prior, (K, M), 1)
+        _check_gaussian_priors(self, (K * M, o.shape[1]))
+
+    def _n_emission_parameters(self) -> dict[str, int]:
+        K, M, D = np.shape(self.means_)
+        return {"w": K * (M - 1), "m": K * M * D, "c": _n_covariances(self.covariance_type, K * M, D, K)}
+
+
+def _check_gaussian_priors(model: GaussianHMM | GMMHMM, shape: tuple[int, int]) -> None:
+    """shape (K, D) of the means."""
+    D = shape[1]
+    check_prior("means_prior", model.means_prior, shape, -np.inf)
+    dense = model.covariance_type in ("full", "tied")
+    if model.covars_prior is not None:
+        check_prior("covars_prior", model.covars_prior, (D, D) if dense else shape, -np.inf if dense else 0.0)
+    for name in ("min_covar", "means_weight", "covars_weight"):
+        number(name, getattr(model, name), 0)
+
+
+def _n_covariances(covariance_type: str, K: int, D: int, groups: int) -> int:
+    square = D * (D + 1) // 2
+    return {"spherical": K, "diag": K * D, "full": K * square, "tied": groups * square}[covariance_type]
 
 
 def _covariances(covars: ArrayLike, covariance_type: str, mean_shape: tuple[int, ...], groups: int) -> Tensor:
@@ -228,7 +253,7 @@ def _covariances(covars: ArrayLike, covariance_type: str, mean_shape: tuple[int,
     K, D = mean_shape
     rows = groups if covariance_type == "tied" else K
     wanted = {"spherical": (K,), "diag": (K, D)}.get(covariance_type, (rows, D, D))
-    given = tensor(covars)
+    given = tensor("covars_", covars)
     if given.numel() != int(np.prod(wanted)):
         raise InputError(
             f"covars_ has the shape {tuple(given.shape)}; {covariance_type} covariances have "

@@ -56,7 +56,8 @@ def stationary(start: Array, transition: Array) -> Array:
     [0.5, 0.5]
     """
     lazy = (transition + np.eye(len(transition))) / 2
-    return np.asarray(start @ np.linalg.matrix_power(lazy, 1 << 20))
+    often = start @ np.linalg.matrix_power(lazy, 1 << 20)
+    return np.asarray(often / often.sum())  # so many products lose a few digits of the sum
 
 
 def _states(K: int) -> list[str]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check_symbols
-from elman.hmm.estimator import Array, HiddenMarkovEstimator, RandomState, distribution, prior, tensor
+from elman.hmm.estimator import HiddenMarkovEstimator
+from elman.hmm.face import Array
+from elman.hmm.frames import Given
+from elman.hmm.options import RandomState
+from elman.hmm.parameters import check_prior, distribution, prior, tensor
+from elman.options import number, whole
 from elman.tables import Table
+
+LARGEST_ALPHABET = 1_000_000  # that is taken from the largest symbol alone: a stray number must not fill the memory
 
 
 class CategoricalHMM(HiddenMarkovEstimator):
-    """One symbol per step, a whole number from 0.
+    """One symbol per step: a whole number from 0, or a text label.
 
     >>> X = np.array([[0], [0], [1], [1], [0], [0], [1], [1]])
     >>> model = CategoricalHMM(n_components=2, random_state=0, n_iter=500).fit(X)
@@ -27,9 +34,9 @@ class CategoricalHMM(HiddenMarkovEstimator):
 
     emission: ClassVar[str] = "categorical"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
-    n_features: int | None
     emissionprob_prior: ArrayLike
     emissionprob_: Array
+    symbols_: list[str]  # where X held text: the labels, in the order of their numbers
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class CategoricalHMM(HiddenMarkovEstimator):
         verbose: bool = False,
         params: str = "ste",
         init_params: str = "ste",
+        implementation: str = "log",
         method: str = "em",
         learning_rate: float = 0.05,
         batch_size: int = 32,
@@ -56,7 +64,8 @@ class CategoricalHMM(HiddenMarkovEstimator):
         self._store(locals())
 
     def _emission(self) -> Emission:
-        p = distribution("emissionprob_", self.emissionprob_, (self.n_components, np.shape(self.emissionprob_)[-1]))
+        p = tensor("emissionprob_", self.emissionprob_)
+        distribution("emissionprob_", self.emissionprob_, (int(self.n_components), p.shape[-1] if p.dim() else 0))
         return Categorical(p, prior=prior(self.emissionprob_prior))
 
     def _keep(self, emission: Emission) -> None:
@@ -64,28 +73,70 @@ class CategoricalHMM(HiddenMarkovEstimator):
         self.emissionprob_ = emission.p.detach().numpy()
 
     def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
-        if self._starts("e", "emissionprob_"):
+        if self._starts("e"):
             shape = (self.n_components, self._alphabet(o))
             self.emissionprob_ = initial.dirichlet(shape, torch.ones(shape), generator).numpy()
 
     def _alphabet(self, o: Tensor) -> int:
-        if self.n_features is not None:
-            return int(self.n_features)
+        given = self.__dict__["n_features"]
+        if given is not None:
+            return whole("n_features", given)
         seen = o[~o.isnan()]
-        return int(seen.max()) + 1 if len(seen) else 1
+        V = int(seen.max()) + 1 if len(seen) else 1
+        if max(LARGEST_ALPHABET, len(o)) < V:
+            raise InputError(
+                f"the symbols go up to {V - 1}, in {len(o)} observations; a model has a probability for every symbol "
+                "from 0. Number them without gaps (np.unique(X, return_inverse=True)), or set n_features if you mean it"
+            )
+        return V
 
-    def _check_observations(self, o: Tensor) -> None:
+    def _width(self) -> int | None:
+        return np.shape(self.emissionprob_)[-1] if hasattr(self, "emissionprob_") else None
+
+    def _numbers(self, given: Given, fitting: bool) -> Array:
+        cells: list[object] = list(given.values.flat) if given.is_text else []
+        symbols = {cell for cell in cells if isinstance(cell, str)}
+        if fitting and self._starts("e"):
+            self.__dict__.pop("symbols_", None)
+            if symbols:
+                self.symbols_ = sorted(symbols)
+        known = getattr(self, "symbols_", [])
+        if not symbols or not known:
+            return super()._numbers(given, fitting)
+        if not symbols <= set(known):
+            raise InputError(
+                f"X holds {min(symbols - set(known))!r}, which this model was not fitted to; it knows "
+                f"{', '.join(map(repr, known))}. NaN stands for what is not known"
+            )
+        places: dict[object, float] = {symbol: float(v) for v, symbol in enumerate(known)}
+        return np.array([places.get(cell, np.nan) for cell in cells]).reshape(given.values.shape)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.categorical = tags.input_tags.string = True
+        return tags
+
+    def _drawn(self, X: Array) -> NDArray[np.generic]:
+        symbols = X.astype(np.int64)
+        return np.array(self.symbols_, dtype=object)[symbols] if hasattr(self, "symbols_") else symbols
+
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
         if o.shape[1] != 1:
             raise InputError(f"X has {o.shape[1]} columns; a CategoricalHMM reads one symbol per step, X (N, 1)")
-        known = hasattr(self, "emissionprob_") and "e" not in self.init_params
-        check_symbols(o, self.n_features or (self.emissionprob_.shape[1] if known else self._alphabet(o)))
+        fresh = fitting and self._starts("e")
+        check_symbols(o, self._alphabet(o) if fresh else np.shape(self.emissionprob_)[-1])
+
+    def _check_priors(self, o: Tensor) -> None:
+        V = self._alphabet(o) if self._starts("e") else np.shape(self.emissionprob_)[-1]
+        check_prior("emissionprob_prior", self.emissionprob_prior, (int(self.n_components), V), 1)
 
     def _emission_tables(self) -> list[Table]:
-        return [describe.symbols(self.emissionprob_, self.startprob_, self.transmat_, self.reader_.names)]
+        names = self.reader_.names if self.reader_.read != "columns" else getattr(self, "symbols_", ())
+        return [describe.symbols(self.emissionprob_, self.startprob_, self.transmat_, names)]
 
-    def _n_emission_parameters(self) -> int:
-        K, V = self.emissionprob_.shape
-        return int(K * (V - 1))
+    def _n_emission_parameters(self) -> dict[str, int]:
+        K, V = np.shape(self.emissionprob_)
+        return {"e": K * (V - 1)}
 
 
 class BernoulliHMM(HiddenMarkovEstimator):
@@ -118,6 +169,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
         verbose: bool = False,
         params: str = "ste",
         init_params: str = "ste",
+        implementation: str = "log",
         method: str = "em",
         learning_rate: float = 0.05,
         batch_size: int = 32,
@@ -125,7 +177,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
         self._store(locals())
 
     def _emission(self) -> Emission:
-        p = tensor(self.emissionprob_)
+        p = tensor("emissionprob_", self.emissionprob_)
         if p.dim() != 2 or len(p) != self.n_components or bool(((p < 0) | (p > 1)).any()):
             raise InputError(
                 f"emissionprob_ must hold probabilities, ({self.n_components}, D); it has the shape {tuple(p.shape)}"
@@ -137,18 +189,24 @@ class BernoulliHMM(HiddenMarkovEstimator):
         self.emissionprob_ = emission.p.detach().numpy()
 
     def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
-        if self._starts("e", "emissionprob_"):
+        if self._starts("e"):
             self.emissionprob_ = initial.spread(o, self.n_components, generator).clamp(0.05, 0.95).numpy()
 
-    def _check_observations(self, o: Tensor) -> None:
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
         if bool(((o != 0) & (o != 1) & ~o.isnan()).any()):
             raise InputError("X holds values other than 0 and 1; a BernoulliHMM reads bits (NaN where one is missing)")
 
     def _emission_tables(self) -> list[Table]:
         return [describe.by_state("probability of a 1", self.emissionprob_, self.reader_.names)]
 
-    def _n_emission_parameters(self) -> int:
-        return int(self.emissionprob_.size)
+    def _check_priors(self, o: Tensor) -> None:
+        number("emissionprob_prior", self.emissionprob_prior, 1)
+
+    def _drawn(self, X: Array) -> NDArray[np.generic]:
+        return X.astype(np.int64)
+
+    def _n_emission_parameters(self) -> dict[str, int]:
+        return {"e": int(np.size(self.emissionprob_))}
 
 
 class PoissonHMM(HiddenMarkovEstimator):
@@ -184,6 +242,7 @@ class PoissonHMM(HiddenMarkovEstimator):
         verbose: bool = False,
         params: str = "stl",
         init_params: str = "stl",
+        implementation: str = "log",
         method: str = "em",
         learning_rate: float = 0.05,
         batch_size: int = 32,
@@ -191,7 +250,7 @@ class PoissonHMM(HiddenMarkovEstimator):
         self._store(locals())
 
     def _emission(self) -> Emission:
-        rate = tensor(self.lambdas_)
+        rate = tensor("lambdas_", self.lambdas_)
         if rate.dim() != 2 or len(rate) != self.n_components or not bool((rate >= 0).all()):
             raise InputError(
                 f"lambdas_ must hold rates of at least 0, ({self.n_components}, D); it has the shape "
@@ -204,11 +263,11 @@ class PoissonHMM(HiddenMarkovEstimator):
         self.lambdas_ = emission.rate.detach().numpy()
 
     def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
-        if self._starts("l", "lambdas_"):
+        if self._starts("l"):
             floor = 0.1 * o.nanmean(0).nan_to_num(1.0) + 1e-3  # a rate of zero would never leave it
             self.lambdas_ = torch.maximum(initial.spread(o, self.n_components, generator), floor).numpy()
 
-    def _check_observations(self, o: Tensor) -> None:
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
         seen = o[~o.isnan()]
         if bool(((seen < 0) | (seen != seen.round())).any()):
             raise InputError(
@@ -219,5 +278,17 @@ class PoissonHMM(HiddenMarkovEstimator):
     def _emission_tables(self) -> list[Table]:
         return [describe.by_state("rates", self.lambdas_, self.reader_.names)]
 
-    def _n_emission_parameters(self) -> int:
-        return int(self.lambdas_.size)
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        return tags
+
+    def _check_priors(self, o: Tensor) -> None:
+        number("lambdas_prior", self.lambdas_prior, 0)
+        number("lambdas_weight", self.lambdas_weight, 0)
+
+    def _drawn(self, X: Array) -> NDArray[np.generic]:
+        return X.astype(np.int64)
+
+    def _n_emission_parameters(self) -> dict[str, int]:
+        return {"l": int(np.size(self.lambdas_))}

@@ -23,7 +23,7 @@ from elman.hmm.emissions import probabilities, with_prior
 from elman.hmm.model import HiddenMarkov, Priors
 from elman.hmm.sequences import Rows, Sequences, rows
 
-Report = Callable[[int, float], None]  # told the number of a step, and the log-likelihood before it
+Report = Callable[[int, float], bool]  # told the number of a step and what it will raise: is it the last?
 
 
 class FitWarning(UserWarning):
@@ -85,7 +85,7 @@ def em(
     model.emission.begin(data.o)
     history: list[float] = []
     log_likelihoods: list[float] = []
-    before = -math.inf
+    before, last = -math.inf, n_iter
     for i in range(n_iter + 1):
         start, transition = model.start, model.transition
         stats = expected(model.emission(data.o), start, transition, where)
@@ -93,9 +93,10 @@ def em(
         history.append(objective)
         log_likelihoods.append(stats.log_likelihood)
         check_progress(before, objective, i)
-        report(i, stats.log_likelihood)
-        if objective - before < tol or i == n_iter:
-            converged = objective - before < tol
+        if i < last and report(i, objective):
+            last = i + 1
+        if objective - before < tol or i == last:
+            converged = objective - before < tol or last < n_iter
             break
         before = objective
         model.core.set(*_maximum(start, transition, stats, priors, frozen))

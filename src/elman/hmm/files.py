@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from elman import artifact
 from elman.data.observations import Reader
 from elman.errors import ElmanError, FileError
@@ -39,9 +41,12 @@ def load(path: str | Path) -> HiddenMarkovEstimator:
     try:
         model = MODELS[content["emission"]]().set_params(**content["options"])
         reader = Reader(**{**content["reader"], "names": tuple(content["reader"]["names"])})
-        vars(model).update(content["fitted"], reader_=reader)
+        model.__dict__.update(content["fitted"], reader_=reader)
         for name, tensor in tensors.items():
             setattr(model, name, tensor.numpy())
+        if hasattr(model, "feature_names_in_"):
+            model.feature_names_in_ = np.array(model.feature_names_in_, dtype=object)
+        model._fitted = model._parameters()
         model.module()
     except (AttributeError, KeyError, TypeError, ElmanError) as error:
         raise FileError(f"{folder} is not a hidden Markov model that this version knows: {error}") from error

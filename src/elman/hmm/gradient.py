@@ -81,8 +81,7 @@ def gradient(
         if step and not math.isfinite(history[-1]):
             raise TrainingError(f"the log-likelihood is {history[-1]} after step {step}")
         check_progress(-math.inf, history[-1], 0)
-        report(len(history) - 1, history[-1])
-        settled = len(history) > 1 and abs(history[-1] - history[-2]) < tol
+        settled = report(len(history) - 1, history[-1]) or (len(history) > 1 and abs(history[-1] - history[-2]) < tol)
         return Scores({"log_likelihood": history[-1]}, "log_likelihood", larger_is_better=True, settled=settled)
 
     how = OptimConfig(

@@ -1,7 +1,7 @@
 """Observations as users have them, and as the filter takes them.
 
-Users have X (N, D), sequences end to end, with their `lengths`; or a padded array (B, T, D), with lengths
-or with rows of NaN after the end.
+Users have X (N, D), sequences end to end, with their `lengths`; or a padded array (B, T, D), with lengths or with rows
+of NaN after the end. frames.py makes numbers of what they give.
 The filter takes a batch of rows with resets: sequences are laid one after the other into rows as long as the longest,
 so that a thousand short ones beside a long one cost no padding to speak of.
 """
@@ -9,6 +9,7 @@ so that a thousand short ones beside a long one cost no padding to speak of.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -81,29 +82,43 @@ def rows(lengths: tuple[int, ...]) -> Rows:
     return Rows(index, torch.tensor(used, dtype=torch.long), reset.reshape(len(used), L))
 
 
-def read(X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Sequences:
-    """Check and flatten what a user gave. `mask` is True where a value (or a whole observation) was observed."""
-    array = np.asarray(X)
-    if array.dtype.kind not in "biuf":
-        raise InputError(f"X holds {array.dtype}; it must hold numbers, NaN where a value is missing")
-    if array.ndim not in (2, 3):
-        hint = (
-            "reshape a single feature to (N, 1) with X.reshape(-1, 1)"
-            if array.ndim == 1
-            else "give (N, D) or (B, T, D)"
+def read(values: NDArray[np.float64], lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Sequences:
+    """Check and flatten numbers that a user gave. `mask` is True where a value, or a whole observation, is known."""
+    if values.ndim not in (2, 3):
+        hint = "Reshape your data: X.reshape(-1, 1) if it has a single feature, X.reshape(1, -1) if a single step"
+        raise InputError(f"X has the shape {values.shape}; expected (N, D) with lengths, or a padded (B, T, D). {hint}")
+    if values.shape[-1] == 0:
+        raise InputError(
+            f"X has 0 feature(s) (shape={values.shape}) while a minimum of 1 is required: it has no columns"
         )
-        raise InputError(f"X has the shape {array.shape}; expected (N, D) with lengths, or a padded (B, T, D): {hint}")
-    o = torch.tensor(array, dtype=torch.float64)
+    o = torch.from_numpy(values.copy())
     if bool(o.isinf().any()):
         raise InputError("X holds infinities; mark what is missing with NaN, and remove or clip the rest")
     if mask is not None:
         o = o.masked_fill(~_checked_mask(mask, o), torch.nan)
-    if array.ndim == 3:
+    if values.ndim == 3:
         return _from_padded(o, lengths)
     ends = _checked_lengths([len(o)] if lengths is None else lengths)
     if sum(ends) != len(o):
-        raise InputError(f"lengths sum to {sum(ends)}, but X has {len(o)} rows; every row belongs to one sequence")
+        raise InputError(
+            f"lengths sum to {sum(ends)}, but X has {len(o)} rows; every row belongs to one sequence. What splits X by "
+            "rows, as a GridSearchCV does, needs a padded (B, T, D) with one length for each of its B sequences"
+        )
     return Sequences(o, ends, tuple(o.shape))
+
+
+def lengths_of(shape: tuple[int, ...], y: ArrayLike | None, lengths: ArrayLike | None) -> ArrayLike | None:
+    """The lengths among what `fit` and `score` were given. Their second argument is hmmlearn's lengths; scikit-learn
+    puts targets there, one for each row of an X (N, D), which a model without targets leaves aside."""
+    if lengths is not None or y is None:
+        return lengths
+    second = np.asarray(y)
+    targets = len(shape) == 2 and second.shape[:1] == shape[:1] and not _sums_to(second, shape[0])
+    return None if targets else y
+
+
+def _sums_to(array: NDArray[np.generic], N: int) -> bool:
+    return array.ndim == 1 and array.dtype.kind in "iu" and int(array.sum()) == N
 
 
 def _from_padded(o: Tensor, lengths: ArrayLike | None) -> Sequences:
@@ -122,6 +137,8 @@ def _from_padded(o: Tensor, lengths: ArrayLike | None) -> Sequences:
 
 def _checked_lengths(lengths: ArrayLike) -> tuple[int, ...]:
     array = np.asarray(lengths)
+    if array.dtype.kind == "O" and all(isinstance(n, Integral) for n in array.flat):  # a nullable column of pandas
+        array = array.astype(np.int64)
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu") or (array.size and int(array.min()) < 0):
         raise InputError(f"lengths is {lengths!r}; expected a list of whole numbers of at least 0, one per sequence")
     return tuple(int(n) for n in array)
