@@ -115,9 +115,10 @@ class LinearChain:
         x, S = (tensor.detach() for tensor in (self._with_ends(), self._transition()))
         B, T, K = x.shape
         A = torch.exp(S - S.max())
-        ones = x.new_ones(B, K)
-        _, p, _ = kernels.hmm_filter(x, ones[0] if B else x.new_ones(K), A, ones, self.lengths, _no_reset(x))
-        log_p, log_A = kernels.log(p).double() + x, A.double().log()
+        ones = x.new_ones(B, 1, K)
+        _, after, _ = kernels.hmm_filter(x, x.new_ones(K), A, ones[:, 0], self.lengths, _no_reset(x))
+        before = torch.cat([ones, after], 1)[:, :T]  # predictions of each step
+        log_p, log_A = kernels.log(before).double() + x, A.double().log()
         u = random.uniform(draws, max(T, 1)).numpy()
         path, follower = torch.full((B, T), -1), torch.zeros(B, K, dtype=torch.float64)
         for t in range(T - 1, -1, -1):

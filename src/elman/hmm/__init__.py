@@ -8,9 +8,10 @@ from elman.hmm.em import FitWarning
 from elman.hmm.files import load, save
 from elman.hmm.model import HiddenMarkov
 from elman.hmm.monitor import ConvergenceMonitor
+from elman.hmm.own import BaseHMM
 from elman.hmm.structure import banded, left_to_right
 
 __all__ = [
-    "GMMHMM", "BernoulliHMM", "CategoricalHMM", "ConvergenceMonitor", "FitWarning", "GaussianHMM", "HiddenMarkov",
-    "PoissonHMM", "banded", "from_hmmlearn", "left_to_right", "load", "save",
+    "GMMHMM", "BaseHMM", "BernoulliHMM", "CategoricalHMM", "ConvergenceMonitor", "FitWarning", "GaussianHMM",
+    "HiddenMarkov", "PoissonHMM", "banded", "from_hmmlearn", "left_to_right", "load", "save",
 ]  # fmt: skip

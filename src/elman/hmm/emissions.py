@@ -36,8 +36,8 @@ class Emission(nn.Module):
         """Look at all observations (N, D) once, before a fit."""
 
     @property
-    def width(self) -> int:
-        """D."""
+    def width(self) -> int | None:
+        """D; None where an emission takes any."""
         raise NotImplementedError
 
     def forward(self, o: Tensor) -> Tensor:

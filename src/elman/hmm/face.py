@@ -284,7 +284,7 @@ class HiddenMarkovFace(Configured):
         data = self._read(X, lengths, mask, y=y)
         if not empty and not len(data.o):
             raise InputError(f"X is empty, {data.shape}; give at least one observation")
-        if model.emission.width != data.o.shape[1]:
+        if model.emission.width not in (None, data.o.shape[1]):
             raise InputError(f"X has {data.o.shape[1]} features; the parameters are for {model.emission.width}")
         return data, model
 

@@ -69,7 +69,7 @@ class Gaussian(Emission):
         off = o - o.nanmean(0)
         self.spread = off.square().nanmean(0).nan_to_num(0.0)
         if self.covars_prior is None:
-            floor = FLOOR * self.spread
+            floor = FLOOR * torch.where(self.spread > 0, self.spread, 1.0)  # what never changes has no scale of its own
             self.covars_prior = torch.diag(floor) if self.dense else floor
 
     def _is_complete(self, o: Tensor) -> bool:

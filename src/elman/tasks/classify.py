@@ -41,7 +41,7 @@ class DataConfig(SplitConfig):
         valid: the same for validation; empty for a part of train
         test: the same for the final test; empty for a part of train
         split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: test on every so-manieth line of each file instead; 0 for none
+        folds: cut each file into so many folds, by the number of the line, and test on one; 0 for none
         fold: those whose number leaves this remainder
         format: auto, table (.tsv, .csv), jsonl, fasttext, files (one per class), ts, npz or idx (images)
         text: the column or field of the text
@@ -101,6 +101,7 @@ class RunConfig(Sections):
         resume: never, or auto to go on with the run in `out` if there is one
         seed: of everything that is random
         device: auto or cpu
+        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "classify"
@@ -113,6 +114,7 @@ class RunConfig(Sections):
     resume: str = "never"
     seed: int = 0
     device: str = "auto"
+    threads: int = 0
 
 
 class RowData(Data):

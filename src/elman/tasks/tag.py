@@ -48,7 +48,7 @@ class DataConfig(SplitConfig):
         valid: the same for validation; empty for a part of train, by sentences
         test: the same for the final test; empty for a part of train
         split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: test on every so-manieth sentence instead; 0 for none
+        folds: cut the sentences into so many folds, by their number, and test on one; 0 for none
         fold: those whose number leaves this remainder
         format: auto (by the names), columns, conllu or jsonl
         word: the column of words, by number from 0 or by name
@@ -92,6 +92,7 @@ class RunConfig(Sections):
         resume: never, or auto to go on with the run in `out` if there is one
         seed: of everything that is random
         device: auto or cpu
+        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "tag"
@@ -103,6 +104,7 @@ class RunConfig(Sections):
     resume: str = "never"
     seed: int = 0
     device: str = "auto"
+    threads: int = 0
 
 
 class TagData(Data):
