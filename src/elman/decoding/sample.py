@@ -8,6 +8,7 @@ alone. With the settings left alone that is `Categorical.sample`, at temperature
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -64,11 +65,18 @@ class Sampling:
                 f"repetition_penalty is {self.repetition_penalty}; it must be positive, and 1 changes nothing"
             )
 
+    @cached_property
+    def _left_out(self) -> slice | list[int]:
+        """The banned symbols, side by side where they are: numpy writes a slice in a tenth of the time."""
+        first, last = min(self.banned), max(self.banned)
+        side_by_side = sorted(self.banned) == list(range(first, last + 1))
+        return slice(first, last + 1) if side_by_side else list(self.banned)
+
     def choose(self, logits: Scores, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
         """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
         p = logits.astype(np.float64)
         if self.banned:
-            p[:, self.banned] = -np.inf
+            p[:, self._left_out] = -np.inf
         if self.repetition_penalty != 1:
             self._penalise(p, seen)
         if self.temperature == 0:

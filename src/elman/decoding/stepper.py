@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -58,10 +59,9 @@ class Streamed:
         self.stream.state = state
         self.reorder = self.stream.reorder
         self.softmax = isinstance(model.readout, Softmax)
+        self.logits: Callable[[Symbols], Scores] = self.stream.logits if self.softmax else self._scores
 
-    def logits(self, symbols: Symbols) -> Scores:
-        if self.softmax:
-            return self.stream.logits(symbols)
+    def _scores(self, symbols: Symbols) -> Scores:
         scores: Scores = self.stream.distribution(symbols).log_probs().numpy()
         return scores
 
