@@ -6,8 +6,6 @@ X is a list of texts; a list of arrays (T, D) or (T,), each as long as it is; or
 
 from __future__ import annotations
 
-import inspect
-import secrets
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -19,6 +17,7 @@ from elman.core import Options
 from elman.data.labelled import Reader, Row
 from elman.errors import InputError
 from elman.options import positive, whole
+from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tasks import measures
 from elman.tasks.classifier import Classifier, ModelConfig
 from elman.tasks.classify import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
@@ -32,7 +31,7 @@ MODEL = ("cell", "size", "layers", "bidirectional", "pool", "residual", "norm", 
          "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
 
 
-class _Estimator:
+class _Sequences(Configured):
     """What the two have in common."""
 
     kind: ClassVar[str]
@@ -63,16 +62,15 @@ class _Estimator:
         batch_size: int = 32,
         learning_rate: float = 0.005,
         weight_decay: float = 0.01,
-        random_state: int | None = None,
+        random_state: RandomState = None,
         verbose: bool = False,
     ) -> None:
-        given = dict(locals())
-        vars(self).update({name: value for name, value in given.items() if name not in ("self", "__class__")})
+        self._store(locals())
 
     def _fit(self, rows: list[Row]) -> None:
         """Train on rows, by the loop that `elman train` has. The caller's random numbers are left alone."""
         options: dict[str, Any] = self.get_params()
-        seed = secrets.randbits(32) if options["random_state"] is None else int(options["random_state"])
+        key = seed(options["random_state"])
         size, passes = whole("batch_size", options["batch_size"]), whole("epochs", options["epochs"])
         weights = {None: "equal", "balanced": "balanced"}.get(options["class_weight"], str(options["class_weight"]))
         config = RunConfig(
@@ -84,10 +82,10 @@ class _Estimator:
             optim=OptimConfig(
                 lr=positive("learning_rate", options["learning_rate"]), weight_decay=options["weight_decay"]
             ),
-            seed=seed,
+            seed=key % 2**62,
         )
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(key)
             task, data = ClassifyTask(), RowData(config, Reader(), rows, [], [])
             face = task.build(config, data)
             batches = data.batches(0, 1)
@@ -117,48 +115,25 @@ class _Estimator:
 
     def _outputs(self, X: Inputs, lengths: ArrayLike | None) -> torch.Tensor:
         if not hasattr(self, "model_"):
-            raise InputError(f"this {type(self).__name__} is not fitted yet; call fit(X, y) first")
+            raise NotFitted(f"this {type(self).__name__} is not fitted yet; call fit(X, y) first")
         return self.model_.outputs(
             [self.model_.inputs(x, f"row {i} of X") for i, x in enumerate(self._inputs(X, lengths))]
         )
-
-    # scikit-learn
-
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        """The constructor's arguments."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: object) -> Self:
-        """Set arguments of the constructor by name."""
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise InputError(f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}")
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self)).parameters
-        changed = [f"{k}={v!r}" for k, v in self.get_params().items() if v != defaults[k].default]
-        return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
     def __sklearn_tags__(self) -> Any:
-        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+        from sklearn.utils import ClassifierTags, RegressorTags
 
-        classifies = self.kind == "class"
-        return Tags(
-            estimator_type="classifier" if classifies else "regressor",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags() if classifies else None,
-            regressor_tags=None if classifies else RegressorTags(),
-            input_tags=InputTags(three_d_array=True, string=True),
-        )
+        tags, classifies = super().__sklearn_tags__(), self.kind == "class"
+        tags.estimator_type, tags.target_tags.required = "classifier" if classifies else "regressor", True
+        tags.classifier_tags, tags.regressor_tags = (ClassifierTags(), None) if classifies else (None, RegressorTags())
+        tags.input_tags.string, tags.input_tags.allow_nan = True, False
+        return tags
 
 
-class SequenceClassifier(_Estimator):
+class SequenceClassifier(_Sequences):
     """A class for each sequence.
 
     >>> texts, labels = ["good day", "bad day", "good", "bad"] * 4, [1, 0, 1, 0] * 4
@@ -194,7 +169,7 @@ class SequenceClassifier(_Estimator):
         return float((self.predict(X, lengths) == np.asarray(y)).mean())
 
 
-class SequenceRegressor(_Estimator):
+class SequenceRegressor(_Sequences):
     """A number for each sequence, and how sure it is.
 
     >>> X = [[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [3.0, 1.0]] * 4

@@ -15,9 +15,9 @@ from elman.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check
 from elman.hmm.estimator import HiddenMarkovEstimator
 from elman.hmm.face import Array
 from elman.hmm.frames import Given
-from elman.hmm.options import RandomState
 from elman.hmm.parameters import check_prior, distribution, prior, tensor
 from elman.options import number, whole
+from elman.scikit import RandomState
 from elman.tables import Table
 
 LARGEST_ALPHABET = 1_000_000  # that is taken from the largest symbol alone: a stray number must not fill the memory

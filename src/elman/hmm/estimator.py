@@ -23,11 +23,11 @@ from elman.hmm.face import PARAMETERS, Hidden, HiddenMarkovFace
 from elman.hmm.gradient import gradient
 from elman.hmm.model import Priors
 from elman.hmm.monitor import ConvergenceMonitor
-from elman.hmm.options import seed
 from elman.hmm.parameters import check_prior, prior
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
 from elman.options import choice, whole
+from elman.scikit import seed
 
 METHODS = ("em", "adam", "sgd")
 IMPLEMENTATIONS = ("log", "scaling")  # hmmlearn has two; here there is one, and both name it

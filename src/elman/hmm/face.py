@@ -27,12 +27,11 @@ from elman.hmm import describe, em, frames, sequences
 from elman.hmm.emissions import Emission
 from elman.hmm.frames import Given
 from elman.hmm.model import HiddenMarkov
-from elman.hmm.options import Configured, RandomState, seed
 from elman.hmm.parameters import distribution
-from elman.hmm.scikit import NotFitted
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
 from elman.options import choice, whole
+from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tables import Table
 
 Array = NDArray[np.float64]

@@ -15,7 +15,7 @@ from elman.errors import InputError
 from elman.hmm.emissions import Emission
 from elman.hmm.estimator import HiddenMarkovEstimator
 from elman.hmm.face import Array, Hidden
-from elman.hmm.options import RandomState
+from elman.scikit import RandomState
 from elman.tables import Table
 
 Computed = Callable[[Array], ArrayLike]  # observations (N, D) -> log p(o | z = k) (N, K)

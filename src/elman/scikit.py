@@ -1,20 +1,39 @@
-"""The arguments of an estimator's constructor, kept as scikit-learn has it, and what a random_state stands for."""
+"""scikit-learn, where it is installed: what estimators derive from, how their options are kept, what a random_state is.
+
+No other file imports it for that. It takes a second to import: so `elman.hmm` and `elman.estimators` are imported where
+they are wanted, and not with the tasks.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from elman.errors import InputError
-from elman.hmm.scikit import Estimator
 from elman.options import whole
+
+try:
+    from sklearn.base import BaseEstimator
+    from sklearn.exceptions import NotFittedError
+except ImportError:
+
+    class BaseEstimator:  # type: ignore[no-redef]
+        """Stands for scikit-learn's, from which nothing is needed without it."""
+
+    class NotFittedError(ValueError, AttributeError):  # type: ignore[no-redef]
+        """As scikit-learn has it."""
+
 
 RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
-class Configured(Estimator):
+class NotFitted(InputError, NotFittedError):  # type: ignore[misc]
+    """A model was asked something before it had parameters."""
+
+
+class Configured(BaseEstimator):  # type: ignore[misc]
     """An estimator with its options: each argument of its constructor, under its own name."""
 
     def _store(self, arguments: dict[str, object]) -> None:
@@ -38,6 +57,12 @@ class Configured(Estimator):
         defaults = inspect.signature(type(self)).parameters
         changed = [f"{k}={v!r}" for k, v in self.get_params().items() if not _same(v, defaults[k].default)]
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True  # padded sequences
+        tags.input_tags.allow_nan = True
+        return tags
 
 
 def seed(random_state: RandomState) -> int:
