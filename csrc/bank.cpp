@@ -225,8 +225,8 @@ class Backward : Task<T> {
 template <class T, class F>
 void each_block(const BankInputs<T>& in, int threads, const F& f) {
   const int64_t blocks = (in.n.C + lanes<T> - 1) / lanes<T>;
-  const bool few = in.n.B * in.n.T * in.n.C * in.N < 32768;
-  parallel(few ? 1 : threads, in.n.B * blocks, [&](int64_t begin, int64_t end) {
+  const int worth = threads_for(in.n.B * in.n.T * in.n.C * in.N, WorthAThread::elements, threads);
+  parallel(worth, in.n.B * blocks, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) f(i / blocks, i % blocks);
   });
 }
