@@ -384,7 +384,7 @@ void bind_gated_facts(nb::module_& m) {
 NB_MODULE(_native, m) {
   const char* wanted = std::getenv("ELMAN_ISA");
   choose(wanted ? wanted : "");
-  m.def("crowded", &crowded, "Whether threads that waited for each other have given way to one, for now.");
+  m.def("teams_dissolved", &teams_dissolved, "How many teams of threads waited so long that one of them finished alone.");
   m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
   m.def(
       "isas",

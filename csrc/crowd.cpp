@@ -22,6 +22,8 @@ constexpr int64_t shortest = 10 * millisecond, longest = 640 * millisecond;  // 
 // What lately was worked and lost. Threads of Python may report at once: an update that gets lost does no harm.
 std::atomic<int64_t> worked_lately{0}, lost_lately{0}, until{0}, pause{shortest};
 
+std::atomic<int64_t> dissolved_teams{0};
+
 }  // namespace
 
 int64_t nanoseconds() {
@@ -36,7 +38,8 @@ bool crowded() {
   return false;
 }
 
-void report(int64_t worked, int64_t lost) {
+void report(int64_t worked, int64_t lost, bool dissolved) {
+  if (dissolved) dissolved_teams.fetch_add(1, std::memory_order_relaxed);
   int64_t all_worked = worked_lately.load(std::memory_order_relaxed) + worked;
   int64_t all_lost = lost_lately.load(std::memory_order_relaxed) + lost;
   if (all_lost > all_worked && all_lost > millisecond) {
@@ -51,6 +54,8 @@ void report(int64_t worked, int64_t lost) {
   worked_lately.store(all_worked, std::memory_order_relaxed);
   lost_lately.store(all_lost, std::memory_order_relaxed);
 }
+
+int64_t teams_dissolved() { return dissolved_teams.load(std::memory_order_relaxed); }
 
 #if defined(__linux__)
 void sleep_while(const std::atomic<int>& word, int value) {

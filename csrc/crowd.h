@@ -14,7 +14,9 @@ void wake(const std::atomic<int>& word);
 // Whether threads that wait for each other have lately waited longer than they worked: then one alone is faster.
 bool crowded();
 
-// What a team found, in nanoseconds.
-void report(int64_t worked, int64_t lost);
+// What a team found, in nanoseconds; and whether it was dissolved.
+void report(int64_t worked, int64_t lost, bool dissolved);
+
+int64_t teams_dissolved();  // since the module was loaded
 
 }  // namespace elman

@@ -142,7 +142,7 @@ void team(int threads, const F& f) {
       last.wait(omp_get_num_threads());
     }
     const int64_t end = nanoseconds(), lost = barrier.lost() + end - done;
-    report(end - begin - lost, lost);
+    report(end - begin - lost, lost, barrier.dissolved());
     return;
   }
 #endif
