@@ -77,8 +77,10 @@ $(VENV)/installed: $(VENV)/created $(SOURCES)
 	@touch $@
 
 # Here a build error fails the installation. The environment is also what demo needs.
+# seqeval exists as source only, and builds in an environment of its own.
 $(VENV)/installed-dev: $(VENV)/created $(SOURCES)
 	@echo "Installing Elman and what tests it in $(VENV) (a few minutes the first time)."
+	$(PIP) install -c constraints.txt seqeval
 	ELMAN_NATIVE=1 $(INSTALL) -e '.[dev,plot]'
 	@touch $@ $(VENV)/installed
 
