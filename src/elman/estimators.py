@@ -27,7 +27,7 @@ from elman.training.optim import OptimConfig
 from elman.training.unit import Unit
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
-MODEL = ("cell", "size", "layers", "bidirectional", "pool", "residual", "norm", "dropout", "embedding_size",
+MODEL = ("cell", "size", "layers", "bidirectional", "pool", "block", "residual", "norm", "dropout", "embedding_size",
          "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
 
 
@@ -46,6 +46,7 @@ class _Sequences(Configured):
         layers: int = 1,
         bidirectional: bool = True,
         pool: str = "max",
+        block: str = "auto",
         options: Options | None = None,
         residual: bool = False,
         norm: str | None = None,
@@ -86,7 +87,7 @@ class _Sequences(Configured):
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key)
-            task, data = ClassifyTask(), RowData(config, Reader(), rows, [], [])
+            task, data = ClassifyTask(), RowData(config, Reader(), None, rows, [], [])
             face = task.build(config, data)
             batches = data.batches(0, 1)
             steps = passes * -(-len(rows) // size)

@@ -240,7 +240,7 @@ def test_labels_that_training_never_saw_are_named(config, tmp_path, capsys):
     bad = write(tmp_path / "test.tsv", [("fine", "pos"), ("dull", "odd")])
     assert main(["evaluate", config.out, bad]) == 2
     assert "line 3 of" in (error := capsys.readouterr().err) and "'odd'" in error
-    with pytest.raises(InputError, match="does not occur in the training data"):
+    with pytest.raises(InputError, match="which the model was not trained on"):
         train(replace(config, data=replace(config.data, valid=bad), out=str(tmp_path / "other")))
 
 
@@ -248,3 +248,24 @@ def test_copying_is_for_another_task(config):
     with pytest.raises(InputError, match="for the task tag"):
         train(replace(config, data=replace(config.data, train="synthetic:copy,T=9")))
     shutil.rmtree(config.out, ignore_errors=True)
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    write(tmp_path / "more.tsv", [("never seen fine", "pos"), ("never seen dull", "neg")] * 20)
+    command = ["train", "--task", "classify", "--init_from", str(folder / "run"), "--data.train"]
+    short = ["--training.steps", "1", "--optim.lr", "1e-9", "--out"]
+    assert main([*command, str(tmp_path / "more.tsv"), *short, str(tmp_path / "run")]) == 0
+    assert "how it reads, 2 classes" in capsys.readouterr().err
+    tuned, texts = load(tmp_path / "run"), ["fine w1", "dull w2", "w3"]
+    assert tuned.inputs.to_json() == face.inputs.to_json() and not tuned.config.bidirectional
+    torch.testing.assert_close(tuned.predict_proba(texts), face.predict_proba(texts), atol=1e-6, rtol=0)
+    write(tmp_path / "odd.tsv", [("fine", "odd"), ("dull", "neg")] * 20)
+    assert main([*command, str(tmp_path / "odd.tsv"), *short, str(tmp_path / "odd")]) == 2
+    assert "the label 'odd', which the model was not trained on" in capsys.readouterr().err
+
+
+def test_both_last_states_need_a_plain_block(config):
+    with pytest.raises(InputError, match=r"pool is both.*--model.block plain"):
+        train(replace(config, model=replace(config.model, cell="lru", pool="both")))
+    train(replace(config, model=replace(config.model, cell="lru", pool="both", block="plain")))

@@ -17,8 +17,8 @@ from elman.errors import FileError, InputError
 from elman.markov import Markov
 from elman.saved import load
 from elman.tasks import markov as markov_task
-from elman.tasks import text
-from elman.tasks.lm import LanguageModel, ModelConfig, block_of, build, describe_block
+from elman.tasks import network, text
+from elman.tasks.lm import LanguageModel, ModelConfig, build
 from elman.tasks.text import Score
 
 TEXT = "to be, or not to be: that is the question. " * 3
@@ -338,7 +338,7 @@ def test_help_lists_what_generate_takes_and_repr_says_what_it_is():
 )
 def test_the_block_around_a_cell(given, block, computes):
     config = ModelConfig(size=8, layers=2, **given)
-    assert block_of(config) == block and describe_block(config) == computes
+    assert network.block_of(config) == block and network.describe(config) == computes
     core = build(config, 11).core
     first = core.cores[0]
     assert isinstance(first, Residual) == computes.startswith("x + ")
@@ -361,7 +361,7 @@ def test_a_block_by_hand():
 def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
     with pytest.raises(InputError, match=r"model\.block is 'papers'; it must be one of 'auto', 'plain', 'residual'"):
         build(ModelConfig(block="papers"), 11)
-    with pytest.raises(InputError, match=r"an hmm cannot be the cell.*--task hmm"):
+    with pytest.raises(InputError, match=r"model.cell is hmm.*--task hmm"):
         build(ModelConfig(cell="hmm"), 11)
 
 

@@ -214,7 +214,7 @@ def test_types_that_training_never_saw_are_named_and_marks_are_scored(config, tm
     train(config)
     bad = write(tmp_path / "test.txt", [(["the", "Dog"], ["B-NP", "B-ODD"])])
     assert main(["evaluate", config.out, bad]) == 2
-    assert "'B-ODD', which does not occur in the training data" in capsys.readouterr().err
+    assert "'B-ODD', which the model was not trained on" in capsys.readouterr().err
     with pytest.raises(InputError, match="B-ODD"):
         train(replace(config, data=replace(config.data, valid=bad), out=config.out + "2"))
     known = write(tmp_path / "known.txt", [(["the", "Dog"], ["B-NP", "I-VP"])])  # I-VP alone is a mark, not a type
@@ -258,3 +258,28 @@ def test_the_loss_is_per_word(config):
     chain, _ = face.model.scan(batch.x, lengths=batch.lengths)
     assert count == int(batch.lengths.sum()) and state is None
     assert total.item() == pytest.approx(-chain.log_prob(batch.y).sum().item())
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    data = write(tmp_path / "more.txt", [(["a", "newt", "."], ["B-NP", "I-NP", "O"])] * 8)
+    command = ["train", "--task", "tag", "--init_from", str(folder / "run"), "--data.train", data]
+    assert main([*command, "--training.steps", "1", "--optim.lr", "1e-9", "--out", str(tmp_path / "run")]) == 0
+    tuned = load(tmp_path / "run")
+    assert tuned.lexicon.to_json() == face.lexicon.to_json()  # `newt` stays unknown
+    given = face.reader([str(folder / "test.txt")])
+    assert tuned.tag_all(given) == face.tag_all(given)
+    assert f"{len(face.lexicon.words.names)} words and {len(face.lexicon.tags)} tags" in capsys.readouterr().err
+    write(tmp_path / "more.txt", [(["a", "newt", "."], ["B-ODD", "I-ODD", "O"])] * 8)
+    assert main([*command, "--out", str(tmp_path / "odd")]) == 2
+    assert "'B-ODD', which the model was not trained on" in capsys.readouterr().err
+    assert not (tmp_path / "odd").exists()
+
+
+@pytest.mark.parametrize("cell", ["lru", "mamba"])
+def test_linear_cells_stand_in_the_block_of_their_paper(config, cell):
+    face, _ = train(replace(config, model=replace(config.model, cell=cell, layers=2)))
+    assert face.config.block == "residual" and face.model.core.output_size == config.model.size
+    again = load(config.out)
+    given = [words for words, _ in sentences(5, 3)]
+    assert face.marginals(given) == again.marginals(given, batch_size=2)  # read from both ends, in any batch

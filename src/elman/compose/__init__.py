@@ -82,6 +82,7 @@ def blocks(
     size: int,
     *,
     layers: int = 1,
+    bidirectional: bool = False,
     norm: str | None = None,
     dropout: float = 0.0,
     **options: object,
@@ -90,18 +91,24 @@ def blocks(
 
     Behind a linear cell stands a GLU, which lets its channels meet; a mamba mixes them itself. `norm` ("layer" or
     "rms") is the paper's unless it is given. Where the input is not `size` wide, a Dense makes it so. `dropout` stands
-    before each addition. `options` are the cell's.
+    before each addition. Of a bidirectional block two cells read, and what mixes them makes `size` of both. `options`
+    are the cell's.
 
     >>> blocks("s4d", 8, 16, layers=2).output_size
     16
     """
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
-    check_options(cell, options, others=("layers", "norm", "dropout"))
+    check_options(cell, options, others=("layers", "bidirectional", "norm", "dropout"))
     parts: list[Core] = [] if input_size == size else [Dense(input_size, size)]
     for _ in range(layers):
         inner = build_cell(cell, size, size, **options)
         around = inner.block or Block("layer", mixes=True)
         kind = around.norm if norm is None else norm
-        layer: Core = Stack(Norm(size, kind=kind), inner, *([GLU(size, size)] if around.mixes else []))
+        mix: list[Core] = []
+        if bidirectional:
+            inner, mix = Bidirectional(inner, build_cell(cell, size, size, **options)), [Dense(2 * size, size)]
+        if around.mixes:
+            mix = [GLU(inner.output_size, size)]
+        layer: Core = Stack(Norm(size, kind=kind), inner, *mix)
         parts.append(Residual(Dropout(layer, dropout) if dropout else layer))
     return Stack(*parts, Norm(size, kind=kind))

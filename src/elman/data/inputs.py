@@ -179,8 +179,8 @@ class Labels:
     def _place(self, label: str, row: Row) -> int:
         if label not in self.names:
             raise InputError(
-                f"{row.where} has the label {label!r}, which does not occur in the training data; "
-                f"there are {', '.join(self.names[:20])}{' ...' if len(self.names) > 20 else ''}"
+                f"{row.where} has the label {label!r}, which the model was not trained on; "
+                f"it knows {', '.join(self.names[:20])}{' ...' if len(self.names) > 20 else ''}"
             )
         return self.names.index(label)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import artifact
-from elman.compose import Pool, Stack, stack
+from elman.compose import Pool, Stack
 from elman.config import Json
 from elman.core import Options
 from elman.data import Examples, padded
@@ -25,7 +25,7 @@ from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.tables import Table
-from elman.tasks import files, measures
+from elman.tasks import files, measures, network
 from elman.tasks.pictures import Found
 from elman.training.scores import Scores
 from elman.words import WordEmbedding
@@ -46,6 +46,7 @@ class ModelConfig:
         layers: how many layers
         bidirectional: read from both ends; a model that does cannot answer before the end
         pool: what the answer is made of: last, mean, max or attention over all outputs, or both last states
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
         options: options of the cell, as {name: value}
         residual: add what a layer reads to what it puts out
         norm: layer, rms or null, before each layer
@@ -61,6 +62,7 @@ class ModelConfig:
     layers: int = 1
     bidirectional: bool = True
     pool: str = "max"
+    block: str = "auto"
     options: Options = field(default_factory=dict)
     residual: bool = False
     norm: str | None = None
@@ -79,10 +81,7 @@ def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceMod
     embed: nn.Module = (
         _symbols(config, inputs, width) if isinstance(inputs, TextInputs) else Linear(inputs.width, width)
     )
-    core = stack(
-        config.cell, width, config.size, layers=config.layers, residual=config.residual,
-        bidirectional=config.bidirectional, norm=config.norm, dropout=config.dropout, **config.options,
-    )  # fmt: skip
+    core = network.core(config, width, bidirectional=config.bidirectional)
     H, p = core.output_size, config.readout_dropout
     readouts: dict[str, Affine[Distribution]] = {
         "class": Softmax(H, max(1, len(labels.names)), dropout=p),
@@ -93,6 +92,11 @@ def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceMod
     if config.pool == "both":
         if not config.bidirectional:
             raise InputError("model.pool is both, which needs model.bidirectional: true; else the last state is `last`")
+        if network.block_of(config) != "plain":
+            raise InputError(
+                "model.pool is both, which reads the last state of each direction; a residual block mixes the two. "
+                "Add --model.block plain, or take another pool."
+            )
         return SequenceModel(embed, core, BothEnds(readout, H // 2))
     return SequenceModel(embed, Stack(core, Pool(config.pool, H)), Pooled(readout))
 
@@ -219,7 +223,7 @@ class Classifier:
         folder = Path(path)
         content = artifact.read_model_json(folder)
         try:
-            config, reader = ModelConfig(**content["config"]), Reader(**content["reader"])
+            config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
             labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
             inputs = inputs_from_json(content["inputs"])
         except (KeyError, TypeError) as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from elman.config import Sections
+from elman.config import Json, Sections
 from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled
 from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.data.labelled import Reader, Row, fingerprint
@@ -21,7 +21,7 @@ from elman.errors import InputError
 from elman.model import SequenceModel
 from elman.options import choice, fraction, whole
 from elman.state import State
-from elman.tasks import pictures
+from elman.tasks import network, pictures
 from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
 from elman.tasks.pictures import Found
 from elman.tasks.task import Data, Task, Verb
@@ -99,6 +99,7 @@ class RunConfig(Sections):
         training: how long, and what is kept
         out: the run directory, which must be new unless a run is resumed
         resume: never, or auto to go on with the run in `out` if there is one
+        init_from: a run or a saved model whose weights, vocabulary and labels this run begins with; empty for none
         seed: of everything that is random
         device: auto or cpu
         threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
@@ -112,6 +113,7 @@ class RunConfig(Sections):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/classify"
     resume: str = "never"
+    init_from: str = ""
     seed: int = 0
     device: str = "auto"
     threads: int = 0
@@ -122,11 +124,20 @@ class RowData(Data):
 
     unit = "rows"
 
-    def __init__(self, config: RunConfig, reader: Reader, train: list[Row], valid: list[Row], test: list[Row]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        reader: Reader,
+        saved: Classifier | None,
+        train: list[Row],
+        valid: list[Row],
+        test: list[Row],
+    ) -> None:
         self.config, self.reader = config, reader
         # A class may have members among the training rows that chance has put aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
-        self.inputs, self.labels = _inputs(config.data, train), Labels.fit([*train, *aside], config.data.label_kind)
+        self.inputs = saved.inputs if saved else _inputs(config.data, train)
+        self.labels = saved.labels if saved else Labels.fit([*train, *aside], config.data.label_kind)
         self.train, self.valid = self.examples(train), self.examples(valid)
         self.test = self.examples(test) if test else None
         found = {"train": train, "valid": valid, "test": test}
@@ -166,13 +177,15 @@ class RowData(Data):
 class MadeUpData(RowData):
     """The same of rows that are made up: there are as many as anyone wants."""
 
-    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+    def __init__(
+        self, config: RunConfig, saved: Classifier | None, made: Synthetic, valid: Synthetic, test: Synthetic | None
+    ) -> None:
         self.made = made
         kind = "number" if made.kind == "adding" else "class"
         config = replace(config, data=replace(config.data, label_kind=kind, vocabulary="char"))
         some = [_row(row, i) for i, row in enumerate(made.part(1))]
         found = [[_row(row, i) for i, row in enumerate(part.part())] if part else [] for part in (valid, test)]
-        super().__init__(config, Reader(), some, *found)
+        super().__init__(config, Reader(), saved, some, *found)
 
     def batches(self, rank: int, world: int) -> Batches:
         size, seed = whole("data.batch_size", self.config.data.batch_size), self.config.seed
@@ -231,13 +244,26 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         for name in ("min_count", "vocabulary_size", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
         if is_synthetic(data.train):
-            return MadeUpData(config, *synthetic_parts(data, "classify"))
+            return MadeUpData(config, saved, *synthetic_parts(data, "classify"))
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
-        return RowData(config, reader, *parts(data, reader, lambda row: row.number, "rows"))
+        return RowData(config, reader, saved, *parts(data, reader, lambda row: row.number, "rows"))
 
     def build(self, config: RunConfig, data: RowData) -> Classifier:
-        model = build(config.model, data.inputs, data.labels)
-        return Classifier(model, config.model, data.reader, data.inputs, data.labels)
+        settled = network.settled(config.model)
+        model = build(settled, data.inputs, data.labels)
+        return Classifier(model, settled, data.reader, data.inputs, data.labels)
+
+    def settings(self, face: Classifier) -> dict[str, Json]:
+        found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(face.config).items()}
+        found |= {f"data.{name}": getattr(face.reader, name) for name in ("text", "label", "permute")}
+        found["data.label_kind"] = face.labels.kind
+        if isinstance(face.inputs, TextInputs):
+            found |= {"data.vocabulary": face.inputs.vocabulary.kind, "data.lower": face.inputs.lower}
+        return found
+
+    def take(self, face: Classifier, source: Classifier) -> list[str]:
+        answers = f"{len(source.labels.names)} classes" if source.labels.names else "the scale of its numbers"
+        return [*super().take(face, source), "how it reads", answers]
 
     def load(self, folder: Path) -> Classifier:
         return Classifier.load(folder)

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
 from elman import artifact
-from elman.cells import CELLS
-from elman.compose import blocks, stack
 from elman.config import Sections
-from elman.core import Core, Options
+from elman.core import Options
 from elman.data import DataConfig, vocabulary
 from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.model import SequenceModel
-from elman.options import choice, whole
+from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
-from elman.tasks import files
+from elman.tasks import files, network
 from elman.tasks.text import TextModel
 from elman.tasks.text_task import PreviewConfig, TextData, TextTask
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
-BLOCKS = ("auto", "plain", "residual")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
 
 
@@ -103,55 +99,15 @@ class RunConfig(Sections):
     threads: int = 0
 
 
-def block_of(config: ModelConfig) -> str:
-    """The block that a config builds, residual or plain, where it says auto.
-
-    >>> block_of(ModelConfig(cell="s4d")), block_of(ModelConfig(cell="gru"))
-    ('residual', 'plain')
-    """
-    choice("model.block", config.block, BLOCKS)
-    if config.block != "auto":
-        return config.block
-    own = config.residual or config.norm is not None  # who says what stands around the cell shall have that alone
-    kind = CELLS.get(config.cell)
-    return "residual" if kind is not None and kind.block is not None and not own else "plain"
-
-
-def describe_block(config: ModelConfig) -> str:
-    """What a layer computes of what it reads, in a few words.
-
-    >>> describe_block(ModelConfig(cell="s4d")), describe_block(ModelConfig(cell="lstm", norm="rms"))
-    ('x + GLU(s4d(norm(x)))', 'lstm(norm(x))')
-    """
-    if block_of(config) == "plain":
-        inner = f"{config.cell}({'x' if config.norm is None else 'norm(x)'})"
-        return f"x + {inner}" if config.residual else inner
-    around = CELLS[config.cell].block
-    return f"x + {config.cell}(norm(x))" if around and not around.mixes else f"x + GLU({config.cell}(norm(x)))"
-
-
-def _core(config: ModelConfig, width: int) -> Core:
-    given: Options = {"layers": config.layers, "norm": config.norm, **config.options}
-    if block_of(config) == "plain":
-        between = config.dropout if config.layers != 1 else 0.0
-        return stack(config.cell, width, config.size, residual=config.residual, dropout=between, **given)
-    return blocks(config.cell, width, config.size, dropout=config.dropout, **given)
-
-
 def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
     """The model of a config, with fresh parameters."""
     if config.dtype not in DTYPES:
         raise UnknownNameError("dtype", config.dtype, DTYPES)
     if config.cell == "markov":
         raise InputError("a Markov model is a task of its own: elman train --task markov --model.order 5")
-    if config.cell == "hmm":
-        raise InputError(
-            "an hmm cannot be the cell of a language model: it filters log-likelihoods of hidden states, and an "
-            "embedding is not that. A hidden Markov model is a task of its own: elman train --task hmm"
-        )
     whole("model.embedding_size", config.embedding_size, least=0)
     width = config.embedding_size or config.size
-    core = _core(config, width)
+    core = network.core(config, width)
     activations = torch.bfloat16 if config.dtype == "bfloat16" else None
     embed = Embedding(vocabulary_size, width, dropout=config.embedding_dropout, dtype=activations)
     H, p = core.output_size, config.readout_dropout
@@ -187,8 +143,7 @@ class LanguageModel(TextModel[SequenceModel]):
         folder = Path(path)
         content = artifact.read_model_json(folder)
         try:
-            settings = dict(content["config"])
-            settings.setdefault("block", "plain")  # what there was before there was a choice
+            settings = network.stored(content["config"])
             if content["version"] == 1:
                 settings.pop("order")  # of Markov models, which are a task of their own now
             config, symbols = ModelConfig(**settings), vocabulary.from_json(content["vocabulary"])
@@ -205,18 +160,12 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
     title = "a language model"
 
     def build(self, config: RunConfig, data: TextData) -> LanguageModel:
-        symbols, model = data.splits.vocabulary, replace(config.model, block=block_of(config.model))
-        if model.dropout and model.layers == 1 and model.block == "plain":
-            warnings.warn(
-                f"model.dropout is {model.dropout}, between layers, of which there is one: it does nothing. "
-                "model.readout_dropout stands behind the last layer.",
-                stacklevel=2,
-            )
+        symbols, model = data.splits.vocabulary, network.settled(config.model)
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
 
     def summary(self, face: LanguageModel) -> str:
         assert isinstance(face.config, ModelConfig)
-        return f"{super().summary(face)}; a layer computes {describe_block(face.config)}"
+        return f"{super().summary(face)}; a layer computes {network.describe(face.config)}"
 
     def load(self, folder: Path) -> LanguageModel:
         return LanguageModel.load(folder)

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from elman import progress
-from elman.config import Sections
+from elman.config import Json, Sections
 from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
@@ -27,7 +27,7 @@ from elman.feedback import Feedback
 from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import pictures, tagger
+from elman.tasks import network, pictures, tagger
 from elman.tasks.pictures import Found
 from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
 from elman.tasks.task import Data, Task, Verb
@@ -90,6 +90,7 @@ class RunConfig(Sections):
         training: how long, and what is kept
         out: the run directory, which must be new unless a run is resumed
         resume: never, or auto to go on with the run in `out` if there is one
+        init_from: a run or a saved model whose weights, words and tags this run begins with; empty for none
         seed: of everything that is random
         device: auto or cpu
         threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
@@ -102,6 +103,7 @@ class RunConfig(Sections):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/tag"
     resume: str = "never"
+    init_from: str = ""
     seed: int = 0
     device: str = "auto"
     threads: int = 0
@@ -113,7 +115,13 @@ class TagData(Data):
     unit = "words"
 
     def __init__(
-        self, config: RunConfig, reader: TagReader, train: list[Sentence], valid: list[Sentence], test: list[Sentence]
+        self,
+        config: RunConfig,
+        reader: TagReader,
+        known: Lexicon | None,
+        train: list[Sentence],
+        valid: list[Sentence],
+        test: list[Sentence],
     ) -> None:
         self.config, self.reader = config, reader
         self.train, self.valid, self.test = train, valid, test or None
@@ -121,8 +129,8 @@ class TagData(Data):
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
         # A tag may occur only among the training sentences that chance has put aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
-        self.lexicon = _lexicon(config.data, train, aside)
-        for part in (valid, test):
+        self.lexicon = known or _lexicon(config.data, train, aside)
+        for part in (train, valid, test):
             check_types(self.lexicon, part)
 
     def batches(self, rank: int, world: int) -> Batches:
@@ -159,7 +167,12 @@ class MadeUpData(TagData):
     """Sentences that are made up: there are as many as anyone wants."""
 
     def __init__(
-        self, config: RunConfig, made: synthetic.Synthetic, valid: synthetic.Synthetic, test: synthetic.Synthetic | None
+        self,
+        config: RunConfig,
+        known: Lexicon | None,
+        made: synthetic.Synthetic,
+        valid: synthetic.Synthetic,
+        test: synthetic.Synthetic | None,
     ) -> None:
         if config.model.crf and made.kind == "selective-copy":
             raise InputError(
@@ -169,7 +182,8 @@ class MadeUpData(TagData):
         self.made = made
         # Every word and tag there is occurs in so many.
         some = _sentences(made.rows(0, 2**62 + 1, 64))
-        super().__init__(config, TagReader(), some, _sentences(valid.part()), _sentences(test.part()) if test else [])
+        found = [_sentences(part.part()) if part else [] for part in (valid, test)]
+        super().__init__(config, TagReader(), known, some, *found)
 
     def batches(self, rank: int, world: int) -> Batches:
         size, seed = self.config.data.batch_size, self.config.seed
@@ -215,8 +229,8 @@ def check_types(lexicon: Lexicon, sentences: Sequence[Sentence]) -> None:
         for tag in sentence.tags:
             if tag and _type(tag) not in known:
                 raise InputError(
-                    f"the sentence at {sentence.where} has the tag {tag!r}, which does not occur in the training data; "
-                    f"there are {', '.join(lexicon.tags[:30])}"
+                    f"the sentence at {sentence.where} has the tag {tag!r}, which the model was not trained on; "
+                    f"it knows {', '.join(lexicon.tags[:30])}"
                 )
 
 
@@ -236,16 +250,29 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         data = config.data
         for name in ("min_count", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
+        known = saved.lexicon if saved else None
         if is_synthetic(data.train):
-            return MadeUpData(config, *synthetic_parts(data, "tag"))
+            return MadeUpData(config, known, *synthetic_parts(data, "tag"))
         reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
-        return TagData(config, reader, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
+        return TagData(config, reader, known, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
 
     def build(self, config: RunConfig, data: TagData) -> Tagger:
-        model = build(config.model, data.lexicon)
-        if config.model.vectors:
-            _give_vectors(model, config.model, data.lexicon)
-        return Tagger(model, config.model, data.reader, data.lexicon)
+        settled = network.settled(config.model)
+        model = build(settled, data.lexicon)
+        if settled.vectors:
+            _give_vectors(model, settled, data.lexicon)
+        return Tagger(model, settled, data.reader, data.lexicon)
+
+    def settings(self, face: Tagger) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
+        lexicon, reader = face.lexicon, {f"data.{n}": getattr(face.reader, n) for n in ("word", "tag", "features")}
+        written = {"data.scheme": lexicon.scheme, "data.lower": lexicon.lower}
+        train_as = "same" if lexicon.inner == lexicon.scheme else lexicon.inner
+        return {**model, **reader, **written, "data.train_as": train_as, "model.vectors": ""}
+
+    def take(self, face: Tagger, source: Tagger) -> list[str]:
+        words, tags = len(source.lexicon.words.names), len(source.lexicon.tags)
+        return [*super().take(face, source), f"{words:,} words and {tags} tags"]
 
     def load(self, folder: Path) -> Tagger:
         return Tagger.load(folder)

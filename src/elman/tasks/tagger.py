@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from elman import artifact
 from elman import state as trees
 from elman.cells import cell
-from elman.compose import stack
 from elman.config import Json
 from elman.core import Options
 from elman.crf import CRF, Allowed, LinearChain
@@ -28,7 +27,7 @@ from elman.options import flag, fraction, whole
 from elman.readout import Softmax
 from elman.state import State
 from elman.tables import Table
-from elman.tasks import files
+from elman.tasks import files, network
 from elman.tasks.pictures import Found
 from elman.training.scores import Scores
 from elman.words import Characters, SentenceEmbedding, WordEmbedding
@@ -45,6 +44,7 @@ class ModelConfig:
         size: units in each layer, and direction
         layers: how many layers
         bidirectional: read from both ends
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
         options: options of the cell, as {name: value}
         residual: add what a layer reads to what it puts out
         norm: layer, rms or null, before each layer
@@ -69,6 +69,7 @@ class ModelConfig:
     size: int = 100
     layers: int = 1
     bidirectional: bool = True
+    block: str = "auto"
     options: Options = field(default_factory=dict)
     residual: bool = False
     norm: str | None = None
@@ -102,10 +103,7 @@ def build(config: ModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
         else None,
         config.embedding_dropout,
     )
-    core = stack(
-        config.cell, embed.output_size, config.size, layers=config.layers, bidirectional=config.bidirectional,
-        residual=config.residual, norm=config.norm, dropout=config.dropout, **config.options,
-    )  # fmt: skip
+    core = network.core(config, embed.output_size, bidirectional=config.bidirectional)
     H, K, p = core.output_size, len(lexicon.tags), config.readout_dropout
     if not flag("model.feedback", config.feedback):
         return SequenceModel(embed, core, (CRF if flag("model.crf", config.crf) else Softmax)(H, K, dropout=p))
@@ -234,7 +232,7 @@ class Tagger:
         folder = Path(path)
         content = artifact.read_model_json(folder)
         try:
-            config, reader = ModelConfig(**content["config"]), TagReader(**content["reader"])
+            config, reader = ModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
             lexicon = Lexicon.from_json(content["lexicon"])
         except (KeyError, TypeError) as error:
             raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
