@@ -20,7 +20,7 @@ from elman import kernels
 from elman import state as states
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Unstreamable
-from elman.lengths import checked, masked
+from elman.lengths import checked, zero_past
 from elman.options import whole
 from elman.state import State
 
@@ -97,7 +97,7 @@ class Core(nn.Module):
             lengths = torch.full((B,), T, device=x.device)
         else:
             lengths = checked(lengths, x)
-            x = masked(x, lengths)  # a NaN there would come back as 0 * NaN in the gradient of an input weight
+            x = zero_past(x, lengths)  # a NaN there would come back as 0 * NaN in the gradient of an input weight
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
         return self._scan(x, state, lengths, reset)
 

@@ -11,7 +11,7 @@ from elman import kernels
 from elman.core import Core
 from elman.errors import UnknownNameError
 from elman.kernels.builder import Builder, Slot, Slots
-from elman.lengths import masked
+from elman.lengths import zero_past
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda x: x,
@@ -33,7 +33,7 @@ class _Pointwise(Core):
         return self.pointwise(x).to(x.dtype), ()
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
-        return masked(self.pointwise(x).to(x.dtype), lengths), ()  # a bias acts in the padding too
+        return zero_past(self.pointwise(x).to(x.dtype), lengths), ()  # a bias acts in the padding too
 
     def pointwise(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., H)."""
