@@ -41,6 +41,9 @@ def run(arguments: Sequence[str]) -> int:
     paths = [Path(name) for name in given.runs] or [path for path in Path("runs").glob("*") if path.is_dir()]
     if not paths:
         raise InputError("there are no runs in runs/; name some: elman compare DIRECTORY ...")
+    missing = [str(path) for path in paths if not path.is_dir()]
+    if missing:
+        raise InputError(f"there is no folder {', '.join(missing)}; a run is the folder that --out named")
     rows = compare(paths)
     if given.json:
         print_json([asdict(row) for row in rows])
@@ -79,7 +82,7 @@ def _row(path: Path) -> Row:
             _seconds(path), {name: value for name, value in settings.items() if name not in PLACES},
         )  # fmt: skip
     except (ElmanError, TypeError, ValueError) as error:
-        return Row(str(path), f"broken: {error}" if path.is_dir() else "there is no such folder")
+        return Row(str(path), f"broken: {error}")
 
 
 def _status(settings: dict[str, Json], lines: list[dict[str, float]], path: Path) -> str:
