@@ -78,3 +78,13 @@ def test_the_gate_does_not_round_to_one():
 def test_an_unknown_form_is_named():
     with pytest.raises(InputError, match=r"'logspace'.*'plain', 'log'"):
         MinGRU(D, H, form="logspace")
+
+
+def test_chrono_starts_with_memories_of_one_to_so_many_steps():
+    torch.manual_seed(0)
+    core = MinGRU(3, 4000, chrono=100)
+    z = torch.sigmoid(core.b[:4000])
+    steps = 1 / z - 1  # z = 1 / (1 + u)
+    assert 1 <= steps.min() < 1.5 and 99.5 < steps.max() <= 100.001
+    assert abs(steps.mean() - 50.5) < 2  # uniform
+    assert not core.b[4000:].any()

@@ -7,6 +7,9 @@
 Without the state in the gate this is a linear scan. form="plain" takes g(v) = v. form="log" takes the g of the paper's
 log-space form, g(v) = v + 1/2 for v >= 0 and s(v) below, which is positive. The paper needs that because it computes
 with logarithms of the state; the scan here does not, so that a carried state may have any sign in both forms.
+
+chrono=T starts the units with memories of 1 to T steps: z = 1 / (1 + u), u uniform from 1 to T (Tallec and Ollivier,
+2018, "Can recurrent neural networks warp time?").
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from elman import kernels
 from elman.cells import initial
 from elman.cells.activations import Activation, identity
 from elman.cells.diagonal import Diagonal, wide
-from elman.options import choice
+from elman.options import choice, whole
 
 
 def positive(v: Tensor) -> Tensor:
@@ -49,11 +52,12 @@ class MinGRU(Diagonal[MinGRUState]):
     """
 
     emits_state = True
-    variants = ({}, {"form": "log"})
+    variants = ({}, {"form": "log"}, {"chrono": 50})
 
-    def __init__(self, input_size: int, size: int, *, form: str = "plain") -> None:
+    def __init__(self, input_size: int, size: int, *, form: str = "plain", chrono: int | None = None) -> None:
         super().__init__(input_size, size)
         self.form = choice("form", form, FORMS)
+        self.chrono = None if chrono is None else whole("chrono", chrono)
         self.U = nn.Parameter(torch.empty(2 * size, input_size))  # rows z, n
         self.b = nn.Parameter(torch.empty(2 * size))
         self.reset_parameters()
@@ -61,6 +65,9 @@ class MinGRU(Diagonal[MinGRUState]):
     def reset_parameters(self) -> None:
         initial.input(self.U, gates=2)
         nn.init.zeros_(self.b)  # z starts around 1/2: a memory of a few steps, which the data then stretches
+        if self.chrono is not None:
+            with torch.no_grad():
+                self.b[: self.output_size] = -torch.log(torch.empty(self.output_size).uniform_(1, self.chrono))
 
     def init_state(self, batch_size: int) -> MinGRUState:
         return MinGRUState(self.zeros(batch_size, self.output_size))
