@@ -169,6 +169,12 @@ void fields(HmmGradients<Real>& s, F& f) {
 }
 
 template <class Real, class F>
+void fields(ViterbiInputs<Real>& s, F& f) {
+  f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("stop", s.stop),
+      lengths_and_reset(s, f);
+}
+
+template <class Real, class F>
 void fields(ViterbiOutputs<Real>& s, F& f) {
   f("path", s.path), f("score", s.score);
 }
@@ -219,6 +225,7 @@ template <class Real> void check(const BankInputs<Real>& in) { check_lengths(in.
 template <class Real> void check(const ConvolutionInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const GatedInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class Real> void check(const ViterbiInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const NormInputs<Real>&) {}
 
 template <class F>

@@ -28,8 +28,8 @@ template <class Real> struct Width {
 };
 
 // A step waits for the one before, which takes as long as some hundred multiply-adds.
-template <class Real>
-int threads_for(const HmmInputs<Real>& in, int threads) {
+template <class Inputs>
+int threads_for(const Inputs& in, int threads) {
   return threads_for(in.B * in.T * std::max<int64_t>(in.K * in.K, 512), WorthAThread::multiply_adds, threads);
 }
 

@@ -287,14 +287,22 @@ template <class Real>
 using HmmFilterBack = void(const HmmInputs<Real>& in, const HmmArriving<Real>& arriving, const HmmGradients<Real>& to,
                            int threads);
 
-// The most probable states (B, T), -1 past the lengths, and the logarithm of their joint probability with x (B).
+// The best path through scores: x (B, T, K), start (K) at a row's first step and at resets, transition (K, K) from row to
+// column, stop (K), which may be null, at its last step. Out: the states (B, T), -1 past the lengths, and their score (B).
+template <class Real>
+struct ViterbiInputs {
+  int64_t B, T, K;
+  const Real *x, *start, *transition, *stop;
+  const int64_t* lengths;
+  const bool* reset;
+};
 template <class Real>
 struct ViterbiOutputs {
   int64_t* path;
   Real* score;
 };
 template <class Real>
-using Viterbi = void(const HmmInputs<Real>& in, const ViterbiOutputs<Real>& out, int threads);
+using Viterbi = void(const ViterbiInputs<Real>& in, const ViterbiOutputs<Real>& out, int threads);
 
 // y = (x - mean) * scale * gain + bias by rows: x (M, N); scale = 1 / sqrt(mean of squares + eps) once the mean, if it is
 // to be (centred), is gone; gain and bias (N) or null; mean and scale (M) come out too.

@@ -94,12 +94,12 @@ class LinearChain:
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
         """The most probable paths (B, T) of those allowed, by Viterbi's algorithm; of equal ones the first."""
-        x, S = (tensor.detach() for tensor in (self._with_ends(), self._transition()))
-        A = torch.exp(S - S.max())
+        x = self.emissions
+        scores: tuple[Tensor, ...] = (self.start, self._transition(), self.stop)
         if allowed is not None:
-            x = self._added(x, *(torch.where(may, 0.0, -torch.inf) for may in (allowed.first, allowed.last)))
-            A = torch.where(allowed.following, A, 0.0)
-        path, _ = kernels.viterbi(x, torch.ones_like(S[0]), A, self.lengths, _no_reset(x))
+            may = (allowed.first, allowed.following, allowed.last)
+            scores = tuple(torch.where(a, s, -torch.inf) for a, s in zip(may, scores, strict=True))
+        path, _ = kernels.best_path(x, *scores, self.lengths, _no_reset(x))
         return path
 
     def k_best(self, k: int) -> tuple[Tensor, Tensor]:
@@ -131,15 +131,11 @@ class LinearChain:
 
     def _with_ends(self) -> Tensor:
         """The emissions (B, T, K) with start and stop in them."""
-        return self._added(self.emissions, self.start, self.stop)
-
-    def _added(self, x: Tensor, first: Tensor, last: Tensor) -> Tensor:
-        """x (B, T, K) and, at each row's first and last step, these (K,)."""
+        x = self.emissions.clone()
         B, T, K = x.shape
-        x = x.clone()
         if T:  # what a row without steps gets is in its padding, which nobody reads
             rows, zero = torch.arange(B, device=x.device), self.lengths.new_zeros(B)
-            for step, scores in ((zero, first), ((self.lengths - 1).clamp(min=0), last)):
+            for step, scores in ((zero, self.start), ((self.lengths - 1).clamp(min=0), self.stop)):
                 x.index_put_((rows, step), scores.to(x.dtype).expand(B, K), accumulate=True)
         return x
 

@@ -90,7 +90,8 @@ def test_the_operations_compile_and_keep_their_promises() -> None:
     for counts in (True, False):
         torch.library.opcheck(ops.hmm_filter_back.default, (*back, None, None, counts), test_utils=utils)
     torch.library.opcheck(ops.hmm_filter_back.default, (*back, torch.ones_like(p), state, True), test_utils=utils)
-    torch.library.opcheck(ops.viterbi.default, (x, start, transition, lengths, reset), test_utils=utils)
+    for stop in (None, start):
+        torch.library.opcheck(ops.viterbi.default, (x, start, transition, stop, lengths, reset), test_utils=utils)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,5 +1,7 @@
 """The native Viterbi path where sums are long: float32 must not lose what tells one state from another."""
 
+from itertools import pairwise, product
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,3 +44,22 @@ def test_ties_go_to_the_first_state(K: int) -> None:
     uniform = torch.full((K,), 1 / K)
     path, _ = kernels.viterbi(torch.zeros(1, 70, K), uniform, uniform.expand(K, K), torch.tensor([70]), reset)
     assert not path.any()
+
+
+@pytest.mark.parametrize("kernel", ["native", "reference"])
+def test_scores_to_stop_are_added_at_the_end_of_each_row(kernel: str) -> None:
+    torch.manual_seed(0)
+    B, T, K = 5, 7, 3
+    x, start, moves, stop = (torch.randn(*shape) for shape in ((B, T, K), (K,), (K, K), (K,)))
+    lengths, reset = torch.tensor([7, 1, 0, 4, 2]), torch.zeros(B, T, dtype=torch.bool)
+    with kernels.use(kernel):
+        path, score = kernels.best_path(x, start, moves, stop, lengths, reset)
+
+    def of(row: int, z: tuple[int, ...]) -> float:
+        steps = sum(float(x[row, t, k]) for t, k in enumerate(z)) + sum(float(moves[i, j]) for i, j in pairwise(z))
+        return steps + float(start[z[0]] + stop[z[-1]]) if z else 0.0
+
+    for row, n in enumerate(lengths.tolist()):
+        best = max(product(range(K), repeat=n), key=lambda z: of(row, z))
+        assert path[row].tolist() == [*best, *[-1] * (T - n)]
+        assert float(score[row]) == pytest.approx(of(row, best), abs=1e-5)

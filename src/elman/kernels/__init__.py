@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "calls", "convolution", "gated",
-    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop",
-    "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "best_path", "calls", "convolution",
+    "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log",
+    "loop", "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid",
+    "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -316,8 +316,17 @@ def hmm_expected(
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """The most probable states (B, T), -1 past lengths, and the log of their joint probability with the data (B,)."""
+    return best_path(x, start.log(), transition.log(), None, lengths, reset)
+
+
+def best_path(
+    x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The same of scores, which need not be logarithms of probabilities: x (B, T, K), start (K,), transition (K, K) and
+    stop (K,), added at each row's last step."""
     x, start, transition = _widened(x.detach(), start.detach(), transition.detach())  # a choice has no gradient
-    return _hmm_table(x).viterbi(x, start, transition, lengths, reset)
+    stop = None if stop is None else stop.detach().to(x.dtype)
+    return _hmm_table(x).best_path(x, start, transition, stop, lengths, reset)
 
 
 def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:

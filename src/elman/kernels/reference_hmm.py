@@ -56,22 +56,22 @@ def hmm_expected(
     return total.detach(), gx, gs, gt
 
 
-def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """The most probable states (B, T), -1 past the lengths, and the log of their probability jointly with the
-    data (B,).
+def best_path(
+    x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The states of the best path (B, T), -1 past the lengths, and its score (B,).
 
-    d[t, j] = max_i (d[t-1, i] + log transition[i, j]) + x[t, j]; of equal ones the first is taken.
+    d[t, j] = max_i (d[t-1, i] + transition[i, j]) + x[t, j], stop[j] more at the end; of equal ones the first is taken.
     """
     B, T, K = x.shape
-    log_start, log_transition = start.log(), transition.log()
-    best, came_from = log_start.expand(B, K), []
+    best, came_from = start.expand(B, K), []
     total = x.new_zeros(B, dtype=torch.float64)
     for t in range(T):
         fresh = reset[:, t, None] if t else torch.ones_like(reset[:, :1])
         top, argtop = best.max(-1, keepdim=True)
-        onward, origin = (best[:, :, None] + log_transition).max(1)
+        onward, origin = (best[:, :, None] + transition).max(1)
         came_from.append(torch.where(fresh, argtop, origin))
-        fresh_base = log_start if t == 0 else top + log_start
+        fresh_base = start if t == 0 else top + start
         new = torch.where(fresh, fresh_base, onward) + x[:, t]
         # What is common to all states is kept apart, so that float32 does not lose the differences in a long sum.
         peak = new.amax(-1, keepdim=True)
@@ -79,7 +79,7 @@ def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset
         valid = t < lengths
         total = torch.where(valid, total + peak[:, 0].double(), total)
         best = torch.where(valid[:, None], new - peak, best)
-    score, state = best.max(-1)
+    score, state = (best if stop is None else best + stop).max(-1)
     path = torch.full((B, T), -1, dtype=torch.long, device=x.device)
     for t in range(T - 1, -1, -1):
         valid = t < lengths

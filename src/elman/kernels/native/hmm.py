@@ -40,9 +40,11 @@ def hmm_expected(
     return log_c.sum(), gx, gstart + gstate.sum(0), ga
 
 
-def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    """x (B, T, K) -> the most probable states (B, T), and the log of their joint probability with x (B,)."""
-    path, score = _viterbi(x, start, transition, lengths, reset)
+def best_path(
+    x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scores x (B, T, K) -> the states of the best path (B, T), and its score (B,)."""
+    path, score = _viterbi(x, start, transition, stop, lengths, reset)
     return path, score
 
 
@@ -95,21 +97,22 @@ def _present(gradients: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     return gx, gstart, ga if ga.dim() == 2 else None, gstate
 
 
-def _inputs(
-    x: Tensor, start: Tensor, transition: Tensor, state: Tensor | None, lengths: Tensor, reset: Tensor
-) -> Struct:
-    """HmmInputs of csrc/kernels.h, checked; the most probable path does not read the state."""
+def _inputs(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Struct:
+    """HmmInputs of csrc/kernels.h, checked."""
+    expect("state", state, (len(x), x.shape[2]), x.dtype)
+    return _chain(x, start, transition, {"state": state.contiguous()}, lengths, reset)
+
+
+def _chain(x: Tensor, start: Tensor, transition: Tensor, more: Struct, lengths: Tensor, reset: Tensor) -> Struct:
+    """What HmmInputs and ViterbiInputs have in common, checked, and what one of them has besides."""
     B, T, K = x.shape
     expect("transition", transition, (K, K), x.dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
     expect("start", start, (K,), x.dtype)
-    if state is not None:
-        expect("state", state, (B, K), x.dtype)
     return {
         "B": B, "T": T, "K": K, "x": x.contiguous(), "start": start.contiguous(),
-        "transition": transition.contiguous(), "state": None if state is None else state.contiguous(),
-        "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+        "transition": transition.contiguous(), **more, "lengths": lengths.contiguous(), "reset": reset.contiguous(),
     }  # fmt: skip
 
 
@@ -147,8 +150,12 @@ def _run_backward(
     return gx, gstart.sum(0), ga.sum(0) if counts else ga, gstate
 
 
-def _run_viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
-    inputs = _inputs(x, start, transition, None, lengths, reset)
+def _run_viterbi(
+    x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    if stop is not None:
+        expect("stop", stop, (x.shape[2],), x.dtype)
+    inputs = _chain(x, start, transition, {"stop": None if stop is None else stop.contiguous()}, lengths, reset)
     path, score = lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
     run("viterbi", x.dtype, inputs, {"path": path, "score": score})
     return path, score
@@ -171,7 +178,7 @@ def _fake_backward(
 
 
 def _fake_viterbi(
-    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+    x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:
     return lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
 
@@ -190,7 +197,8 @@ _backward = define(
     _fake_backward,
 )
 _viterbi = define(
-    "viterbi(Tensor x, Tensor start, Tensor transition, Tensor lengths, Tensor reset) -> (Tensor path, Tensor score)",
+    "viterbi(Tensor x, Tensor start, Tensor transition, Tensor? stop, Tensor lengths, Tensor reset)"
+    " -> (Tensor path, Tensor score)",
     _run_viterbi,
     _fake_viterbi,
 )
