@@ -94,12 +94,11 @@ class LinearChain:
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
         """The most probable paths (B, T) of those allowed, by Viterbi's algorithm; of equal ones the first."""
-        x = self.emissions
-        scores: tuple[Tensor, ...] = (self.start, self._transition(), self.stop)
+        start, S, stop = self.start, self._transition(), self.stop
         if allowed is not None:
-            may = (allowed.first, allowed.following, allowed.last)
-            scores = tuple(torch.where(a, s, -torch.inf) for a, s in zip(may, scores, strict=True))
-        path, _ = kernels.best_path(x, *scores, self.lengths, _no_reset(x))
+            pairs = zip(allowed, (start, S, stop), strict=True)
+            start, S, stop = (torch.where(may, scores, -torch.inf) for may, scores in pairs)
+        path, _ = kernels.best_path(self.emissions, start, S, stop, self.lengths, _no_reset(self.emissions))
         return path
 
     def k_best(self, k: int) -> tuple[Tensor, Tensor]:
