@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -46,7 +47,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True)
 class Report:
-    """What `inspect` found. `verdict` are sentences, `to_json()` all numbers by name."""
+    """What `inspect` found. `verdict` are sentences, `to_json()` all numbers by name, `save(path)` writes the page."""
 
     title: str
     model: str
@@ -113,6 +114,12 @@ class Report:
             rows.append([r.name, kind(r), half, str(r.horizon), f"{r.slope:+.4f}", exponent, gate])
         header = ["layer", "gradient", "half-life", "horizon", "slope", "exponent", "gate shut or open"]
         return Table(f"{self.title}: {self.rows} rows of {self.steps} steps", header, rows)
+
+    def save(self, path: str | Path, against: Sequence[Report] = ()) -> None:
+        """Write the page, with other reports beside this one: one HTML file that needs nothing else."""
+        from elman.lens.document import write
+
+        write(Path(path), [self, *against])
 
 
 def plain(value: Any) -> Json:
