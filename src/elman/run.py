@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from elman import artifact, config, report, tasks
+from elman import artifact, config, lens, report, tasks
 from elman.errors import InputError
 from elman.saved import load, open_source
 from elman.tasks.memory import Opened, given
@@ -93,6 +93,8 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     def evaluate(step: int) -> Scores:
         face.model.eval()
         scores = task.evaluate(face, part)
+        if settings.training.lens and processes.first:
+            run.recorder.metrics(step, **lens.watched(*task.look(face, part, *lens.WATCHED)))
         run.recorder.preview(step, task.preview(face, settings, step))
         face.model.train()
         if callback:

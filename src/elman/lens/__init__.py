@@ -9,9 +9,10 @@ from elman.lens.report import Report, inspect
 from elman.lens.sample import Sample
 from elman.lens.spectra import Isometry, Spectrum, isometry, lyapunov, spectrum
 from elman.lens.units import Follower, units
+from elman.lens.watched import WATCHED, watched
 
 __all__ = [
-    "Context", "Flow", "Follower", "Gate", "Health", "Influence", "Isometry", "Layer", "Reach", "Report", "Sample",
-    "Spectrum", "context", "flow", "gates", "health", "influence", "inspect", "isometry", "layers_of", "lyapunov",
-    "reach", "spectrum", "timescale", "units",
+    "WATCHED", "Context", "Flow", "Follower", "Gate", "Health", "Influence", "Isometry", "Layer", "Reach", "Report",
+    "Sample", "Spectrum", "context", "flow", "gates", "health", "influence", "inspect", "isometry", "layers_of",
+    "lyapunov", "reach", "spectrum", "timescale", "units", "watched",
 ]  # fmt: skip

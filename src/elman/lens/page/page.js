@@ -1,7 +1,7 @@
 "use strict";
 // The page: reads the data that stand in it, makes the panels in their order, and lets them follow one selection.
 
-const lens = { reports: [], arrays: null, at: { report: 0, layer: 0, unit: 0, t: null, colour: "unit" }, follow: [] };
+const lens = { reports: [], arrays: null, at: { report: 0, layer: 0, unit: 0, t: null, colour: "unit" }, follow: [], themed: [] };
 window.lens = lens;
 
 const make = (tag, attributes = {}, ...children) => {
@@ -140,14 +140,14 @@ function curves(where, name, height, series, { xlabel, ylabel, xlog = false, ylo
     values: (u, splits) => splits.map(v => v === null ? "" : shown(v, 3)) });
   const options = {
     width: Math.max(200, box.clientWidth), height, legend: { live: true },
-    scales: { x: { time: false, distr: xlog ? 3 : 1 }, y: { distr: ylog ? 3 : 1 } },
+    scales: { x: { time: false, distr: xlog ? 3 : 1, range: (u, low, high) => high > low ? [low, high] : [low / 2, high * 2 + 1] }, y: { distr: ylog ? 3 : 1 } },
     axes: [{ ...axis(xlabel, false), size: 34 }, axis(ylabel, ylog)],
     series: [{ label: xlabel }, ...kept.map((s, i) => ({ label: s.label, stroke: () => colour(s.colour ?? i), width: 2, dash: s.dash || [],
       spanGaps: true, points: { show: points }, value: (u, v) => v === null ? "–" : shown(v) }))],
   };
   const chart = new uPlot(options, data, box);
   new ResizeObserver(() => { const w = Math.max(200, box.clientWidth); if (Math.abs(w - chart.width) > 1) chart.setSize({ width: w, height }); }).observe(box);
-  lens.follow.push(() => { chart.redraw(); });
+  lens.themed.push(() => chart.redraw());
   const vector = () => {
     const fx = v => xlog ? Math.log10(v) : v, fy = v => ylog ? Math.log10(v) : v, all = kept.flatMap(s => s.xy);
     const range = (f, k) => { const v = all.map(p => f(p[k])), low = Math.min(...v), high = Math.max(...v); return high > low ? [low, high] : [low - 1, high + 1]; };

@@ -86,7 +86,8 @@ function unitMap(where, name, key, paint, told) {
     heading.textContent = `${named(report(), layer().layer)}: ${key === "flow" ? "gradient of" : "values of"} ${rows} numbers ${layer().leaf}`;
     surface.image(left, 0, width, size * rows, raster(bytesOf(array), rows, columns, byte => paint(byte, array)));
     const y = size * (lens.at.unit + 0.5);
-    surface.line([[left, y], [left + width, y]], css("--mark"), Math.max(1, Math.min(2, size / 3)));
+    surface.line([[left, y], [left + width, y]], "#ffffff", 3);
+    surface.line([[left, y], [left + width, y]], "#000000", 1);
     surface.text(left - 5, Math.max(9, y + 4), String(layer().units[lens.at.unit]), css("--mark"), "right");
     cursor(surface, left, width, size * rows);
     return { left, width, columns, size };
@@ -113,7 +114,7 @@ function texts() {
   where.append(make("div", { class: "bar" }, "Layer", choose, "unit", number, ...modes));
   const chosen = make("div", { class: "chosen", id: "chosen" }), chips = make("div", { class: "chips" }), box = make("div", { class: "text", id: "strip" });
   where.append(chosen, box, make("h3", {}, "Units that follow something (AUC; 0.5 is chance)"), chips);
-  let spans = [], drawn = null;
+  let spans = [], drawn = null, seen = null;
   lens.follow.push(() => {
     if (drawn !== lens.at.report) {
       drawn = lens.at.report;
@@ -126,6 +127,9 @@ function texts() {
     modes.forEach(button => button.setAttribute("aria-pressed", button.dataset.kind === lens.at.colour));
     chosen.replaceChildren(...about());
     paintText(spans);
+    const here = spans[lens.at.t];
+    if (here && seen !== lens.at.t) box.scrollTop = here.offsetTop - box.offsetTop - box.clientHeight / 2;
+    seen = lens.at.t;
   });
   if (layers().length) unitMap(where, "states", "values", (byte, array) => diverging(signed(array, byte), neutral()), (array, byte) => shown(valueOf(array, byte), 3));
 }

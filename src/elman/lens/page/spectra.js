@@ -44,7 +44,7 @@ function exponents() {
     const figure = make("div", { class: "figure" }, make("h3", {}, named(r, part.layer)));
     grid.append(figure);
     const x = part.quantiles[0].map((_, i) => 100 * i / (part.quantiles[0].length - 1));
-    curves(figure, `isometry-${part.layer}`, 220, part.tau.map((tau, i) => ({ label: `τ = ${tau}`, x, y: part.quantiles[i].map(v => v > 1e-12 ? v : null), colour: i })),
+    curves(figure, `isometry-${part.layer}`, 220, part.tau.map((tau, i) => ({ label: `τ = ${tau}`, x, y: part.quantiles[i].map(v => v > 1e-8 ? v : null), colour: i })),
       { xlabel: "share of directions, %", ylabel: "singular value", ylog: true });
   }
 }
@@ -110,7 +110,13 @@ function settings() {
 
 function theme(name) {
   document.documentElement.dataset.theme = name;
-  for (const redraw of lens.follow) redraw();
+  for (const redraw of [...lens.follow, ...lens.themed]) redraw();
+}
+
+// What is chosen at first: the unit that follows something best.
+function best() {
+  const found = report().units.map(part => [Math.abs(part.auc[0] - 0.5), part]).sort((a, b) => b[0] - a[0])[0];
+  if (found) chooseUnit(found[1].layer, found[1].units[0]);
 }
 
 function json() {
@@ -134,6 +140,9 @@ async function start() {
     document.querySelector("#text .bar").prepend("Report", choose);
     lens.follow.push(() => { choose.value = lens.at.report; });
   }
+  const given = location.hash;
+  best();
+  if (given) location.replace(given);
   fromAddress();
   document.documentElement.dataset.ready = "yes";
 }
