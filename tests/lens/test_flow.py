@@ -48,8 +48,9 @@ def test_reach_is_what_autograd_finds_anchor_by_anchor(name):
     core, x, target = case(name)
     [found] = lens.reach(core, Sample(x, target), anchors=3)
     wanted = by_steps(core, x, lambda y: 0.5 * (y - target)[:, -1].square().sum()).mean(0).flip(0)
-    assert found.tau == list(range(1, 13))
-    torch.testing.assert_close(torch.tensor(found.raw, dtype=torch.float64), wanted, rtol=1e-9, atol=1e-12)
+    n = len(found.raw)
+    assert found.tau == list(range(1, n + 1)) and (n == 12 or wanted[n:].max() == 0)  # a window forgets
+    torch.testing.assert_close(torch.tensor(found.raw, dtype=torch.float64), wanted[:n], rtol=1e-9, atol=1e-12)
 
 
 def test_layers_of_a_stack_are_told_apart_with_targets_lengths_and_resets():
@@ -106,7 +107,7 @@ class Copy(Core):
 
 def test_the_reach_of_a_delay_line_is_a_step():
     [found] = lens.reach(Delay(1, 1), Sample(torch.randn(4, 30, 1)), anchors=4)
-    assert found.raw == [1.0] * 5 + [0.0] * 25
+    assert found.raw == [1.0] * 5 + [0.0] and found.furthest == 30  # there is no more to see
     assert found.horizon == 5 and found.half_life == pytest.approx(5.5)
 
 

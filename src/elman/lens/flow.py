@@ -8,8 +8,7 @@
     slope       of ln reach over tau = 1 ... horizon, by least squares: nats a step
 
 s[t] is what is carried from step t to step t + 1, and nothing else: what a step puts out beside it, it does not count.
-Not dL/dW, which adds up over time what these keep apart. Each layer is scanned once more, from one of these states to
-the next, so that they are in the graph; what reaches its outputs from above comes from one backward pass of the model.
+Not dL/dW, which adds up over time what these keep apart.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,13 +25,16 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.config import Json
-from elman.lens.layers import Layer, flat, frozen, watching
-from elman.lens.sample import Sample, causal, features, losses
+from elman.core import Core
+from elman.lens.layers import Layer, flat, frozen, parts, title, watching
+from elman.lens.sample import Sample, causal, core_of, features, losses, losses_of
 from elman.state import State
 
 PIECE = 1 << 23  # numbers of states that are in a graph at a time
 ANCHORS = 64
 STEPS = 256  # before which flow is looked at
+HELD = 1 << 26  # numbers of features that are held at a time
+DEAD = 1e-9  # of the largest: a gradient that nobody can learn from
 LEAST = 0.01  # of what the step before has: where the horizon is
 
 Choose = Callable[[Tensor, Tensor], Tensor]  # losses (B, T) or (B,) of some rows (B,) -> what is differentiated
@@ -49,6 +52,11 @@ class Reach:
     name: str
     tau: list[int]
     raw: list[float]
+    steps: int = 0  # how far back there is anything; 0 for the last tau, which is as far unless the gradient had died
+
+    @property
+    def furthest(self) -> int:
+        return self.steps or self.tau[-1]
 
     @property
     def relative(self) -> list[float]:
@@ -85,7 +93,7 @@ class Reach:
     def to_json(self) -> dict[str, Json]:
         return {
             "layer": self.name, "tau": [*self.tau], "raw": [*self.raw], "relative": [*self.relative],
-            "half_life": self.half_life, "horizon": self.horizon, "slope": self.slope,
+            "half_life": self.half_life, "horizon": self.horizon, "steps": self.furthest, "slope": self.slope,
         }  # fmt: skip
 
 
@@ -99,20 +107,95 @@ class Flow:
     units: Tensor  # (steps, N) of the first row: |dL/ds|, number by number
 
 
+class Found(NamedTuple):
+    """dL/ds of a layer before some steps, for some rows."""
+
+    rows: Tensor
+    name: str
+    backwards: bool
+    lengths: Tensor
+    values: Tensor  # (rows, borders, N); the first ones are not there where the gradient had died before
+
+
 def gradients(
-    model: nn.Module, sample: Sample, borders: list[int], choose: Choose
-) -> Iterator[tuple[Tensor, Layer, Tensor]]:
-    """Rows of the sample, a layer, and the gradient (B, borders, N) of the chosen loss with respect to the states
-    before the steps `borders`: piece by piece, layer by layer."""
+    model: nn.Module, sample: Sample, borders: list[int], choose: Choose, least: float = 0.0
+) -> Iterator[Found]:
+    """The gradient of the chosen loss with respect to the states before the steps `borders`: some rows at a time.
+
+    A causal model is gone through once, and then backwards from border to border, as long as the gradient of some layer
+    is not below `least` of what it was at first. One that reads the future has layers that go either way: each is
+    scanned by itself.
+    """
     B, T = sample.shape
     with frozen(model):
-        size = max([layer.size for layer in layers_of(model, sample.take(torch.arange(1)))], default=1)
-        for rows in torch.arange(B).split(max(1, PIECE // (T * max(1, size)))):
+        size = max([layer.size for layer in layers_of(model, sample.take(torch.arange(1)))], default=0)
+        if size == 0:
+            return
+        if causal(model):
+            width = features(model, sample.take(torch.arange(1))).shape[-1]
+            for rows in torch.arange(B).split(max(1, HELD // (T * width))):
+                yield from _backwards(model, sample.take(rows), rows, borders, choose, least)
+            return
+        for rows in torch.arange(B).split(max(1, PIECE // (T * size))):
             part = sample.take(rows)
             with watching(model) as layers:
                 terms = losses(model, features(model, part), part)
             for layer, outside in zip(layers, _outside(choose(terms, rows), layers), strict=True):
-                yield rows, layer, carried(layer, outside, borders)
+                yield Found(rows, layer.name, layer.backwards, layer.lengths, carried(layer, outside, borders))
+
+
+def _backwards(
+    model: nn.Module, part: Sample, rows: Tensor, borders: list[int], choose: Choose, least: float
+) -> Iterator[Found]:
+    """All layers of a causal core: forward without a graph, then from the last border to the first with one."""
+    core, x = core_of(model), features(model, part).detach()
+    assert isinstance(core, Core)
+    pieces = [*pairwise([*borders, part.shape[1]])]
+
+    def scan(state: State, start: int, end: int) -> tuple[Tensor, State]:
+        lengths = (part.lengths - start).clamp(0, end - start)
+        y, state = core.inside(x[:, start:end], state, lengths, part.reset[:, start:end])
+        return y, state
+
+    state: State = states.detach(core.init_state(len(rows)))
+    before, outputs = [], []
+    with torch.no_grad():
+        for start, end in pieces:
+            before.append(state)
+            y, state = scan(state, start, end)
+            outputs.append(y)
+    y = torch.cat(outputs, 1).requires_grad_()
+    (outside,) = torch.autograd.grad(choose(losses_of(model, y, part), rows), y)
+    gradient, found = states.map(torch.zeros_like, state), []
+    most: list[float] = []
+    for (start, end), held in reversed([*zip(pieces, before, strict=True)]):
+        node = states.map(lambda leaf: leaf.clone().requires_grad_(), held)
+        y, after = scan(node, start, end)
+        gradient = _pulled(y, after, node, outside[:, start:end].to(y.dtype), gradient)
+        found.append([flat(own) for _, own in parts(core, gradient)])
+        norms = [float(own.norm()) for own in found[-1]]
+        most = [max(pair) for pair in zip(norms, most or norms, strict=True)]
+        if all(norm < least * top for norm, top in zip(norms, most, strict=True)):
+            break
+    for i, (cell, _) in enumerate(parts(core, before[0])):
+        values = torch.stack([own[i] for own in reversed(found)], 1)
+        yield Found(rows, title(i, cell), False, part.lengths, values)
+
+
+def _pulled(y: Tensor, after: State, node: State, outside: Tensor, gradient: State) -> State:
+    """What arrives at the state before a piece, of what arrives at its outputs and at the state after it."""
+    given = [(y, outside), *zip(states.leaves(after), states.leaves(gradient), strict=True)]
+    wanted = [(value, arriving) for value, arriving in given if value.requires_grad]
+    leaves = states.leaves(node)
+    if not wanted:
+        return states.map(torch.zeros_like, states.detach(node))
+    found = iter(
+        torch.autograd.grad(
+            [value for value, _ in wanted], leaves, [arriving for _, arriving in wanted], allow_unused=True,
+            materialize_grads=True,
+        )
+    )  # fmt: skip
+    return states.map(lambda _: next(found), node)
 
 
 def layers_of(model: nn.Module, sample: Sample) -> list[Layer]:
@@ -187,13 +270,14 @@ def flow(model: nn.Module, sample: Sample) -> list[Flow]:
     borders = spaced(sample.shape[1], STEPS)
     norms: dict[str, list[Tensor]] = {}
     units: dict[str, Tensor] = {}
-    for _, layer, found in gradients(model, sample, borders, lambda terms, _: terms.sum()):
-        if layer.backwards:  # its border b stands behind the input at lengths - 1 - b
-            found = kernels.reverse(found, -(-layer.lengths // (borders[1] if len(borders) > 1 else 1)))
-        norms.setdefault(layer.name, []).append(found.norm(dim=-1))
-        units.setdefault(layer.name, found[0].abs())
+    for found in gradients(model, sample, borders, lambda terms, _: terms.sum()):
+        values = found.values
+        if found.backwards:  # its border b stands behind the input at lengths - 1 - b
+            values = kernels.reverse(values, -(-found.lengths // (borders[1] if len(borders) > 1 else 1)))
+        norms.setdefault(found.name, []).append(values.norm(dim=-1))
+        units.setdefault(found.name, values[0].abs())
     inside = torch.tensor(borders) < sample.lengths[:, None]
-    means = {name: torch.where(inside, torch.cat(parts), 0.0).sum(0) for name, parts in norms.items()}
+    means = {name: torch.where(inside, torch.cat(part), 0.0).sum(0) for name, part in norms.items()}
     return [Flow(name, borders, total / inside.sum(0).clamp(min=1), units[name]) for name, total in means.items()]
 
 
@@ -202,6 +286,7 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
 
     An anchor is the end of a row. Of a causal model with few rows, each row is cut into several that overlap, of half
     its length. Where the model reads the future and answers at every step, the anchor is in the middle of the row.
+    Where every layer's reach has fallen below 1e-9 of its largest, there is no more to see, and tau ends.
 
     >>> from elman.cells import cell
     >>> [found] = reach(cell("gru", 3, 4), Sample(torch.randn(4, 20, 3)), anchors=4)
@@ -214,15 +299,22 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
     borders = [T - tau for tau in reversed(lags(T))] if even else list(range(T))
     norms: dict[str, list[Tensor]] = {}
     there: dict[str, list[Tensor]] = {}
-    for rows, layer, found in gradients(model, sample, borders, _at(at)):
-        own = layer.lengths - 1 - at[rows] if layer.backwards else at[rows]
-        values = found.norm(dim=-1)
+    for found in gradients(model, sample, borders, _at(at), DEAD if even else 0.0):
+        own = found.lengths - 1 - at[found.rows] if found.backwards else at[found.rows]
+        values = found.values.norm(dim=-1)
         # Before step a - tau + 1 stands the state tau steps before a.
-        t = torch.arange(len(borders) - 1, -1, -1).expand_as(values) if even else own[:, None] - torch.arange(T)
-        norms.setdefault(layer.name, []).append(values.gather(1, t.clamp(min=0)))
-        there.setdefault(layer.name, []).append(t >= 0)
+        t = torch.arange(values.shape[1] - 1, -1, -1).expand_as(values) if even else own[:, None] - torch.arange(T)
+        norms.setdefault(found.name, []).append(values.gather(1, t.clamp(min=0)))
+        there.setdefault(found.name, []).append(t >= 0)
     taus = lags(T) if even else list(range(1, T + 1))
-    return [Reach(name, *_over_anchors(taus, torch.cat(norms[name]), torch.cat(there[name]))) for name in norms]
+    longest = taus[-1] if even else 0
+    return [Reach(name, *_over_anchors(taus, _level(norms[name]), _level(there[name])), longest) for name in norms]
+
+
+def _level(parts: list[Tensor]) -> Tensor:
+    """Pieces of rows on top of each other, as far as all of them go."""
+    width = min(part.shape[1] for part in parts)
+    return torch.cat([part[:, :width] for part in parts])
 
 
 def anchored(model: nn.Module, sample: Sample, anchors: int) -> tuple[Sample, Tensor]:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.lens.layers import frozen
-from elman.lens.sample import Sample, causal, features, losses
-from elman.model import SequenceModel
+from elman.lens.sample import Sample, causal, core_of, features, losses
 from elman.options import choice
 from elman.state import State
 
@@ -69,9 +68,8 @@ def _window(model: nn.Module, sample: Sample, window: int) -> tuple[int, Sample,
         return 0, part, features(model, part), None
     state = None
     if start:
-        core = model.core if isinstance(model, SequenceModel) else model
         before = one.windows(first, first, start)
-        _, state = core(features(model, before), None, lengths=before.lengths, reset=before.reset)
+        _, state = core_of(model)(features(model, before), None, lengths=before.lengths, reset=before.reset)
     part = one.windows(first, first + start, T - start)
     t = torch.arange(T - start)
     part = part.take(torch.zeros_like(t), t + 1)

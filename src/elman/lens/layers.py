@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.compose import Pool, Reverse
+from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
+from elman.compose.structure import Around
 from elman.core import Core
 from elman.model import SequenceModel
 from elman.state import State
@@ -86,6 +87,29 @@ def watching(model: nn.Module) -> Iterator[list[Layer]]:
         layers.extend(_innermost(found))
 
 
+def parts(core: Core, state: State) -> Iterator[tuple[Core, State]]:
+    """The cores inside a core and their parts of its state, as `watching` finds them; pools are left out."""
+    if isinstance(core, Stack | Parallel):
+        for inner, part in zip(core.cores, state, strict=True):
+            assert isinstance(inner, Core)
+            yield from parts(inner, part)
+    elif isinstance(core, Around) and not isinstance(core, Zoneout):  # whose step is its own
+        if not isinstance(core, Pool):
+            yield from parts(core.core, state)
+    elif states.leaves(state):
+        yield core, state
+
+
+def title(number: int, cell: Core, backwards: bool = False) -> str:
+    """What a layer is called.
+
+    >>> from elman.cells import cell
+    >>> title(0, cell("gru", 3, 4))
+    '0 gru'
+    """
+    return f"{number} {type(cell).__name__.lower()}" + (" (right to left)" if backwards else "")
+
+
 def _above(name: str) -> list[str]:
     """The modules that a module stands in, outermost first.
 
@@ -119,8 +143,7 @@ def _innermost(found: list[tuple[str, Layer]]) -> Iterator[Layer]:
     seen = [(name, layer) for name, layer in found if layer.y.requires_grad or not graph]
     around = {above for name, _ in seen for above in _above(name)}
     for i, layer in enumerate(layer for name, layer in seen if name not in around):
-        kind = type(layer.cell).__name__.lower()
-        yield layer._replace(name=f"{i} {kind}" + (" (right to left)" if layer.backwards else ""))
+        yield layer._replace(name=title(i, layer.cell, layer.backwards))
 
 
 def flat(state: State) -> Tensor:

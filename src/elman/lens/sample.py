@@ -122,17 +122,26 @@ def features(model: nn.Module, sample: Sample) -> Tensor:
     return sample.x.detach().clone().requires_grad_()
 
 
+def core_of(model: nn.Module) -> nn.Module:
+    """The recurrence of a model, or the bare core itself."""
+    return model.core if isinstance(model, SequenceModel) else model
+
+
 def losses(model: nn.Module, x: Tensor, sample: Sample, state: State | None = None) -> Tensor:
     """The loss of each step (B, T), zero past the lengths; or of each row (B,). x are features."""
+    y, _ = core_of(model)(x, state, lengths=sample.lengths, reset=sample.reset)
+    return losses_of(model, y, sample)
+
+
+def losses_of(model: nn.Module, y: Tensor, sample: Sample) -> Tensor:
+    """The same, given what the core puts out (B, T, H)."""
     lengths = sample.lengths
-    if isinstance(model, SequenceModel):
-        if sample.y is None:
-            raise InputError("a model is looked at by its loss, which needs targets: give y")
-        y, _ = model.core(x, state, lengths=lengths, reset=sample.reset)
-        terms = -sample.log_prob(model.readout(y, lengths), sample.y, lengths)
-    else:
-        y, _ = model(x, state, lengths=lengths, reset=sample.reset)
+    if not isinstance(model, SequenceModel):
         terms = _of_outputs(y, sample.y)
+    elif sample.y is None:
+        raise InputError("a model is looked at by its loss, which needs targets: give y")
+    else:
+        terms = -sample.log_prob(model.readout(y, lengths), sample.y, lengths)
     if terms.dim() == 1:
         return terms
     inside = torch.arange(terms.shape[1], device=terms.device) < lengths[:, None]
@@ -149,5 +158,4 @@ def _of_outputs(y: Tensor, target: State | None) -> Tensor:
 
 def causal(model: nn.Module) -> bool:
     """Whether each output knows the past alone."""
-    core = model.core if isinstance(model, SequenceModel) else model
-    return bool(getattr(core, "causal", True))
+    return bool(getattr(core_of(model), "causal", True))

@@ -40,7 +40,7 @@ def kind(reach: Reach) -> str:
     values = reach.relative
     if any(not math.isfinite(value) or value >= RISE for value in values):
         return "exploding"
-    return "vanishing" if reach.horizon < reach.tau[-1] else "stable"
+    return "vanishing" if reach.horizon < reach.furthest else "stable"
 
 
 def worst(reach: Sequence[Reach]) -> Reach | None:
@@ -59,7 +59,7 @@ def _gradient(seen: Seen) -> str:
     r = worst(seen.reach)
     if r is None:
         return "The model has no state, so no gradient travels through time."
-    far = r.tau[-1]
+    far = r.furthest
     if kind(r) == "exploding":
         top, tau = max(zip(r.relative, r.tau, strict=True))
         return (
