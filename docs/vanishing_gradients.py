@@ -44,15 +44,15 @@ def model(name: str) -> elman.SequenceModel:
 
 
 NAMES = [
-    "tanh, gain 0.7", "tanh, gain 1.0", "tanh, gain 1.5", "tanh, gain 1.5, clipped", *FORGET,
+    "tanh, gain 0.7", "tanh, gain 1.0", "tanh, gain 1.5", "tanh, gain 1.5, not clipped", *FORGET,
     "LRU on a ring, 0.9 to 0.999",
 ]  # fmt: skip
 
 
 def train(name: str, network: elman.SequenceModel) -> tuple[list[float], float]:
     """The accuracy on 256 rows after every 20 steps, and the largest gradient norm that there was."""
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9) if "tanh" in name else None
-    optimiser = optimiser or torch.optim.Adam(network.parameters(), lr=0.01)
+    # nu and theta of an LRU are logarithms, so steps of 0.1 would throw its eigenvalues about.
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01 if "LRU" in name else 0.1, momentum=0.9)
     x, y = rows(10**6, 256)
     found, most = [], 0.0
     for step in range(STEPS):
@@ -62,7 +62,7 @@ def train(name: str, network: elman.SequenceModel) -> tuple[list[float], float]:
         inputs, classes = rows(step, BATCH)
         optimiser.zero_grad()
         (-network.scan(inputs)[0].log_prob(classes).mean()).backward()
-        clip = 1.0 if "clipped" in name else float("inf")
+        clip = float("inf") if "not clipped" in name else 1.0
         most = max(most, float(nn.utils.clip_grad_norm_(network.parameters(), clip)))
         optimiser.step()
     return found, most
@@ -129,17 +129,17 @@ def main() -> None:
         print("| " + " | ".join(cells) + " |", flush=True)
     for axis, title in ((at_first, "before training"), (at_last, "after training")):
         axis.set(
-            xlabel="steps before the answer", ylabel="relative |dL/ds|", yscale="log", ylim=(1e-8, 1e8), title=title
+            xlabel="steps before the answer", ylabel="relative |dL/ds|", yscale="log", ylim=(1e-8, 1e2), title=title
         )
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="lower left" if axis is at_first else "lower right")
     accuracy.set(xlabel="step", ylabel="accuracy", ylim=(0, 1.05), title="what is learnt of the first of 60 inputs")
-    accuracy.legend(fontsize=7)
+    accuracy.legend(fontsize=7, loc="center right")
     turn = torch.linspace(0, 6.2832, 200)
     for axis, name in zip(circles, [*NAMES[:3], NAMES[-1]], strict=True):
         axis.plot(turn.cos(), turn.sin(), color="0.7", lw=0.8)
         axis.scatter(spectra[name].real, spectra[name].imag, s=8)
         axis.set(
-            title=name.partition(",")[0] + name.partition(",")[2][:9],
+            title=name.removesuffix(", 0.9 to 0.999"),
             aspect="equal",
             xlim=(-1.7, 1.7),
             ylim=(-1.7, 1.7),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from elman.lens.report import Report, Shown
 
 SCRIPTS = ("uplot.js", "draw.js", "page.js", "panels.js", "spectra.js")
+LEVELS = 64  # that a colour can show; fewer than 256 deflate better
 STYLES = ("uplot.css", "page.css")
 
 
@@ -93,7 +94,7 @@ def _array(values: Tensor, arrays: list[bytes]) -> dict[str, Any]:
     """An array of bytes among the others: where it begins, its shape, and what 0 and 255 stand for."""
     values = torch.nan_to_num(values.double())
     low, high = (float(values.min()), float(values.max())) if values.numel() else (0.0, 0.0)
-    scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
+    level = ((values - low) * ((LEVELS - 1) / (high - low) if high > low else 0.0)).round()
     at = sum(map(len, arrays))
-    arrays.append(scaled.round().to(torch.uint8).numpy().tobytes())
+    arrays.append((level * (255 / (LEVELS - 1))).round().to(torch.uint8).numpy().tobytes())
     return {"at": at, "shape": list(values.shape), "low": low, "high": high}

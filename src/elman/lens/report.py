@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
+from elman.cells.hmm import HMM
 from elman.config import Json
 from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
@@ -94,7 +95,7 @@ class Report:
             "gates": [_gate(part) for part in self.gates],
             "timescale": [{"layer": name, "steps": steps} for name, steps in self.timescale.items()],
             "health": [part.__dict__ for part in self.health],
-            "influence": [part.__dict__ for part in self.influence],
+            "influence": [{**part.__dict__, "values": _digits(part.values, 3)} for part in self.influence],
             "context": None if self.context is None else {
                 **self.context.__dict__, "effective_context": self.context.effective},
             "units": [part.__dict__ for part in self.units],
@@ -133,6 +134,11 @@ def plain(value: Any) -> Json:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _digits(values: Tensor, digits: int) -> list[list[float]]:
+    """A matrix of many numbers, with few digits each."""
+    return [[float(f"{value:.{digits}g}") for value in row] for row in values.tolist()]
 
 
 def _isometry(part: Isometry) -> dict[str, Any]:
@@ -197,7 +203,8 @@ def inspect(
         missing["context"] = "the model reads the future: the last n inputs alone are another model's input"
     gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
     sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
-    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss)
+    filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
+    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters)
     followers, shown = _units(sample, layers, values, flows)
     return Report(
         title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,

@@ -35,6 +35,8 @@ def properties(names: Sequence[Sequence[str]], T: int) -> dict[str, Tensor]:
     [[0.0, 1.0, 1.0, 0.0]]
     """
     found = {"position": torch.arange(T).float().expand(len(names), T).clone()}
+    if not any(letter.isalpha() for row in names for name in row for letter in name):
+        return found  # numbers have no quotes
     rows = [_row(row) for row in names]
     for label in rows[0] if rows else ():
         found[label] = torch.stack([torch.tensor((row[label] + [0.0] * T)[:T]) for row in rows])

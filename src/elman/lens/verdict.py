@@ -29,6 +29,7 @@ class Seen(NamedTuple):
     gates: Sequence[Gate]
     health: Sequence[Health]
     loss: float
+    filters: frozenset[str] = frozenset()  # layers that are hidden Markov models
 
 
 def kind(reach: Reach) -> str:
@@ -133,6 +134,8 @@ def _remedy(seen: Seen) -> str:
         return f"Remedy: clip the gradient (optim.clip_norm 1), start orthogonal (gain 1), or take a gated cell: {why}."
     if kind(r) == "stable":
         return "Remedy: none is needed for gradients."
+    if r.name in seen.filters:
+        return "Remedy: none; a filter forgets what its observations have settled."
     if seen.context is not None and seen.context.effective <= r.horizon // 2:
         return (
             f"Remedy: none is urgent, for the loss uses {seen.context.effective} inputs and the gradient reaches "

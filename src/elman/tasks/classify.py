@@ -272,7 +272,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         names = [
             inspecting.spelt(face.inputs.vocabulary, row.tolist())
             if isinstance(face.inputs, TextInputs)
-            else [f"{step.flatten()[0]:.3g}" for step in row]
+            else [f"{step.flatten()[0]:.3g} " for step in row]
             for row in some
         ]
         return Looked(face.model, Sample(x, y, lengths, names=names))

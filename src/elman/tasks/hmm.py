@@ -226,7 +226,9 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         o = [torch.as_tensor(np.asarray(piece, dtype=np.float64)) for piece in pieces]
         x, lengths = padded([piece[:-1] for piece in o])
         y, _ = padded([piece[1:] for piece in o])
-        names = [[face.reader_.text(row[None]).strip().splitlines()[-1] for row in piece[:-1]] for piece in pieces]
+        names = [
+            [face.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
+        ]
         return Looked(face.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(face, pieces[0]),)))
 
     def summary(self, face: HiddenMarkovEstimator) -> str:

@@ -113,7 +113,9 @@ function texts() {
     make("button", { type: "button", "data-kind": kind, onclick: () => select({ colour: kind, t: lens.at.t ?? report().steps - 1 }) }, title));
   where.append(make("div", { class: "bar" }, "Layer", choose, "unit", number, ...modes));
   const chosen = make("div", { class: "chosen", id: "chosen" }), chips = make("div", { class: "chips" }), box = make("div", { class: "text", id: "strip" });
-  where.append(chosen, box, make("h3", {}, "Units that follow something (AUC; 0.5 is chance)"), chips);
+  where.append(chosen);
+  if (isSignal()) signal(where);
+  where.append(box, make("h3", {}, "Units that follow something (AUC; 0.5 is chance)"), chips);
   let spans = [], drawn = null, seen = null;
   lens.follow.push(() => {
     if (drawn !== lens.at.report) {
@@ -132,6 +134,33 @@ function texts() {
     seen = lens.at.t;
   });
   if (layers().length) unitMap(where, "states", "values", (byte, array) => diverging(signed(array, byte), neutral()), (array, byte) => shown(valueOf(array, byte), 3));
+}
+
+// Inputs that are numbers are drawn as a curve too, on the colours of the chosen unit or of influence.
+const isSignal = () => report().names.length > 1 && report().names.every(name => name.trim() !== "" && isFinite(+name.split(",")[0]));
+
+function signal(where) {
+  const figure = make("div", {});
+  where.append(figure);
+  picture(figure, "signal", 150, surface => {
+    const values = report().names.map(name => +name.split(",")[0]), n = values.length, width = surface.width, low = Math.min(...values), high = Math.max(...values);
+    const x = t => (t + 0.5) / n * width, y = v => 140 - (v - low) / (high - low || 1) * 130;
+    coloured(n).forEach((shade, t) => surface.rect(t / n * width, 0, width / n + 0.5, 150, rgb(shade)));
+    surface.line(values.map((v, t) => [x(t), y(v)]), css("--ink"), 1.3);
+    if (lens.at.t !== null) surface.line([[x(lens.at.t), 0], [x(lens.at.t), 150]], css("--mark"), 1.5);
+    return { n, width };
+  }, { click: (x, y, f) => select({ t: Math.max(0, Math.min(f.n - 1, Math.floor(x / f.width * f.n))) }),
+    hover: (x, y, f) => describeStep(Math.max(0, Math.min(f.n - 1, Math.floor(x / f.width * f.n)))) });
+}
+
+// The colour of each input, by the chosen unit or by influence on the loss at the chosen step.
+function coloured(n) {
+  const middle = neutral(), found = lens.at.colour === "unit" ? null : influenceOf(), row = found ? rowOf(found) : null;
+  const most = row ? Math.max(...row.map(Math.abs), 1e-30) : 1, part = layer(), bytes = part ? bytesOf(part.values) : null;
+  return Array.from({ length: n }, (_, t) => {
+    const value = row ? (row[t - found.start] ?? 0) / most : part && !found ? signed(part.values, bytes[lens.at.unit * part.values.shape[1] + t]) : 0;
+    return diverging(value, middle);
+  });
 }
 
 const signed = (array, byte) => valueOf(array, byte) / (Math.max(Math.abs(array.low), Math.abs(array.high)) || 1);
@@ -158,11 +187,9 @@ const influenceOf = () => report().influence.find(part => part.kind === lens.at.
 const rowOf = found => found.values[found.values.length === 1 ? 0 : (lens.at.t ?? -1) - found.start];
 
 function paintText(spans) {
-  const middle = neutral(), found = lens.at.colour === "unit" ? null : influenceOf(), row = found ? rowOf(found) : null;
-  const most = row ? Math.max(...row.map(Math.abs), 1e-30) : 1, part = layer(), bytes = part ? bytesOf(part.values) : null;
+  const found = lens.at.colour === "unit" ? null : influenceOf(), row = found ? rowOf(found) : null, colours = coloured(spans.length);
   spans.forEach((span, t) => {
-    const value = row ? (row[t - found.start] ?? 0) / most : part && !found ? signed(part.values, bytes[lens.at.unit * part.values.shape[1] + t]) : 0;
-    span.style.background = rgb(diverging(value, middle));
+    span.style.background = rgb(colours[t]);
     span.className = (t === lens.at.t ? "here" : "") + (found && (t < found.start || !row) ? " outside" : "");
   });
 }
