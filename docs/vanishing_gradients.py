@@ -51,8 +51,9 @@ NAMES = [
 
 def train(name: str, network: elman.SequenceModel) -> tuple[list[float], float]:
     """The accuracy on 256 rows after every 20 steps, and the largest gradient norm that there was."""
-    # nu and theta of an LRU are logarithms, so steps of 0.1 would throw its eigenvalues about.
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01 if "LRU" in name else 0.1, momentum=0.9)
+    optimiser: torch.optim.Optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+    if "LRU" in name:  # as in its paper: nu and theta are logarithms, and steps of one size do not suit them and B
+        optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     x, y = rows(10**6, 256)
     found, most = [], 0.0
     for step in range(STEPS):

@@ -141,6 +141,11 @@ def _remedy(seen: Seen) -> str:
             f"Remedy: none is urgent, for the loss uses {seen.context.effective} inputs and the gradient reaches "
             f"{r.horizon} back; if the task needs more, train on longer windows."
         )
+    if seen.context is not None and seen.context.effective > 2 * r.horizon:
+        return (
+            f"Remedy: none if the loss is good: it uses {seen.context.effective} inputs though small changes reach "
+            f"{r.horizon} steps, for the state has latched. Gradients had to train the fresh weights: see --at init."
+        )
     return _longer(seen, r, radius)
 
 
