@@ -73,6 +73,14 @@ def test_named_data_another_run_and_fresh_weights_side_by_side(runs, capfd):
     assert here["command"].startswith("elman inspect lm book.txt")
 
 
+def test_an_option_before_the_run_is_not_taken_for_it(runs, capfd):
+    code, out, err = answer(capfd, "--against", "lstm", "lm", "--json", "--rows", "2", "--steps", "12")
+    assert code == 0, err
+    here, other = json.loads(out)
+    assert (here["title"], here["reach"][0]["layer"]) == ("lm", "0 gru")
+    assert (other["title"], other["reach"][0]["layer"]) == ("lstm", "0 lstm")
+
+
 def test_the_terminal_has_the_verdict_and_a_table(runs, capfd):
     code, out, err = answer(capfd, "lm", "book.txt", "--rows", "4", "--steps", "30", "--out", "page.html")
     assert code == 0, err

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ ROWS = 16  # of which states are looked at
 HELD = 1 << 26  # numbers of states that are held at a time
 EXPONENTS = 32
 SHOWN = 512  # units whose values the page has
-V = TypeVar("V")
 
 
 class Shown(NamedTuple):
