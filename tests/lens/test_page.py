@@ -176,6 +176,18 @@ def test_addresses_lead_to_what_was_chosen_and_pictures_can_be_saved(browser, fo
     page.close()
 
 
+def test_odd_reports_are_shown_too(browser, tmp_path):
+    """One unit and one step; a state that is not a number; no state at all."""
+    broken = elman.cell("gru", 2, 3)
+    with torch.no_grad():
+        broken.b[0] = torch.nan
+    for core, steps in ((elman.cell("gru", 2, 1), 1), (broken, 9), (elman.Dense(2, 3), 9)):
+        lens.inspect(core, torch.randn(2, steps, 2)).save(tmp_path / "odd.html")
+        visit = Visit(browser, tmp_path / "odd.html")
+        assert visit.wrong == [] and visit.page.locator("section").count() >= 7
+        visit.page.close()
+
+
 def test_a_policy_names_the_scripts_and_nothing_closes_them_early(report):
     text = render([report])
     assert "default-src 'none'" in text and text.count("'sha256-") == 7 and "unsafe" not in text.partition("</head>")[0]
