@@ -1,6 +1,7 @@
 # What a machine needs: Python 3.11 or newer with venv, make, a C++ compiler. Everything else is installed in .venv.
 #   make demo      look at it: what is installed, the conformance table, a language model trained against its baselines
 #   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
+#   make test-browser  the page of `elman inspect` in chromium, which must be installed (apt-get install chromium)
 #   make bench     the kernels against other libraries
 #   make bench-guard  whether anything is slower than it was, in under three minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
@@ -22,7 +23,7 @@ LAW_SUITE := tests/test_laws.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
 SANITIZED := build/sanitize
 
-.PHONY: demo test bench bench-guard sanitize docs clean
+.PHONY: demo test test-browser bench bench-guard sanitize docs clean
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -37,6 +38,11 @@ test: $(VENV)/installed-dev
 	$(BIN)/clang-format --dry-run -Werror csrc/*.h csrc/*.cpp
 	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 	ELMAN_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(LAW_SUITE)
+
+# Playwright drives the chromium that is on the machine; it downloads none.
+test-browser: $(VENV)/installed-dev
+	$(PIP) install -c constraints.txt playwright
+	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_page.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels

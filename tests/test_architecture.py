@@ -35,7 +35,7 @@ PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
     "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
     "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch",
-    "hmm", "kernels", "laws", "load", "stack", "state", "tasks", "to_torch", "train", "training",
+    "hmm", "kernels", "laws", "lens", "load", "stack", "state", "tasks", "to_torch", "train", "training",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -8,6 +8,7 @@ from elman import errors as errors
 from elman import hmm as hmm
 from elman import kernels as kernels
 from elman import laws as laws
+from elman import lens as lens
 from elman import state as state
 from elman import tasks as tasks
 from elman import training as training

@@ -123,6 +123,10 @@ class Core(nn.Module):
         """
         raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
+    def recurrent(self) -> dict[str, Tensor]:
+        """The matrices (N, N) by which the state acts on itself, by name: the lens shows their eigenvalues."""
+        return {}
+
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""
         if not torch.compiler.is_compiling():  # a compiled graph may have a symbol in its place

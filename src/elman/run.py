@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from elman import artifact, config, report, tasks
+from elman import artifact, config, lens, report, tasks
 from elman.errors import InputError
 from elman.saved import load, open_source
 from elman.tasks.memory import Opened, given
-from elman.tasks.task import AnyTask, Settings, TrainedSettings
+from elman.tasks.task import AnyTask, Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -54,6 +54,8 @@ def train(settings: Settings, data: Any = None, callback: Callback = None) -> tu
 def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """By the loop. A run that was killed goes on from its checkpoint, to the same bytes."""
     loop.check(settings.training, settings.device)
+    if settings.training.lens and type(task).look is Task.look:
+        raise InputError(f"training.lens is true, and {task.title} cannot be looked into: its task has no look")
     optim.check(settings.optim)
     out = Path(settings.out)
     last = checkpoint.latest(out, settings.resume)
@@ -93,6 +95,8 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     def evaluate(step: int) -> Scores:
         face.model.eval()
         scores = task.evaluate(face, part)
+        if settings.training.lens and processes.first:
+            run.recorder.metrics(step, **lens.watched(*task.look(face, part, *lens.WATCHED)))
         run.recorder.preview(step, task.preview(face, settings, step))
         face.model.train()
         if callback:

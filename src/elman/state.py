@@ -138,7 +138,7 @@ def check(state: State, like: State, batch_size: int) -> None:
 
     Dtypes are equal, not only as wide: a kernel reads a leaf as what `init_state` says it is.
     """
-    given, wanted = _names(state), _names(like)
+    given, wanted = names(state), names(like)
     if given != wanted:
         raise InputError(
             f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
@@ -205,16 +205,16 @@ def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") ->
     header, tensors = _read(path)
     if fingerprint:
         _check_fingerprint(path, header, fingerprint)
-    names = sorted(name.removeprefix("state") for name in tensors)
-    if names != sorted(_names(like)):
+    stored = sorted(name.removeprefix("state") for name in tensors)
+    if stored != sorted(names(like)):
         raise FileError(
-            f"{path} holds a state with the leaves {names}; this core's has {_names(like)}. Another core wrote it, or "
+            f"{path} holds a state with the leaves {stored}; this core's has {names(like)}. Another core wrote it, or "
             "an older version of this one, whose state had another meaning: read what came before once more, and save "
             "the state anew."
         )
     loaded = iter([_as_leaf(tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
-    batch_size = len(leaves(state)[0]) if names else 0
+    batch_size = len(leaves(state)[0]) if stored else 0
     try:
         check(state, like, batch_size)
     except InputError as error:
@@ -271,7 +271,12 @@ def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
         yield from _walk(part, f"{name}.{field}")
 
 
-def _names(state: State) -> list[str]:
+def names(state: State) -> list[str]:
+    """What each leaf is called: '.0.h' is field h of the first part.
+
+    >>> names((torch.zeros(1, 2), ()))
+    ['.0']
+    """
     return [name for name, _ in _walk(state, "")]
 
 

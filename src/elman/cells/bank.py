@@ -74,6 +74,10 @@ class Bank(Core, Generic[S]):
         s = builder.bank(slot_of(builder, u), *self.bank(), state[0])
         return slot_of(builder, self.read(traced(builder, s), u))
 
+    def decays(self, x: Tensor) -> Tensor:
+        """a as numbers, (H, N), whatever x is: how the state goes on by itself."""
+        return torch.view_as_complex(self.bank()[0].contiguous())
+
     def _bank(self, state: S) -> Iterator[Tensor]:
         """The bank, in the dtype of the parts of the state."""
         return (part.to(REAL[state[0].dtype]) for part in self.bank())

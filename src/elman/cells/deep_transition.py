@@ -50,6 +50,12 @@ class DeepTransition(Gated[DeepTransitionState]):
     def init_state(self, batch_size: int) -> DeepTransitionState:
         return DeepTransitionState(self.zeros(batch_size, self.output_size))
 
+    def recurrent(self) -> dict[str, Tensor]:
+        product = self.W[0]
+        for W in self.W[1:]:
+            product = W @ product
+        return {"W": product}
+
     def project(self, x: Tensor) -> Tensor:
         return kernels.linear(x, self.U, self.b[0])
 

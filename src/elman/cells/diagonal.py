@@ -73,6 +73,10 @@ class Diagonal(Core, Generic[S]):
         h = builder.scan(slot_of(builder, a), slot_of(builder, b), state[0], is_complex=self.is_complex)
         return slot_of(builder, self.read(traced(builder, h), rest))
 
+    def decays(self, x: Tensor) -> Tensor:
+        """a as numbers, (..., N), or (N,) where it does not depend on x: how the state goes on by itself."""
+        return self._numbers(self.coefficients(x)[0], self.init_state(0))
+
     def _numbers(self, v: Tensor, state: S) -> Tensor:
         """Parts side by side as numbers, of the dtype of the state."""
         dtype = state[0].dtype

@@ -49,6 +49,9 @@ class Elman(Gated[ElmanState]):
     def init_state(self, batch_size: int) -> ElmanState:
         return ElmanState(self.zeros(batch_size, self.output_size))
 
+    def recurrent(self) -> dict[str, Tensor]:
+        return {"W": self.W}
+
     def loop(self) -> Loop:
         return Loop(f"elman_{self.phi}", self.U, self.b, (self.W,))
 

@@ -12,7 +12,7 @@ and streams by them. Either way step, scan, recomputation and stream are one des
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from torch import Tensor
 
@@ -55,6 +55,8 @@ class Gated(Core, Generic[S]):
     """
 
     emits_state = True
+    logistic: ClassVar[tuple[str, ...]] = ()  # the gates that lie between 0 and 1: the lens counts how often they shut
+    keeps: ClassVar[str] = ""  # the one of them that is the share of the state that stays
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""

@@ -40,6 +40,7 @@ class GRU(Gated[GRUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
+    logistic, keeps = ("r", "z"), "z"
     variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:
@@ -64,6 +65,9 @@ class GRU(Gated[GRUState]):
 
     def init_state(self, batch_size: int) -> GRUState:
         return GRUState(self.zeros(batch_size, self.output_size))
+
+    def recurrent(self) -> dict[str, Tensor]:
+        return {f"W_{gate}": block for gate, block in zip("rzn", self.W.chunk(3), strict=True)}
 
     def loop(self) -> Loop:
         options = GatedOptions(gain=self.gain_W, gain_U=self.gain_U)

@@ -56,6 +56,9 @@ class IndRNN(Gated[IndRNNState]):
     def init_state(self, batch_size: int) -> IndRNNState:
         return IndRNNState(self.zeros(batch_size, self.output_size))
 
+    def recurrent(self) -> dict[str, Tensor]:
+        return {"u": torch.diag(self.u)}
+
     def loop(self) -> Loop:
         return Loop(f"indrnn_{self.phi}", self.W, self.b, (self.u,))
 

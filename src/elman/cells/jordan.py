@@ -59,6 +59,9 @@ class Jordan(Gated[JordanState]):
     def init_state(self, batch_size: int) -> JordanState:
         return JordanState(self.zeros(batch_size, self.output_size))
 
+    def recurrent(self) -> dict[str, Tensor]:
+        return {"V R": self.V @ self.R}
+
     def project(self, x: Tensor) -> Tensor:
         return kernels.linear(x, self.U, self.b)
 

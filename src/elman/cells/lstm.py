@@ -62,6 +62,7 @@ class LSTM(Gated[LSTMState]):
         {"peephole": True, "coupled": True, "projection": 3, "layer_norm": True, "candidate": "logistic", "t_max": 9.0},
     )
     undecayed = ("p",)
+    logistic, keeps = ("i", "f", "o"), "f"
 
     def __init__(
         self,
@@ -119,6 +120,11 @@ class LSTM(Gated[LSTMState]):
 
     def init_state(self, batch_size: int) -> LSTMState:
         return LSTMState(self.zeros(batch_size, self.output_size), self.zeros(batch_size, self.size))
+
+    def recurrent(self) -> dict[str, Tensor]:
+        if self.P is not None:  # W reads h, which is narrower than what it writes to
+            return {}
+        return {f"W_{gate}": block for gate, block in zip(self.letters, self.W.chunk(len(self.letters)), strict=True)}
 
     def loop(self) -> Loop:
         kind = "lstm" + "_coupled" * self.coupled + "_logistic" * (self.candidate == "logistic")

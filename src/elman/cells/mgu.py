@@ -29,6 +29,8 @@ class MGU(Gated[MGUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
+    logistic = ("f",)
+
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)
         self.W = nn.Parameter(torch.empty(2 * size, size))
@@ -44,6 +46,9 @@ class MGU(Gated[MGUState]):
 
     def init_state(self, batch_size: int) -> MGUState:
         return MGUState(self.zeros(batch_size, self.output_size))
+
+    def recurrent(self) -> dict[str, Tensor]:
+        return {f"W_{gate}": block for gate, block in zip("fn", self.W.chunk(2), strict=True)}
 
     def loop(self) -> Loop:
         return Loop("mgu", self.U, self.b, (self.W,))

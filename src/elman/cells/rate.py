@@ -95,6 +95,10 @@ class Rate(Gated[RateState]):
     def init_state(self, batch_size: int) -> RateState:
         return RateState(self.zeros(batch_size, self.output_size))
 
+    def recurrent(self) -> dict[str, Tensor]:
+        W = self.weights()
+        return {"(1 - a) + a W": (1 - self.a) * torch.eye(len(W), dtype=W.dtype, device=W.device) + self.a * W}
+
     def loop(self) -> Loop:
         W = self.weights()
         return Loop(f"rate_{self.phi}", self.B, self.b, (W, W.new_full((1,), self.a)))

@@ -34,6 +34,7 @@ VERBS = {
     "evaluate": "how well a model predicts a text (nats, bits, perplexity) or columns (log-likelihood)",
     "predict": "the hidden states of observations, as CSV",
     "generate": "text from a model, or observations",
+    "inspect": "where the gradient dies, what the state holds, how long it remembers: sentences, and a page",
     "compare": "runs side by side: what differs in their configs, how good they are, how long they took",
     "doctor": "what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elman.errors import InputError
+
+if TYPE_CHECKING:
+    from elman.tasks.task import AnyTask
 
 Arguments = Callable[[argparse.ArgumentParser], None]
 
@@ -21,24 +24,39 @@ class Asked(NamedTuple):
 
 def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Asked:
     """Load the run that a command line names, and put the verb's question to its task."""
-    from elman.saved import open_model
-
     run = _run(arguments)
     if run is None:
         print(_help(verb, description, common), end="")
         raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
+    task, face = _opened(verb, run)
+    given = _parsed(verb, task, arguments, description, common)
+    if given.run != run:  # what looked like the run was the value of an option
+        task, face = _opened(verb, given.run)
+        given = _parsed(verb, task, arguments, description, common)
+    return Asked(given, task.verbs[verb].answer(face, given))
+
+
+def _opened(verb: str, run: str) -> tuple[AnyTask, Any]:
+    """The task and the model of a run, if it answers the verb."""
+    from elman.saved import open_model
+
     task, face = open_model(run)
     if verb not in task.verbs:
         raise InputError(
             f"{run} is {task.title}, which does not answer `elman {verb}`; it answers "
             + ", ".join(f"`elman {name}`" for name in task.verbs)
         )
+    return task, face
+
+
+def _parsed(
+    verb: str, task: AnyTask, arguments: Sequence[str], description: str, common: Arguments
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"elman {verb}", description=description, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN", help="a run directory or a saved model")
     task.verbs[verb].arguments(parser)
     common(parser)
-    given = parser.parse_args(arguments)
-    return Asked(given, task.verbs[verb].answer(face, given))
+    return parser.parse_args(arguments)
 
 
 def _run(arguments: Sequence[str]) -> str | None:

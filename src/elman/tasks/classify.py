@@ -11,18 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from elman.config import Json, Sections
-from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled
+from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
 from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.data.labelled import Reader, Row, fingerprint
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.synthetic import PREFIX, Made, Synthetic, parse
 from elman.distributions import Categorical
 from elman.errors import InputError
+from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, fraction, whole
 from elman.state import State
-from elman.tasks import network, pictures
+from elman.tasks import inspecting, network, pictures
 from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
+from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
 from elman.tasks.task import Data, Task, Verb
 from elman.training.loop import TrainingConfig
@@ -237,7 +239,11 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        return {"evaluate": Verb(_evaluate_arguments, _evaluate), "predict": Verb(_predict_arguments, _predict)}
+        return {
+            "evaluate": Verb(_evaluate_arguments, _evaluate),
+            "predict": Verb(_predict_arguments, _predict),
+            "inspect": inspecting.verb(self, lambda f, given: f.examples(_rows(f, given, True)), _format_argument),
+        }
 
     def open(self, config: RunConfig, saved: Classifier | None) -> RowData:
         data = config.data
@@ -282,6 +288,21 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         face.found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
         return scores
 
+    def look(self, face: Classifier, part: Examples, rows: int, steps: int) -> Looked:
+        """Rows from the start of the data, each as far as `steps` inputs."""
+        some = [part.x[i][:steps] for i in range(min(rows, len(part)))]
+        x, lengths = padded(some)
+        y, labels = part.y[: len(some)], face.labels
+        if labels.kind == "number":
+            y = ((y - labels.mean) / labels.scale).float()[:, None]
+        names = [
+            inspecting.spelt(face.inputs.vocabulary, row.tolist())
+            if isinstance(face.inputs, TextInputs)
+            else [f"{step.flatten()[0]:.3g} " for step in row]
+            for row in some
+        ]
+        return Looked(face.model, Sample(x, y, lengths, names=names))
+
     def summary(self, face: Classifier) -> str:
         return repr(face)
 
@@ -294,9 +315,13 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
 
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {PREFIX}KIND,T=100")
-    parser.add_argument("--format", help="of the files, where their names do not say it")
+    _format_argument(parser)
     parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="rows at a time; does not change the numbers")
+
+
+def _format_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", help="of the files, where their names do not say it")
 
 
 def _rows(face: Classifier, given: Namespace, labelled: bool) -> list[Row]:

@@ -16,13 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
 from elman.config import Json, Sections
 from elman.core import Options
+from elman.data import padded
 from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
 from elman.errors import InputError, UnknownNameError
+from elman.lens import Sample
 from elman.options import whole
+from elman.tasks import inspecting
+from elman.tasks.inspecting import Looked
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
 from elman.training.scores import Scores
@@ -163,6 +168,7 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             "predict": Verb(_predict_arguments, _predict),
             "evaluate": Verb(_evaluate_arguments, _evaluate),
             "generate": Verb(_generate_arguments, GeneratedObservations),
+            "inspect": inspecting.verb(self, lambda model, given: model.reader_(given.data, errors=given.errors)),
         }
 
     def open(self, config: RunConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
@@ -211,11 +217,42 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         }
         return Scores(numbers, "nats_per_observation")
 
+    def look(self, face: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Looked:
+        """Sequences, or the beginnings of long ones; what is predicted is the next observation."""
+        ends = np.cumsum(part.lengths)
+        pieces = [part.X[end - n : end][: steps + 1] for n, end in zip(part.lengths, ends, strict=True) if n > 1][:rows]
+        if not pieces:
+            raise InputError("there is no sequence of two observations to look at")
+        o = [torch.as_tensor(np.asarray(piece, dtype=np.float64)) for piece in pieces]
+        x, lengths = padded([piece[:-1] for piece in o])
+        y, _ = padded([piece[1:] for piece in o])
+        names = [
+            [face.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
+        ]
+        return Looked(face.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(face, pieces[0]),)))
+
     def summary(self, face: HiddenMarkovEstimator) -> str:
         return repr(face)
 
     def preview(self, face: HiddenMarkovEstimator, config: RunConfig, step: int) -> Preview:
         return Preview(face.reader_.text(face.sample(200, random_state=config.seed)[0]))
+
+
+def _ribbon(face: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[str, object]:
+    """The posterior of each state and the most probable path of one sequence, and how long states last: on the path,
+    and as the transitions have it, 1 / (1 - P_ii)."""
+    path, posterior = face.predict(X), face.predict_proba(X)
+    K = range(int(face.n_components))
+    changes = np.flatnonzero(np.diff(path)) + 1
+    stays = [(int(run[0]), len(run)) for run in np.split(path, changes)]
+    mean = [np.mean([n for state, n in stays if state == k] or [0]) for k in K]
+    expected = [1 / max(1e-12, 1 - float(face.transmat_[k, k])) for k in K]
+    rows = [[f"state {k}", f"{mean[k]:.3g}", f"{expected[k]:.3g}"] for k in K]
+    return {
+        "title": "Posterior and Viterbi path", "rows": [f"state {k}" for k in K], "values": posterior.T.tolist(),
+        "path": [f"state {k}" for k in path.tolist()],
+        "table": {"header": ["", "mean stay on the path", "expected stay"], "rows": rows},
+    }  # fmt: skip
 
 
 # What verbs ask

@@ -6,20 +6,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from elman import artifact
 from elman.config import Sections
 from elman.core import Options
-from elman.data import DataConfig, vocabulary
+from elman.data import DataConfig, Encoded, vocabulary
+from elman.data.vocabulary import BOUNDARY
 from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
+from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
-from elman.tasks import files, network
+from elman.tasks import files, inspecting, network
+from elman.tasks.inspecting import Looked
+from elman.tasks.task import Verb
 from elman.tasks.text import TextModel
-from elman.tasks.text_task import PreviewConfig, TextData, TextTask
+from elman.tasks.text_task import PreviewConfig, TextData, TextTask, read_text
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -162,6 +167,22 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
     def build(self, config: RunConfig, data: TextData) -> LanguageModel:
         symbols, model = data.splits.vocabulary, network.settled(config.model)
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {**super().verbs, "inspect": inspecting.verb(self, read_text)}
+
+    def look(self, face: LanguageModel, part: Encoded, rows: int, steps: int) -> Looked:
+        T = min(steps, part.tokens)
+        if T == 0:
+            raise InputError("the text is empty; there is nothing to look at")
+        starts = sorted({int(start) for start in np.linspace(0, part.tokens - T, rows)})
+        ids = torch.from_numpy(
+            np.stack([np.asarray(part.ids[start : start + T + 1], dtype=np.int64) for start in starts])
+        )
+        x = ids[:, :-1].contiguous()
+        names = [inspecting.spelt(face.vocabulary, row) for row in x.tolist()]
+        return Looked(face.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
 
     def summary(self, face: LanguageModel) -> str:
         assert isinstance(face.config, ModelConfig)

@@ -24,10 +24,12 @@ from elman.data.tagged import Column, Sentence, TagReader, fingerprint
 from elman.data.vectors import read_vectors
 from elman.errors import InputError
 from elman.feedback import Feedback
+from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import network, pictures, tagger
+from elman.tasks import inspecting, network, pictures, tagger
+from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
 from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
 from elman.tasks.task import Data, Task, Verb
@@ -244,7 +246,11 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        return {"evaluate": Verb(_evaluate_arguments, _evaluate), "predict": Verb(_predict_arguments, _predict)}
+        return {
+            "evaluate": Verb(_evaluate_arguments, _evaluate),
+            "predict": Verb(_predict_arguments, _predict),
+            "inspect": inspecting.verb(self, lambda face, given: _read(face, given, True), _format_argument),
+        }
 
     def open(self, config: RunConfig, saved: Tagger | None) -> TagData:
         data = config.data
@@ -287,6 +293,20 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         face.found = Found(scores, *_confusion(part, guess))
         return scores
 
+    def look(self, face: Tagger, part: list[Sentence], rows: int, steps: int) -> Looked:
+        """The longest sentences: they say most about time."""
+        if not isinstance(face.model, SequenceModel):
+            raise InputError("a tagger with model.feedback is two networks, and cannot be looked into yet")
+        some = sorted((s for s in part if 0 < len(s.words) <= steps), key=lambda s: -len(s.words))[:rows]
+        if not some:
+            raise InputError(f"there is no sentence of 1 to {steps} words to look at")
+        check_types(face.lexicon, some)
+        batch = batch_of([face.lexicon.example(sentence) for sentence in some])
+        panels = tagger.panels(face.model, batch, face.lexicon)
+        names = [[f"{word} " for word in sentence.words] for sentence in some]
+        sample = Sample(batch.x, batch.y, batch.lengths, names=names, log_prob=tagger.log_prob_of, panels=panels)
+        return Looked(face.model, sample)
+
     def summary(self, face: Tagger) -> str:
         return repr(face)
 
@@ -324,14 +344,18 @@ def _give_vectors(model: SequenceModel | Feedback, config: ModelConfig, lexicon:
 
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {synthetic.PREFIX}KIND,T=100")
-    parser.add_argument("--format", help="of the files: columns, conllu, jsonl or text (one sentence a line)")
+    _format_argument(parser)
     parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
     parser.add_argument("--num_beams", type=int, default=1, help="with model.feedback: beginnings that decoding keeps")
 
 
+def _format_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", help="of the files: columns, conllu, jsonl or text (one sentence a line)")
+
+
 def _read(face: Tagger, given: Namespace, tagged: bool) -> list[Sentence]:
-    face.num_beams = given.num_beams
+    face.num_beams = getattr(given, "num_beams", 1)  # the lens decodes nothing
     if is_synthetic(given.data):
         return _sentences(synthetic.parse(given.data[0], "tag").part())
     reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)

@@ -268,6 +268,36 @@ def _best(predicted: Distribution, possible: Allowed | None, marginals: bool) ->
     return path, path if every is None else every.gather(-1, path.clamp(min=0)[..., None])[..., 0]
 
 
+def log_prob_of(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
+    """log P of tags: of a sentence (B,) by a CRF, else of each word (B, T), zero where it has no tag."""
+    assert isinstance(y, Tensor)
+    if isinstance(predicted, LinearChain):
+        return predicted.log_prob(y)
+    assert isinstance(predicted, Categorical)
+    return log_prob(predicted, y, lengths)
+
+
+@torch.no_grad()
+def panels(model: SequenceModel, batch: Batch, lexicon: Lexicon) -> tuple[dict[str, object], ...]:
+    """What the lens shows of a tagger: P of each tag of the first sentence, and the tags that are chosen."""
+    training = model.training
+    predicted, _ = model.eval().scan(batch.x, lengths=batch.lengths)
+    model.train(training)
+    n = int(batch.lengths[0])
+    if isinstance(predicted, LinearChain):
+        title, chances = "CRF marginals", predicted.marginals()
+    else:
+        assert isinstance(predicted, Categorical)
+        title, chances = "Probabilities of tags", predicted.log_probs().exp()
+    path, _ = _best(predicted, allowed(lexicon), False)
+    used = chances[0, :n].amax(0).topk(min(12, len(lexicon.tags))).indices.sort().values
+    ribbon: dict[str, object] = {
+        "title": title, "rows": [lexicon.tags[i] for i in used.tolist()],
+        "values": chances[0, :n, used].T.tolist(), "path": [lexicon.tags[i] for i in path[0, :n].tolist()],
+    }  # fmt: skip
+    return (ribbon,)
+
+
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, State | None]:
     """- sum of log P(tags | sentence), and the number of words that count."""
     y, lengths = batch.y, batch.lengths

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -24,6 +24,9 @@ from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
+
+if TYPE_CHECKING:
+    from elman.tasks.inspecting import Looked
 
 
 class Face(Protocol):
@@ -114,7 +117,7 @@ class Generated(Protocol):
 class Verb:
     """What a task answers to `elman VERB RUN`: the arguments that it takes, and the answer to them.
 
-    The answer is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate.
+    The answer is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate, a `Looked` to inspect.
     """
 
     arguments: Callable[[ArgumentParser], None]
@@ -175,6 +178,13 @@ class Task(Generic[C, D, F]):
     def evaluate(self, face: F, part: Any) -> Scores:
         """How good a model is on a part of the data."""
         raise NotImplementedError
+
+    def look(self, face: F, part: Any, rows: int, steps: int) -> Looked:
+        """What the lens is pointed at: the network, and at most `rows` of at most `steps` inputs of a part of the data.
+
+        A task that has it may answer `elman inspect` (`inspecting.verb`), and be trained with `training.lens`.
+        """
+        raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.look)")
 
     def summary(self, face: F) -> str:
         """What a model is, in a line."""

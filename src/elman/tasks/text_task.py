@@ -156,9 +156,13 @@ def _evaluate_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--chunk", type=int, default=512, help="tokens at a time; does not change the numbers")
 
 
+def read_text(lm: AnyTextModel, given: Namespace) -> Encoded:
+    """The texts that a verb names, as the model reads them."""
+    return encode(open_text(given.data, text_errors(lm.vocabulary.kind, given.errors)), lm.vocabulary, lm.unit)
+
+
 def _evaluate(lm: AnyTextModel, given: Namespace) -> Scores:
-    text = open_text(given.data, text_errors(lm.vocabulary.kind, given.errors))
-    return _scores(lm.evaluate(encode(text, lm.vocabulary, lm.unit), given.batch_size, given.chunk))
+    return _scores(lm.evaluate(read_text(lm, given), given.batch_size, given.chunk))
 
 
 def _generate_arguments(parser: ArgumentParser) -> None:

@@ -38,6 +38,7 @@ class TrainingConfig:
         checkpoint_every: steps between further checkpoints; 0 for none
         patience: stop after so many evaluations without improvement; 0 for never
         tensorboard: write TensorBoard files too
+        lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`
     """
 
     steps: int = 1000
@@ -48,6 +49,7 @@ class TrainingConfig:
     checkpoint_every: int = 0
     patience: int = 0
     tensorboard: bool = False
+    lens: bool = False
 
 
 def check(config: TrainingConfig, device: str) -> None:
@@ -114,16 +116,16 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
             norms = [*norms[-4:], norm]
             if not math.isfinite(loss) or not math.isfinite(norm):
                 raise _not_finite(advance.step + 1, loss / count, norms, lr)
-            run.optimiser.step()
+            evaluated = (advance.step + 1) % config.evaluate_every == 0 or advance.step + 1 == config.steps
+            ratio = optim.step(run.optimiser, measured=evaluated)
             advance.step, advance.count = advance.step + 1, advance.count + int(count)
             progress.step(advance.step, loss / count, int(count))
             if advance.step % config.log_every == 0:
                 seen = {run.counted: advance.count}
                 run.recorder.metrics(advance.step, **seen, loss=loss / count, lr=lr, gradient_norm=norm)
-            evaluated = advance.step % config.evaluate_every == 0 or advance.step == config.steps
             if evaluated:
                 with progress.paused():
-                    progress.say(_evaluate(run))
+                    progress.say(_evaluate(run, ratio))
             if evaluated or stop or (config.checkpoint_every and advance.step % config.checkpoint_every == 0):
                 run.save("last")
             if stop and advance.step < config.steps:
@@ -160,13 +162,13 @@ def _update(run: Run, config: OptimConfig, lr: float, scale: float) -> float:
     return optim.clip(config, parameters)
 
 
-def _evaluate(run: Run) -> str:
+def _evaluate(run: Run, ratio: float) -> str:
     """Evaluate in the first process, note it, keep the best; what to say about it."""
     advance, line, improved = run.advance, "", False
     if run.ranks.first:
         scores = run.evaluate(advance.step)
         found = scores.recorded("valid")
-        run.recorder.metrics(advance.step, **found)
+        run.recorder.metrics(advance.step, **found, update_ratio=ratio)
         improved, advance.settled = scores.better_than(advance.best), scores.settled
         advance.best = scores.value if improved else advance.best
         advance.decides, advance.larger_is_better = scores.decides, scores.larger_is_better

@@ -179,6 +179,22 @@ def clip(config: OptimConfig, parameters: list[Tensor]) -> float:
     return float(norm)
 
 
+@torch.no_grad()
+def step(optimiser: torch.optim.Optimizer, measured: bool) -> float:
+    """Change the weights; where that is `measured`, by how much: |change| / |weights before|, else 0.
+
+    About 1e-3 is usual. Far above, a run is not stable; far below, it learns nothing.
+    """
+    parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    before = [parameter.clone() for parameter in parameters] if measured else []
+    optimiser.step()
+    if not before:
+        return 0.0
+    changes = [parameter - old for parameter, old in zip(parameters, before, strict=True)]
+    norm, change = (torch.nn.utils.get_total_norm(values) for values in (before, changes))
+    return float(change) / float(norm) if float(norm) else 0.0
+
+
 def tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """What the optimiser remembers of each parameter, by name: "core.cores.0.W/exp_avg"."""
     return {

@@ -1,0 +1,18 @@
+"""See where the gradient dies, what the state holds, and how long it remembers. docs/lens.md defines every number."""
+
+from elman.lens.context import Context, context
+from elman.lens.flow import Flow, Reach, flow, layers_of, reach
+from elman.lens.gates import Gate, Health, gates, health, timescale
+from elman.lens.influence import Influence, influence
+from elman.lens.layers import Layer
+from elman.lens.report import Report, inspect
+from elman.lens.sample import Sample
+from elman.lens.spectra import Isometry, Spectrum, isometry, lyapunov, spectrum
+from elman.lens.units import Follower, units
+from elman.lens.watched import WATCHED, watched
+
+__all__ = [
+    "WATCHED", "Context", "Flow", "Follower", "Gate", "Health", "Influence", "Isometry", "Layer", "Reach", "Report",
+    "Sample", "Spectrum", "context", "flow", "gates", "health", "influence", "inspect", "isometry", "layers_of",
+    "lyapunov", "reach", "spectrum", "timescale", "units", "watched",
+]  # fmt: skip

@@ -1,0 +1,33 @@
+"""The same network before it learnt anything."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import nn
+
+from elman.errors import InputError
+
+
+def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
+    """A copy with fresh parameters, as each module's `reset_parameters` draws them.
+
+    >>> layer = nn.Linear(2, 3)
+    >>> bool((fresh(layer, seed=1).weight != layer.weight).any())
+    True
+    """
+    twin = copy.deepcopy(model)
+    for part in twin.modules():
+        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
+            raise InputError(
+                f"{type(part).__name__} has parameters and no reset_parameters, so nobody knows what it began with: "
+                "leave out --at init"
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for part in twin.modules():
+            reset = getattr(part, "reset_parameters", None)
+            if reset is not None:
+                reset()
+    return twin

@@ -1,0 +1,120 @@
+"""Gates, time scales and health: what the units of a layer do.
+
+gates       for each gate and unit, the share of steps at which it is below 0.1, and above 0.9
+timescale   -1 / mean of ln |ds_i[t] / ds_i[t-1]|: the steps in which unit i by itself falls to 1 / e
+dead        units that do not move: their standard deviation over all steps is below 1e-5 of the layer's
+saturated   units of a tanh, or gates, that are within 1 % of an end of their range at more than 95 % of the steps
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from elman.cells.bank import Bank
+from elman.cells.diagonal import Diagonal
+from elman.cells.gated import Gated
+from elman.lens.layers import NUMBERS, Layer, jacobian, unflat
+
+LOW, HIGH = 0.1, 0.9
+WIDEST = 1024
+SAMPLED = 16  # steps at which time scales are measured
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate of a layer: the mean over time of each unit, and the shares of steps at which it is shut and open."""
+
+    layer: str
+    name: str
+    mean: Tensor  # (H,)
+    low: Tensor  # (H,) share of steps below 0.1
+    high: Tensor  # (H,) share of steps above 0.9
+    keeps: bool  # whether it is the share of the state that stays
+
+    @property
+    def saturation(self) -> float:
+        """The share of units and steps at which it is shut or open."""
+        return float((self.low + self.high).mean())
+
+
+@torch.no_grad()
+def gates(layer: Layer, states: Tensor) -> list[Gate]:
+    """The gates of a layer that lie between 0 and 1, given its states (B, T + 1, N) as `trajectory` has them."""
+    inside = torch.arange(layer.x.shape[1]) < layer.lengths[:, None]
+    if isinstance(layer.cell, Diagonal):
+        a = layer.cell.decays(layer.x)
+        values = {} if a.is_complex() or a.dim() < 3 else {"a": a[inside]}
+    elif isinstance(layer.cell, Gated):
+        values = _of_gated(layer, states, inside)
+    else:
+        return []
+    keeps = layer.cell.keeps if isinstance(layer.cell, Gated) else "a"
+    return [
+        Gate(layer.name, name, v.mean(0), (v < LOW).float().mean(0), (v > HIGH).float().mean(0), name == keeps)
+        for name, v in values.items()
+    ]
+
+
+def _of_gated(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
+    cell = layer.cell
+    assert isinstance(cell, Gated)
+    if not cell.logistic:
+        return {}
+    x, before = layer.x[inside], states[:, :-1][inside]
+    parts: dict[str, list[Tensor]] = {name: [] for name in cell.logistic}
+    for rows in torch.arange(len(x)).split(max(1, NUMBERS // (8 * before.shape[1]))):
+        found = cell.gates(cell.project(x[rows]), unflat(before[rows], cell.init_state(len(rows))))
+        for name in parts:
+            parts[name].append(found[name])
+    return {name: torch.cat(values) for name, values in parts.items()}
+
+
+def timescale(layer: Layer, states: Tensor) -> Tensor | None:
+    """Of each number of the state (N,), steps; infinite where it grows; None where the state is too wide to say."""
+    if isinstance(layer.cell, Diagonal | Bank):
+        with torch.no_grad():
+            a = layer.cell.decays(layer.x)
+            log = a.abs().double().clamp(min=1e-300).log()
+            log = log.mean((0, 1)) if isinstance(layer.cell, Diagonal) and log.dim() > 2 else log.flatten()
+            return _steps(log.repeat_interleave(2) if a.is_complex() else log)
+    if layer.size > WIDEST:
+        return None
+    T = int(layer.lengths[0])
+    at = torch.linspace(T // 4, T - 1, min(T, SAMPLED)).long().unique()
+    own = jacobian(layer, layer.x[0, at], states[0, at]).diagonal(dim1=1, dim2=2)
+    return _steps(own.abs().double().clamp(min=1e-300).log().mean(0))
+
+
+def _steps(log: Tensor) -> Tensor:
+    return torch.where(log < 0, -1 / log.clamp(max=-1e-300), torch.inf)
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is wrong with the units of a layer."""
+
+    layer: str
+    units: int
+    dead: list[int]
+    saturated: list[int]
+    not_finite: int | None  # the first step at which a number of the state is not finite
+    largest: float  # |s|
+
+
+def health(layer: Layer, states: Tensor) -> Health:
+    """Dead and saturated units, and the first step that is not finite; states (B, T + 1, N)."""
+    after = states[:, 1:]
+    wrong = (~after.isfinite()).any(-1).any(0).nonzero()
+    inside = torch.arange(layer.x.shape[1]) < layer.lengths[:, None]
+    values = torch.nan_to_num(after[inside], 0.0, 0.0, 0.0)
+    spread = values.std(0) if len(values) > 1 else torch.ones(values.shape[1])
+    whole = float(spread.median()) or float(spread.max())
+    dead = (spread <= 1e-5 * whole).nonzero()[:, 0].tolist() if whole else list(range(values.shape[1]))
+    bounded = bool((values.abs() <= 1).all())
+    full = (values.abs() > 0.99).float().mean(0) > 0.95 if bounded else torch.zeros(values.shape[1], dtype=torch.bool)
+    step = int(wrong[0]) if len(wrong) else None
+    return Health(layer.name, values.shape[1], dead if len(values) > 1 else [], full.nonzero()[:, 0].tolist(), step,
+                  float(values.abs().max()))  # fmt: skip

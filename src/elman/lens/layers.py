@@ -1,0 +1,216 @@
+"""The recurrences inside a model, each with what reached it. The lens looks at them one by one.
+
+    y[t], s[t] = step(x[t], s[t-1])
+
+A layer is an innermost Core that has a state and was called: a cell in a stack, a cell behind Reverse (which then reads
+its own time, from right to left), or a core of one's own as a whole. Given its inputs x, a layer is a recurrence of its
+own, whatever stands around it: so nothing here knows more of a core than the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import state as states
+from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
+from elman.compose.structure import Around
+from elman.core import Core
+from elman.model import SequenceModel
+from elman.state import State
+
+NUMBERS = 1 << 25  # that a piece of work holds at a time, about
+
+
+class Layer(NamedTuple):
+    """A recurrence, what it read (B, T, D) and put out (B, T, H), in its own time."""
+
+    name: str
+    cell: Core
+    x: Tensor
+    state: State  # before the first input
+    reset: Tensor  # (B, T)
+    lengths: Tensor  # (B,)
+    y: Tensor  # with its graph
+    backwards: bool  # reads from right to left
+
+    def rows(self, rows: Tensor | slice) -> Layer:
+        """Some rows of it."""
+        state = states.map(lambda leaf: leaf[rows], self.state)
+        x, y, reset, lengths = self.x[rows], self.y[rows], self.reset[rows], self.lengths[rows]
+        return self._replace(x=x, state=state, reset=reset, lengths=lengths, y=y)
+
+    @property
+    def size(self) -> int:
+        """How many real numbers its state has."""
+        return flat(self.cell.init_state(1)).shape[1]
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """In here a model is looked at: as in evaluation, and no gradient is asked for its parameters."""
+    training = {part: part.training for part in model.modules()}
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.eval()
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for part, was in training.items():
+            part.training = was
+        for parameter in wanted:
+            parameter.requires_grad_(True)
+
+
+@contextmanager
+def watching(model: nn.Module) -> Iterator[list[Layer]]:
+    """The layers that are called in here, in their order: the list is filled when the block ends."""
+    core = model.core if isinstance(model, SequenceModel) else model
+    found: list[tuple[str, Layer]] = []
+    layers: list[Layer] = []
+    hooks = []
+    for name, part in core.named_modules():
+        if isinstance(part, Core) and states.leaves(part.init_state(0)) and not _in_pool(core, name):
+            backwards = sum(isinstance(core.get_submodule(above), Reverse) for above in _above(name)) % 2 == 1
+            hooks.append(part.register_forward_hook(_note(found, name, backwards), with_kwargs=True))
+    try:
+        yield layers
+    finally:
+        for hook in hooks:
+            hook.remove()
+        layers.extend(_innermost(found))
+
+
+def parts(core: Core, state: State) -> Iterator[tuple[Core, State]]:
+    """The cores inside a core and their parts of its state, as `watching` finds them; pools are left out."""
+    if isinstance(core, Stack | Parallel):
+        for inner, part in zip(core.cores, state, strict=True):
+            assert isinstance(inner, Core)
+            yield from parts(inner, part)
+    elif isinstance(core, Around) and not isinstance(core, Zoneout):  # whose step is its own
+        if not isinstance(core, Pool):
+            yield from parts(core.core, state)
+    elif states.leaves(state):
+        yield core, state
+
+
+def title(number: int, cell: Core, backwards: bool = False) -> str:
+    """What a layer is called.
+
+    >>> from elman.cells import cell
+    >>> title(0, cell("gru", 3, 4))
+    '0 gru'
+    """
+    return f"{number} {type(cell).__name__.lower()}" + (" (right to left)" if backwards else "")
+
+
+def _above(name: str) -> list[str]:
+    """The modules that a module stands in, outermost first.
+
+    >>> _above("cores.0.core")
+    ['', 'cores', 'cores.0']
+    """
+    parts = name.split(".") if name else []
+    return [".".join(parts[:i]) for i in range(len(parts))]
+
+
+def _in_pool(core: nn.Module, name: str) -> bool:
+    return any(isinstance(core.get_submodule(part), Pool) for part in (*_above(name), name))
+
+
+def _note(found: list[tuple[str, Layer]], name: str, backwards: bool) -> Any:
+    def note(cell: Core, given: tuple[Any, ...], named: dict[str, Any], put_out: tuple[Tensor, State]) -> None:
+        x, state = (*given, None)[:2]
+        B, T = x.shape[:2]
+        lengths, reset = named.get("lengths"), named.get("reset")
+        lengths = torch.full((B,), T, device=x.device) if lengths is None else lengths
+        reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else reset
+        state = cell.init_state(B) if state is None else state
+        found.append((name, Layer(name, cell, x.detach(), states.detach(state), reset, lengths, put_out[0], backwards)))
+
+    return note
+
+
+def _innermost(found: list[tuple[str, Layer]]) -> Iterator[Layer]:
+    """Without those that stand around others, and those that ran where no gradient passes (inside Recompute)."""
+    graph = any(layer.y.requires_grad for _, layer in found)
+    seen = [(name, layer) for name, layer in found if layer.y.requires_grad or not graph]
+    around = {above for name, _ in seen for above in _above(name)}
+    for i, layer in enumerate(layer for name, layer in seen if name not in around):
+        yield layer._replace(name=title(i, layer.cell, layer.backwards))
+
+
+def flat(state: State) -> Tensor:
+    """The leaves of a state side by side as real numbers (B, N), a complex one as its two parts.
+
+    >>> flat((torch.zeros(2, 3), torch.zeros(2, 4, dtype=torch.complex64))).shape
+    torch.Size([2, 11])
+    """
+    return torch.cat([_real(leaf).flatten(1) for leaf in states.leaves(state)], 1)
+
+
+def unflat(rows: Tensor, like: State) -> State:
+    """The inverse: rows (M, N) as a state with M rows, of the structure of `like`."""
+    widths = [_real(leaf[:1]).numel() for leaf in states.leaves(like)]
+    parts = iter(rows.split(widths, 1))
+
+    def part(leaf: Tensor) -> Tensor:
+        values = next(parts)
+        if leaf.is_complex():
+            return torch.view_as_complex(values.reshape(-1, *leaf.shape[1:], 2))
+        return values.reshape(-1, *leaf.shape[1:])
+
+    return states.map(part, like)
+
+
+def _real(leaf: Tensor) -> Tensor:
+    return torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf
+
+
+def one_step(cell: Core, x: Tensor, state: State) -> tuple[Tensor, State]:
+    """A scan of one input x (B, D), natively where there is a kernel: y (B, H) and the state after it."""
+    B = len(x)
+    one, none = torch.ones(B, dtype=torch.int64, device=x.device), torch.zeros(B, 1, dtype=torch.bool, device=x.device)
+    y, state = cell.inside(x[:, None], state, one, none)
+    return y[:, 0], state
+
+
+def entering(layer: Layer, t: int, state: State) -> State:
+    """The state as step t finds it: at a reset, the first one."""
+    if not bool(layer.reset[:, t].any()):
+        return state
+    return states.where(layer.reset[:, t], layer.cell.init_state(len(layer.x)), state)
+
+
+@torch.no_grad()
+def trajectory(layer: Layer) -> Tensor:
+    """The state before each step, and after the last: (B, T + 1, N) real. Where y is the state, one scan has it."""
+    leaves = states.leaves(layer.state)
+    if layer.cell.emits_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
+        return torch.cat([flat(layer.state)[:, None], layer.y.detach().to(leaves[0].dtype).flatten(2)], 1)
+    state, found = layer.state, [flat(layer.state)]
+    for t in range(layer.x.shape[1]):
+        _, state = one_step(layer.cell, layer.x[:, t], entering(layer, t, state))
+        found.append(flat(state))
+    return torch.stack(found, 1)
+
+
+def jacobian(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
+    """d s[t] / d s[t-1] (M, N, N) of M steps, which are independent: inputs x (M, D), states before (M, N) real."""
+    before = before.detach().requires_grad_()
+    _, new = one_step(layer.cell, x, unflat(before, layer.cell.init_state(len(x))))
+    after, found = flat(new), before.new_zeros(*before.shape, before.shape[1])
+    if not after.requires_grad:
+        return found
+    for i in range(before.shape[1]):
+        unit = torch.zeros_like(after)
+        unit[:, i] = 1.0
+        (row,) = torch.autograd.grad(after, before, unit, retain_graph=True, allow_unused=True, materialize_grads=True)
+        found[:, i] = row
+    return found

@@ -1,0 +1,316 @@
+"""All that the lens sees of a model, in one report: numbers by name, sentences, and a page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman import state as states
+from elman.cells.hmm import HMM
+from elman.config import Json
+from elman.lens.context import Context, context
+from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
+from elman.lens.gates import Gate, Health, gates, health, timescale
+from elman.lens.influence import Influence, influence
+from elman.lens.layers import Layer, flat, frozen, trajectory
+from elman.lens.sample import Sample, causal, features, losses
+from elman.lens.spectra import WIDEST, Isometry, Spectrum, isometry, lyapunov, spectrum
+from elman.lens.units import Follower, properties, units
+from elman.lens.verdict import Seen, kind, verdict, worst
+from elman.options import whole
+from elman.state import State
+from elman.tables import Table
+
+FORMAT = "elman-lens-1"
+ROWS = 16  # of which states are looked at
+HELD = 1 << 26  # numbers of states that are held at a time
+EXPONENTS = 32
+SHOWN = 512  # units whose values the page has
+
+
+class Shown(NamedTuple):
+    """Units of a layer as the page shows them, for the first row."""
+
+    layer: str
+    leaf: str  # what part of the state they are
+    units: list[int]
+    values: Tensor  # (T, units)
+    flow: Tensor  # (steps, units) |dL/ds|
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `inspect` found. `verdict` are sentences, `to_json()` all numbers by name, `save(path)` writes the page."""
+
+    title: str
+    model: str
+    rows: int
+    steps: int
+    causal: bool
+    loss: float
+    reach: list[Reach]
+    flow: list[Flow]
+    spectrum: list[Spectrum]
+    lyapunov: dict[str, list[float]]
+    isometry: list[Isometry]
+    gates: list[Gate]
+    timescale: dict[str, Tensor]
+    health: list[Health]
+    influence: list[Influence]
+    context: Context | None
+    units: list[Follower]
+    shown: list[Shown]
+    names: list[str]
+    missing: dict[str, str]
+    verdict: list[str]
+    panels: tuple[dict[str, Any], ...] = ()
+    config: dict[str, Json] = field(default_factory=dict)
+    command: str = ""
+    training: list[dict[str, float]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """exploding, vanishing or stable: of the worst layer."""
+        found = worst(self.reach)
+        return "stateless" if found is None else kind(found)
+
+    def to_json(self) -> dict[str, Json]:
+        """Everything but the values of units: numbers of six digits, null for what is infinite or not a number."""
+        content = {
+            "format": FORMAT, "title": self.title, "model": self.model, "command": self.command, "rows": self.rows,
+            "steps": self.steps, "causal": self.causal, "loss": self.loss, "kind": self.kind, "verdict": self.verdict,
+            "reach": [part.to_json() for part in self.reach],
+            "flow": [{"layer": part.name, "steps": part.steps, "norm": part.norm} for part in self.flow],
+            "lyapunov": [{"layer": name, "exponents": values} for name, values in self.lyapunov.items()],
+            "isometry": [_isometry(part) for part in self.isometry],
+            "spectrum": [_spectrum(part) for part in self.spectrum],
+            "gates": [_gate(part) for part in self.gates],
+            "timescale": [{"layer": name, "steps": steps} for name, steps in self.timescale.items()],
+            "health": [part.__dict__ for part in self.health],
+            "influence": [{**part.__dict__, "values": _digits(part.values, 3)} for part in self.influence],
+            "context": None if self.context is None else {
+                **self.context.__dict__, "effective_context": self.context.effective},
+            "units": [part.__dict__ for part in self.units],
+            "names": self.names, "panels": list(self.panels), "training": self.training, "config": self.config,
+            "missing": self.missing,
+        }  # fmt: skip
+        return {name: plain(value) for name, value in content.items()}
+
+    def table(self) -> Table:
+        """A line for each layer."""
+        rows = []
+        for r in self.reach:
+            top = self.lyapunov.get(r.name)
+            half = f"{r.half_life:.1f}" if math.isfinite(r.half_life) else "none"
+            gate = next((f"{g.name} {g.saturation:.0%}" for g in self.gates if g.layer == r.name), "")
+            exponent = f"{top[0]:+.4f}" if top else ""
+            rows.append([r.name, kind(r), half, str(r.horizon), f"{r.slope:+.4f}", exponent, gate])
+        header = ["layer", "gradient", "half-life", "horizon", "slope", "exponent", "gate shut or open"]
+        return Table(f"{self.title}: {self.rows} rows of {self.steps} steps", header, rows)
+
+    def save(self, path: str | Path, against: Sequence[Report] = ()) -> None:
+        """Write the page, with other reports beside this one: one HTML file that needs nothing else."""
+        from elman.lens.document import write
+
+        write(Path(path), [self, *against])
+
+
+def plain(value: Any) -> Json:
+    """A value as JSON has it."""
+    if isinstance(value, Tensor):
+        value = value.tolist()
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(name): plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    return value if value is None or isinstance(value, bool | int | str) else str(value)
+
+
+def _digits(values: Tensor, digits: int) -> list[list[float]]:
+    """A matrix of many numbers, with few digits each."""
+    return [[float(f"{value:.{digits}g}") for value in row] for row in values.tolist()]
+
+
+def _isometry(part: Isometry) -> dict[str, Any]:
+    """Of many singular values, the largest, the middle and the smallest; and some between them."""
+    shares = torch.linspace(1, 0, 33, dtype=torch.float64)
+    quantiles = [values.double().quantile(shares, 1).mean(1) for values in part.values]
+    return {
+        "layer": part.layer, "tau": part.tau, "largest": [float(values.max()) for values in part.values],
+        "median": [float(values.median()) for values in part.values],
+        "smallest": [float(values.min()) for values in part.values], "quantiles": quantiles,
+    }  # fmt: skip
+
+
+def _spectrum(part: Spectrum) -> dict[str, Any]:
+    values = part.values[part.values.abs().argsort(descending=True)][:1024]
+    some = replace(part, values=values)
+    return {
+        "layer": part.layer, "name": part.name, "real": values.real, "imag": values.imag,
+        "radius": float(values.abs().max()) if len(values) else None, "time_constants": some.time_constants,
+        "periods": some.periods,
+    }  # fmt: skip
+
+
+def _gate(part: Gate) -> dict[str, Any]:
+    return {
+        "layer": part.layer, "gate": part.name, "mean": part.mean, "low": part.low, "high": part.high,
+        "saturation": part.saturation,
+    }  # fmt: skip
+
+
+def inspect(
+    model: nn.Module,
+    x: State | Sample,
+    y: State | None = None,
+    *,
+    lengths: Tensor | None = None,
+    names: Sequence[Sequence[str]] = (),
+    labels: dict[str, Tensor] | None = None,
+    anchors: int = ANCHORS,
+    title: str = "model",
+) -> Report:
+    """Look at any Core or SequenceModel with some data: inputs x (B, T, ...), targets y.
+
+    >>> from elman.cells import cell
+    >>> report = inspect(cell("gru", 3, 4), torch.randn(4, 20, 3))
+    >>> report.kind, len(report.verdict)
+    ('stable', 5)
+    """
+    whole("anchors", anchors)
+    if isinstance(x, Sample):
+        sample = x
+    else:
+        every = torch.zeros(0, dtype=torch.int64) if lengths is None else lengths
+        sample = Sample(x, y, every, names=names, labels=labels or {})
+    missing: dict[str, str] = {}
+    loss, layers, values = _looked(model, sample)
+    found = _dynamics(layers, values, missing)
+    lags = reach(model, sample, anchors)
+    flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))
+    within = context(model, sample, anchors)
+    if within is None:
+        missing["context"] = "the model reads the future: the last n inputs alone are another model's input"
+    gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
+    sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
+    filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
+    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters)
+    followers, shown = _units(sample, layers, values, flows)
+    return Report(
+        title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
+        found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, shown,
+        list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
+    )  # fmt: skip
+
+
+def _summary(model: nn.Module) -> str:
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    return f"{type(model).__name__} with {numbers:,} parameters"
+
+
+def _looked(model: nn.Module, sample: Sample) -> tuple[float, list[Layer], list[Tensor]]:
+    """The loss, the layers, and their states (B, T + 1, N), for some rows."""
+    B, T = sample.shape
+    with frozen(model), torch.no_grad():
+        wide = sum(layer.size for layer in layers_of(model, sample.take(torch.arange(1)))) or 1
+        part = sample.take(torch.arange(max(1, min(B, ROWS, HELD // (wide * T)))))
+        terms = losses(model, features(model, part), part)
+        count = len(terms) if terms.dim() == 1 else int(part.lengths.sum())
+        layers = layers_of(model, part)
+        return float(terms.sum()) / max(1, count), layers, [trajectory(layer) for layer in layers]
+
+
+class _Dynamics(NamedTuple):
+    spectra: list[Spectrum]
+    exponents: dict[str, list[float]]
+    isometries: list[Isometry]
+    timescales: dict[str, Tensor]
+    largest: dict[str, float]
+    radius: dict[str, float]
+
+
+def _dynamics(layers: list[Layer], values: list[Tensor], missing: dict[str, str]) -> _Dynamics:
+    found = _Dynamics([], {}, [], {}, {}, {})
+    for layer, states_ in zip(layers, values, strict=True):
+        if not bool(states_.isfinite().all()):
+            missing[f"spectra of {layer.name}"] = "its states are not finite"
+            continue
+        if int(layer.lengths[0]) == 0 or layer.size == 0:
+            missing[f"spectra of {layer.name}"] = "its first row is empty" if layer.size else "its state is empty"
+            continue
+        with frozen(layer.cell):
+            _of_layer(layer, states_, found)
+        if layer.size > WIDEST:
+            missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; up to {WIDEST} are looked at"
+    return found
+
+
+def _of_layer(layer: Layer, states_: Tensor, found: _Dynamics) -> None:
+    found.exponents[layer.name] = lyapunov(layer, EXPONENTS).tolist()
+    spectra = spectrum(layer)
+    found.spectra.extend(spectra)
+    if spectra:
+        found.radius[layer.name] = max(float(part.values.abs().max()) for part in spectra)
+    found_isometry = isometry(layer)
+    if found_isometry is not None:
+        found.isometries.append(found_isometry)
+        found.largest[layer.name] = float(found_isometry.values[0].max())
+    steps = timescale(layer, states_)
+    if steps is not None:
+        found.timescales[layer.name] = steps[-_last_leaf(layer)[1] :]
+
+
+def _last_leaf(layer: Layer) -> tuple[str, int]:
+    """The last leaf of a state, in which a cell keeps its memory: what it is called, how many real numbers it has."""
+    state = layer.cell.init_state(1)
+    return states.names(state)[-1].rpartition(".")[2] or "s", flat(states.leaves(state)[-1]).shape[1]
+
+
+def _units(
+    sample: Sample, layers: list[Layer], values: list[Tensor], flows: list[Flow]
+) -> tuple[list[Follower], list[Shown]]:
+    followers: list[Follower] = []
+    shown: list[Shown] = []
+    labels = {**(properties(sample.names, sample.shape[1]) if sample.names else {}), **sample.labels}
+    by_layer = {part.name: part for part in flows}
+    for layer, states_ in zip(layers, values, strict=True):
+        leaf, width = _last_leaf(layer)
+        memory = torch.nan_to_num(states_[:, 1:, states_.shape[2] - width :])
+        if layer.backwards:
+            memory = kernels.reverse(memory, layer.lengths)
+        B, T = memory.shape[:2]
+        inside = torch.arange(T) < layer.lengths[:, None]
+        own = {name: where[:B, :T] for name, where in labels.items()}
+        followers.extend(units(layer.name, memory, own, inside))
+        chosen = _chosen(memory, followers, layer.name, max(1, SHOWN // len(layers)))
+        gradient = by_layer[layer.name].units[:, -width:][:, chosen]
+        shown.append(Shown(layer.name, leaf, chosen.tolist(), memory[0][:, chosen], gradient))
+    return followers, shown
+
+
+def _chosen(memory: Tensor, followers: list[Follower], layer: str, most: int) -> Tensor:
+    """The units that are shown: all; of too many, those that follow something and those that move most."""
+    N = memory.shape[2]
+    if most >= N:
+        return torch.arange(N)
+    moves = memory.flatten(0, 1).std(0)
+    named = [unit for follower in followers if follower.layer == layer for unit in follower.units]
+    moves[torch.tensor(named, dtype=torch.int64)] = math.inf
+    return moves.topk(most).indices.sort().values
+
+
+def _influences(model: nn.Module, sample: Sample, missing: dict[str, str]) -> list[Influence]:
+    found = [influence(model, sample, how) for how in ("gradient", "integrated")]
+    residual = found[1].residual
+    if residual is not None and not residual < 1e-3:
+        missing["integrated gradients"] = f"they do not add up: the residual is {residual:.2g}"
+    return found

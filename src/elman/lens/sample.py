@@ -1,0 +1,161 @@
+"""What a model is looked at with: inputs, targets, and what the inputs are called.
+
+The loss at a step is - log P(y[t]); of a model that answers once a row, the row's. Of a bare core it is
+|y[t] - target|^2 / 2, and without a target the sum of its outputs over the square root of their number: a gradient of
+length one, whatever the core puts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+
+from elman import state as states
+from elman.core import Core
+from elman.distributions import Distribution
+from elman.errors import InputError
+from elman.lengths import checked
+from elman.model import SequenceModel
+from elman.state import State
+
+LogProb = Callable[[Distribution, State, Tensor], Tensor]
+
+
+def log_prob(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
+    """log P of the targets: one a step (B, T), or one a row (B,)."""
+    return predicted.log_prob(y)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Rows of inputs x (B, T, ...) and targets y.
+
+    >>> Sample(torch.zeros(2, 5, 3)).lengths.tolist()
+    [5, 5]
+
+    Args:
+        x: a tensor or a tuple of tensors (B, T, ...)
+        y: targets, (B, T, ...) or (B, ...); None for a bare core
+        lengths: how much of each row counts; all of it if not given
+        reset: (B, T), where a sequence begins
+        names: of the inputs, row by row: characters, words, or numbers as text
+        labels: (B, T) numbers by name that units may follow
+        log_prob: of targets, where a task has its own
+        panels: what the task shows beside, ready for JSON
+    """
+
+    x: State
+    y: State | None = None
+    lengths: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    reset: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.bool))
+    names: Sequence[Sequence[str]] = ()
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    log_prob: LogProb = log_prob
+    panels: tuple[dict[str, object], ...] = ()
+
+    def __post_init__(self) -> None:
+        B, T = states.leaves(self.x)[0].shape[:2]
+        if B == 0 or T == 0:
+            raise InputError(f"there are {B} rows of {T} inputs to look at; the lens needs at least one input")
+        if not self.lengths.numel():
+            object.__setattr__(self, "lengths", torch.full((B,), T))
+        if not self.reset.numel():
+            object.__setattr__(self, "reset", torch.zeros(B, T, dtype=torch.bool))
+        object.__setattr__(self, "lengths", checked(self.lengths, states.leaves(self.x)[0]))
+        if int(self.lengths.max()) == 0:
+            raise InputError("all rows have length 0; the lens needs at least one input")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and steps."""
+        B, T = states.leaves(self.x)[0].shape[:2]
+        return B, T
+
+    def take(self, rows: Tensor, lengths: Tensor | None = None) -> Sample:
+        """Some rows, each as often as it is named; perhaps shorter ones."""
+        lengths = self.lengths[rows] if lengths is None else lengths
+        T = int(lengths.max())
+
+        def cut(leaf: Tensor) -> Tensor:
+            return leaf[rows][:, :T] if leaf.dim() > 1 and leaf.shape[1] == self.shape[1] else leaf[rows]
+
+        return replace(
+            self, x=states.map(lambda leaf: leaf[rows][:, :T], self.x), y=None if self.y is None else states.map(
+                cut, self.y), lengths=lengths, reset=self.reset[rows][:, :T],
+            names=[self.names[int(row)] for row in rows] if self.names else (),
+            labels={name: values[rows][:, :T] for name, values in self.labels.items()},
+        )  # fmt: skip
+
+    def windows(self, rows: Tensor, starts: Tensor, size: int) -> Sample:
+        """Pieces of at most `size` inputs from the places `starts` of some rows on, as rows of their own."""
+        at = (starts[:, None] + torch.arange(size)).clamp(max=self.shape[1] - 1)
+
+        def cut(leaf: Tensor) -> Tensor:
+            return leaf[rows[:, None], at] if leaf.dim() > 1 and leaf.shape[1] == self.shape[1] else leaf[rows]
+
+        return replace(
+            self, x=states.map(cut, self.x), y=None if self.y is None else states.map(cut, self.y),
+            lengths=(self.lengths[rows] - starts).clamp(0, size), reset=self.reset[rows[:, None], at], names=(),
+            labels={},
+        )  # fmt: skip
+
+    @property
+    def each(self) -> bool:
+        """Whether there is a target for each step, or none at all."""
+        if self.y is None:
+            return True
+        leaf = states.leaves(self.y)[0]
+        return leaf.dim() > 1 and leaf.shape[1] == self.shape[1]
+
+
+def features(model: nn.Module, sample: Sample) -> Tensor:
+    """What the core reads (B, T, D), as the beginning of a graph."""
+    if isinstance(model, SequenceModel):
+        return model.embed(sample.x).detach().requires_grad_()
+    if not isinstance(model, Core):
+        raise InputError(f"the lens was given a {type(model).__name__}; it takes a Core or a SequenceModel")
+    if not isinstance(sample.x, Tensor):
+        raise InputError("a bare core reads one tensor (B, T, D); x is a tuple")
+    return sample.x.detach().clone().requires_grad_()
+
+
+def core_of(model: nn.Module) -> nn.Module:
+    """The recurrence of a model, or the bare core itself."""
+    return model.core if isinstance(model, SequenceModel) else model
+
+
+def losses(model: nn.Module, x: Tensor, sample: Sample, state: State | None = None) -> Tensor:
+    """The loss of each step (B, T), zero past the lengths; or of each row (B,). x are features."""
+    y, _ = core_of(model)(x, state, lengths=sample.lengths, reset=sample.reset)
+    return losses_of(model, y, sample)
+
+
+def losses_of(model: nn.Module, y: Tensor, sample: Sample) -> Tensor:
+    """The same, given what the core puts out (B, T, H)."""
+    lengths = sample.lengths
+    if not isinstance(model, SequenceModel):
+        terms = _of_outputs(y, sample.y)
+    elif sample.y is None:
+        raise InputError("a model is looked at by its loss, which needs targets: give y")
+    else:
+        terms = -sample.log_prob(model.readout(y, lengths), sample.y, lengths)
+    if terms.dim() == 1:
+        return terms
+    inside = torch.arange(terms.shape[1], device=terms.device) < lengths[:, None]
+    return torch.where(inside, terms, 0.0)
+
+
+def _of_outputs(y: Tensor, target: State | None) -> Tensor:
+    if target is None:
+        return y.sum(-1) / y.shape[-1] ** 0.5
+    if not isinstance(target, Tensor) or target.shape != y.shape:
+        raise InputError(f"y is {states.describe(target)}; the outputs of this core are {list(y.shape)}")
+    return 0.5 * (y - target).square().sum(-1)
+
+
+def causal(model: nn.Module) -> bool:
+    """Whether each output knows the past alone."""
+    return bool(getattr(core_of(model), "causal", True))

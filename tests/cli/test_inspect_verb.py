@@ -1,0 +1,131 @@
+"""elman inspect, from runs of each task that answers it to JSON and pages; and what it says when it cannot."""
+
+import json
+import math
+
+import pytest
+
+from elman.cli import main
+
+SMALL = [
+    "--model.size", "6", "--training.steps", "4", "--training.evaluate_every", "2", "--threads", "1",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of each task, tiny."""
+    folder = tmp_path_factory.mktemp("runs")
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ELMAN_CACHE", str(folder / "cache"))
+    (folder / "book.txt").write_text('Once (12) upon a time "there" was\na cat. ' * 60)
+    readings = (f"{math.sin(t) + 5 * (t // 20 % 2):.3f},{math.cos(t):.3f}" for t in range(120))
+    (folder / "readings.csv").write_text("x,y\n" + "\n".join(readings))
+    (folder / "train.txt").write_text("He B-NP\nsees B-VP\na B-NP\ncat I-NP\n\n" * 20)
+    (folder / "reviews.tsv").write_text("text\tlabel\n" + "fine film <b>\tgood\ndull film\tbad\n" * 20)
+    text = ["--data.train", "book.txt", "--data.batch_size", "2", "--data.window", "16", "--preview.tokens", "0"]
+    commands = {
+        "lm": [*SMALL, *text, "--training.lens", "true", "--training.log_every", "1"],
+        "lstm": [*SMALL, *text, "--model.cell", "lstm"],
+        "tag": [*SMALL, "--task", "tag", "--data.train", "train.txt", "--model.char_size", "0"],
+        "classify": [*SMALL, "--task", "classify", "--data.train", "reviews.tsv", "--model.bidirectional", "false"],
+        "hmm": ["--task", "hmm", "--data.train", "readings.csv", "--model.n_iter", "3", "--model.n_init", "1"],
+        "markov": ["--task", "markov", "--data.train", "book.txt", "--model.order", "2"],
+    }
+    for name, command in commands.items():
+        assert main(["train", *command, "--out", name]) == 0, name
+    yield folder
+    monkeypatch.undo()
+
+
+def answer(capfd, *arguments):
+    capfd.readouterr()
+    code = main(["inspect", *arguments])
+    return code, *capfd.readouterr()
+
+
+@pytest.mark.parametrize(("name", "layers", "panel"), [
+    ("lm", 2, None), ("tag", 2, "CRF marginals"), ("classify", 1, None), ("hmm", 1, "Posterior and Viterbi path"),
+])  # fmt: skip
+def test_every_task_without_naming_data(runs, capfd, name, layers, panel):
+    code, out, err = answer(capfd, name, "--json", "--rows", "6", "--steps", "40", "--out", f"{name}.html")
+    assert code == 0, err
+    content = json.loads(out)
+    assert content["format"] == "elman-lens-1" and len(content["reach"]) == layers and len(content["verdict"]) == 5
+    assert content["config"]["task"] == ("hmm" if name == "hmm" else name) and content["names"]
+    assert [part["title"] for part in content["panels"]] == ([panel] if panel else [])
+    for part in content["panels"]:
+        assert len(part["path"]) == len(part["values"][0])
+        assert [sum(column) for column in zip(*part["values"], strict=True)] == pytest.approx([1.0] * len(part["path"]))
+    assert (runs / f"{name}.html").stat().st_size < 500_000
+
+
+def test_named_data_another_run_and_fresh_weights_side_by_side(runs, capfd):
+    code, out, err = answer(
+        capfd, "lm", "book.txt", "--against", "lstm", "--at", "init", "--json", "--rows", "4", "--steps", "30"
+    )
+    assert code == 0, err
+    here, other, fresh = json.loads(out)
+    assert [part["title"] for part in (here, other, fresh)] == ["lm", "lstm", "lm at init"]
+    assert {gate["gate"] for gate in other["gates"]} == {"i", "f", "o"}
+    assert fresh["reach"][0]["raw"] != here["reach"][0]["raw"] and fresh["names"] == here["names"]
+    assert here["command"].startswith("elman inspect lm book.txt")
+
+
+def test_an_option_before_the_run_is_not_taken_for_it(runs, capfd):
+    code, out, err = answer(capfd, "--against", "lstm", "lm", "--json", "--rows", "2", "--steps", "12")
+    assert code == 0, err
+    here, other = json.loads(out)
+    assert (here["title"], here["reach"][0]["layer"]) == ("lm", "0 gru")
+    assert (other["title"], other["reach"][0]["layer"]) == ("lstm", "0 lstm")
+
+
+def test_the_terminal_has_the_verdict_and_a_table(runs, capfd):
+    code, out, err = answer(capfd, "lm", "book.txt", "--rows", "4", "--steps", "30", "--out", "page.html")
+    assert code == 0, err
+    assert "0 gru" in out and "half-life" in out and "The gradient" in out and "Remedy" in out
+    code, _, err = answer(capfd, "lm", "book.txt", "--out", "page.html")
+    assert code == 2 and "pass --force" in err
+
+
+def test_what_was_noted_while_training_is_on_the_page(runs, capfd):
+    lines = [json.loads(line) for line in (runs / "lm" / "metrics.jsonl").open()]
+    noted = [line for line in lines if "lens_0_gru_horizon" in line]
+    assert [line["step"] for line in noted] == [2, 4] and all("lens_1_gru_z_saturation" in line for line in noted)
+    ratios = [line["update_ratio"] for line in lines if "valid" in line]
+    assert len(ratios) == 2 and all(0 < ratio < 1 for ratio in ratios)
+    _, out, _ = answer(capfd, "lm", "--json", "--rows", "2", "--steps", "20")
+    assert len(json.loads(out)["training"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["markov", "book.txt"], "does not answer `elman inspect`"),
+        (["lm", "--against", "markov"], "does not answer `elman inspect`"),
+        (["lm/best"], "names no data: elman inspect lm/best DATA"),
+        (["lm", "missing.txt"], "missing.txt"),
+        (["lm", "--rows", "0"], "--rows is 0"),
+    ],
+)
+def test_bad_input(runs, capfd, arguments, match):
+    code, _, err = answer(capfd, *arguments)
+    assert code == 2 and match in err
+
+
+def test_data_that_cannot_be_read_any_more(runs, capfd):
+    (runs / "book.txt").rename(runs / "gone.txt")
+    try:
+        code, _, err = answer(capfd, "lm")
+    finally:
+        (runs / "gone.txt").rename(runs / "book.txt")
+    assert code == 2 and "cannot be read any more" in err and "elman inspect lm DATA" in err
+
+
+def test_a_run_that_is_still_training_is_looked_at_as_far_as_it_has_come(runs, capfd):
+    from elman.training.lock import locked
+
+    with locked(runs / "lm"):
+        code, out, err = answer(capfd, "lm", "--json", "--rows", "2", "--steps", "10")
+    assert code == 0 and json.loads(out)["reach"], err

@@ -1,0 +1,152 @@
+"""Flow and reach against brute force: one autograd graph of plain steps, one backward pass for each loss."""
+
+import pytest
+import torch
+
+import elman
+from elman import lens
+from elman import state as states
+from elman.cells import CELLS
+from elman.core import Core
+from elman.embed import Embedding
+from elman.lens.layers import flat
+from elman.lens.sample import Sample
+from elman.readout import Pooled, Softmax
+
+
+def by_steps(core, x, of):
+    """|dL/ds| before each step (B, T), L = of(outputs (B, T, H)): what is carried is a node of its own."""
+    state, nodes, ys = states.map(lambda v: v.detach().clone().requires_grad_(), core.init_state(len(x))), [], []
+    for t in range(x.shape[1]):
+        state = states.map(lambda v: v.clone(), state)
+        nodes.append(state)
+        y, state = core.step(x[:, t], state)
+        ys.append(y)
+    leaves = [leaf for node in nodes for leaf in states.leaves(node)]
+    found = iter(torch.autograd.grad(of(torch.stack(ys, 1)), leaves, allow_unused=True, materialize_grads=True))
+    return torch.stack([flat(states.map(lambda _: next(found), node)).norm(dim=1) for node in nodes], 1)
+
+
+def case(name, T=12):
+    torch.manual_seed(1)
+    D = 4 if name == "hmm" else 3
+    core = elman.cell(name, D, 4).double()
+    return core, torch.randn(3, T, D, dtype=torch.float64), torch.randn(3, T, 4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_flow_is_what_autograd_finds_step_by_step(name):
+    core, x, target = case(name)
+    [found] = lens.flow(core, Sample(x, target))
+    wanted = by_steps(core, x, lambda y: 0.5 * (y - target).square().sum())
+    assert wanted.max() > 1e-6
+    torch.testing.assert_close(found.norm, wanted.mean(0), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_reach_is_what_autograd_finds_anchor_by_anchor(name):
+    core, x, target = case(name)
+    [found] = lens.reach(core, Sample(x, target), anchors=3)
+    wanted = by_steps(core, x, lambda y: 0.5 * (y - target)[:, -1].square().sum()).mean(0).flip(0)
+    n = len(found.raw)
+    assert found.tau == list(range(1, n + 1)) and (n == 12 or wanted[n:].max() == 0)  # a window forgets
+    torch.testing.assert_close(torch.tensor(found.raw, dtype=torch.float64), wanted[:n], rtol=1e-9, atol=1e-12)
+
+
+def test_layers_of_a_stack_are_told_apart_with_targets_lengths_and_resets():
+    torch.manual_seed(0)
+    core = elman.stack("lstm", 3, 4, layers=2, residual=False).double()
+    x, y = torch.randn(2, 9, 3, dtype=torch.float64), torch.randn(2, 9, 4, dtype=torch.float64)
+    reset = torch.zeros(2, 9, dtype=torch.bool)
+    reset[0, 4] = True
+    found = lens.flow(core, Sample(x, y, lengths=torch.tensor([9, 9]), reset=reset))
+    assert [part.name for part in found] == ["0 lstm", "1 lstm"]
+    for number, part in enumerate(found):
+        for t in (1, 4, 7):
+            with torch.no_grad():
+                _, state = core(x[:, :t], reset=reset[:, :t])
+            leaves = [leaf.requires_grad_() for leaf in states.leaves(state)]
+            out, _ = core(x[:, t:], state, reset=reset[:, t:])
+            gradients = torch.autograd.grad(0.5 * (out - y[:, t:]).square().sum(), leaves)[2 * number : 2 * number + 2]
+            wanted = torch.cat(gradients, 1).norm(dim=1).mean()
+            torch.testing.assert_close(part.norm[t], wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_long_rows_are_looked_at_where_it_counts():
+    torch.manual_seed(0)
+    core, x = elman.cell("lru", 2, 3, r_min=0.98).double(), torch.randn(2, 400, 2, dtype=torch.float64)
+    [found] = lens.reach(core, Sample(x), anchors=2)
+    assert found.tau[:64] == list(range(1, 65)) and found.tau[-1] == 400 and len(found.tau) < 120
+    wanted = by_steps(core, x, lambda y: y[:, -1].sum() / 3**0.5).mean(0).flip(0)
+    torch.testing.assert_close(
+        torch.tensor(found.raw, dtype=torch.float64), wanted[torch.tensor(found.tau) - 1], rtol=1e-8, atol=1e-12
+    )
+
+
+class Delay(Core):
+    """y[t] = x[t - 5]."""
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 5)
+
+    def step(self, x, state):
+        return state[:, :1], torch.cat([state[:, 1:], x], 1)
+
+
+class Copy(Core):
+    """It keeps its first input for good."""
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 1), torch.zeros(batch_size, 1)
+
+    def step(self, x, state):
+        held, filled = state
+        held = torch.where(filled > 0, held, x)
+        return held, (held, torch.ones_like(filled))
+
+
+def test_the_reach_of_a_delay_line_is_a_step():
+    [found] = lens.reach(Delay(1, 1), Sample(torch.randn(4, 30, 1)), anchors=4)
+    assert found.raw == [1.0] * 5 + [0.0] and found.furthest == 30  # there is no more to see
+    assert found.horizon == 5 and found.half_life == pytest.approx(5.5)
+
+
+def test_a_copy_cell_reaches_as_far_as_there_is_anything():
+    [found] = lens.reach(Copy(1, 1), Sample(torch.randn(4, 30, 1)), anchors=4)
+    assert found.raw == [1.0] * 29 + [0.0]  # before the first input there is nothing that it keeps
+    assert found.horizon == 29 and found.slope == 0.0
+
+
+def test_few_rows_have_several_anchors():
+    [found] = lens.reach(elman.cell("gru", 2, 3), Sample(torch.randn(1, 40, 2)), anchors=8)
+    assert found.tau[-1] == 20
+
+
+def test_a_bidirectional_tagger_has_two_directions():
+    torch.manual_seed(0)
+    model = elman.SequenceModel(Embedding(5, 3), elman.stack("gru", 3, 4, bidirectional=True), Softmax(8, 5))
+    x = torch.randint(0, 5, (3, 9))
+    found = lens.reach(model, Sample(x, x, lengths=torch.tensor([9, 7, 5])))
+    assert [part.name for part in found] == ["0 gru", "1 gru (right to left)"]
+    assert all(part.raw[0] > 0 for part in found)
+    [left, right] = lens.flow(model, Sample(x, x, lengths=torch.tensor([9, 7, 5])))
+    assert left.norm.argmax() < 8 and right.norm[-1] >= 0
+
+
+def test_a_classifier_answers_once_a_row():
+    torch.manual_seed(0)
+    core = elman.Stack(elman.cell("gru", 3, 4), elman.Pool("mean", 4))
+    model = elman.SequenceModel(Embedding(5, 3), core, Pooled(Softmax(4, 2)))
+    [found] = lens.reach(model, Sample(torch.randint(0, 5, (6, 9)), torch.randint(0, 2, (6,))))
+    assert found.name == "0 gru" and len(found.raw) == 9
+
+
+def test_looking_changes_nothing():
+    core = elman.stack("gru", 3, 4, layers=2, dropout=0.5)
+    core.cores[0].requires_grad_(False)
+    before = {name: value.clone() for name, value in core.state_dict().items()}
+    lens.inspect(core, torch.randn(2, 9, 3))
+    assert core.training and all(part.training for part in core.modules())
+    assert all(p.requires_grad != name.startswith("cores.0.") for name, p in core.named_parameters())
+    assert all(torch.equal(value, before[name]) for name, value in core.state_dict().items())
+    assert all(not part._forward_hooks for part in core.modules())
