@@ -16,10 +16,12 @@ from interrupting import same_files, train_stopping_at
 from elman import laws
 from elman import state as states
 from elman.cli import main
+from elman.data import Position
 from elman.data.panel import Series
 from elman.errors import InputError
 from elman.run import load, train
-from elman.tasks.forecast import DataConfig, RunConfig
+from elman.tasks import forecast_loss
+from elman.tasks.forecast import DataConfig, ForecastTask, RunConfig
 from elman.tasks.forecast_network import ModelConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -281,3 +283,155 @@ def test_constant_and_short_series_are_forecast(tmp_path):
     (tmp_path / "flat.csv").write_text(text)
     face, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
     assert np.isfinite(face.forecast(3).quantiles).all() and np.isfinite(history[-1]["nats"])
+
+
+def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):
+    run, plot, paths = str(trained[0] / "run"), tmp_path / "fan.png", tmp_path / "paths.npz"
+    command = ["predict", run, "--samples", "7", "--series", "b", "--plot", str(plot), "--paths", str(paths)]
+    assert main(command) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = np.load(paths)
+    assert found["paths"].shape == (1, 7, 5, 1) and found["names"].tolist() == ["b"]
+    assert main(command) == 2
+    assert "not overwritten" in capsys.readouterr().err
+
+
+def test_sample_quantiles_come_near_the_exact_ones(trained):
+    """One step ahead both are there."""
+    face = load(trained[0] / "run")
+    found = face.forecast(1, samples=4000)
+    samples = np.quantile(found.paths[:, :, 0, 0], (0.1, 0.5, 0.9), axis=1).T
+    width = found.quantiles[:, 0, 0, 2] - found.quantiles[:, 0, 0, 0]
+    assert (np.abs(samples - found.quantiles[:, 0, 0]) < 0.06 * width[:, None]).all()
+
+
+@pytest.mark.parametrize("cell", ["jordan", "elman"])
+def test_feedback_by_samples_trains_and_resumes(tmp_path, cell, monkeypatch):
+    config = config_in(tmp_path, model={"feedback": "sample", "sampled": 0.5, "cell": cell, "readout": "student_t"})
+    train(config)
+    whole = tmp_path / "whole"
+    shutil.move(config.out, whole)
+    train_stopping_at((7,), replace(config, resume="auto"), monkeypatch)
+    assert same_files(whole, config.out)
+
+
+def test_samples_are_inputs_of_the_next_step_only(trained, tmp_path):
+    """With a model that always reads its own draws, targets before the last one do not matter to its terms."""
+    task_config = config_in(tmp_path, model={"feedback": "sample", "sampled": 0.999999})
+    task = ForecastTask()
+    data = task.open(task_config, None)
+    model = task.build(task_config, data).model
+    batch = data.batches(0, 1).batch(Position())
+    torch.manual_seed(0)
+    own = forecast_loss._own(model, batch, None, batch.y[1])
+    counted = batch.y[1][:, :-1] & ~batch.reset[:, 1:]
+    changed = (own != batch.x).any(-1)
+    assert torch.equal(changed[:, 1:], counted) and not changed[:, 0].any()
+    assert torch.equal(own[..., 1:], batch.x[..., 1:])  # the flag and all else stay
+
+
+def test_without_feedback_values_are_independent_given_the_inputs(tmp_path):
+    """What came before does not reach what is predicted."""
+    extra = {"hour": lambda name, t: t % SEASON}
+    data = {"train": write(tmp_path / "hours.csv", {"a": 60}, extra=extra), "future": ["hour"]}
+    face, _ = train(config_in(tmp_path, data=data, model={"feedback": "none", "residual": "none"}))
+    face.read_from_start(data["train"])
+    future = write(tmp_path / "future.csv", {"a": 5}, 60, extra)
+    before = face.forecast(5, future=future)
+    other = face.inputs.reader(data["train"])
+    other = [one._replace(y=one.y * 100 + 3) for one in other]
+    face.read_from_start(other)
+    np.testing.assert_array_equal(face.forecast(5, future=future).paths, before.paths)
+
+
+def counts(name, n):
+    return np.random.default_rng(ord(name)).poisson(3 + 2 * (np.arange(n) % SEASON)).astype(int)
+
+
+READOUTS = {
+    "poisson": {"readout": "poisson"},
+    "negative_binomial": {"readout": "negative_binomial"},
+    "bernoulli": {"readout": "bernoulli"},
+    "categorical": {"readout": "categorical", "classes": 3},
+    "quantiles": {"readout": "quantiles"},
+    "student_t": {"readout": "student_t", "embedding_size": 2, "layers": 2, "dropout": 0.1, "input_dropout": 0.1},
+}
+
+
+@pytest.mark.parametrize("name", READOUTS)
+def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
+    fold = {"bernoulli": 2, "categorical": 3}.get(name, 10**9)
+    rows = "".join(f"{s},{t},{y % fold}\n" for s in "ab" for t, y in enumerate(counts(s, 60)))
+    (tmp_path / "counts.csv").write_text("unique_id,ds,y\n" + rows)
+    data = {"train": str(tmp_path / "counts.csv")}
+    face, history = train(config_in(tmp_path, data=data, model={"residual": "none", **READOUTS[name]}))
+    assert np.isfinite(history[-1]["nats"])
+    found = face.forecast(4, samples=30)
+    assert np.isfinite(found.paths).all() and (np.diff(found.quantiles, axis=-1) >= 0).all()
+    if name not in ("quantiles", "student_t"):
+        assert (found.paths == np.round(found.paths)).all() and found.paths.min() >= 0
+    whole = face.inputs.reader(data["train"])
+    face.read_from_start([one.cut(0, 50) for one in whole])
+    face.update([one.cut(50) for one in whole])
+    np.testing.assert_array_equal(face.forecast(4, samples=30).paths, found.paths)
+    face.save(tmp_path / "copy")
+    np.testing.assert_array_equal(
+        load(tmp_path / "copy").forecast(4, samples=30).paths, face.forecast(4, samples=30).paths
+    )
+
+
+def driven(folder, n=400, name="driven.csv", seed=0):
+    """y[t] follows a load of the hour before, and a switch that is known ahead."""
+    g = np.random.default_rng(seed)
+    load, switch = g.normal(size=n), g.integers(0, 2, n)
+    y = 50 + 3 * np.concatenate([[0], load[:-1]]) + 8 * switch + 0.1 * g.normal(size=n)
+    rows = [f"{t},{y[t]:.5f},{load[t]:.5f},{'on' if switch[t] else 'off'}" for t in range(n)]
+    (folder / name).write_text("ds,y,load,switch\n" + "\n".join(rows) + "\n")
+    return str(folder / name)
+
+
+def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
+    whole = driven(tmp_path)
+    rows = Path(whole).read_text().splitlines()
+    (tmp_path / "past.csv").write_text("\n".join(rows[:381]) + "\n")
+    (tmp_path / "next.csv").write_text("\n".join([rows[0], *rows[381:]]) + "\n")
+    data = {"train": str(tmp_path / "past.csv"), "seasonality": 1, "window": 20, "segment": 60, "warmup": 5}
+    data |= {"past": ["load"], "future": ["switch"], "batch_size": 4}
+    model = {"residual": "none", "scale": "mean", "size": 12, "readout": "gaussian", "log_scale": False}
+    config = config_in(tmp_path, data=data, model=model, training={"steps": 250, "evaluate_every": 125})
+    face, _ = train(replace(config, optim=OptimConfig(lr=0.02, warmup=5)))
+    found = face.forecast(2, future=str(tmp_path / "next.csv"))
+    truth = [float(row.split(",")[1]) for row in rows[381:383]]
+    spread = found.quantiles[0, :, 0, 2] - found.quantiles[0, :, 0, 0]
+    assert abs(found.quantiles[0, 0, 0, 1] - truth[0]) < 2 and spread[0] < spread[1]  # then the load is not known
+    assert abs(found.quantiles[0, 1, 0, 1] - truth[1]) < 9
+    assert main(["predict", config.out, "--horizon", "3"]) == 2
+    assert "no value of switch at 380" in capsys.readouterr().err
+    assert main(["predict", config.out, "--horizon", "3", "--future", str(tmp_path / "next.csv")]) == 0
+    assert main(["evaluate", config.out, str(tmp_path / "next.csv"), "--rolling", "2", "--stride", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.split("\n", 4)[4])["windows"] == 2
+
+
+def test_missing_values_have_no_term_and_leave_no_trace(trained):
+    """Whatever stands where a value is missing, only what is there is judged; forecasts go on through it."""
+    face = load(trained[0] / "run")
+    series = panel()
+    holes = [one._replace(y=np.where((np.arange(30) % 7 == 3)[:, None], np.nan, one.y)) for one in series]
+    _, nats, known = face.scored(holes, face.init_state(holes))
+    assert known.sum() == 3 * 26 and not nats[~known].any() and nats[known].isfinite().all()
+    face.read_from_start(holes)
+    assert np.isfinite(face.forecast(3).quantiles).all()
+
+
+def test_music_is_judged_by_nats(tmp_path, capsys):
+    g = np.random.default_rng(0)
+    x = (g.random((20, 15, 4)) < 0.3).astype(float)
+    np.savez(tmp_path / "music.npz", x=x, lengths=g.integers(1, 16, 20))
+    data = {"train": str(tmp_path / "music.npz"), "test": str(tmp_path / "music.npz")}
+    model = {"readout": "bernoulli", "residual": "none"}
+    face, history = train(config_in(tmp_path, data=data, model=model, training={"steps": 40, "evaluate_every": 40}))
+    assert history[-1]["test"] < 4 * np.log(2)  # better than coins
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "music.npz"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nats"] == history[-1]["test"] and found["series"] == 20
+    assert face.forecast(2, samples=5).paths.shape[1:] == (5, 2, 4)

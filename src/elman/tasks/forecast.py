@@ -19,13 +19,12 @@ from elman.data.panel import PanelReader, Series, fingerprint
 from elman.data.panel_inputs import PanelInputs, SeriesStreams
 from elman.data.parts import shown, told
 from elman.errors import InputError
-from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import forecast_loss
+from elman.tasks import forecast_loss, pictures
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
-from elman.tasks.forecast_network import ModelConfig, build, check, settled, unjudged
+from elman.tasks.forecast_network import ModelConfig, Network, build, check, settled, unjudged
 from elman.tasks.forecast_state import take
 from elman.tasks.forecaster import SAMPLES, Forecaster
 from elman.tasks.task import Data, Task, Verb
@@ -41,6 +40,7 @@ class DataConfig:
 
     Args:
         train: files of one format, one name or a list
+        valid: of arrays, the sequences that are validated on; empty for a tenth of train
         test: rows that follow the training series, for the final test; empty for the last test_windows of train
         format: auto, long (CSV or Parquet, a row for each series and time), wide (M4) or arrays (.npz, .mat)
         id: the column of the names of series
@@ -64,6 +64,7 @@ class DataConfig:
     """
 
     train: list[str] | str = "series.csv"
+    valid: list[str] | str = ""
     test: list[str] | str = ""
     format: str = "auto"
     id: str = "unique_id"
@@ -132,13 +133,16 @@ class SeriesData(Data):
 
     unit = "rows"
 
-    def __init__(self, config: RunConfig, reader: PanelReader, series: list[Series], test: list[Series]) -> None:
+    def __init__(
+        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series]
+    ) -> None:
         data = config.data
         self.config, self.series, model = config, series, settled(config.model)
         names = tuple(one.name for one in series)
         self.inputs = PanelInputs(reader, names, model.calendar, model.embedding_size > 0)
-        check_values(model, [*series, *test])
-        self.fingerprint = {"data.train": fingerprint(series), "data.test": fingerprint(test)}
+        check_values(model, [*series, *valid, *test])
+        found = {"train": series, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
         H, held = data.horizon, (0 if test else data.test_windows) * data.horizon
         whole_rows = [one for one in series if len(one.y) >= held + data.valid_windows * H + 2]
         if reader.format != "arrays" and not whole_rows:
@@ -150,7 +154,7 @@ class SeriesData(Data):
             )
         self.arrays = reader.format == "arrays"
         if self.arrays:
-            self._split_arrays(series, test)
+            self._split_arrays(series, valid, test)
             return
         self.fed = [one.cut(0, len(one.y) - held) if _in(one, whole_rows) else one for one in series]
         seen = [one for one in self.fed if _in(one, whole_rows)]
@@ -165,15 +169,12 @@ class SeriesData(Data):
         elif held:
             self.test = Part(seen, [one.cut(len(one.y) - held) for one in whole_rows], data.test_windows, data.samples)
 
-    def _split_arrays(self, series: list[Series], test: list[Series]) -> None:
-        """Sequences are independent: a tenth of them is validated on, the same for every seed."""
-        chosen = {
-            *torch.randperm(len(series), generator=torch.Generator().manual_seed(0))[
-                : max(1, len(series) // 10)
-            ].tolist()
-        }
+    def _split_arrays(self, series: list[Series], valid: list[Series], test: list[Series]) -> None:
+        """Sequences are independent: some of them are validated on, the same for every seed."""
+        order = torch.randperm(len(series), generator=torch.Generator().manual_seed(0)).tolist()
+        chosen = set() if valid else {*order[: max(1, len(series) // 10)]}
         self.train = self.fed = [one for i, one in enumerate(series) if i not in chosen]
-        self.valid = Part([], [one for i, one in enumerate(series) if i in chosen], 0, 0)
+        self.valid = Part([], valid or [one for i, one in enumerate(series) if i in chosen], 0, 0)
         self.test = Part([], test, 0, 0) if test else None
 
     def batches(self, rank: int, world: int) -> Batches:
@@ -245,8 +246,15 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
         reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency)
-        named = given.get("test", listed(data.test) if data.test else None)
-        opened = SeriesData(config, reader, series, [] if named is None else reader(named))
+        if (data.valid or "valid" in given) and reader.format != "arrays":
+            raise InputError(
+                "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"
+            )
+        valid, test = (
+            reader(given.get(name, listed(getattr(data, name)))) if name in given or getattr(data, name) else []
+            for name in ("valid", "test")
+        )
+        opened = SeriesData(config, reader, series, valid, test)
         if saved is not None:
             saved.history = opened.fed
         return opened
@@ -262,7 +270,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         return Forecaster.load(folder)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
-        assert isinstance(model, SequenceModel)
+        assert isinstance(model, Network)
         return forecast_loss.loss(model, batch, state)
 
     def fit(self, face: Forecaster, config: RunConfig, data: SeriesData) -> list[dict[str, float]]:
@@ -304,6 +312,7 @@ def _predict_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--quantiles", default="0.1,0.5,0.9", help="levels, between commas")
     parser.add_argument("--series", action="append", default=[], help="of this series only; may be given several times")
     parser.add_argument("--future", nargs="+", help="files with the future covariates of the horizon")
+    parser.add_argument("--plot", help="draw the forecasts to this new .png file, of the first few series")
     parser.add_argument("--paths", help="write all paths to this new .npz file")
     parser.add_argument("--save_state", help="write what tomorrow needs to this new file")
     parser.add_argument("--force", action="store_true", help="let --save_state replace a file")
@@ -322,6 +331,8 @@ def _predict(face: Forecaster, given: Namespace) -> Iterator[str]:
         given.horizon, quantiles=levels, samples=given.samples, seed=given.seed, future=given.future,
         series=given.series,
     )  # fmt: skip
+    if given.plot:
+        pictures.fan(Path(given.plot), found, face.recent(found.names))
     if given.paths:
         found.save_paths(Path(given.paths))
     if given.save_state:

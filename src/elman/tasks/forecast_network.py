@@ -69,7 +69,7 @@ class ModelConfig:
         classes: of categorical, how many there are; targets are 0, 1, ...
         feedback: what is an input of the next step: target (the value before), sample (in training now and then a
             value drawn from the model instead), or none (values are independent given the other inputs)
-        sampled: with sample, how often, at the end of training; it rises to that in a line
+        sampled: with sample, how often
         lags: how many steps ago the values are that it reads; empty for 1, and the season and one more where it has one
         scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
             none, or auto for what fits the read-out
@@ -284,6 +284,14 @@ class SeriesEmbedding(nn.Module):
         return torch.cat([x[..., :-1], self.vectors(x[..., -1].long())], -1)
 
 
+class Network(SequenceModel):
+    """The model, and how often it reads a value of its own in training."""
+
+    def __init__(self, embed: nn.Module, core: Core, readout: nn.Module, sampled: float) -> None:
+        super().__init__(embed, core, readout)
+        self.sampled = sampled
+
+
 READOUTS: dict[str, Callable[[int, int, float], Affine[Distribution]]] = {
     "gaussian": lambda H, C, p: GaussianReadout(H, C, dropout=p),
     "student_t": lambda H, C, p: StudentTReadout(H, C, dropout=p),
@@ -295,7 +303,7 @@ READOUTS: dict[str, Callable[[int, int, float], Affine[Distribution]]] = {
 }
 
 
-def build(config: ModelConfig, widths: Widths, seasonality: int) -> SequenceModel:
+def build(config: ModelConfig, widths: Widths, seasonality: int) -> Network:
     """The model of a config, with fresh parameters."""
     check(config)
     C, size = widths.targets, config.embedding_size
@@ -323,4 +331,4 @@ def build(config: ModelConfig, widths: Widths, seasonality: int) -> SequenceMode
     core = Stack(front, Parallel(*parts, *past, *units))
     inside = READOUTS[config.readout](H, config.classes or C, config.readout_dropout)
     readout: Readout[Distribution] = Located(inside, C) if scaled else inside
-    return SequenceModel(embed, core, readout)
+    return Network(embed, core, readout, config.sampled if config.feedback == "sample" else 0.0)

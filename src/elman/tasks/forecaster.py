@@ -260,6 +260,10 @@ class Forecaster:
             drawn.append(value)
         return torch.stack(drawn, 1).double()
 
+    def recent(self, series: Sequence[str]) -> NDArray[np.float64]:
+        """The last season (B, m, C) of some series, NaN where a value is missing."""
+        return take(self.state, self._places(series)).recent.numpy()
+
     # Judging
 
     def evaluate(
