@@ -24,7 +24,8 @@ def loss(model: Network, batch: Batch, state: State | None) -> Loss:
     x = _own(model, batch, state, counted) if model.sampled else batch.x
     hidden, after = model.core(model.embed(x), state, lengths=batch.lengths, reset=batch.reset)
     # The others are not read at all: in the padding the scale is zero, and a NaN there would reach the gradients.
-    terms = _terms(model.readout(hidden[counted]), y[counted], hidden[counted])
+    judged = hidden[counted]
+    terms = _terms(model.readout(judged), y[counted], judged)
     return terms.sum(), max(1, len(terms)), after
 
 

@@ -211,6 +211,10 @@ class Front(Core):
         if not shown:
             self.delays = [0]
         self.season = season
+        places = [self.delays.index(lag - 1) for lag in self.wanted]
+        side_by_side = bool(places) and places == [*range(places[0], places[0] + len(places))]
+        # A slice is a view, where a list would copy.
+        self.places = slice(places[0], places[-1] + 1) if side_by_side else places
         self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
 
     def init_state(self, batch_size: int) -> FrontState:
@@ -254,13 +258,20 @@ class Front(Core):
         elif self.residual == "seasonal":
             before, known = self._lag(lagged, self.season)
             reference = torch.where(known > 0, before, value)
-        z = []
-        for lag in self.wanted:
-            past, known = self._lag(lagged, lag)
-            z.append(torch.where(known > 0, (past - reference) / scale, 0.0).clamp(-FURTHEST, FURTHEST))
         flags = [seen] if self.shown else []
         logs = [0.1 * kernels.log(scale)] if self.logs else []
-        return torch.cat([*z, *flags, *logs, x[..., self.C + 1 :], reference, scale], -1)
+        return torch.cat(
+            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + 1 :], reference, scale], -1
+        )
+
+    def _relative(self, lagged: Tensor, reference: Tensor, scale: Tensor) -> list[Tensor]:
+        """z (..., C * lags), if there are any."""
+        if not self.wanted:
+            return []
+        pairs = lagged.unflatten(-1, (len(self.delays), self.C + 1))[..., self.places, :]
+        past, known = pairs[..., : self.C], pairs[..., self.C :]
+        z = torch.where(known > 0, (past - reference.unsqueeze(-2)) / scale.unsqueeze(-2), 0.0)
+        return [z.clamp(-FURTHEST, FURTHEST).flatten(-2)]
 
     def _scale(self, lagged: Tensor, means: Tensor) -> Tensor:
         level, change = means.chunk(2, -1)
