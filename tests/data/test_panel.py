@@ -164,3 +164,17 @@ def test_past_covariates_end_at_an_origin_by_chance():
     assert len(ends.unique()) > 2
     again = a_pass(streams(made([60, 60, 60], past=1)))
     assert all(torch.equal(a.x, b.x) for a, b in zip(batches, again, strict=True))
+
+
+def test_new_rows_begin_where_the_state_ends():
+    reader, (one, _) = READER.fit(FRAME)
+    end = one.start + 3
+    later = one._replace(start=end + 3)
+    with pytest.raises(InputError, match="its state ends before 2024-05-31"):
+        reader.after(later, end)
+    found = PanelReader(**{**vars(reader), "gaps": "fill"}).after(later, end)
+    assert found.start == end + 1 and np.isnan(found.y[:2]).all()
+    np.testing.assert_array_equal(found.y[2:], one.y)
+    same([reader.after(one, one.start - 1)], [one])
+    with pytest.raises(InputError, match="read that already"):
+        reader.after(one, end)

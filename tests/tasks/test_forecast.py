@@ -204,7 +204,9 @@ def test_one_pass_over_origins_is_each_origin_alone(trained):
         before, after = [one.cut(0, origin) for one in series], [one.cut(origin, origin + 5) for one in series]
         alone = face.evaluate(after, face.read(before, face.init_state(before)), samples=10)
         nats.append(alone.numbers["nats"])
-    assert rolling.numbers["windows"] == 3
+    assert rolling.numbers["windows"] == 3 and face.backtest(series, windows=3, samples=10) == rolling
+    with pytest.raises(InputError, match="45 are judged"):
+        face.backtest(series, windows=9)
     assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
 
 

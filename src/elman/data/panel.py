@@ -105,6 +105,27 @@ class PanelReader:
         columns = _columns(frame, replace(self, past=()) if future else self, targets=not future)
         return self._series(columns, _groups(columns[self.id]), future)
 
+    def after(self, one: Series, tick: int) -> Series:
+        """New rows of a series that has been read up to `tick`, from the tick after it on."""
+        if self.format != "long":  # they have no times: what comes is what follows
+            return one._replace(start=tick + 1)
+        assert self.frequency is not None
+        first, wanted = (self.frequency.stamps(np.array([at]))[0] for at in (one.start, tick + 1))
+        if one.start <= tick:
+            raise InputError(
+                f"series {one.name!r} begins at {first}, and its state has read that already: the next row is {wanted}."
+                " Give new rows only, or read all from the start with --from_start."
+            )
+        gap = one.start - tick - 1
+        if gap and self.gaps != "fill":
+            raise InputError(
+                f"series {one.name!r} begins at {first}, but its state ends before {wanted}; give the rows between, or "
+                "train with --data.gaps fill"
+            )
+        blank = (np.full((gap, part.shape[1]), np.nan) for part in (one.y, one.past, one.future))
+        y, past, future = (np.concatenate(pair) for pair in zip(blank, (one.y, one.past, one.future), strict=True))
+        return one._replace(start=tick + 1, y=y, past=past, future=future)
+
     def width(self, names: Sequence[str]) -> int:
         """How many numbers some covariates are."""
         return sum(self.covariates[name].width for name in names)

@@ -371,19 +371,9 @@ def _evaluate(face: Forecaster, given: Namespace) -> Scores:
     series = face.inputs.reader(given.data)
     if face.inputs.reader.format == "arrays":
         return face.likelihood(series, face.init_state(series))
+    windows, samples = whole("rolling", given.rolling, least=0), whole("samples", given.samples)
     if given.from_start:
-        rows = face.horizon + (whole("rolling", given.rolling or 1) - 1) * (given.stride or face.horizon)
-        short = next((one for one in series if len(one.y) <= rows), None)
-        if short is not None:
-            raise InputError(
-                f"series {short.name!r} has {len(short.y)} rows; {rows} are judged, and it needs some before"
-            )
-        history = [one.cut(0, len(one.y) - rows) for one in series]
-        state, series = face.read(history, face.init_state(history)), [one.cut(len(one.y) - rows) for one in series]
-    else:
-        places, series = face.following(series, face.state)
-        state = take(face.state, places)
-    return face.evaluate(
-        series, state, windows=whole("rolling", given.rolling, least=0), stride=given.stride,
-        samples=whole("samples", given.samples), seed=given.seed,
-    )  # fmt: skip
+        return face.backtest(series, windows=windows or 1, stride=given.stride, samples=samples, seed=given.seed)
+    places, series = face.following(series, face.state)
+    state = take(face.state, places)
+    return face.evaluate(series, state, windows=windows, stride=given.stride, samples=samples, seed=given.seed)

@@ -142,32 +142,9 @@ class Forecaster:
                 f"{some} ...). With --from_start series are read from their first row on."
             )
         places = [numbers[one.name] for one in series]
-        return places, [self._joined(one, int(state.tick[i])) for one, i in zip(series, places, strict=True)]
-
-    def _joined(self, one: Series, tick: int) -> Series:
-        """The series, from the tick after `tick` on."""
-        reader = self.inputs.reader
-        if reader.format != "long":  # they have no times: what comes is what follows
-            return one._replace(start=tick + 1)
-        frequency = reader.frequency
-        assert frequency is not None
-        first, wanted = (frequency.stamps(np.array([at]))[0] for at in (one.start, tick + 1))
-        if one.start <= tick:
-            raise InputError(
-                f"series {one.name!r} begins at {first}, and its state has read that already: the next row is {wanted}."
-                " Give new rows only, or read all from the start with --from_start."
-            )
-        gap = one.start - tick - 1
-        if gap and reader.gaps != "fill":
-            raise InputError(
-                f"series {one.name!r} begins at {first}, but its state ends before {wanted}; give the rows between, or "
-                "train with --data.gaps fill"
-            )
-        if not gap:
-            return one
-        blank = [np.full((gap, part.shape[1]), np.nan) for part in (one.y, one.past, one.future)]
-        y, past, future = (np.concatenate(pair) for pair in zip(blank, (one.y, one.past, one.future), strict=True))
-        return one._replace(start=tick + 1, y=y, past=past, future=future)
+        return places, [
+            self.inputs.reader.after(one, int(state.tick[i])) for one, i in zip(series, places, strict=True)
+        ]
 
     # Forecasting
 
@@ -294,6 +271,22 @@ class Forecaster:
         numbers |= {"nats": nats / max(1, terms), "series": len(series), "windows": wanted}
         details: dict[str, Json] = {"seasonality": self.seasonality, "horizon": H, "samples": samples}
         return Scores(numbers, "wql", shown=("mase", "nats"), details=details)
+
+    def backtest(
+        self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0
+    ) -> Scores:
+        """How good forecasts are of the last rows of series that hold their own history, a file, a frame or series."""
+        series: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows)
+        judged = self.horizon + (whole("windows", windows) - 1) * whole("stride", stride or self.horizon)
+        short = next((one for one in series if len(one.y) <= judged), None)
+        if short is not None:
+            raise InputError(
+                f"series {short.name!r} has {len(short.y)} rows; {judged} are judged, and it needs some before them"
+            )
+        history = [one.cut(0, len(one.y) - judged) for one in series]
+        state = self.read(history, self.init_state(history))
+        rest = [one.cut(len(one.y) - judged) for one in series]
+        return self.evaluate(rest, state, windows=windows, stride=stride, samples=samples, seed=seed)
 
     def _judged(self, series: Sequence[Series], state: Carried, samples: int, seed: int) -> Judged:
         futures = np.stack([one.future for one in series])
