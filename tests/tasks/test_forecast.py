@@ -13,7 +13,7 @@ import pytest
 import torch
 from interrupting import same_files, train_stopping_at
 
-from elman import laws
+from elman import kernels, laws
 from elman import state as states
 from elman.cli import main
 from elman.data import Position
@@ -27,6 +27,7 @@ from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
 SEASON = 4
+exact = pytest.mark.skipif(kernels.active() != "native", reason="bits are a promise of the native kernels")
 
 
 def values(name, n, start=0):
@@ -127,6 +128,7 @@ def panel(names="xyz", n=30, past=0):
     ]
 
 
+@exact
 def test_row_by_row_is_one_scan_bit_for_bit(trained):
     _, face, _ = trained
     face = load(trained[0] / "run")
@@ -142,6 +144,7 @@ def test_row_by_row_is_one_scan_bit_for_bit(trained):
     np.testing.assert_array_equal(again.quantiles, whole.quantiles)
 
 
+@exact
 def test_a_saved_state_goes_on(trained, tmp_path, capsys):
     """Through the command line: today's state, then tomorrow's rows only; and all at once from the start."""
     run = str(trained[0] / "run")
@@ -159,6 +162,7 @@ def test_a_saved_state_goes_on(trained, tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
 
 
+@exact
 def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
     _, face, _ = trained
     face.read_from_start(panel())
@@ -185,6 +189,7 @@ def test_nothing_after_the_origin_is_used(trained):
         assert torch.equal(said[:21], after[:21]) and not torch.equal(said[21], after[21])
 
 
+@exact
 def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
     _, face, _ = trained
     series = panel(n=40)
@@ -199,6 +204,7 @@ def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
         assert scores() == whole
 
 
+@exact
 def test_one_pass_over_origins_is_each_origin_alone(trained):
     _, face, _ = trained
     series = panel(n=40)
@@ -365,6 +371,7 @@ READOUTS = {
 }
 
 
+@exact
 @pytest.mark.parametrize("name", READOUTS)
 def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
     fold = {"bernoulli": 2, "categorical": 3}.get(name, 10**9)
