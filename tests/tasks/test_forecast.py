@@ -296,6 +296,7 @@ def test_constant_and_short_series_are_forecast(tmp_path):
     (tmp_path / "flat.csv").write_text(text)
     face, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
     assert np.isfinite(face.forecast(3).quantiles).all() and np.isfinite(history[-1]["nats"])
+    assert "mase" not in history[-1] and "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
 def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):

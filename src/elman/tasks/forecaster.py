@@ -268,9 +268,11 @@ class Forecaster:
             state, each, known = self.scored([one.cut(origin, end) for one in series], state)
             nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
         numbers = measure(Judged(*(np.concatenate(part) for part in zip(*found, strict=True))))
+        numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}  # JSON has no NaN
         numbers |= {"nats": nats / max(1, terms), "series": len(series), "windows": wanted}
         details: dict[str, Json] = {"seasonality": self.seasonality, "horizon": H, "samples": samples}
-        return Scores(numbers, "wql", shown=("mase", "nats"), details=details)
+        shown = tuple(name for name in ("mase", "nats") if name in numbers)
+        return Scores(numbers, "wql" if "wql" in numbers else "crps", shown=shown, details=details)
 
     def backtest(
         self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0
