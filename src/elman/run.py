@@ -47,7 +47,7 @@ def train(settings: Settings, data: Any = None, callback: Callback = None) -> tu
         threads.of_run(settings) as counted,
     ):
         named, opened = given(task, counted, data)
-        (_fit if task.fitted else _train)(task, named, processes, opened, callback)
+        (_fit if task.fits(named) else _train)(task, named, processes, opened, callback)
     return load(settings.out), read_metrics(Path(settings.out))
 
 

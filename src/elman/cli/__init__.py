@@ -30,9 +30,9 @@ NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|[Ss]torage size
 
 VERBS = {
     "init": "print a complete config, every line with what it means",
-    "train": "train a model on text or columns, or go on where a run was killed",
-    "evaluate": "how well a model predicts a text (nats, bits, perplexity) or columns (log-likelihood)",
-    "predict": "the hidden states of observations, as CSV",
+    "train": "train a model on text, columns or series, or go on where a run was killed",
+    "evaluate": "how well a model predicts a text (nats, bits, perplexity), columns (log-likelihood) or series",
+    "predict": "what a model says of its inputs: tags, classes, hidden states, what follows in a series",
     "generate": "text from a model, or observations",
     "inspect": "where the gradient dies, what the state holds, how long it remembers: sentences, and a page",
     "compare": "runs side by side: what differs in their configs, how good they are, how long they took",

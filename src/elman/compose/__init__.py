@@ -6,6 +6,7 @@
     Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
     Pool("mean", …)     the mean of what came so far, or the maximum, or by attention
+    Lags, Scale         inputs of some steps ago, the running mean of absolute values; Columns chooses features
     stack("lstm", …)    the usual network, in one line; blocks("s4d", …), that of linear and selective recurrences
 
 The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
@@ -24,13 +25,14 @@ from elman.compose.dropping import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
 from elman.compose.recompute import Recompute
+from elman.compose.series import Columns, Lags, Scale
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Block, Core
 from elman.options import fraction, whole
 
 __all__ = [
-    "ACTIVATIONS", "GLU", "Bidirectional", "Dense", "Dropout", "Norm", "Parallel", "Pool", "Recompute", "Residual",
-    "Reverse", "Stack", "WeightDrop", "Zoneout", "blocks", "stack",
+    "ACTIVATIONS", "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool",
+    "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "stack",
 ]  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class Last(Core):
         return x
 
 
-class _Plain(Core):
+class Plain(Core):
     """A pool without parameters: an empty buffer follows `.to(...)` in their place, so that its state does too."""
 
     like: Tensor
@@ -88,7 +88,7 @@ class MeanState(NamedTuple):
     number: Tensor  # (B, 1): how many inputs
 
 
-class Mean(_Plain):
+class Mean(Plain):
     """y = sum / number."""
 
     def init_state(self, batch_size: int) -> MeanState:
@@ -107,7 +107,7 @@ class Mean(_Plain):
         return y.to(x.dtype), MeanState(last[:, :-1], last[:, -1:])
 
 
-class Max(_Plain):
+class Max(Plain):
     """y = max(y', x), element by element, from minus infinity on. Of equal ones the earliest gets the gradient."""
 
     def init_state(self, batch_size: int) -> Tensor:

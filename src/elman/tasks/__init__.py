@@ -7,6 +7,7 @@ from pathlib import Path
 from elman import artifact
 from elman.errors import InputError, UnknownNameError
 from elman.tasks.classify import ClassifyTask
+from elman.tasks.forecast import ForecastTask
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
@@ -18,6 +19,7 @@ TASKS: dict[str, AnyTask] = {
     "markov": MarkovTask(),
     "tag": TagTask(),
     "classify": ClassifyTask(),
+    "forecast": ForecastTask(),
     "hmm": HMMTask(),
 }
 

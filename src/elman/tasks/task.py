@@ -136,6 +136,10 @@ class Task(Generic[C, D, F]):
     title: str  # what it trains, in a few words
     fitted: bool = False  # in one go, by `fit`, rather than by the loop
 
+    def fits(self, config: C) -> bool:
+        """Whether a run of this config is fitted in one go."""
+        return self.fitted
+
     @property
     def verbs(self) -> dict[str, Verb]:
         """What it answers; the first is what `elman train` suggests when it is done."""

@@ -1,0 +1,156 @@
+"""What a series needs of its own past before a cell reads it: Lags and Scale, and Columns to choose what goes where.
+
+    Lags      y[t] = [x[t - d] for each delay d]                       zero where there was no such input yet
+    Scale     y[t] = sum_k g^k w[t-k] |v[t-k]| / sum_k g^k w[t-k]      x = [v, w]; zero where no weight came yet
+    Columns   y[t] = x[t, first : first + width]
+
+All that they remember is their state, so a series goes on from it without its history. None of them has parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from elman import kernels
+from elman.compose.pool import Plain
+from elman.core import Core
+from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Slots
+from elman.lengths import masked
+from elman.options import number, whole
+
+
+class LagsState(NamedTuple):
+    past: Tensor  # (B, d, D): the last inputs, oldest first; zeros where there was none. d is the longest delay
+
+
+class Lags(Plain):
+    """The inputs of `delays` steps ago, side by side; 0 is the input itself.
+
+    The state is a shift register, not a ring with a pointer: rows of different ages stand in one batch.
+
+    >>> Lags(1, [0, 2]).scan(torch.tensor([[[1.0], [2.0], [3.0]]]))[0].tolist()
+    [[[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]]
+    """
+
+    def __init__(self, size: int, delays: Sequence[int]) -> None:
+        if not delays:
+            raise InputError("Lags was given no delays; it takes one or more, 0 for the input itself")
+        super().__init__(size, size * len(delays))
+        self.delays = [whole("delay", delay, least=0) for delay in delays]
+        self.longest = max(self.delays)
+
+    def init_state(self, batch_size: int) -> LagsState:
+        return LagsState(self.filled(batch_size, self.longest * self.input_size, 0.0).unflatten(1, self._shape))
+
+    def step(self, x: Tensor, state: LagsState) -> tuple[Tensor, LagsState]:
+        window = torch.cat([state.past, x[:, None].to(state.past.dtype)], 1)
+        y = torch.cat([window[:, self.longest - delay] for delay in self.delays], -1)
+        return y.to(x.dtype), LagsState(window[:, 1:])
+
+    def _scan(self, x: Tensor, state: LagsState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LagsState]:
+        T, most = x.shape[1], self.longest
+        inputs = torch.cat([state.past, x.to(state.past.dtype)], 1)  # x[:, t] stands at t + longest
+        if _plain(lengths, reset):  # one copy of the register, which is most of the work of a step
+            y = torch.cat([inputs[:, most - delay : most - delay + T] for delay in self.delays], -1)
+            return y.to(x.dtype), LagsState(inputs[:, T:])
+        episode = reset.cumsum(1)
+        episodes = torch.cat([episode.new_zeros(len(x), most), episode], 1)
+        parts = []
+        for delay in self.delays:
+            start = most - delay
+            same = episodes[:, start : start + T] == episode
+            parts.append(torch.where(same[..., None], inputs[:, start : start + T], 0.0))
+        at = lengths[:, None] + torch.arange(most, device=x.device)
+        past = inputs.gather(1, at[..., None].expand(-1, -1, self.input_size))
+        # The episode of a row's last valid input; before the first, that of the state.
+        last = torch.cat([episode.new_zeros(len(x), 1), episode], 1).gather(1, lengths[:, None])
+        past = torch.where((episodes.gather(1, at) == last)[..., None], past, 0.0)
+        return masked(torch.cat(parts, -1), lengths).to(x.dtype), LagsState(past)
+
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot]) -> Slot:
+        (past,) = state
+        window, D = builder.concat([past, x]), self.input_size
+        builder.assign(past, builder.cut(window, D, past.width))
+        return builder.concat([builder.cut(window, (self.longest - delay) * D, D) for delay in self.delays])
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        return self.longest, self.input_size
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.delays}"
+
+
+class ScaleState(NamedTuple):
+    sum: Tensor  # (B, C): of weighted absolute values
+    weight: Tensor  # (B, C)
+
+
+class Scale(Plain):
+    """The running mean of absolute values |v| under weights w, x = [v, w] of `size` columns each.
+
+    What came k steps ago counts decay**k; with 1, all that ever came counts alike.
+
+    >>> Scale(1).scan(torch.tensor([[[-1.0, 1.0], [9.0, 0.0], [3.0, 1.0]]]))[0].flatten().tolist()
+    [1.0, 1.0, 2.0]
+    """
+
+    def __init__(self, size: int, *, decay: float = 1.0) -> None:
+        super().__init__(2 * size, size)
+        self.decay = number("decay", decay, 0, 1)
+
+    def init_state(self, batch_size: int) -> ScaleState:
+        zeros = self.filled(batch_size, self.output_size, 0.0)
+        return ScaleState(zeros, zeros)
+
+    def step(self, x: Tensor, state: ScaleState) -> tuple[Tensor, ScaleState]:
+        v, w = x.to(state.sum.dtype).chunk(2, -1)
+        sum, weight = self.decay * state.sum + w * v.abs(), self.decay * state.weight + w
+        return _quotient(sum, weight).to(x.dtype), ScaleState(sum, weight)
+
+    def _scan(self, x: Tensor, state: ScaleState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, ScaleState]:
+        v, w = x.to(state.sum.dtype).chunk(2, -1)
+        terms = torch.cat([w * v.abs(), w], -1)
+        decay = terms.new_full((terms.shape[2],), self.decay)
+        sums, last = kernels.linear_scan(decay, terms, torch.cat([*state], -1), lengths, reset)
+        return _quotient(*sums.chunk(2, -1)).to(x.dtype), ScaleState(*last.chunk(2, -1))
+
+
+class Columns(Core):
+    """Some columns of the input: `width` of them from `first` on.
+
+    >>> Columns(3, 1, 2).scan(torch.tensor([[[1.0, 2.0, 3.0]]]))[0].tolist()
+    [[[2.0, 3.0]]]
+    """
+
+    def __init__(self, input_size: int, first: int, width: int) -> None:
+        super().__init__(input_size, width)
+        self.first = whole("first", first, least=0, most=input_size - width)
+
+    def init_state(self, batch_size: int) -> tuple[()]:
+        return ()
+
+    def step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:
+        return x[..., self.first : self.first + self.output_size], ()
+
+    def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
+        return self.step(x, state)
+
+    def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
+        return builder.cut(x, self.first, self.output_size)
+
+
+def _plain(lengths: Tensor, reset: Tensor) -> bool:
+    """Whether every row is whole and no episode begins; not asked of a compiled graph, which cannot branch on it."""
+    if torch.compiler.is_compiling() or lengths.device.type != "cpu":
+        return False
+    return min(lengths.tolist(), default=0) == reset.shape[1] and not bool(reset.any())
+
+
+def _quotient(sum: Tensor, weight: Tensor) -> Tensor:
+    return torch.where(weight > 0, sum / torch.where(weight > 0, weight, 1.0), 0.0)

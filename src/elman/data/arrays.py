@@ -1,0 +1,72 @@
+"""Sequences of vectors in `.npz` and `.mat` files: many arrays (T, C), as music is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.errors import FileError, InputError, MissingExtraError
+
+Numbers = NDArray[np.float64]
+
+
+def read_arrays(name: str) -> list[tuple[str, Numbers]]:
+    """The sequences (T, C) of a file, each with a name. FILE:KEY names the array where there are several.
+
+    An array is (N, T, C), or (N, T) of single numbers, with an array `lengths` (N,) where rows differ; or, in a .mat
+    file, a cell array of (T, C).
+    """
+    file, _, key = name.rpartition(":")
+    if not file or Path(name).exists():
+        file, key = name, ""
+    arrays = _mat(Path(file)) if Path(file).suffix == ".mat" else _npz(Path(file))
+    usable = [each for each in arrays if each != "lengths"]
+    if not key and len(usable) == 1:
+        key = usable[0]
+    if key not in usable:
+        raise InputError(f"{file} has the arrays {', '.join(usable) or '(none)'}; name one of them as {file}:KEY")
+    rows = _rows(arrays[key], arrays.get("lengths"), name)
+    width = {row.shape[1] for row in rows}
+    if len(width) > 1:
+        raise InputError(f"{name} has sequences of {sorted(width)} columns; all need as many")
+    return [(str(i), row) for i, row in enumerate(rows)]
+
+
+def _rows(array: Any, lengths: Any, name: str) -> list[Numbers]:
+    if array.dtype == object:  # cells of a .mat file
+        rows = [np.asarray(cell, np.float64) for cell in array.reshape(-1)]
+    elif array.ndim in (2, 3) and np.issubdtype(array.dtype, np.number):
+        wide = array if array.ndim == 3 else array[..., None]
+        ends = np.full(len(wide), wide.shape[1]) if lengths is None else np.asarray(lengths).reshape(-1)
+        if len(ends) != len(wide) or (len(ends) and not 0 <= ends.min() <= ends.max() <= wide.shape[1]):
+            raise InputError(f"lengths of {name} do not fit its {len(wide)} rows of {wide.shape[1]} steps")
+        rows = [wide[i, :end].astype(np.float64) for i, end in enumerate(ends.tolist())]
+    else:
+        raise InputError(f"{name} is {array.dtype}{list(array.shape)}; it must be numbers (N, T) or (N, T, C)")
+    if not rows or any(row.ndim != 2 for row in rows):
+        raise InputError(f"{name} holds no sequences (T, C)")
+    return rows
+
+
+def _npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            return {key: content[key] for key in content.files}
+    except (OSError, ValueError, BadZipFile, EOFError) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+
+
+def _mat(path: Path) -> dict[str, Any]:
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingExtraError("scipy", "mat") from error
+    try:
+        content = loadmat(str(path))
+    except (OSError, ValueError, NotImplementedError, TypeError) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+    return {key: value for key, value in content.items() if not key.startswith("__")}

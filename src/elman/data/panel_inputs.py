@@ -1,0 +1,234 @@
+"""Series to what a model reads: x[t] = [y[t-1], whether it was seen, past covariates of t-1, what is known at t].
+
+A value that is missing has no term in the loss; as an input it is the last one that was seen, with a flag. Past
+covariates come with a flag of their own, for they end where the future begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elman.data.batches import Batch, Position
+from elman.data.calendar import Ticks
+from elman.data.panel import PanelReader, Series
+from elman.errors import InputError
+from elman.options import whole
+
+Floats = NDArray[np.float32]
+
+
+class Tail(NamedTuple):
+    """What the next row needs of the row before it."""
+
+    value: Floats  # (C,): the last that was seen
+    seen: Floats  # (1,): whether the row before had it
+    past: Floats  # (P + 1,): past covariates and their flag; none without such covariates
+
+
+class Rows(NamedTuple):
+    """A series as a model reads it."""
+
+    x: Floats  # (T, D)
+    y: Floats  # (T, C), zero where missing
+    counted: NDArray[np.bool_]  # (T,): whether there is a target
+    tail: Tail  # what the row after it needs
+
+
+@dataclass(frozen=True)
+class PanelInputs:
+    """How series become numbers: the reader's covariates, the calendar, and which series there are.
+
+    Args:
+        reader: how they are read
+        names: the series that training saw, in order
+        calendar: whether the time is an input
+        numbered: whether the number of the series is, for an embedding; 0 is a series that training did not see
+    """
+
+    reader: PanelReader
+    names: tuple[str, ...]
+    calendar: bool = True
+    numbered: bool = False
+
+    @property
+    def targets(self) -> int:
+        """C."""
+        return len(self.reader.target)
+
+    @property
+    def past(self) -> int:
+        """P."""
+        return self.reader.width(self.reader.past)
+
+    @property
+    def past_columns(self) -> slice:
+        """Where past covariates and their flag stand in x."""
+        start = self.targets + 1
+        return slice(start, start + (self.past + 1 if self.past else 0))
+
+    @property
+    def others(self) -> int:
+        """How many inputs there are beside the value and its flag, and beside the number of the series."""
+        reader, columns = self.reader, self.past_columns
+        assert reader.frequency is not None
+        dates = reader.frequency.features(np.zeros(1, np.int64)).shape[1] if self.calendar else 0
+        return columns.stop - columns.start + reader.width(reader.future) + dates + reader.width(reader.static)
+
+    def first(self) -> Tail:
+        """Before the first row nothing was seen."""
+        columns = self.past_columns
+        empty = np.zeros(columns.stop - columns.start, np.float32)
+        return Tail(np.zeros(self.targets, np.float32), np.zeros(1, np.float32), empty)
+
+    def rows(self, series: Series, tail: Tail | None = None) -> Rows:
+        """The rows of a series, which goes on from `tail`."""
+        tail, T = self.first() if tail is None else tail, len(series.y)
+        counted: NDArray[np.bool_] = ~np.asarray(np.isnan(series.y).any(axis=1))
+        y = np.where(counted[:, None], series.y, 0.0).astype(np.float32)
+        last = np.maximum.accumulate(np.where(counted, np.arange(1, T + 1), 0))  # 0 is the tail's
+        values = np.concatenate([tail.value[None], y])[np.concatenate([[0], last])]  # (T + 1, C)
+        seen = np.concatenate([tail.seen, counted.astype(np.float32)])[:, None]
+        past = np.concatenate([tail.past[None], self._past(series)]) if self.past else np.zeros((T + 1, 0), np.float32)
+        now = self.known(series.name, series.start + np.arange(T), series.future, series.static)
+        x = np.concatenate([values[:-1], seen[:-1], past[:-1], now], 1, dtype=np.float32)
+        return Rows(x, y, counted, Tail(values[-1], seen[-1], past[-1]))
+
+    def known(self, name: str, ticks: Ticks, future: NDArray[np.float64], static: NDArray[np.float64]) -> Floats:
+        """What is known ahead at some times: future covariates, the calendar, what does not change, the number."""
+        frequency = self.reader.frequency
+        assert frequency is not None
+        gone = np.isnan(future).any(1)
+        if gone.any():
+            when = frequency.stamps(ticks[gone][:1])[0]
+            raise InputError(
+                f"series {name!r} has no value of {' or '.join(self.reader.future)} at {when}; a future covariate must "
+                "be known for every row and for the whole horizon: --future FILE has those to come"
+            )
+        parts: list[NDArray[Any]] = [future, *([frequency.features(ticks)] if self.calendar else [])]
+        parts.append(np.broadcast_to(static, (len(ticks), len(static))))
+        if self.numbered:
+            number = self.names.index(name) + 1 if name in self.names else 0
+            parts.append(np.full((len(ticks), 1), float(number)))
+        return np.concatenate(parts, 1, dtype=np.float32)
+
+    def _past(self, series: Series) -> Floats:
+        """Past covariates with their flag: all of a row are known, or it counts as none."""
+        known = ~np.isnan(series.past).any(1, keepdims=True)
+        return np.concatenate([np.where(known, series.past, 0.0), known], 1, dtype=np.float32)
+
+
+class Segment(NamedTuple):
+    """A stretch of a series in the arrays of all: rows before `counts` are read without a term in the loss."""
+
+    start: int
+    counts: int
+    stop: int
+
+
+class SeriesStreams:
+    """Series in parallel lanes, `window` rows at a time, the state carried from window to window.
+
+    A pass has every row once, in an order of its own. A series longer than `segment` is cut, at other places in each
+    pass; a piece begins anew, and reads `warmup` rows from before it first. With past covariates, each window of a lane
+    has an origin by chance, behind which they are not known. The first `skip` values of a series have no term.
+    """
+
+    def __init__(
+        self, inputs: PanelInputs, series: Sequence[Series], batch_size: int, window: int, seed: int, *,
+        segment: int = 0, warmup: int = 0, skip: int = 0, rank: int = 0, world: int = 1,
+    ) -> None:  # fmt: skip
+        for name, value in (("batch_size", batch_size), ("window", window)):
+            whole(f"data.{name}", value)
+        if batch_size % world:
+            raise InputError(f"data.batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        rows = [inputs.rows(one) for one in series]
+        self.inputs, self.batch_size, self.window, self.seed = inputs, batch_size, window, seed
+        self.segment, self.warmup = segment, warmup
+        self.mine = range(rank * batch_size // world, (rank + 1) * batch_size // world)
+        self.x, self.y = (torch.from_numpy(np.concatenate(part)) for part in ([r.x for r in rows], [r.y for r in rows]))
+        counted = [r.counted.copy() for r in rows]
+        for one in counted:  # the first values of a series say how large the others will be; of a short one, fewer do
+            one[one.cumsum() <= min(skip, max(min(skip, 1), int(one.sum()) // 2))] = False
+        if not any(one.any() for one in counted):
+            raise InputError("no series has two values to learn from; there is nothing to train on")
+        self.counted = torch.from_numpy(np.concatenate(counted))
+        ends = np.cumsum([len(r.x) for r in rows])
+        self.bounds = [(int(end) - len(r.x), int(end)) for end, r in zip(ends, rows, strict=True)]
+        self._pass: tuple[int, list[list[Segment]]] = (-1, [])
+
+    def batch(self, at: Position) -> Batch:
+        """The windows of all lanes at a position."""
+        lanes, T = self._lanes(at.epoch), self.window
+        pieces = [_window(lane, at.window * T, T) for lane in (lanes[i] for i in self.mine)]
+        lengths = torch.tensor([len(places) for places, _, _ in pieces])
+        index = torch.zeros(len(pieces), int(lengths.max()), dtype=torch.int64)
+        reset, counts = torch.zeros_like(index, dtype=torch.bool), torch.zeros_like(index, dtype=torch.bool)
+        for row, (places, begins, terms) in enumerate(pieces):
+            index[row, : len(places)] = torch.from_numpy(places)
+            reset[row, : len(places)] = torch.from_numpy(begins)
+            counts[row, : len(places)] = torch.from_numpy(terms)
+        if at.window == 0:
+            reset[:, 0] = True
+        x = self.x[index]
+        self._hide_past(x, at)
+        return Batch(x, (self.y[index], counts & self.counted[index]), reset, lengths)
+
+    def after(self, at: Position) -> Position:
+        """The position that follows."""
+        longest = max(sum(piece.stop - piece.start for piece in lane) for lane in self._lanes(at.epoch))
+        return Position(at.epoch, at.window + 1) if (at.window + 1) * self.window < longest else Position(at.epoch + 1)
+
+    def _hide_past(self, x: Tensor, at: Position) -> None:
+        columns = self.inputs.past_columns
+        if columns.stop > columns.start:
+            origins = np.random.default_rng((self.seed, at.epoch, at.window)).integers(0, self.window, self.batch_size)
+            for row, origin in zip(x, origins[self.mine.start : self.mine.stop], strict=True):
+                row[origin + 1 :, columns] = 0.0
+
+    def _lanes(self, epoch: int) -> list[list[Segment]]:
+        """The pieces of each lane in a pass: each next one goes to the lane that is shortest."""
+        if self._pass[0] != epoch:
+            random = np.random.default_rng((self.seed, epoch))
+            pieces = [piece for start, stop in self.bounds for piece in self._pieces(start, stop, random)]
+            lanes: list[list[Segment]] = [[] for _ in range(self.batch_size)]
+            lengths = np.zeros(self.batch_size, np.int64)
+            for i in random.permutation(len(pieces)):
+                lane = int(lengths.argmin())
+                lanes[lane].append(pieces[i])
+                lengths[lane] += pieces[i].stop - pieces[i].start
+            self._pass = (epoch, lanes)
+        return self._pass[1]
+
+    def _pieces(self, start: int, stop: int, random: np.random.Generator) -> list[Segment]:
+        if not self.segment or stop - start <= self.segment:
+            return [Segment(start, start, stop)]
+        first = start + int(random.integers(1, self.segment + 1))
+        cuts = [start, *range(first, stop, self.segment), stop]
+        return [Segment(max(start, a - self.warmup), a, b) for a, b in pairwise(cuts) if b > a]
+
+
+def _window(
+    lane: Sequence[Segment], start: int, T: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of the rows [start, start + T) of a lane: where they are, whether a piece begins, whether they count."""
+    places, begins, terms, at = [], [], [], 0
+    for piece in lane:
+        length = piece.stop - piece.start
+        first, last = max(start - at, 0), min(start + T - at, length)
+        if first < last:
+            rows = np.arange(piece.start + first, piece.start + last)
+            places.append(rows)
+            begins.append(rows == piece.start)
+            terms.append(rows >= piece.counts)
+        at += length
+    if not places:
+        return np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, bool)
+    return np.concatenate(places), np.concatenate(begins), np.concatenate(terms)

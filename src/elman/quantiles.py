@@ -1,0 +1,257 @@
+"""Quantiles and means of what a model predicts with, and a distribution that is a grid of quantiles.
+
+    quantile(p) is the smallest x with P(X <= x) >= p
+
+Student's t and the negative binomial need the incomplete beta function, which stands here in Numpy: its continued
+fraction (Lentz's method), inverted by bisection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elman import draws as random
+from elman import kernels
+from elman.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gaussian,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    _one_event_per_row,
+)
+from elman.errors import InputError
+from elman.readout import Affine
+
+Array = NDArray[np.float64]
+
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+GRID = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class QuantileGrid:
+    """D independent numbers, each by its quantiles at `levels`: values (..., D, Q), which rise.
+
+    Between them the distribution function is a line; below the first and above the last, an exponential tail that goes
+    on with the density of the outermost piece.
+
+    >>> grid = QuantileGrid(torch.tensor([[[0.0, 1.0, 3.0]]]), (0.25, 0.5, 0.75))
+    >>> quantile(grid, [0.5, 0.625]).flatten().tolist()
+    [1.0, 2.0]
+    """
+
+    values: Tensor
+    levels: tuple[float, ...] = GRID
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log-density (...) at value (..., D)."""
+        p, q = self._levels(), self.values.double()
+        x = value.double()[..., None]
+        width = (q[..., 1:] - q[..., :-1]).clamp(min=1e-12)
+        inner = (p[1:] - p[:-1]).log() - width.log()
+        place = (x >= q).sum(-1)  # 0 below all, Q above all
+        inside = inner.gather(-1, (place - 1).clamp(0, len(self.levels) - 2)[..., None])[..., 0]
+        # A tail of mass m whose density begins with that of its neighbour, f: f exp(-f d / m), d the distance.
+        below, above = (q[..., 0] - x[..., 0]).clamp(min=0), (x[..., 0] - q[..., -1]).clamp(min=0)
+        low, high = inner[..., 0], inner[..., -1]
+        tail_low, tail_high = low - low.exp() * below / p[0], high - high.exp() * above / (1 - p[-1])
+        each = torch.where(place == 0, tail_low, torch.where(place == len(self.levels), tail_high, inside))
+        return each.sum(-1).to(self.values.dtype)
+
+    def pinball(self, value: Tensor) -> Tensor:
+        """2 * mean over levels of max(p (x - q), (p - 1) (x - q)), summed over D: (...); about the CRPS."""
+        error = value[..., None] - self.values
+        p = self._levels().to(error.dtype)
+        return 2 * torch.maximum(p * error, (p - 1) * error).mean(-1).sum(-1)
+
+    def sample(self, draws: Tensor) -> Tensor:
+        """Numbers (B, D): the inverse of the distribution function."""
+        B, D = len(self.values), self.values.shape[-2]
+        _one_event_per_row(self.values[..., 0], draws)
+        u = random.uniform(draws, D).to(self.values.device)
+        return self._at(u.reshape(B, D, 1))[..., 0].to(self.values.dtype)
+
+    @property
+    def mode(self) -> Tensor:
+        """The median (..., D)."""
+        return quantile(self, [0.5])[..., 0]
+
+    def _at(self, u: Tensor) -> Tensor:
+        """The quantiles at u (..., D, n), in float64."""
+        p, q = self._levels(), self.values.detach().double()
+        place = (u[..., None] >= p).sum(-1)
+        left = (place - 1).clamp(0, len(self.levels) - 2)
+        a, b = q.gather(-1, left), q.gather(-1, left + 1)
+        inside = a + (b - a) * (u - p[left]) / (p[left + 1] - p[left])
+        low = (q[..., 1:2] - q[..., :1]).clamp(min=1e-12) / (p[1] - p[0])  # 1 / density
+        high = (q[..., -1:] - q[..., -2:-1]).clamp(min=1e-12) / (p[-1] - p[-2])
+        below = q[..., :1] + low * p[0] * torch.log(u / p[0])
+        above = q[..., -1:] - high * (1 - p[-1]) * torch.log((1 - u) / (1 - p[-1]))
+        return torch.where(place == 0, below, torch.where(place == len(self.levels), above, inside))
+
+    def _levels(self) -> Tensor:
+        return torch.tensor(self.levels, dtype=torch.float64, device=self.values.device)
+
+
+class QuantileReadout(Affine[QuantileGrid]):
+    """Quantiles that cannot cross, of each of `size` numbers: the middle one is V h + c, and each next one is further
+    away by softplus of a value of its own."""
+
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0, levels: Sequence[float] = GRID) -> None:
+        super().__init__(input_size, size * len(levels), dropout=dropout)
+        self.size, self.levels = size, tuple(levels)
+
+    def distribution(self, values: Tensor) -> QuantileGrid:
+        each = values.unflatten(-1, (self.size, len(self.levels)))
+        middle = len(self.levels) // 2
+        steps = kernels.softplus(each)
+        # Sums in a fixed order, place by place: a row has the same bits in any batch.
+        up, down = [each[..., middle]], list[Tensor]()
+        for i in range(middle + 1, len(self.levels)):
+            up.append(up[-1] + steps[..., i])
+        for i in range(middle - 1, -1, -1):
+            down.append((down[-1] if down else up[0]) - steps[..., i])
+        return QuantileGrid(torch.stack([*reversed(down), *up], -1), self.levels)
+
+
+def quantile(predicted: Distribution, levels: Sequence[float]) -> Tensor:
+    """The quantiles (..., D, Q) in float64 of D independent numbers; of a categorical, D is 1.
+
+    >>> quantile(Gaussian(torch.zeros(1, 1), torch.ones(1, 1)), [0.5]).item()
+    0.0
+    """
+    for level in levels:
+        if not 0 < level < 1:
+            raise InputError(f"a quantile at {level} was asked for; levels are above 0 and below 1")
+    p = torch.tensor(list(levels), dtype=torch.float64)
+    if isinstance(predicted, QuantileGrid):
+        return predicted._at(p.expand(*predicted.values.shape[:-1], len(p)))
+    if isinstance(predicted, Gaussian):
+        return predicted.mean.double()[..., None] + predicted.std.double()[..., None] * torch.special.ndtri(p)
+    if isinstance(predicted, StudentT):
+        t = torch.from_numpy(student_t_quantile(_array(predicted.df)[..., None], p.numpy()))
+        return predicted.mean.double()[..., None] + predicted.scale.double()[..., None] * t
+    if isinstance(predicted, Bernoulli):
+        return (p > 1 - predicted.logits.double().sigmoid()[..., None]).double()
+    if isinstance(predicted, Categorical):
+        total = predicted.log_probs().double().exp().cumsum(-1)
+        return (total[..., None, :, None] < p).sum(-2).clamp(max=total.shape[-1] - 1).double()
+    if isinstance(predicted, Poisson):
+        rate = predicted.rate.double()[..., None]
+        return _smallest(lambda n: torch.special.gammaincc(n + 1, rate.expand_as(n)), rate, rate.sqrt(), p)
+    if isinstance(predicted, NegativeBinomial):
+        m, r = predicted.mean.double()[..., None], predicted.shape.double()[..., None]
+        return _smallest(lambda n: _negative_binomial_cdf(n, m, r), m, (m + m * m / r).sqrt(), p)
+    raise InputError(f"a {type(predicted).__name__} has no quantiles here")
+
+
+def mean(predicted: Distribution) -> Tensor:
+    """The mean (..., D), in float64.
+
+    >>> mean(Bernoulli(torch.zeros(1, 1))).item()
+    0.5
+    """
+    if isinstance(predicted, Gaussian | StudentT | NegativeBinomial):
+        return predicted.mean.double()
+    if isinstance(predicted, Poisson):
+        return predicted.rate.double()
+    if isinstance(predicted, Bernoulli):
+        return predicted.logits.double().sigmoid()
+    if isinstance(predicted, Categorical):
+        p = predicted.log_probs().double().exp()
+        return (p * torch.arange(p.shape[-1])).sum(-1, keepdim=True)
+    if isinstance(predicted, QuantileGrid):
+        p, q = predicted._levels(), predicted.values.double()
+        pieces = ((p[1:] - p[:-1]) * (q[..., 1:] + q[..., :-1]) / 2).sum(-1)
+        low = (q[..., 1] - q[..., 0]) / (p[1] - p[0]) * p[0]  # the mean distance in an exponential tail
+        high = (q[..., -1] - q[..., -2]) / (p[-1] - p[-2]) * (1 - p[-1])
+        return pieces + p[0] * (q[..., 0] - low) + (1 - p[-1]) * (q[..., -1] + high)
+    raise InputError(f"a {type(predicted).__name__} has no mean here")
+
+
+def _smallest(cdf: Callable[[Tensor], Tensor], centre: Tensor, deviation: Tensor, p: Tensor) -> Tensor:
+    """The smallest whole numbers n with cdf(n) >= p, by bisection."""
+    shape = torch.broadcast_shapes(centre.shape, p.shape)
+    low = torch.full(shape, -1.0, dtype=torch.float64)
+    high = (centre + 20 * deviation + 20).ceil().expand(shape).clone()
+    while bool((cdf(high) < p).any()):
+        high = torch.where(cdf(high) < p, 2 * high, high)
+    while bool((high - low > 1).any()):
+        middle = ((low + high) / 2).ceil()  # never low itself; high where they are neighbours
+        enough = cdf(middle) >= p
+        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+    return high
+
+
+def _negative_binomial_cdf(n: Tensor, m: Tensor, r: Tensor) -> Tensor:
+    x, a, b = np.broadcast_arrays(_array(r / (r + m)), _array(r), _array(n + 1))
+    return torch.from_numpy(incomplete_beta(a, b, x))
+
+
+def student_t_quantile(df: Array, p: Array) -> Array:
+    """The quantile of Student's t at levels p: with I_x(df/2, 1/2) = 2 min(p, 1 - p), t = -+ sqrt(df (1/x - 1)).
+
+    >>> float(student_t_quantile(np.array(2.0), np.array(0.9)).round(6))
+    1.885618
+    """
+    df, p = np.broadcast_arrays(np.asarray(df, np.float64), np.asarray(p, np.float64))
+    tail = 2 * np.minimum(p, 1 - p)
+    low, high = np.zeros(df.shape), np.ones(df.shape)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = incomplete_beta(df / 2, np.full(df.shape, 0.5), middle) < tail
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    x = (low + high) / 2
+    return np.where(p == 0.5, 0.0, np.sign(p - 0.5) * np.sqrt(df * (1 / np.maximum(x, 1e-300) - 1)))
+
+
+def incomplete_beta(a: Array, b: Array, x: Array) -> Array:
+    """The regularised incomplete beta function I_x(a, b).
+
+    >>> float(incomplete_beta(np.array(1.0), np.array(1.0), np.array(0.25)))
+    0.25
+    """
+    swap = x > (a + 1) / (a + b + 2)  # where the fraction converges fast
+    a, b, x = np.where(swap, b, a), np.where(swap, a, b), np.where(swap, 1 - x, x)
+    lgamma = torch.special.gammaln
+    beta = (lgamma(_tensor(a + b)) - lgamma(_tensor(a)) - lgamma(_tensor(b))).numpy()
+    with np.errstate(divide="ignore"):
+        front = np.exp(beta + a * np.log(x) + b * np.log1p(-x)) / a
+    value = front * _fraction(a, b, x)
+    return np.where(swap, 1 - value, value)
+
+
+def _fraction(a: Array, b: Array, x: Array) -> Array:
+    tiny = 1e-300
+    c, d = np.ones_like(x), 1 - (a + b) * x / (a + 1)
+    d = 1 / np.where(np.abs(d) < tiny, tiny, d)
+    total = d
+    for m in range(1, 300):
+        for term in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d, c = 1 + term * d, 1 + term / c
+            d = 1 / np.where(np.abs(d) < tiny, tiny, d)
+            c = np.where(np.abs(c) < tiny, tiny, c)
+            total = total * d * c
+        if np.abs(d * c - 1).max(initial=0.0) < 1e-15:
+            break
+    return total
+
+
+def _tensor(x: Array) -> Tensor:
+    return torch.from_numpy(np.asarray(x, np.float64))
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().double().cpu().numpy()

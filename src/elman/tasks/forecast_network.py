@@ -1,0 +1,345 @@
+"""The network of a forecaster: what a series needs of its past, cells, and a read-out in the units of the series.
+
+    x[t] = [y[t-1], whether it was seen, what else is known at t]
+    reference[t] = 0, y[t-1] or y[t-m];   scale[t] = the running mean of |y| or of |y[t-1] - y[t-1-m]|
+    z[t] = [(y[t-k] - reference[t]) / scale[t] for each lag k]
+    h[t] = cells([z, seen, log scale, what else]);   y[t] ~ reference + scale * readout([h, z])
+
+The way from z past the cells makes a linear autoregression of what the network need not learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import kernels
+from elman.compose import Columns, Dropout, Lags, Parallel, Scale, Stack, stack
+from elman.core import Core, Options
+from elman.distributions import Distribution
+from elman.embed import Embedding
+from elman.errors import InputError
+from elman.lengths import masked
+from elman.located import Located
+from elman.model import SequenceModel
+from elman.options import choice, fraction, number, whole
+from elman.quantiles import QuantileReadout
+from elman.readout import (
+    Affine,
+    BernoulliReadout,
+    GaussianReadout,
+    NegativeBinomialReadout,
+    PoissonReadout,
+    Readout,
+    Softmax,
+    StudentTReadout,
+)
+from elman.state import State
+
+KINDS = ("network", "seasonal_naive", "linear")
+SCALES = ("auto", "mean", "difference", "none")
+RESIDUALS = ("none", "last", "seasonal")
+FEEDBACK = ("target", "sample", "none")
+FURTHEST = 30.0  # scales from the reference that a cell is shown: what lies beyond would drive its gates into a corner
+LEAST = 1e-3  # a scale of differences, in units of the mean absolute value
+FIRST = 0.1  # the same as long as none is known
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        kind: network; or a baseline, fitted in one go: seasonal_naive, or linear (autoregression by least squares)
+        order: of linear, how many of the last values it reads
+        cell: a cell; `elman laws` lists them
+        size: units in each layer
+        layers: how many layers
+        options: options of the cell, as {name: value}
+        residual_layers: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        input_dropout: on what the first layer reads
+        readout_dropout: before the read-out
+        readout: gaussian, student_t, quantiles, poisson, negative_binomial, bernoulli or categorical
+        classes: of categorical, how many there are; targets are 0, 1, ...
+        feedback: what is an input of the next step: target (the value before), sample (in training now and then a
+            value drawn from the model instead), or none (values are independent given the other inputs)
+        sampled: with sample, how often
+        lags: how many steps ago the values are that it reads; empty for 1, and the season and one more where it has one
+        scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
+            none, or auto for what fits the read-out
+        decay: what a value counts for the scale one step later
+        residual: what is predicted is the difference to nothing (none), to the last value or to one season ago
+        season: of the residual and of the scale of differences; 0 for data.seasonality
+        log_scale: show the network how large a scale is
+        calendar: show the network the hour, the day of the week and of the year, as the frequency has them
+        embedding_size: of a vector that is learnt for each series; 0 for none
+    """
+
+    kind: str = "network"
+    order: int = 24
+    cell: str = "lstm"
+    size: int = 64
+    layers: int = 1
+    options: Options = field(default_factory=dict)
+    residual_layers: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    input_dropout: float = 0.0
+    readout_dropout: float = 0.0
+    readout: str = "student_t"
+    classes: int = 0
+    feedback: str = "target"
+    sampled: float = 0.25
+    lags: list[int] = field(default_factory=list)
+    scale: str = "auto"
+    decay: float = 1.0
+    residual: str = "none"
+    season: int = 0
+    log_scale: bool = True
+    calendar: bool = True
+    embedding_size: int = 0
+
+
+class Widths(NamedTuple):
+    """What a network reads: C targets, a flag, `others`; and of how many series."""
+
+    targets: int
+    others: int
+    series: int
+
+
+def check(config: ModelConfig) -> None:
+    """Raise an error that names the first setting that does not fit."""
+    choice("model.kind", config.kind, KINDS)
+    choice("model.readout", config.readout, READOUTS)
+    choice("model.feedback", config.feedback, FEEDBACK)
+    choice("model.scale", config.scale, SCALES)
+    choice("model.residual", config.residual, RESIDUALS)
+    number("model.decay", config.decay, 0, 1)
+    fraction("model.sampled", config.sampled)
+    for name in ("order", "size", "layers"):
+        whole(f"model.{name}", getattr(config, name))
+    for name in ("season", "embedding_size", "classes"):
+        whole(f"model.{name}", getattr(config, name), least=0)
+    for lag in config.lags:
+        whole("model.lags", lag)
+    free = config.readout in ("gaussian", "student_t", "quantiles")
+    if config.residual != "none" and not free:
+        raise InputError(
+            f"model.residual is {config.residual}; a difference needs a read-out of any number (gaussian, student_t, "
+            f"quantiles), not {config.readout}"
+        )
+    if config.scale not in ("auto", "none") and config.readout in ("bernoulli", "categorical"):
+        raise InputError(f"model.scale is {config.scale}; {config.readout} has no scale: leave it at auto")
+    if config.feedback == "none" and (config.lags or config.residual != "none" or config.scale not in ("auto", "none")):
+        raise InputError(
+            "model.feedback is none, so the past of the target is not read: leave model.lags, model.residual and "
+            "model.scale alone"
+        )
+    if config.readout == "categorical" and config.classes < 2:
+        raise InputError(f"model.classes is {config.classes}; a categorical read-out needs at least 2")
+
+
+def scale_of(config: ModelConfig) -> str:
+    """The scale of a config, where it says auto.
+
+    >>> scale_of(ModelConfig(residual="seasonal")), scale_of(ModelConfig(readout="bernoulli"))
+    ('difference', 'none')
+    """
+    if config.scale != "auto":
+        return config.scale
+    if config.feedback == "none" or config.readout in ("bernoulli", "categorical"):
+        return "none"
+    return "mean" if config.residual == "none" else "difference"
+
+
+def lags_of(config: ModelConfig, season: int) -> list[int]:
+    """The lags that the network reads.
+
+    >>> lags_of(ModelConfig(residual="seasonal"), 24), lags_of(ModelConfig(), 1)
+    ([1, 24, 25], [1])
+    """
+    if config.feedback == "none":
+        return []
+    if config.kind == "seasonal_naive":
+        return [season]
+    if config.kind == "linear":
+        return [*range(1, config.order + 1)]
+    return sorted(set(config.lags)) or sorted({1, *((season, season + 1) if season > 1 else ())})
+
+
+def settled(config: ModelConfig) -> ModelConfig:
+    """The config with what a baseline leaves no choice in."""
+    check(config)
+    if config.kind == "network":
+        return config
+    fixed = replace(config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0)
+    if config.kind == "seasonal_naive":
+        return replace(fixed, residual="seasonal", scale="difference", log_scale=False)
+    return replace(fixed, residual="none", scale="mean", log_scale=False)
+
+
+def unjudged(config: ModelConfig, season: int) -> int:
+    """So many values at the beginning of a series have no term in the loss: its scale is not known well enough."""
+    return {"none": 0, "mean": 1, "difference": 2 * season + 1}[scale_of(config)]
+
+
+class FrontState(NamedTuple):
+    lags: State
+    scale: State
+
+
+class Front(Core):
+    """[y', seen, others] to [z, seen, log scale, others, reference, scale], as the file says."""
+
+    def __init__(self, config: ModelConfig, widths: Widths, season: int) -> None:
+        C, K = widths.targets, widths.others
+        self.wanted = lags_of(config, season)
+        self.kind, self.residual, self.log_scale = scale_of(config), config.residual, config.log_scale
+        logs = C if config.log_scale and self.kind != "none" else 0
+        shown = config.feedback != "none"
+        self.z_width, self.feature_width = C * len(self.wanted), C * len(self.wanted) + shown + logs + K
+        super().__init__(C + 1 + K, self.feature_width + 2 * C)
+        self.C, self.shown, self.logs = C, shown, logs
+        self.delays = sorted({0, season - 1, season, *(lag - 1 for lag in self.wanted)})
+        if not shown:
+            self.delays = [0]
+        self.season = season
+        places = [self.delays.index(lag - 1) for lag in self.wanted]
+        side_by_side = bool(places) and places == [*range(places[0], places[0] + len(places))]
+        # A slice is a view, where a list would copy.
+        self.places = slice(places[0], places[-1] + 1) if side_by_side else places
+        self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
+
+    def init_state(self, batch_size: int) -> FrontState:
+        return FrontState(self.lags.init_state(batch_size), self.scale.init_state(batch_size))
+
+    def step(self, x: Tensor, state: FrontState) -> tuple[Tensor, FrontState]:
+        return self._through(x, state, lambda core, x, before: core.step(x, before))
+
+    def _scan(self, x: Tensor, state: FrontState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, FrontState]:
+        y, after = self._through(x, state, lambda core, x, before: core.inside(x, before, lengths, reset))
+        return masked(y, lengths), after
+
+    def _through(
+        self, x: Tensor, state: FrontState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
+    ) -> tuple[Tensor, FrontState]:
+        lagged, lags = run(self.lags, x[..., : self.C + 1], state.lags)
+        changes, seen = self._changes(lagged)
+        means, scales = run(self.scale, torch.cat([changes, seen], -1), state.scale)
+        return self._features(x, lagged, self._scale(lagged, means)), FrontState(lags, scales)
+
+    def _lag(self, lagged: Tensor, lag: int) -> tuple[Tensor, Tensor]:
+        """The value (..., C) of `lag` steps before the target, and whether it was seen (..., 1)."""
+        start = self.delays.index(lag - 1) * (self.C + 1)
+        part = lagged[..., start : start + self.C + 1]
+        return part[..., : self.C], part[..., self.C :]
+
+    def _changes(self, lagged: Tensor) -> tuple[Tensor, Tensor]:
+        """Values and seasonal differences (..., 2C), and whether they are known."""
+        value, seen = self._lag(lagged, 1)
+        if not self.shown:
+            return torch.cat([value, value], -1), torch.cat([seen.expand_as(value)] * 2, -1)
+        before, known = self._lag(lagged, self.season + 1)
+        both = seen * known
+        return torch.cat([value, value - before], -1), torch.cat([seen.expand_as(value), both.expand_as(value)], -1)
+
+    def _features(self, x: Tensor, lagged: Tensor, scale: Tensor) -> Tensor:
+        value, seen = self._lag(lagged, 1)
+        reference = torch.zeros_like(value)
+        if self.residual == "last":
+            reference = value
+        elif self.residual == "seasonal":
+            before, known = self._lag(lagged, self.season)
+            reference = torch.where(known > 0, before, value)
+        flags = [seen] if self.shown else []
+        logs = [0.1 * kernels.log(scale)] if self.logs else []
+        return torch.cat(
+            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + 1 :], reference, scale], -1
+        )
+
+    def _relative(self, lagged: Tensor, reference: Tensor, scale: Tensor) -> list[Tensor]:
+        """z (..., C * lags), if there are any."""
+        if not self.wanted:
+            return []
+        pairs = lagged.unflatten(-1, (len(self.delays), self.C + 1))[..., self.places, :]
+        past, known = pairs[..., : self.C], pairs[..., self.C :]
+        z = torch.where(known > 0, (past - reference.unsqueeze(-2)) / scale.unsqueeze(-2), 0.0)
+        return [z.clamp(-FURTHEST, FURTHEST).flatten(-2)]
+
+    def _scale(self, lagged: Tensor, means: Tensor) -> Tensor:
+        level, change = means.chunk(2, -1)
+        if self.kind == "none":
+            return torch.ones_like(level)
+        if self.kind == "mean":
+            return torch.where(level > 0, level, 1.0)
+        _, known = self._lag(lagged, self.season + 1)  # in the first season there is no difference yet
+        scale = torch.maximum(change, torch.where(known > 0, LEAST, FIRST) * level)
+        return torch.where(scale > 0, scale, 1.0)
+
+
+class SeriesEmbedding(nn.Module):
+    """[features, the number of the series] to [features, a vector that is learnt for it]; number 0 is any other."""
+
+    def __init__(self, series: int, size: int) -> None:
+        super().__init__()
+        self.vectors = Embedding(series + 1, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x[..., :-1], self.vectors(x[..., -1].long())], -1)
+
+
+class Network(SequenceModel):
+    """The model, and how often it reads a value of its own in training."""
+
+    def __init__(self, embed: nn.Module, core: Core, readout: nn.Module, sampled: float) -> None:
+        super().__init__(embed, core, readout)
+        self.sampled = sampled
+
+
+READOUTS: dict[str, Callable[[int, int, float], Affine[Distribution]]] = {
+    "gaussian": lambda H, C, p: GaussianReadout(H, C, dropout=p),
+    "student_t": lambda H, C, p: StudentTReadout(H, C, dropout=p),
+    "quantiles": lambda H, C, p: QuantileReadout(H, C, dropout=p),
+    "poisson": lambda H, C, p: PoissonReadout(H, C, dropout=p),
+    "negative_binomial": lambda H, C, p: NegativeBinomialReadout(H, C, dropout=p),
+    "bernoulli": lambda H, C, p: BernoulliReadout(H, C, dropout=p),
+    "categorical": lambda H, C, p: Softmax(H, C, dropout=p),
+}
+
+
+def build(config: ModelConfig, widths: Widths, seasonality: int) -> Network:
+    """The model of a config, with fresh parameters."""
+    check(config)
+    C, size = widths.targets, config.embedding_size
+    if config.readout == "categorical" and C != 1:
+        raise InputError(f"a categorical read-out predicts one column; there are {C} targets")
+    inner = widths._replace(others=widths.others + size)
+    embed: nn.Module = SeriesEmbedding(widths.series, size) if size else nn.Identity()
+    front = Front(config, inner, config.season or seasonality)
+    F, Z = front.feature_width, front.z_width
+    parts: list[Core] = []
+    if config.kind == "network":
+        if F == 0:
+            raise InputError("the network has nothing to read: model.feedback is none, and there are no covariates")
+        first: Core = Columns(front.output_size, 0, F)
+        first = Dropout(first, config.input_dropout) if config.input_dropout else first
+        cells = stack(
+            config.cell, F, config.size, layers=config.layers, residual=config.residual_layers, norm=config.norm,
+            dropout=config.dropout, **config.options,
+        )  # fmt: skip
+        parts.append(Stack(first, cells))
+    H = sum(part.output_size for part in parts) + Z
+    scaled = config.readout not in ("bernoulli", "categorical")
+    past: list[Core] = [Columns(front.output_size, 0, Z)] if Z else []
+    units: list[Core] = [Columns(front.output_size, F, 2 * C)] if scaled else []
+    core = Stack(front, Parallel(*parts, *past, *units))
+    inside = READOUTS[config.readout](H, config.classes or C, config.readout_dropout)
+    readout: Readout[Distribution] = Located(inside, C) if scaled else inside
+    return Network(embed, core, readout, config.sampled if config.feedback == "sample" else 0.0)

@@ -1,0 +1,88 @@
+"""The state of series, as a value: all that the future of each depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman import state as states
+from elman.data.panel import Series
+from elman.data.panel_inputs import Rows, Tail
+from elman.errors import InputError
+from elman.state import State
+
+NAME = 128  # bytes of the name of a series, at most
+
+
+class Carried(NamedTuple):
+    """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
+
+    core: State
+    value: Tensor  # (B, C): the last value that was seen
+    seen: Tensor  # (B, 1): whether the last row had one
+    past: Tensor  # (B, P + 1): the past covariates of the last row, and whether it had them
+    static: Tensor  # (B, S)
+    tick: Tensor  # (B,) int64: the time of the last row
+    recent: Tensor  # (B, season, C) float64: the last values, NaN where there is none
+    error: Tensor  # (B, 2) float64: the sum of absolute seasonal differences, and their number
+    name: Tensor  # (B, NAME) uint8
+
+    @property
+    def names(self) -> list[str]:
+        """What the series are called."""
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.name]
+
+
+def names_leaf(names: Sequence[str]) -> Tensor:
+    """Names as a leaf (B, NAME)."""
+    leaf = np.zeros((len(names), NAME), np.uint8)
+    for row, name in zip(leaf, names, strict=True):
+        data = name.encode()
+        if len(data) > NAME:
+            raise InputError(f"a series has a name of {len(data)} bytes, {name[:40]!r} ...; {NAME} at most are kept")
+        row[: len(data)] = np.frombuffer(data, np.uint8)
+    return torch.from_numpy(leaf)
+
+
+def take(state: Carried, places: Sequence[int]) -> Carried:
+    """The states of some of the series."""
+    found = states.take(state, places)
+    assert isinstance(found, Carried)
+    return found
+
+
+def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
+    """A copy in which some of the series stand where `part` says."""
+    found = states.put(state, places, part)
+    assert isinstance(found, Carried)
+    return found
+
+
+def tail_of(state: Carried, i: int) -> Tail:
+    """What the next row of a series needs of the row before it."""
+    return Tail(state.value[i].numpy(), state.seen[i].numpy(), state.past[i].numpy())
+
+
+def moved(state: Carried, core: State, series: Sequence[Series], rows: Sequence[Rows], season: int) -> Carried:
+    """The state with what the last rows leave beside that of the core."""
+    recent, error = state.recent.numpy().copy(), state.error.numpy().copy()
+    for i, one in enumerate(series):
+        values = np.concatenate([recent[i], one.y])
+        change = np.abs(values[season:] - values[:-season])
+        known = change[~np.isnan(change)]
+        # One after the other: row by row it is the same sum as at once.
+        error[i] = (np.cumsum(np.concatenate([error[i, :1], known]))[-1], error[i, 1] + len(known))
+        recent[i] = values[-season:]
+    return state._replace(
+        core=core,
+        value=torch.from_numpy(np.stack([row.tail.value for row in rows])),
+        seen=torch.from_numpy(np.stack([row.tail.seen for row in rows])),
+        past=torch.from_numpy(np.stack([row.tail.past for row in rows])),
+        tick=state.tick + torch.tensor([len(row.x) for row in rows]),
+        recent=torch.from_numpy(recent),
+        error=torch.from_numpy(error),
+    )

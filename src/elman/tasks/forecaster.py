@@ -1,0 +1,398 @@
+"""What forecasts: a network, how it reads series, and the state of each, from which it goes on.
+
+A series' state is everything: what its cells, lags and scale remember, and the last row, which they have not read yet.
+Rows are read once; tomorrow's go on from there, to the bits of one scan over all. A path of a forecast is a row of a
+Stream that reads what it draws itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elman import artifact
+from elman import draws as random
+from elman import state as states
+from elman.config import Json
+from elman.data.panel import Series
+from elman.data.panel_inputs import PanelInputs, Rows
+from elman.distributions import Categorical, Distribution
+from elman.errors import InputError
+from elman.model import SequenceModel
+from elman.options import whole
+from elman.quantiles import LEVELS, mean, quantile
+from elman.stream import Stream
+from elman.tables import Table
+from elman.tasks import files, forecast_files
+from elman.tasks.forecast_measures import Judged, measure
+from elman.tasks.forecast_network import ModelConfig
+from elman.tasks.forecast_paths import Forecast, seeds
+from elman.tasks.forecast_state import Carried, moved, names_leaf, put, tail_of, take
+from elman.training.scores import Scores
+
+EACH = 64  # series that are read side by side
+CHUNK = 1 << 20  # numbers of x that are read at a time
+PATHS = 4096  # paths that are drawn side by side: their states stay near the processor
+SAMPLES = 100
+
+
+class Forecaster:
+    """A network and the state of every series.
+
+    >>> import tempfile
+    >>> from elman.tasks.forecast import RunConfig
+    >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
+    >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
+    >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
+    >>> forecaster.update({"ds": ["60"], "y": ["0"]})
+    >>> forecaster.forecast(2).quantiles[0, :, 0, 1].round().tolist()
+    [1.0, 2.0]
+    """
+
+    task = "forecast"
+
+    def __init__(
+        self, model: SequenceModel, config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int,
+        state: Carried | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.config, self.inputs = model, config, inputs
+        self.horizon, self.seasonality = horizon, seasonality
+        self.state = self.init_state() if state is None else state
+        self.history: Sequence[Series] = ()  # what a run trains on, whose end is its state
+
+    # Reading
+
+    def init_state(self, series: Sequence[Series] = ()) -> Carried:
+        """The state before the first row of some series."""
+        B, C, inputs = len(series), self.inputs.targets, self.inputs
+        past = inputs.past_columns
+        static = [torch.from_numpy(one.static.astype(np.float32)) for one in series]
+        width = inputs.reader.width(inputs.reader.static)
+        return Carried(
+            self.model.init_state(B),
+            torch.zeros(B, C),
+            torch.zeros(B, 1),
+            torch.zeros(B, past.stop - past.start),
+            torch.stack(static) if static else torch.zeros(0, width),
+            torch.tensor([one.start - 1 for one in series], dtype=torch.int64),
+            torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
+            torch.zeros(B, 2, dtype=torch.float64),
+            names_leaf([one.name for one in series]),
+        )
+
+    def read(self, series: Sequence[Series], state: Carried) -> Carried:
+        """The state after some more rows of each series, in the order of the state."""
+        return self.scored(series, state)[0]
+
+    @torch.inference_mode()
+    def scored(self, series: Sequence[Series], state: Carried) -> tuple[Carried, Tensor, Tensor]:
+        """The same, with - log P of each value given what came before it (B, T), and whether there was one (B, T)."""
+        self.model.eval()
+        T = max((len(one.y) for one in series), default=0)
+        nats, known = torch.zeros(len(series), T, dtype=torch.float64), torch.zeros(len(series), T, dtype=torch.bool)
+        order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
+        for at in range(0, len(order), EACH):
+            places = order[at : at + EACH]
+            part = take(state, places)
+            after, *found = self._read([series[i] for i in places], part)
+            state = put(state, places, after)
+            for whole_, piece in zip((nats, known), found, strict=True):
+                whole_[places, : piece.shape[1]] = piece
+        return state, nats, known
+
+    def _read(self, series: Sequence[Series], state: Carried) -> tuple[Carried, Tensor, Tensor]:
+        rows = [self.inputs.rows(one, tail_of(state, i)) for i, one in enumerate(series)]
+        lengths = torch.tensor([len(one.x) for one in rows])
+        T, core, nats = int(lengths.max()), state.core, []
+        x, y, counted = _padded(rows, T)
+        step = max(1, CHUNK // (len(rows) * x.shape[2]))
+        for start in range(0, T, step):
+            piece = slice(start, min(start + step, T))
+            now = (lengths - start).clamp(0, piece.stop - start)
+            predicted, core = self.model.scan(x[:, piece], core, lengths=now)
+            nats.append(-log_prob(predicted, y[:, piece], counted[:, piece]).double())
+        after = moved(state, core, series, rows, self.seasonality)
+        return after, torch.cat([*nats, torch.zeros(len(rows), 0)], 1), counted
+
+    def update(self, rows: Any) -> None:
+        """Read new rows, a file, a frame or series, of some of the series: the state moves on."""
+        places, series = self.following(self.inputs.reader(rows) if not _is_series(rows) else rows, self.state)
+        self.state = put(self.state, places, self.read(series, take(self.state, places)))
+
+    def read_from_start(self, rows: Any) -> None:
+        """Read series from their first row on: the state is theirs, and of no other series."""
+        series = self.inputs.reader(rows) if not _is_series(rows) else rows
+        self.state = self.read(series, self.init_state(series))
+
+    def following(self, series: Sequence[Series], state: Carried) -> tuple[list[int], list[Series]]:
+        """Which rows of a state some series go on from; each begins where its state ends."""
+        numbers = {name: i for i, name in enumerate(state.names)}
+        unknown = next((one.name for one in series if one.name not in numbers), None)
+        if unknown is not None:
+            some = ", ".join([*numbers][:5]) or "none"
+            raise InputError(
+                f"there is no state of series {unknown!r}, so it cannot go on (there are {len(numbers)} series: "
+                f"{some} ...). With --from_start series are read from their first row on."
+            )
+        places = [numbers[one.name] for one in series]
+        return places, [
+            self.inputs.reader.after(one, int(state.tick[i])) for one, i in zip(series, places, strict=True)
+        ]
+
+    # Forecasting
+
+    def forecast(
+        self, horizon: int | None = None, *, quantiles: Sequence[float] = (0.1, 0.5, 0.9), samples: int = SAMPLES,
+        seed: int = 0, future: Any = None, series: Sequence[str] = (),
+    ) -> Forecast:  # fmt: skip
+        """What follows, of all series or of those that are named: means, quantiles and the paths they come from.
+
+        `future` has the future covariates of the horizon, where the model needs them.
+        """
+        H = self.horizon if horizon is None else whole("horizon", horizon)
+        state = self.state if not series else take(self.state, self._places(series))
+        if not len(state.tick):
+            raise InputError("there is no series to forecast: read some first, with update or --from_start")
+        ahead = self._ahead(state, H, future)
+        paths = self.paths(state, ahead, whole("samples", samples), seed)
+        exact = self._first(state, ahead)
+        means, found = paths.mean(1), _sample_quantiles(paths, quantiles)
+        means[:, 0] = mean(exact).numpy().reshape(means[:, 0].shape)
+        found[:, 0] = quantile(exact, quantiles).numpy().reshape(found[:, 0].shape)
+        assert self.inputs.reader.frequency is not None
+        ticks = state.tick.numpy()[:, None] + 1 + np.arange(H)
+        stamps = [self.inputs.reader.frequency.stamps(row) for row in ticks]
+        return Forecast(state.names, stamps, self.inputs.reader.target, means, tuple(quantiles), found, paths)
+
+    def _places(self, names: Sequence[str]) -> list[int]:
+        known = {name: i for i, name in enumerate(self.state.names)}
+        for name in names:
+            if name not in known:
+                raise InputError(f"there is no series {name!r}; there are {', '.join([*known][:10])}")
+        return [known[name] for name in names]
+
+    def _ahead(self, state: Carried, H: int, future: Any) -> Tensor:
+        """What is known of the horizon (B, H, K)."""
+        reader = self.inputs.reader
+        given = {} if future is None else {one.name: one for one in _as_series(reader, future)}
+        parts = []
+        for i, name in enumerate(state.names):
+            ticks = int(state.tick[i]) + 1 + np.arange(H)
+            values = np.full((H, reader.width(reader.future)), np.nan)
+            if name in given and values.shape[1]:
+                at = given[name].start - ticks[0] + np.arange(len(given[name].future))
+                inside = (at >= 0) & (at < H)
+                values[at[inside]] = given[name].future[inside]
+            parts.append(self.inputs.known(name, ticks, values, state.static[i].numpy().astype(np.float64)))
+        return torch.from_numpy(np.stack(parts))
+
+    def _inputs(self, state: Carried, ahead: Tensor) -> Tensor:
+        return torch.cat([state.value, state.seen, state.past, ahead], -1)
+
+    @torch.inference_mode()
+    def _first(self, state: Carried, ahead: Tensor) -> Distribution:
+        """What the model says of the next row, exactly."""
+        self.model.eval()
+        y, _ = self.model.core.scan(self.model.embed(self._inputs(state, ahead[:, 0])[:, None]), state.core)
+        predicted: Distribution = self.model.readout(y[:, 0])
+        return predicted
+
+    def paths(self, state: Carried, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
+        """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
+        self.model.eval()
+        B, H = len(state.tick), ahead.shape[1]
+        found = np.zeros((B, samples, H, self.inputs.targets))
+        each = max(1, PATHS // samples)
+        stream = Stream(self.model, each * samples)
+        for start in range(0, B, each):
+            rows = list(range(start, min(start + each, B)))
+            part = take(state, rows)
+            found[rows] = self._paths(stream, part, ahead[rows], samples, seed).unflatten(0, (-1, samples)).numpy()
+        return found
+
+    @torch.inference_mode()
+    def _paths(self, stream: Stream, state: Carried, ahead: Tensor, samples: int, seed: int) -> Tensor:
+        draws, n = seeds(state.names, samples, seed), len(state.tick) * samples
+        core, value, seen, past = (
+            states.repeat(part, samples) for part in (state.core, state.value, state.seen, state.past)
+        )
+        known = ahead.repeat_interleave(samples, 0)
+        if n < stream.batch_size:
+            stream = stream.share(n)
+        stream.state = core
+        drawn = []
+        for step in range(ahead.shape[1]):
+            predicted = stream.distribution(torch.cat([value, seen, past, known[:, step]], -1))  # type: ignore[list-item]
+            y = predicted.sample(draws)
+            value = y.float()[:, None] if isinstance(predicted, Categorical) else y
+            seen, past = torch.ones(n, 1), torch.zeros_like(past)  # type: ignore[arg-type]
+            draws = random.after(draws)
+            drawn.append(value)
+        return torch.stack(drawn, 1).double()
+
+    def recent(self, series: Sequence[str]) -> NDArray[np.float64]:
+        """The last season (B, m, C) of some series, NaN where a value is missing."""
+        return take(self.state, self._places(series)).recent.numpy()
+
+    # Judging
+
+    def evaluate(
+        self, series: Sequence[Series], state: Carried, *, windows: int = 0, stride: int = 0, samples: int = SAMPLES,
+        seed: int = 0,
+    ) -> Scores:  # fmt: skip
+        """How good forecasts are of series that go on from a state: from `windows` origins, `stride` rows apart.
+
+        The scan is cut at the origins; no row is read twice. Without `windows`, as many as there are.
+        """
+        H = self.horizon
+        stride = whole("stride", stride or H)
+        lengths = [len(one.y) for one in series]
+        most = max(0, (min(lengths, default=0) - H) // stride + 1)
+        wanted = windows or max(1, most)
+        if wanted > most:
+            raise InputError(
+                f"{wanted} windows of {H} rows, {stride} apart, were asked for; the shortest series has "
+                f"{min(lengths, default=0)} rows, enough for {most}. Give fewer windows or more rows."
+            )
+        found, nats, terms = [], 0.0, 0
+        for window in range(wanted):
+            origin, end = window * stride, ((window + 1) * stride if window + 1 < wanted else None)
+            found.append(self._judged([one.cut(origin, origin + H) for one in series], state, samples, seed))
+            state, each, known = self.scored([one.cut(origin, end) for one in series], state)
+            nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
+        numbers = measure(Judged(*(np.concatenate(part) for part in zip(*found, strict=True))))
+        numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}  # JSON has no NaN
+        numbers |= {"nats": nats / max(1, terms), "series": len(series), "windows": wanted}
+        details: dict[str, Json] = {"seasonality": self.seasonality, "horizon": H, "samples": samples}
+        shown = tuple(name for name in ("mase", "nats") if name in numbers)
+        return Scores(numbers, "wql" if "wql" in numbers else "crps", shown=shown, details=details)
+
+    def backtest(
+        self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0
+    ) -> Scores:
+        """How good forecasts are of the last rows of series that hold their own history, a file, a frame or series."""
+        series: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows)
+        judged = self.horizon + (whole("windows", windows) - 1) * whole("stride", stride or self.horizon)
+        short = next((one for one in series if len(one.y) <= judged), None)
+        if short is not None:
+            raise InputError(
+                f"series {short.name!r} has {len(short.y)} rows; {judged} are judged, and it needs some before them"
+            )
+        history = [one.cut(0, len(one.y) - judged) for one in series]
+        state = self.read(history, self.init_state(history))
+        rest = [one.cut(len(one.y) - judged) for one in series]
+        return self.evaluate(rest, state, windows=windows, stride=stride, samples=samples, seed=seed)
+
+    def _judged(self, series: Sequence[Series], state: Carried, samples: int, seed: int) -> Judged:
+        futures = np.stack([one.future for one in series])
+        ahead = np.stack(
+            [
+                self.inputs.known(one.name, one.start + np.arange(len(one.y)), future, one.static)
+                for one, future in zip(series, futures, strict=True)
+            ]
+        )
+        truth = np.stack([one.y for one in series])
+        paths = self.paths(state, torch.from_numpy(ahead), samples, seed)
+        sums = state.error.numpy()
+        error = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
+        return Judged(truth, paths, _sample_quantiles(paths, LEVELS), error)
+
+    def likelihood(self, series: Sequence[Series], state: Carried) -> Scores:
+        """- log P of every row, given those before it: what there is to say of sequences without a horizon."""
+        _, nats, known = self.scored(series, state)
+        numbers = {"nats": float(nats[known].sum()) / max(1, int(known.sum())), "rows": int(known.sum())}
+        return Scores({**numbers, "series": len(series)}, "nats")
+
+    # Files
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this model from every other: a state goes on with the model that it came from."""
+        return artifact.digest(files.tensors(self.model))
+
+    def save_state(self, path: str | Path) -> None:
+        """Write the state of every series to a file, with the fingerprint of this model."""
+        states.save(path, self.state, fingerprint=self.fingerprint)
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on from a state that this model wrote."""
+        loaded = states.load(path, self.init_state(), fingerprint=self.fingerprint)
+        assert isinstance(loaded, Carried)
+        self.state = loaded
+
+    def save(self, path: str | Path) -> None:
+        """Write model and state to a folder: tensors in safetensors, all else in JSON."""
+        artifact.write(Path(path), self.fill)
+
+    def fill(self, folder: Path) -> None:
+        """The files of `save`, in a folder that is there."""
+        if self.history:
+            training = self.model.training
+            self.state = self.read(self.history, self.init_state(self.history))
+            self.model.train(training)
+        content = forecast_files.content(self.config, self.inputs, self.horizon, self.seasonality)
+        files.write(folder, self.task, self.model, content)
+        states.save(folder / forecast_files.STATE, self.state, fingerprint=self.fingerprint)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Forecaster:
+        """Read what `save` wrote."""
+        folder = Path(path)
+        model, config, inputs, horizon, seasonality = forecast_files.read(folder)
+        forecaster = cls(model, config, inputs, horizon, seasonality)
+        forecaster.load_state(folder / forecast_files.STATE)
+        return forecaster
+
+    def __repr__(self) -> str:
+        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        what = f"{c.layers} x {c.cell} {c.size}" if c.kind == "network" else c.kind.replace("_", " ")
+        return f"Forecaster({what}, {c.readout}, {len(self.inputs.names)} series, {numbers:,} parameters)"
+
+    def describe(self) -> list[Table]:
+        """What it is."""
+        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
+        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        about = [
+            ["horizon", str(self.horizon)],
+            ["seasonality", str(self.seasonality)],
+            ["frequency", str(self.inputs.reader.frequency)],
+            ["series", f"{len(self.inputs.names):,}"],
+            ["parameters", f"{numbers:,}"],
+        ]
+        return [Table("the model", ["", ""], [*settings, *about])]
+
+
+def log_prob(predicted: Distribution, y: Tensor, counted: Tensor) -> Tensor:
+    """log P of the values y (B, T, C), zero where they do not count."""
+    value = y[..., 0].long() if isinstance(predicted, Categorical) else y
+    return torch.where(counted, predicted.log_prob(value), 0.0)
+
+
+def _is_series(rows: Any) -> bool:
+    return isinstance(rows, list) and bool(rows) and isinstance(rows[0], Series)
+
+
+def _as_series(reader: Any, future: Any) -> Sequence[Series]:
+    found: Sequence[Series] = future if _is_series(future) else reader(future, future=True)
+    return found
+
+
+def _padded(rows: Sequence[Rows], T: int) -> tuple[Tensor, Tensor, Tensor]:
+    x = torch.zeros(len(rows), T, rows[0].x.shape[1])
+    y, counted = torch.zeros(len(rows), T, rows[0].y.shape[1]), torch.zeros(len(rows), T, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        x[i, : len(row.x)], y[i, : len(row.x)] = torch.from_numpy(row.x), torch.from_numpy(row.y)
+        counted[i, : len(row.x)] = torch.from_numpy(row.counted)
+    return x, y, counted
+
+
+def _sample_quantiles(paths: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
+    """Quantiles (B, H, C, Q) of paths (B, S, H, C), by lines between the sorted samples."""
+    return np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
