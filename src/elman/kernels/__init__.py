@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "calls", "convolution", "gated",
-    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop",
+    "GatedOptions", "NewtonReport", "Step", "active", "attend", "available", "bank_scan", "calls", "convolution",
+    "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop",
     "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
     "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
@@ -279,6 +279,18 @@ def gated(
         u = project(x) if project else x if U is None else linear(x, U, b)
         return reference.gated(kind, u, weights, state, lengths, reset, recur)
     return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
+    """a[t, j] = softmax over j < lengths of query[t] . keys[j], or, with v, of v . tanh(query[t] + keys[j]).
+
+    query (B, T, A), keys (B, S, A), values (B, S, M), v (A,): sum over j of a[t, j] values[j] (B, T, M), zero where
+    there is nothing to see, and a (B, T, S), zero past the lengths (B,).
+
+    >>> attend(torch.zeros(1, 1, 2), torch.ones(1, 3, 2), torch.ones(1, 3, 4), torch.tensor([2]), None)[1].tolist()
+    [[[0.5, 0.5, 0.0]]]
+    """
+    return reference.attend(query, keys, values, lengths, v)
 
 
 def hmm_filter(
