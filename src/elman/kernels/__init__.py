@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GatedOptions", "NewtonReport", "Step", "active", "attend", "available", "bank_scan", "calls", "convolution",
-    "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop",
-    "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan",
+    "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan",
+    "sigmoid", "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
