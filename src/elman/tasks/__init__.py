@@ -12,12 +12,14 @@ from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
 from elman.tasks.tag import TagTask
 from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
+from elman.tasks.translate import TranslateTask
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
     "markov": MarkovTask(),
     "tag": TagTask(),
     "classify": ClassifyTask(),
+    "translate": TranslateTask(),
     "hmm": HMMTask(),
 }
 
