@@ -26,8 +26,10 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.cells import initial
+from elman.cells.gated import Gated
 from elman.core import Core
 from elman.errors import InputError
+from elman.kernels import AttendedLoop
 from elman.lengths import checked, masked
 from elman.options import choice, flag, whole
 from elman.state import State
@@ -200,9 +202,25 @@ class Additive(Decoder):
         return self.core.init_state(batch_size)
 
     def step(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        found, state = self._recur(x, state, memory)
+        return self._output(found, x), state
+
+    def scan(self, x: Tensor, state: State, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
+        loop = _loop(self.core, self.input_size, memory, v=self.v, Q=self.Q)
+        size, init = self.core.output_size + self.memory_size, self.init_state(len(x))
+        found, state = kernels.attended(
+            loop, self._project, x, state, init, lengths, reset, lambda x, s: self._recur(x, s, memory), size
+        )
+        return masked(self._output(found, x), lengths), state
+
+    def _recur(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        """[h, c] and the state after the step."""
         c = self._attend(state, memory)[0]
         h, state = self.core.step(torch.cat([x, c], -1), state)
-        return self._output(h, c, x), state
+        return torch.cat([h, c], -1), state
+
+    def _project(self, x: Tensor) -> Tensor:
+        return _projected(self.core, x)
 
     def weights(self, before: State, after: State, memory: Memory) -> Tensor:
         return self._attend(before, memory)[1]
@@ -212,8 +230,8 @@ class Additive(Decoder):
         c, a = kernels.attend(query[:, None], *memory, self.v)
         return c[:, 0], a[:, 0]
 
-    def _output(self, h: Tensor, c: Tensor, x: Tensor) -> Tensor:
-        return kernels.tanh(kernels.linear(torch.cat([h, c, x], -1), self.O, self.o))
+    def _output(self, found: Tensor, x: Tensor) -> Tensor:
+        return kernels.tanh(kernels.linear(torch.cat([found, x], -1), self.O, self.o))
 
 
 class Fed(NamedTuple):
@@ -272,7 +290,11 @@ class Luong(Decoder):
 
     def scan(self, x: Tensor, state: Any, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         if self.feeding:
-            return super().scan(x, state, memory, lengths, reset)
+            loop = _loop(self.core, self.input_size, memory, O=self.O, o=self.o)
+            return kernels.attended(
+                loop, lambda x: _projected(self.core, x), x, state, self.init_state(len(x)), lengths, reset,
+                lambda x, s: self.step(x, s, memory), self.output_size,
+            )  # fmt: skip
         h, state = self.core.inside(x, state, lengths, reset)
         return masked(self._output(h, memory), lengths), state
 
@@ -347,6 +369,21 @@ class Layers(Decoder):
 
     def weights(self, before: tuple[State, State], after: tuple[State, State], memory: Memory) -> Tensor:
         return self.decoder.weights(before[0], after[0], memory)
+
+
+def _loop(core: Core, inputs: int, memory: Memory, **weights: Tensor) -> AttendedLoop | None:
+    """The native loop of a core whose first `inputs` features are x; None where the core has none."""
+    own = core.loop() if isinstance(core, Gated) else None
+    if own is None:
+        return None
+    return AttendedLoop(own.kind, own.U[:, inputs:], own.weights, own.options, *memory, **weights)
+
+
+def _projected(core: Core, x: Tensor) -> Tensor:
+    """What x says to the gates of a core, of whose features it is the first."""
+    own = core.loop() if isinstance(core, Gated) else None
+    assert own is not None  # or nobody asks
+    return kernels.linear(x, own.U[:, : x.shape[-1]], own.b)
 
 
 def _left(core: Core, used: int) -> int:
