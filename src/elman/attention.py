@@ -69,7 +69,7 @@ class Bound(Core):
     def init_state(self, batch_size: int) -> State:
         return self.decoder.init_state(batch_size)
 
-    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
         return self.decoder.step(x, state, self.memory)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
@@ -92,6 +92,38 @@ class Bound(Core):
                 f"x has {len(x)} rows, the memory {len(self.memory.lengths)}; each row has a memory of its own: "
                 "bound.take(rows) or bound.repeat(times) gives one for others"
             )
+
+
+class Covered(NamedTuple):
+    core: Any
+    coverage: Tensor  # (B, S): how much of each place of the memory has been looked at, summed over the steps
+
+
+class Covering(Bound):
+    """A bound decoder that also carries how often it has looked where, for a search that asks for that.
+
+    >>> from elman.cells import cell
+    >>> bound = Luong(cell("gru", 3, 4), 5).given(torch.randn(2, 7, 5))
+    >>> Covering(bound.decoder, bound.memory).scan(torch.zeros(2, 6, 3))[1].coverage.sum(1).round().tolist()
+    [6.0, 6.0]
+    """
+
+    def init_state(self, batch_size: int) -> Covered:
+        return Covered(
+            super().init_state(batch_size), self.memory.keys.new_zeros(batch_size, self.memory.keys.shape[1])
+        )
+
+    def take(self, rows: Tensor | Sequence[int]) -> Covering:
+        return Covering(self.decoder, super().take(rows).memory)
+
+    def repeat(self, times: int) -> Covering:
+        return Covering(self.decoder, super().repeat(times).memory)
+
+    def step(self, x: Tensor, state: Covered) -> tuple[Tensor, Covered]:
+        y, core = super().step(x, state.core)
+        return y, Covered(core, state.coverage + self.decoder.weights(state.core, core, self.memory))
+
+    _scan = Core._scan
 
 
 class Decoder(nn.Module):
@@ -261,7 +293,7 @@ class Luong(Decoder):
                 f"the score is dot, between an output {H} wide and a memory {memory_size} wide; they must be equal: "
                 "choose other sizes, or general"
             )
-        self.core, self.feeding = core, feeding
+        self.core, self.feeding = core if core.emits_state else Remember(core), feeding
         self.K = nn.Parameter(torch.empty(H, memory_size)) if score == "general" else None
         self.O = nn.Parameter(torch.empty(size, H + memory_size))
         self.o = nn.Parameter(torch.empty(size))
@@ -300,8 +332,6 @@ class Luong(Decoder):
 
     def weights(self, before: Any, after: Any, memory: Memory) -> Tensor:
         core = after.core if self.feeding else after
-        if not self.core.emits_state:
-            raise InputError("alignments need a core whose state begins with its output: wrap it in attention.Remember")
         return kernels.attend(states.leaves(core)[0][:, None], *memory, None)[1][:, 0]
 
     def _output(self, h: Tensor, memory: Memory) -> Tensor:

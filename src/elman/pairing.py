@@ -118,17 +118,17 @@ class EncoderDecoder(nn.Module):
     def drawn_inputs(self, pairs: Pairs) -> Tensor:
         """The targets (B, T), at each step with probability 1 - truth what the model draws after what it has read.
 
-        Number t of a row's draw decides whether step t is the true symbol, number T + t which other it is.
+        Number 2 t of a row's draw decides whether step t is the true symbol, number 2 t + 1 which other it is.
         """
         training = self.training
         model, state = self.eval().given(pairs.source, pairs.sizes)
         B, T = pairs.target.shape
-        true = draws.uniform(pairs.draws, T) < pairs.truth[:, None]
+        true = draws.uniform(pairs.draws, 2 * T)[:, ::2] < pairs.truth[:, None]
         inputs = pairs.target.clone()
         for t in range(T - 1):
             predicted, state = model.scan(inputs[:, t : t + 1], state)
             assert isinstance(predicted, Categorical)
-            own = draws.symbols(pairs.draws, predicted.logits[:, 0], first=T + t)
+            own = draws.symbols(pairs.draws, predicted.logits[:, 0], first=2 * t + 3)
             inputs[:, t + 1] = torch.where(true[:, t + 1], pairs.target[:, t + 1], own)
         self.train(training)
         return inputs

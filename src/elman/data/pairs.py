@@ -160,6 +160,12 @@ def encode(pairs: Sequence[Pair], symbols: Vocabularies) -> Encoded:
     return Encoded(encode_lines([pair.source for pair in pairs], symbols.source), encode_lines(targets, symbols.target))
 
 
+def encode_now(pairs: Sequence[Pair], symbols: Vocabularies) -> Encoded:
+    """Without the cache: of pairs that are made up, and read once."""
+    source = [symbols.source.encode(pair.source) for pair in pairs]
+    return Encoded(source, [symbols.target.encode(pair.target or "") for pair in pairs])  # type: ignore[arg-type]
+
+
 def usable(pairs: Sequence[Pair], symbols: Vocabularies, max_length: int, drop: bool) -> tuple[list[Pair], Encoded]:
     """The pairs that can be trained on, and their symbols; an InputError at another, unless it is dropped."""
     whole("data.max_length", max_length)

@@ -62,3 +62,20 @@ def _matrix(axis: Any, confusion: Sequence[Sequence[int]], names: Sequence[str])
         for i, row in enumerate(confusion):
             for j, n in enumerate(row):
                 axis.text(j, i, str(n), ha="center", va="center", color="white" if shares[i][j] > 0.5 else "black")
+
+
+def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Sequence[float]]) -> bytes:
+    """A heat map of where each symbol of the target (rows) looks in the source (columns), as PNG; nothing without
+    matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return b""
+    figure = Figure(figsize=(2 + 0.35 * len(source), 1.5 + 0.35 * len(target)), layout="constrained")
+    axis = figure.subplots()
+    axis.imshow(weights, vmin=0, vmax=1, cmap="Greys", aspect="auto")
+    axis.set_xticks(range(len(source)), source, rotation=90)
+    axis.set_yticks(range(len(target)), target)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return picture.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
@@ -16,16 +17,18 @@ from torch import Tensor, nn
 
 from elman import progress
 from elman.config import Json, Sections
-from elman.data import Batch, Batches, Bucketed, Position
+from elman.data import Batch, Batches, Bucketed, Numbered, Position
 from elman.data import pairs as reading
 from elman.data.labelled import listed
 from elman.data.pairs import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of
-from elman.data.parts import SplitConfig, parts, shown, told
-from elman.errors import InputError, MissingExtraError
+from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
+from elman.data.synthetic import PREFIX, Made, Synthetic, parse
+from elman.errors import FileError, InputError, MissingExtraError
 from elman.lengths import masked
 from elman.options import choice, flag, number, positive, whole
 from elman.pairing import EncoderDecoder, smoothed
 from elman.state import State
+from elman.tasks import pictures
 from elman.tasks.task import Data, Task, Verb
 from elman.tasks.translator import EACH, ModelConfig, Search, Translator, build
 from elman.training.loop import TrainingConfig
@@ -36,7 +39,7 @@ from elman.training.unit import Loss
 
 SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
 SHOWN = 5  # pairs in a preview
-DECIDES = ("perplexity", "bleu", "chrf")
+DECIDES = ("perplexity", "exact", "bleu", "chrf")
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,9 @@ class DecodingConfig(Search):
         length_penalty: translations are compared by log P / length ** length_penalty
         min_ratio: a translation has at least so many times the symbols of its source
         max_ratio: and at most so many times, and 10 more
-        decides: by what the best model is chosen, perplexity (nothing is translated), bleu or chrf (the extra
-            [translate])
+        coverage_penalty: times the sum over the source of log min(1, how much it was looked at); 0 for nothing
+        decides: by what the best model is chosen, perplexity (nothing is translated), exact (the share of translations
+            that are the target to the letter), bleu or chrf (the extra [translate])
     """
 
     decides: str = "perplexity"
@@ -216,6 +220,25 @@ class PairData(Data):
         return part if count >= ends[-1] else part._replace(pairs=part.pairs[: max(1, bisect_right(ends, count))])
 
 
+class MadeUpPairs(PairData):
+    """Pairs that are made up: there are as many as anyone wants."""
+
+    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+        self.made = made
+        some = _pairs(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
+        super().__init__(config, None, some, _pairs(valid.part()), _pairs(test.part()) if test else [])
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size = max(world, self.config.data.batch_tokens // (self.made.T + 1) // world * world)
+
+        def make(number: int) -> Batch:
+            rows = reading.encode_now(_pairs(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols)
+            drawn = torch.tensor([[self.config.seed, number * size + i] for i in range(rank, size, world)])
+            return batch_of(list(zip(*rows, strict=True)), drawn, self.config.sampling.truth(number))
+
+        return Numbered(make)
+
+
 class _Batches:
     """Pairs in batches of like lengths. What a row draws depends on the seed, the pass and the pair alone."""
 
@@ -243,8 +266,10 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         for name in ("min_count", "batch_tokens", "vocabulary_size"):
             whole(f"data.{name}", getattr(data, name))
         config.sampling.check()
-        if decides != "perplexity":
+        if decides in ("bleu", "chrf"):
             _metrics()
+        if is_synthetic(data.source):
+            return MadeUpPairs(config, *_made_up(data))
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
     def build(self, config: RunConfig, data: PairData) -> Translator:
@@ -274,7 +299,20 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
     def preview(self, face: Translator, config: RunConfig, step: int) -> Preview:
         """Some sources, their translations by people, and those by the model."""
         lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in face.shown]
-        return Preview(text="\n\n".join(lines))
+        picture = b""
+        if face.shown and config.model.attention != "none":
+            pair, guess = face.shown[0]
+            found = aligned(face, pair.source, face.symbols.target.encode(guess).tolist())
+            picture = pictures.alignment(found["source"], found["target"], found["weights"])
+        return Preview("\n\n".join(lines), picture)
+
+
+def _pairs(made: Sequence[Made]) -> list[Pair]:
+    return [Pair(" ".join(a), " ".join(b), f"row {i}") for i, (a, b) in enumerate(made, 1)]
+
+
+def _made_up(data: DataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
+    return synthetic_parts(SplitConfig(data.source, data.valid_source, data.test_source), "translate")
 
 
 def _read_parts(data: DataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
@@ -304,13 +342,36 @@ def judged(
     if decides == "perplexity":
         return Scores(numbers, "perplexity"), []
     guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
-    bleu, chrf = _metrics()
+    numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
+    if decides == "exact":
+        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",)), guess
     details: dict[str, Json] = {}
-    for name, metric in (("bleu", bleu), ("chrf", chrf)):
+    for name, metric in zip(("bleu", "chrf"), _metrics(), strict=True):
         numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
         details[f"{name}_signature"] = str(metric.get_signature())
     other = {"bleu": "chrf", "chrf": "bleu"}[decides]
     return Scores(numbers, decides, larger_is_better=True, shown=(other, "perplexity"), details=details), guess
+
+
+def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
+    """By position t: the mean of log P(y[t] | the true symbols before), of log P(y[t] | the model's own), and their
+    difference, the gap; over the pairs that have such a position."""
+    rows = reading.encode(pairs, face.symbols)
+    forced, own = (face.nats(rows, batch_size, own) for own in (False, True))
+    found: list[Json] = []
+    for t in range(max(map(len, forced))):
+        a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
+        n = sum(len(row) > t for row in forced)
+        found.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
+    return found
+
+
+def aligned(face: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+    """A translation's alignment with the symbols of both sides, the end of the target among them."""
+    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(face.symbols, (
+        face.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
+    source, target = names
+    return {"source": source, "target": [*target, "</s>"], "weights": face.alignment(text, tokens)}
 
 
 def _metrics() -> tuple[Any, Any]:
@@ -334,10 +395,11 @@ def _arguments(parser: ArgumentParser, data: str) -> None:
     parser.add_argument("--length_penalty", type=float, default=1.0, help="compare by log P / length ** this")
     parser.add_argument("--min_ratio", type=float, default=0.0, help="at least so many symbols for each of the source")
     parser.add_argument("--max_ratio", type=float, default=3.0, help="at most so many, and 10 more")
+    parser.add_argument("--coverage_penalty", type=float, default=0.0, help="for parts of a source never looked at")
 
 
 def _search(given: Namespace) -> Search:
-    return Search(given.num_beams, given.length_penalty, given.min_ratio, given.max_ratio)
+    return Search(given.num_beams, given.length_penalty, given.min_ratio, given.max_ratio, given.coverage_penalty)
 
 
 def _reader(face: Translator, given: Namespace) -> PairReader:
@@ -345,20 +407,31 @@ def _reader(face: Translator, given: Namespace) -> PairReader:
 
 
 def _evaluate_arguments(parser: ArgumentParser) -> None:
-    _arguments(parser, "a file of sources and one of targets; or one of pairs (.tsv, .jsonl)")
+    _arguments(parser, f"a file of sources and one of targets; or one of pairs (.tsv, .jsonl); or {PREFIX}reverse,T=20")
+    parser.add_argument("--free_running", action="store_true", help="what the model's own symbols as a past cost")
 
 
 def _evaluate(face: Translator, given: Namespace) -> Scores:
     if len(given.data) > 2:
         raise InputError(f"{len(given.data)} files were given; evaluate takes a file of sources and one of targets")
-    pairs = _reader(face, given)(given.data[:1], given.data[1:])
-    return judged(face, pairs, _search(given), "bleu", given.batch_size)[0]
+    if is_synthetic(given.data[:1]):
+        pairs = _pairs(parse(given.data[0], "translate").part())
+    else:
+        pairs = _reader(face, given)(given.data[:1], given.data[1:])
+    scores, _ = judged(face, pairs, _search(given), "bleu", given.batch_size)
+    if not given.free_running:
+        return scores
+    found: Any = exposure(face, pairs, given.batch_size)
+    gap = sum(row["gap"] * row["sentences"] for row in found) / sum(row["sentences"] for row in found)
+    return replace(scores, numbers={**scores.numbers, "gap": gap}, details={**scores.details, "free_running": found})
 
 
 def _predict_arguments(parser: ArgumentParser) -> None:
     _arguments(parser, "files of one sentence a line, or -")
     parser.add_argument("--n_best", type=int, default=1, help="translations of each sentence, at most num_beams")
     parser.add_argument("--scores", action="store_true", help="write log P and the score of the search too")
+    parser.add_argument("--prefix", default="", help="what every translation begins with")
+    parser.add_argument("--alignments", help="a new file for where the best translations look, JSON lines")
 
 
 def _predict(face: Translator, given: Namespace) -> Iterator[str]:
@@ -367,10 +440,25 @@ def _predict(face: Translator, given: Namespace) -> Iterator[str]:
     sources = [pair.source for pair in _reader(face, given)(given.data, paired=False)]
     if empty := [i for i, source in enumerate(sources, 1) if not source.strip()]:
         progress.say(f"{len(empty)} empty lines, the first is number {empty[0]}: their translations are empty too")
-    found = face.translations(sources, _search(given), given.batch_size)
+    prefixes = [given.prefix] * len(sources) if given.prefix else ()
+    found = face.translations(sources, _search(given), given.batch_size, prefixes)
+    if given.alignments:
+        _write_alignments(face, Path(given.alignments), sources, [row[0].tokens for row in found])
     for number_, row in enumerate(found, 1):
         for translation in row[: given.n_best]:
             cells = [translation.text]
             if given.scores:
                 cells = [f"{translation.log_prob:.6f}", f"{translation.score:.6f}", *cells]
             yield "\t".join([str(number_), *cells] if given.n_best > 1 or given.scores else cells) + "\n"
+
+
+def _write_alignments(face: Translator, path: Path, sources: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            for source, ids in zip(sources, tokens, strict=True):
+                content = aligned(face, source, ids) if source.strip() else {"source": [], "target": [], "weights": []}
+                file.write(json.dumps(content, ensure_ascii=False) + "\n")
+    except FileExistsError:
+        raise InputError(f"{path} exists; it is not overwritten. Choose another --alignments.") from None
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error

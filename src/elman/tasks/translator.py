@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import artifact
-from elman.attention import Additive, Decoder, Fixed, Layers, Luong
+from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
 from elman.compose import stack
 from elman.config import Json
@@ -140,12 +143,15 @@ class Search:
         length_penalty: translations are compared by log P / length ** length_penalty
         min_ratio: a translation has at least so many times the symbols of its source
         max_ratio: and at most so many times, and 10 more
+        coverage_penalty: this times the sum over the source of log min(1, how much it was looked at) is added to what
+            translations are compared by; 0 for nothing
     """
 
     num_beams: int = 1
     length_penalty: float = 1.0
     min_ratio: float = 0.0
     max_ratio: float = 3.0
+    coverage_penalty: float = 0.0
 
 
 class Translation(NamedTuple):
@@ -208,30 +214,60 @@ class Translator:
         self, model: SequenceModel, state: State, sizes: list[int], search: Search, prefixes: list[list[int]]
     ) -> list[list[Hypothesis]]:
         low, high = number("min_ratio", search.min_ratio, 0), number("max_ratio", search.max_ratio, search.min_ratio)
-        unknown = self.symbols.target.unknown
+        unknown, penalty = self.symbols.target.unknown, number("coverage_penalty", search.coverage_penalty, 0)
+        bonus = None
+        if penalty:
+            core = self._attending(model)
+            model, state = (
+                SequenceModel(model.embed, Covering(core.decoder, core.memory), model.readout),
+                Covered(state, core.memory.values.new_zeros(core.memory.values.shape[:2])),
+            )
+            lengths = core.repeat(search.num_beams).memory.lengths
+            bonus = partial(_covered, lengths=lengths, penalty=penalty)
         return beam(
             cast(Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
             max_new_tokens=[math.floor(high * n) + 10 for n in sizes],
             min_new_tokens=[math.ceil(low * n) for n in sizes], length_penalty=search.length_penalty,
-            banned=[] if unknown is None else [unknown], prefixes=prefixes,
+            banned=[] if unknown is None else [unknown], prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
+
+    def _attending(self, model: SequenceModel) -> Bound:
+        if not isinstance(model.core, Bound) or self.config.attention == "none":
+            raise InputError("this model has no attention, so nothing says where it looks: train with model.attention")
+        return model.core
+
+    @torch.inference_mode()
+    def alignment(self, text: str, tokens: Sequence[int]) -> list[list[float]]:
+        """Where it looks in a text for each symbol of a translation and for its end: weights of the text's symbols."""
+        source = self.symbols.source.encode(text)
+        batch = batch_of([(source, np.array(tokens, np.int64))])
+        assert isinstance(batch.x, Pairs)
+        model, state = self.model.given(batch.x.source, batch.x.sizes)
+        weights = self._attending(model).alignments(model.embed(batch.x.target), state)
+        found: list[list[float]] = weights[0].tolist()
+        return found
 
     def _read(self, hypothesis: Hypothesis) -> Translation:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == [BOUNDARY] else hypothesis.tokens
         return Translation(self.symbols.target.decode(tokens), tokens, hypothesis.log_prob, hypothesis.score)
 
     @torch.inference_mode()
-    def nats(self, rows: reading.Encoded, batch_size: int = EACH) -> list[Tensor]:
-        """- log P of each symbol of the targets, their ends included, given those before: (T[i],) for each pair."""
+    def nats(self, rows: reading.Encoded, batch_size: int = EACH, own: bool = False) -> list[Tensor]:
+        """- log P of each symbol of the targets, their ends included, given those before: (T[i],) for each pair.
+
+        With `own`, given as many symbols that the model has drawn itself in their place.
+        """
         order = sorted(range(len(rows.source)), key=lambda i: -len(rows.target[i]))
         found: list[Tensor] = [torch.zeros(0)] * len(order)
         training = self.model.training
         self.model.eval()
         for at in range(0, len(order), batch_size):
             chosen = order[at : at + batch_size]
-            batch = batch_of([(rows.source[i], rows.target[i]) for i in chosen])
+            draws = torch.tensor([[0, i] for i in chosen])
+            batch = batch_of([(rows.source[i], rows.target[i]) for i in chosen], draws, truth=0.0 if own else 1.0)
             assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
-            predicted = self.model.forced(batch.x, batch.lengths)
+            x = batch.x._replace(target=self.model.drawn_inputs(batch.x)) if own else batch.x
+            predicted = self.model.forced(x, batch.lengths)
             terms = -masked(predicted.log_prob(batch.y), batch.lengths)
             for i, row, n in zip(chosen, terms, batch.lengths.tolist(), strict=True):
                 found[i] = row[:n]
@@ -282,3 +318,11 @@ class Translator:
             ["parameters", f"{numbers:,}"],
         ]
         return [Table("the model", ["", ""], [*settings, *about])]
+
+
+def _covered(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float64]:
+    """The coverage penalty of Wu et al. (2016), equation 14, for each row of a Covered."""
+    assert isinstance(state, Covered)
+    logs = state.coverage.double().clamp(1e-30, 1.0).log()
+    found: NDArray[np.float64] = (penalty * masked(logs, lengths).sum(1)).numpy()
+    return found
