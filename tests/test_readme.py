@@ -74,13 +74,15 @@ def test_the_commands_run_as_pasted(
     for name in ("train.txt", "dev.txt"):
         Path(name).write_text(f"{sentence}\n\n" * 20)
     Path("reviews.tsv").write_text("text\tlabel\n" + "fine film\tgood\ndull film\tbad\n" * 20)
+    for name in ("train.en", "train.de"):
+        Path(name).write_text("a cat sat\na mat\n" * 20)
     ran = [command for command in commands() if command != "elman laws lstm gru --json"]  # it has tests of its own
     assert len(ran) > 8
     for command in ran:
         words, _, target = command.partition(" > ")
         arguments = shlex.split(words)[1:]
         trains = arguments[0] == "train" and "--task" not in arguments and "--resume" not in arguments
-        few = {"tag", "classify"} & set(arguments) or "--training.steps" in arguments
+        few = {"tag", "classify", "translate"} & set(arguments) or "--training.steps" in arguments
         assert main([*arguments, *(SMALL if trains else ["--training.steps", "5"] if few else [])]) == 0, command
         out = capfd.readouterr().out
         assert out, command
