@@ -147,6 +147,51 @@ void fields(GatedGradients<Real>& s, F& f) {
 }
 
 template <class Real, class F>
+void fields(AttendInputs<Real>& s, F& f) {
+  f("B", s.B), f("T", s.T), f("S", s.S), f("A", s.A), f("M", s.M), f("query", s.query), f("keys", s.keys),
+      f("values", s.values), f("v", s.v), f("lengths", s.lengths);
+}
+
+template <class Real, class F>
+void fields(AttendOutputs<Real>& s, F& f) {
+  f("context", s.context), f("weights", s.weights);
+}
+
+template <class Real, class F>
+void fields(AttendArriving<Real>& s, F& f) {
+  f("weights", s.weights), f("gcontext", s.gcontext), f("gweights", s.gweights);
+}
+
+template <class Real, class F>
+void fields(AttendGradients<Real>& s, F& f) {
+  f("gquery", s.gquery), f("gkeys", s.gkeys), f("gvalues", s.gvalues), f("gv", s.gv);
+}
+
+template <class Real, class F>
+void fields(AttendedInputs<Real>& s, F& f) {
+  f("weights", s.weights), f("B", s.B), f("T", s.T), f("u", s.u), f("h0", s.h0), f("c0", s.c0), f("y0", s.y0),
+      lengths_and_reset(s, f), f("memory", s.memory), f("Q", s.Q), f("O", s.O), f("o", s.o);
+}
+
+template <class Real, class F>
+void fields(AttendedOutputs<Real>& s, F& f) {
+  f("h", s.h), f("context", s.context), f("y", s.y), f("query", s.query), f("weights", s.weights), f("last_h", s.last_h),
+      f("last_c", s.last_c), f("last_y", s.last_y), f("saved", s.saved);
+}
+
+template <class Real, class F>
+void fields(AttendedArriving<Real>& s, F& f) {
+  f("h", s.h), f("y", s.y), f("query", s.query), f("weights", s.weights), f("saved", s.saved), f("gh", s.gh),
+      f("gcontext", s.gcontext), f("gy", s.gy), f("glast_h", s.glast_h), f("glast_c", s.glast_c), f("glast_y", s.glast_y);
+}
+
+template <class Real, class F>
+void fields(AttendedGradients<Real>& s, F& f) {
+  f("gu", s.gu), f("gsum", s.gsum), f("gquery", s.gquery), f("gpre", s.gpre), f("gkeys", s.gkeys), f("gvalues", s.gvalues),
+      f("gv", s.gv), f("gh0", s.gh0), f("gc0", s.gc0), f("gy0", s.gy0);
+}
+
+template <class Real, class F>
 void fields(HmmInputs<Real>& s, F& f) {
   f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state),
       lengths_and_reset(s, f);
@@ -224,6 +269,11 @@ template <class Real> void check(const SelectiveInputs<Real>& in) { check_length
 template <class Real> void check(const BankInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const ConvolutionInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const GatedInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
+template <class Real> void check(const AttendInputs<Real>& in) { check_lengths(in.lengths, in.B, in.S); }
+template <class Real> void check(const AttendedInputs<Real>& in) {
+  check_lengths(in.lengths, in.B, in.T);
+  check(in.memory);
+}
 template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const ViterbiInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const NormInputs<Real>&) {}
@@ -338,6 +388,10 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   def_kernel(m, "convolution_back" + suffix, &Kernels::convolution_back);
   def_kernel(m, "gated" + suffix, &Kernels::gated);
   def_kernel(m, "gated_back" + suffix, &Kernels::gated_back);
+  def_kernel(m, "attend" + suffix, &Kernels::attend);
+  def_kernel(m, "attend_back" + suffix, &Kernels::attend_back);
+  def_kernel(m, "attended" + suffix, &Kernels::attended);
+  def_kernel(m, "attended_back" + suffix, &Kernels::attended_back);
   def_kernel(m, "hmm_filter" + suffix, &Kernels::hmm_filter);
   def_kernel(m, "hmm_filter_back" + suffix, &Kernels::hmm_filter_back);
   def_kernel(m, "viterbi" + suffix, &Kernels::viterbi);
@@ -372,6 +426,7 @@ void bind_gated_facts(nb::module_& m) {
     facts["saves"] = kind.saves;
     facts["states"] = kind.states;
     facts["matrix"] = kind.matrix;
+    facts["attends"] = kind.attends;
     kinds[kind.name] = facts;
   }
   m.attr("GATED_KINDS") = kinds;

@@ -294,9 +294,13 @@ ELMAN_INLINE void with_cell(int kind, const F& f) {
   throw std::invalid_argument("native kernel: there is no kind of gated cell with the number " + std::to_string(kind) + ".");
 }
 
+// Whether a cell can have attention inside its loop (attended.cpp): one product, and no weight per unit but the GRU's bias.
+template <class Cell>
+constexpr bool attends = Cell::second == 0 && Cell::first > 0 && (Cell::shared_last || Cell::has_c || Cell::saves == 0);
+
 template <class Cell>
 constexpr GatedKind described(const char* name, Kind kind) {
-  return {name, int(kind), Cell::gates, Cell::saves, Cell::has_c ? 2 : 1, Cell::first + Cell::second > 0};
+  return {name, int(kind), Cell::gates, Cell::saves, Cell::has_c ? 2 : 1, Cell::first + Cell::second > 0, attends<Cell>};
 }
 
 template <class Cell, class Real>

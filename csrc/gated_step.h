@@ -81,12 +81,13 @@ class GatedStep {
       for (int g = 0; g < Cell::gates; ++g) store(to + gate(j, g), load_some(from + g * H + j * L, H - j * L));
   }
 
-  // u = U x + b of `rows` rows of x, ldx apart. Where U x is normalised, normalise_input has to follow for each of them.
-  void project(int64_t rows, Units units, const Real* x, int64_t ldx, Real* u) const {
+  // u = U x + b of `rows` rows of x, ldx apart, or with `add` u + U x. Where U x is normalised, normalise_input has to follow
+  // for each of them.
+  void project(int64_t rows, Units units, const Real* x, int64_t ldx, Real* u, bool add = false) const {
     const auto panels = [&](auto G, const Real* packed, int64_t at) {
       constexpr int P = panel<G>, each = G / P;
       const Start<Real> start{gain_U_ ? zeros_.get() : bias_.get() + at, 0};
-      run_panels<P>(packed, units.left * each, units.right * each, rows, x, ldx, D_, &start, u + at, ldu);
+      run_panels<P>(packed, units.left * each, units.right * each, rows, x, ldx, D_, add ? nullptr : &start, u + at, ldu);
     };
     panels(std::integral_constant<int, before>{}, input_.get(), 0);
     if constexpr (Cell::second > 0) panels(std::integral_constant<int, Cell::second>{}, input_second_.get(), second_at_);

@@ -182,11 +182,12 @@ using Linear = void(int64_t M, int64_t N, int64_t K, const Real* x, const Real* 
 // A kind of gated cell: what a caller must know of it. gated.h has the cells and the list.
 struct GatedKind {
   const char* name;
-  int number;   // in the list
-  int gates;    // sums per unit
-  int saves;    // values per unit and step that the backward pass needs
-  int states;   // 1 (h) or 2 (h and c)
-  bool matrix;  // whether it has a W
+  int number;    // in the list
+  int gates;     // sums per unit
+  int saves;     // values per unit and step that the backward pass needs
+  int states;    // 1 (h) or 2 (h and c)
+  bool matrix;   // whether it has a W
+  bool attends;  // whether attended.cpp has it
 };
 
 // What an option adds to a gated loop; null where it is off.
@@ -247,6 +248,75 @@ struct GatedGradients {
 template <class Real>
 using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving,
                        const GatedGradients<Real>& gradients, int threads);
+
+// Attention (attention.h): e[j] = query . keys[j], or v . tanh(query + keys[j]) where v (A) is not null; weights = softmax of e
+// over j < lengths; context = sum of weights[j] values[j]. query (B, T, A), keys (B, S, A), values (B, S, M), lengths (B).
+template <class Real>
+struct AttendInputs {
+  int64_t B, T, S, A, M;
+  const Real *query, *keys, *values, *v;
+  const int64_t* lengths;
+};
+// context (B, T, M), weights (B, T, S): zero past the length.
+template <class Real>
+struct AttendOutputs {
+  Real *context, *weights;
+};
+template <class Real>
+using Attend = void(const AttendInputs<Real>& in, const AttendOutputs<Real>& out, int threads);
+
+// Its gradients. What arrives at the weights may be null. The caller gives zeros, to which gkeys (B, S, A), gvalues (B, S, M) and
+// gv (B, A), a row each, or null, are added.
+template <class Real>
+struct AttendArriving {
+  const Real *weights, *gcontext, *gweights;
+};
+template <class Real>
+struct AttendGradients {
+  Real *gquery, *gkeys, *gvalues, *gv;
+};
+template <class Real>
+using AttendBack = void(const AttendInputs<Real>& in, const AttendArriving<Real>& arriving, const AttendGradients<Real>& to,
+                        int threads);
+
+// A gated loop with attention inside (attended.cpp). u (B, T, gates * H) is what the inputs say to the gates. To that the loop adds
+// U f, f being D wide: where O is null the context, found by the query Q h' (A) before the step; else the output of the step
+// before, y = tanh(O [h, context] + o) (Z = D wide), its query h itself (A = H). What an array of the other kind would hold is null.
+template <class Real>
+struct AttendedInputs {
+  GatedWeights<Real> weights;
+  int64_t B, T;
+  Rows<Real> u;
+  const Real *h0, *c0, *y0;
+  const int64_t* lengths;
+  const bool* reset;
+  AttendInputs<Real> memory;  // its T and query are not read; its lengths are those of the memory
+  const Real *Q, *O, *o;
+};
+// h (B, T, H), context (B, T, M), y (B, T, Z), query (B, T, A) and weights (B, T, S) are zeros when they are given: nothing is
+// written past the lengths. saved is as in GatedOutputs.
+template <class Real>
+struct AttendedOutputs {
+  Real *h, *context, *y, *query, *weights, *last_h, *last_c, *last_y, *saved;
+};
+template <class Real>
+using Attended = void(const AttendedInputs<Real>& in, const AttendedOutputs<Real>& out, int threads);
+
+// Its backward pass leaves products over all steps to the caller: it gives the gradients of u and of the gates' sums over h',
+// (B, T, gates * H), of the query Q h' (B, T, A) and of the argument of y's tanh (B, T, Z). All are zeros when they are given.
+template <class Real>
+struct AttendedArriving {
+  const Real *h, *y, *query, *weights, *saved;
+  Rows<Real> gh, gcontext, gy;
+  const Real *glast_h, *glast_c, *glast_y;
+};
+template <class Real>
+struct AttendedGradients {
+  Real *gu, *gsum, *gquery, *gpre, *gkeys, *gvalues, *gv, *gh0, *gc0, *gy0;
+};
+template <class Real>
+using AttendedBack = void(const AttendedInputs<Real>& in, const AttendedArriving<Real>& arriving,
+                          const AttendedGradients<Real>& to, int threads);
 
 // y = f(x), n elements.
 template <class Real>
@@ -395,6 +465,10 @@ using NewProgram = Program<Real>*();
   kernel(Linear, linear)                         \
   kernel(Gated, gated)                           \
   kernel(GatedBack, gated_back)                  \
+  kernel(Attend, attend)                         \
+  kernel(AttendBack, attend_back)                \
+  kernel(Attended, attended)                     \
+  kernel(AttendedBack, attended_back)            \
   kernel(Elementwise, sigmoid)                   \
   kernel(Elementwise, tanh)                      \
   kernel(Elementwise, softplus)                  \

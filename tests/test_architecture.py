@@ -27,9 +27,9 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "extensions", "artifact", "state", "lengths", "progress", "tables", "config",
     "data", "kernels", "core", "cells", "compose", "convert", "attention", "draws", "likelihood", "distributions",
-    "embed", "readout", "quantiles", "located", "words", "crf", "feedback", "model", "stream", "markov", "decoding",
-    "lens", "training", "scikit", "hmm", "tasks", "saved", "report", "run", "estimators", "laws", "export", "serve",
-    "cli", "__main__",
+    "embed", "readout", "quantiles", "located", "words", "crf", "feedback", "model", "pairing", "stream", "markov",
+    "decoding", "lens", "training", "scikit", "hmm", "tasks", "saved", "report", "run", "estimators", "laws", "export",
+    "serve", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = [

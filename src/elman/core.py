@@ -9,7 +9,7 @@ Past lengths the state holds and y is zero. So there is no sorting, no packing a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 import torch
@@ -126,6 +126,14 @@ class Core(nn.Module):
     def recurrent(self) -> dict[str, Tensor]:
         """The matrices (N, N) by which the state acts on itself, by name: the lens shows their eigenvalues."""
         return {}
+
+    def take(self, rows: Tensor | Sequence[int]) -> Core:
+        """The core for some rows of a batch: itself, unless it is bound to something that has rows (attention.py)."""
+        return self
+
+    def repeat(self, times: int) -> Core:
+        """The core for a batch whose rows are repeated, as `state.repeat` does it."""
+        return self
 
     def zeros(self, batch_size: int, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """A leaf (batch_size, *shape) of zeros on the parameters' device, as wide as they are and at least `dtype`."""

@@ -196,7 +196,7 @@ def ragged_is_alone(core: Core, sample: Sample) -> float:
     worst = 0.0
     for b, length in enumerate(sample.lengths.tolist()):
         row = _take(sample, [b])
-        alone = _scan(core, Sample(row.x[:, :length], row.state, row.lengths, row.reset[:, :length]))
+        alone = _scan(core.take([b]), Sample(row.x[:, :length], row.state, row.lengths, row.reset[:, :length]))
         worst = max(worst, _distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
         worst = max(worst, _error(y[b, length:], torch.zeros_like(y[b, length:])))
     return worst
@@ -214,7 +214,8 @@ def reset_is_episode(core: Core, sample: Sample) -> float:
         for start, end in itertools.pairwise(starts):
             with torch.no_grad():
                 fresh = bool(sample.reset[b, start])
-                episode, state = core.scan(sample.x[b : b + 1, start:end], core.init_state(1) if fresh else state)
+                before = core.init_state(1) if fresh else state
+                episode, state = core.take([b]).scan(sample.x[b : b + 1, start:end], before)
             worst = max(worst, _error(episode, y[b : b + 1, start:end]))
         if core.causal:  # the last state of what reads backwards is that of the first episode
             worst = max(worst, _distance(state, states.take(last, [b])))
@@ -235,9 +236,9 @@ def padding_is_irrelevant(core: Core, sample: Sample) -> float:
 def rows_commute(core: Core, sample: Sample) -> float:
     whole, B = _scan(core, sample), len(sample.x)
     shuffled = [*range(B - 1, -1, -1), *range(0, B, 2)]
-    taken = _distance(_scan(core, _take(sample, shuffled)), states.take(whole, shuffled))
+    taken = _distance(_scan(core.take(shuffled), _take(sample, shuffled)), states.take(whole, shuffled))
     repeated = Sample(*(states.repeat(part, 3) for part in _parts(sample)))  # type: ignore[arg-type]
-    return max(taken, _distance(_scan(core, repeated), states.repeat(whole, 3)))
+    return max(taken, _distance(_scan(core.repeat(3), repeated), states.repeat(whole, 3)))
 
 
 def kernel_is_loop(core: Core, sample: Sample) -> float:
@@ -248,7 +249,7 @@ def bits_are_the_same(core: Core, sample: Sample) -> float:
     whole, B = _scan(core, sample), len(sample.x)
     worst = max(chunks_are_whole(core, sample), _distance(_streamed(core, sample), whole) if core.causal and B else 0.0)
     for rows_ in (*([b] for b in range(B)), list(range(B)) * 5):
-        worst = max(worst, _distance(_scan(core, _take(sample, rows_)), states.take(whole, rows_)))
+        worst = max(worst, _distance(_scan(core.take(rows_), _take(sample, rows_)), states.take(whole, rows_)))
     threads = torch.get_num_threads()
     try:
         for other in (1, 2, 3):
@@ -287,7 +288,7 @@ def _check_step(core: Core, dtype: torch.dtype) -> None:
     B, name = 2, type(core).__name__
     with torch.no_grad():
         before = core.init_state(B)
-        result: object = core.step(torch.zeros(B, core.input_size, dtype=dtype), before)
+        result: object = core.take(range(B)).step(torch.zeros(B, core.input_size, dtype=dtype), before)
     if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[0], Tensor):
         raise InputError(f"{name}.step returned {_a(result)}; it must return (y, state), y a tensor (B, H)")
     y, after = result

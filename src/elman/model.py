@@ -53,6 +53,11 @@ class SequenceModel(nn.Module):
 
     forward = scan
 
+    def repeat(self, times: int) -> SequenceModel:
+        """The model for a batch whose rows are repeated: where its core is bound to a memory, so is that."""
+        core = self.core.repeat(times)
+        return self if core is self.core else SequenceModel(self.embed, core, self.readout).train(self.training)
+
     def _check_causal(self, what: str) -> None:
         if not self.core.causal:
             raise InputError(

@@ -16,6 +16,7 @@ from elman.saved import load, open_source
 from elman.tasks.memory import Opened, given
 from elman.tasks.task import AnyTask, Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim, threads
+from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
 from elman.training.lock import locked
@@ -78,6 +79,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         optim.optimiser(settings.optim, face.model),
         optim.Schedule(settings.optim, settings.training.steps),
         ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched,
+        average=Average(face.model, settings.training.average),
     )  # fmt: skip
     report.introduce(processes, task, face, data)
     if source:

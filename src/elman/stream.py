@@ -256,7 +256,8 @@ class _Scanned:
         if rows is None:
             y, self._state = self._core.scan(x.unsqueeze(1), self._state)
         else:
-            y, moved = self._core.scan(x.unsqueeze(1), self.take(_distinct(_inside(rows, self._batch_size))))
+            before = self.take(_distinct(_inside(rows, self._batch_size)))
+            y, moved = self._core.take(torch.from_numpy(rows)).scan(x.unsqueeze(1), before)
             self.put(rows, moved)
         return y.squeeze(1)
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.data import Batch, ExampleBatches, Examples, Position, Shuffled, padded
+from elman.data import Batch, Bucketed, ExampleBatches, Examples, Position, Shuffled, padded
 from elman.errors import InputError
 
 
@@ -73,3 +73,25 @@ def test_a_tree_moves_whole():
     )
     moved = batch.to(torch.device("meta"))
     assert moved.x[1][0].device.type == moved.lengths.device.type == "meta"
+
+
+def test_buckets_hold_every_example_once_in_an_order_of_each_pass():
+    lengths = torch.randint(1, 30, (97,), generator=torch.Generator().manual_seed(0)).tolist()
+    order = Bucketed(lengths, tokens=100, seed=3)
+    for epoch in (0, 1):
+        batches = order.of_epoch(epoch)
+        assert sorted(i for batch in batches for i in batch) == list(range(97))
+        assert all(len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= 100 for batch in batches)
+    assert order.of_epoch(0) != order.of_epoch(1)
+    again = Bucketed(lengths, tokens=100, seed=3)
+    assert again.of_epoch(1) == order.of_epoch(1)  # whatever was asked for before
+    last = Position(0, len(order.of_epoch(0)) - 1)
+    assert order.after(last) == Position(1, 0) and order.after(Position(0, 0)) == Position(0, 1)
+
+
+def test_buckets_over_processes_are_those_of_one():
+    lengths = [5] * 20
+    whole = Bucketed(lengths, tokens=30, seed=0)
+    parts = [Bucketed(lengths, tokens=30, seed=0, rank=rank, world=2) for rank in range(2)]
+    at = Position(0, 0)
+    assert sorted(whole.rows(at)) == sorted(parts[0].rows(at) + parts[1].rows(at))

@@ -242,6 +242,17 @@ def _problems() -> Iterator[tuple[str, Problem]]:
     yield "philox", lambda dtype: [(kernels.philox(draws, 5) >> 32).double()]
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
+    sizes = torch.tensor([3, 1, 0, 2, 3])  # of memories
+    shapes = ((B, T, C), (B, 3, C), (B, 3, 4))
+    yield "attend, dot", _problem(lambda q, k, m: kernels.attend(q, k, m, sizes, None), *(random(*n) for n in shapes))
+    yield (
+        "attend, additive",
+        _problem(lambda q, k, m, v: kernels.attend(q, k, m, sizes, v), *(random(*n) for n in (*shapes, (C,)))),
+    )
+    for cell in ("gru", "lstm"):
+        for name in ("additive", "fed"):
+            given = random(B, T, C), random(B, 3, 4), sizes, lengths, reset
+            yield f"attended, {name} {cell}", _attended_problem(name, cell, *given)
 
 
 def _problem(function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tensor) -> Problem:
@@ -249,6 +260,31 @@ def _problem(function: Callable[..., Tensor | tuple[Tensor, ...]], *inputs: Tens
         given = [_cast(x, dtype).requires_grad_() for x in inputs]
         outputs = function(*given)
         return _with_gradients(list(outputs) if isinstance(outputs, tuple) else [outputs], given)
+
+    return solve
+
+
+def _attended_problem(
+    name: str, cell: str, x: Tensor, memory: Tensor, sizes: Tensor, lengths: Tensor, reset: Tensor
+) -> Problem:
+    import torch
+
+    from elman import state as states
+    from elman.attention import Additive, Luong
+    from elman.cells import CELLS
+
+    C, M = x.shape[-1], memory.shape[-1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made = CELLS[cell](C + (M if name == "additive" else 6), 6)
+        decoder = Additive(made, M) if name == "additive" else Luong(made, M, feeding=True)
+
+    def solve(dtype: str) -> list[Tensor]:
+        model = decoder.to(getattr(torch, dtype))
+        given, seen = _cast(x, dtype).requires_grad_(), _cast(memory, dtype).requires_grad_()
+        state = states.map(lambda leaf: (leaf + 0.5).requires_grad_(), model.init_state(len(x)))
+        y, last = model.given(seen, sizes).scan(given, state, lengths=lengths, reset=reset)
+        return _with_gradients([y, *states.leaves(last)], [given, seen, *states.leaves(state), *model.parameters()])
 
     return solve
 

@@ -41,6 +41,7 @@ class Stack(Core):
         self.cores = nn.ModuleList(cores)
         self.inputs = choice("inputs", inputs, ("previous", "all"))
         self.causal = all(core.causal for core in cores)
+        self.emits_state = len(cores) == 1 and cores[0].emits_state
 
     def init_state(self, batch_size: int) -> tuple[State, ...]:
         return tuple(core.init_state(batch_size) for core in _parts(self))

@@ -1,6 +1,6 @@
 """From text to batches: sources, vocabularies, the encoded cache, windows."""
 
-from elman.data.batches import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
+from elman.data.batches import Batch, Batches, Bucketed, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
 from elman.data.cache import Encoded, encode
 from elman.data.config import DataConfig, Splits, open_splits
 from elman.data.text import Text, open_text
@@ -8,6 +8,7 @@ from elman.data.vocabulary import VOCABULARIES, Vocabulary
 from elman.data.windows import Streams, lanes
 
 __all__ = [
-    "VOCABULARIES", "Batch", "Batches", "DataConfig", "Encoded", "ExampleBatches", "Examples", "Numbered", "Position",
-    "Shuffled", "Splits", "Streams", "Text", "Vocabulary", "encode", "lanes", "open_splits", "open_text", "padded",
+    "VOCABULARIES", "Batch", "Batches", "Bucketed", "DataConfig", "Encoded", "ExampleBatches", "Examples", "Numbered",
+    "Position", "Shuffled", "Splits", "Streams", "Text", "Vocabulary", "encode", "lanes", "open_splits", "open_text",
+    "padded",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -76,6 +76,58 @@ class Shuffled:
     def after(self, at: Position) -> Position:
         """The position that follows."""
         return Position(at.epoch, at.window + 1) if at.window + 1 < self.number else Position(at.epoch + 1, 0)
+
+
+class Bucketed:
+    """Which examples make a batch of at most `tokens` places, padding included, with like lengths side by side.
+
+    Each pass has an order of its own, from the seed: examples are shuffled, sorted by length, cut into batches, and the
+    batches shuffled. Of several processes each has every `world`-th example of a batch; a batch with fewer examples
+    than processes is left out.
+
+    >>> order = Bucketed([3, 1, 3, 1], tokens=6, seed=0)
+    >>> sorted(sorted(order.rows(Position(0, i))) for i in range(2))
+    [[0, 2], [1, 3]]
+    """
+
+    def __init__(self, lengths: Sequence[int], tokens: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        self.lengths, self.tokens = torch.tensor(lengths, dtype=torch.int64), whole("batch_tokens", tokens)
+        self.seed, self.rank, self.world = seed, rank, world
+        self._epoch, self._batches = -1, [[0]]
+        if not self.of_epoch(0):
+            raise InputError(f"there are {len(lengths)} examples to train on; {world} processes need one each at least")
+
+    def of_epoch(self, epoch: int) -> list[list[int]]:
+        """The batches of a pass, in order."""
+        if epoch != self._epoch:
+            random = torch.Generator().manual_seed(self.seed + epoch)
+            order = torch.randperm(len(self.lengths), generator=random)
+            order = order[self.lengths[order].argsort(stable=True)]
+            cut = [batch for batch in self._cut(order.tolist()) if len(batch) >= self.world]
+            places = torch.randperm(len(cut), generator=random).tolist()
+            self._epoch, self._batches = epoch, [cut[i] for i in places]
+        return self._batches
+
+    def _cut(self, order: list[int]) -> Iterator[list[int]]:
+        """Rising lengths: the last of a batch is its longest."""
+        batch: list[int] = []
+        lengths = self.lengths.tolist()
+        for i in order:
+            if batch and lengths[i] * (len(batch) + 1) > self.tokens:
+                yield batch
+                batch = []
+            batch.append(i)
+        if batch:
+            yield batch
+
+    def rows(self, at: Position) -> list[int]:
+        """The examples at a position that this process has."""
+        return self.of_epoch(at.epoch)[at.window][self.rank :: self.world]
+
+    def after(self, at: Position) -> Position:
+        """The position that follows."""
+        last = at.window + 1 >= len(self.of_epoch(at.epoch))
+        return Position(at.epoch + 1, 0) if last else Position(at.epoch, at.window + 1)
 
 
 class Examples:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -58,14 +59,45 @@ def encode(text: Text, vocabulary: Vocabulary, unit: str = "text", folder: Path 
     """The symbols of a text, from the cache if they are there."""
     if unit not in UNITS:
         raise UnknownNameError("unit of text", unit, UNITS)
-    folder = folder or cache_folder()
     fingerprint, _ = text.measure()
-    key = [fingerprint, unit, json.dumps(vocabulary.to_json(), sort_keys=True)]
-    name = hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
+    return _kept([fingerprint, unit], lambda: _encoded(text, vocabulary, unit), vocabulary, folder)
+
+
+def encode_lines(lines: Sequence[str], vocabulary: Vocabulary, folder: Path | None = None) -> list[Ids]:
+    """The symbols of each line, empty ones included, from the cache if they are there: views of one mapped file.
+
+    >>> from elman.data.vocabulary import Bytes
+    >>> [row.tolist() for row in encode_lines(["ab", "", "c"], Bytes())]
+    [[98, 99], [], [100]]
+    """
+    total = hashlib.sha256()
+    for line in lines:
+        total.update(line.encode("utf-8", "surrogateescape") + b"\n")
+
+    def rows() -> Iterator[tuple[NDArray[np.int64], int]]:
+        yield np.array([BOUNDARY]), 0
+        for line in lines:
+            yield np.append(vocabulary.encode(line), BOUNDARY), len(line) + 1
+
+    ids = _kept([total.hexdigest(), "every line"], rows, vocabulary, folder).ids
+    ends = np.flatnonzero(ids == BOUNDARY)
+    return [ids[begin + 1 : end] for begin, end in pairwise(ends)]
+
+
+def _kept(
+    key: Sequence[str],
+    rows: Callable[[], Iterable[tuple[NDArray[np.int64], int]]],
+    vocabulary: Vocabulary,
+    folder: Path | None,
+) -> Encoded:
+    """What `rows` gives, from the cache if it is there under the name that `key` and the vocabulary make."""
+    folder = folder or cache_folder()
+    parts = [*key, json.dumps(vocabulary.to_json(), sort_keys=True)]
+    name = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / f"{name}.json").exists():
-            _write(text, vocabulary, unit, folder, name)
+            _write(rows(), vocabulary, folder, name)
         return _read(folder, name)
     except OSError as error:
         raise FileError(
@@ -79,13 +111,13 @@ def encode_string(text: str, vocabulary: Vocabulary) -> Encoded:
     return Encoded(ids, len(text), _unknown(ids, vocabulary))
 
 
-def _write(text: Text, vocabulary: Vocabulary, unit: str, folder: Path, name: str) -> None:
+def _write(rows: Iterable[tuple[NDArray[np.int64], int]], vocabulary: Vocabulary, folder: Path, name: str) -> None:
     dtype = np.dtype(np.uint16 if vocabulary.size <= 1 << 16 else np.uint32)
     temporary = folder / f".{name}.{os.getpid()}.tmp"
     tokens = characters = unknown = 0
     try:
         with temporary.open("wb") as file:
-            for ids, length in _encoded(text, vocabulary, unit):
+            for ids, length in rows:
                 file.write(ids.astype(dtype).tobytes())
                 tokens += len(ids)
                 characters += length

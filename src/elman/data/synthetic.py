@@ -8,6 +8,7 @@ copy            `tokens` of `vocabulary` symbols, T blanks, the last of which is
                 answer: without a memory it costs tokens log(vocabulary) / (T + 2 tokens) nats a step.
 selective-copy  `tokens` symbols scattered among blanks, T in all, then as many cues, where they are to be said again
                 in order (Gu and Dao, 2023). Only the answer has tags.
+reverse         `least` to T of `vocabulary` symbols; the target is the same backwards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from numpy.typing import NDArray
 from elman.errors import InputError, UnknownNameError
 from elman.options import whole
 
-KINDS = {"adding": "classify", "parity": "classify", "copy": "tag", "selective-copy": "tag"}  # and the task of each
+# And the task of each.
+KINDS = {"adding": "classify", "parity": "classify", "copy": "tag", "selective-copy": "tag", "reverse": "translate"}
 PREFIX = "synthetic:"
 BLANK, CUE, UNTAGGED = "_", "?", ""
 
@@ -42,7 +44,8 @@ class Synthetic:
 
     Args:
         kind: one of KINDS
-        T: how long
+        T: how long, at most where lengths differ
+        least: how long at least where lengths differ
         tokens: symbols to remember
         vocabulary: how many different symbols there are
         n: rows to evaluate on
@@ -51,6 +54,7 @@ class Synthetic:
 
     kind: str
     T: int = 100
+    least: int = 1
     tokens: int = 10
     vocabulary: int = 8
     n: int = 1000
@@ -61,6 +65,7 @@ class Synthetic:
         random = np.random.Generator(np.random.Philox(key=[seed, number]))
         return {
             "adding": self._adding, "parity": self._parity, "copy": self._copy, "selective-copy": self._selective,
+            "reverse": self._reverse,
         }[self.kind](random, count)  # fmt: skip
 
     def part(self, shift: int = 0) -> list[Made]:
@@ -96,6 +101,11 @@ class Synthetic:
             made.append(Made(words, [UNTAGGED] * self.T + row))
         return made
 
+    def _reverse(self, random: np.random.Generator, count: int) -> list[Made]:
+        lengths = random.integers(self.least, self.T + 1, count)
+        rows = [random.integers(0, self.vocabulary, n).astype(str).tolist() for n in lengths]
+        return [Made(row, row[::-1]) for row in rows]
+
 
 def parse(name: str, task: str | None = None) -> Synthetic:
     """What a name such as `synthetic:copy,T=1000,tokens=10` means, for a task that must fit it."""
@@ -114,8 +124,9 @@ def parse(name: str, task: str | None = None) -> Synthetic:
             raise InputError(f"{name} has {key}={value}; it must be a whole number")
         given[key] = int(value)
     made = Synthetic(kind, **given)
-    for key, least in (("T", 2), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
+    for key, least in (("T", 2), ("least", 1), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
         whole(f"{key} of {name}", getattr(made, key), least=least)
+    whole(f"least of {name}", made.least, most=made.T)
     if kind == "selective-copy" and made.tokens > made.T:
         raise InputError(f"{name} has {made.tokens} tokens in {made.T} steps; there must be room for them")
     return made

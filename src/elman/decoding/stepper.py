@@ -44,10 +44,12 @@ class Stepper(Protocol):
         """The states of all rows."""
 
 
-def stepper(model: Predictor, state: State, batch_size: int) -> Stepper:
-    """The rows of `state`: a stream where the model can be streamed, else scans of one step."""
+def stepper(model: Predictor, state: State, batch_size: int, times: int = 1) -> Stepper:
+    """The batch_size rows of `state`, each `times` times: a stream where the model can be streamed, else scans of one
+    step."""
+    state = states.repeat(state, times) if times > 1 else state
     if isinstance(model, SequenceModel) and all(p.device.type == "cpu" for p in model.parameters()):
-        return Streamed(model, state, batch_size)
+        return Streamed(model.repeat(times), state, batch_size * times)
     return Scanned(model, state)
 
 

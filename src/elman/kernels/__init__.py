@@ -16,22 +16,24 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
-from elman.kernels.reference import GatedOptions, Step, loop
+from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "GatedOptions", "NewtonReport", "Step", "active", "available", "bank_scan", "best_path", "calls", "convolution",
-    "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log",
-    "loop", "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid",
-    "silu", "softplus", "tanh", "use", "viterbi", "why_not_native",
+    "AttendedLoop", "GatedOptions", "NewtonReport", "Step", "active", "attend", "attended", "available",
+    "bank_scan", "best_path", "calls", "convolution", "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa",
+    "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "philox",
+    "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi",
+    "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -279,6 +281,48 @@ def gated(
         u = project(x) if project else x if U is None else linear(x, U, b)
         return reference.gated(kind, u, weights, state, lengths, reset, recur)
     return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
+    """a[t, j] = softmax over j < lengths of query[t] . keys[j], or, with v, of v . tanh(query[t] + keys[j]).
+
+    query (B, T, A), keys (B, S, A), values (B, S, M), v (A,): sum over j of a[t, j] values[j] (B, T, M), zero where
+    there is nothing to see, and a (B, T, S), zero past the lengths (B,).
+
+    >>> attend(torch.zeros(1, 1, 2), torch.ones(1, 3, 2), torch.ones(1, 3, 4), torch.tensor([2]), None)[1].tolist()
+    [[[0.5, 0.5, 0.0]]]
+    """
+    given = [query, keys, values] if v is None else [query, keys, values, v]
+    return _table_for(*given).attend(query, keys, values, lengths, v)
+
+
+def attended(
+    loop: AttendedLoop | None,
+    project: Callable[[Tensor], Tensor],
+    x: Tensor,
+    state: State,
+    init: State,
+    lengths: Tensor,
+    reset: Tensor,
+    recur: Step,
+    size: int,
+) -> tuple[Tensor, State]:
+    """A decoder whose recurrence depends on its attention, over x (B, T, D): what it gives (B, T, size), and the state.
+
+    `recur(x_t, state)` defines it. `loop` names the native loop that does the same with `project(x)`, what x says to
+    the gates; None where there is none.
+    """
+    if loop is None or not _attends(loop, x, state):
+        return reference.loop(recur, x, state, init, lengths, reset, size)
+    y, last = _table.attended(loop, project(x), leaves(state), lengths, reset)
+    ends = iter(last)
+    return y, states.map(lambda leaf: next(ends), state)
+
+
+def _attends(loop: AttendedLoop, x: Tensor, state: State) -> bool:
+    tensors = [t for t in (*loop.weights, *loop[4:]) if t is not None and t is not loop.sizes]
+    table = _table_for(x, loop.U, *tensors, *leaves(state))
+    return table is _native and _native is not None and bool(_native.attended_fits(loop))
 
 
 def hmm_filter(

@@ -87,6 +87,39 @@ def gated(
     return loop(recur, u, state, init, lengths, reset, states.leaves(state)[0].shape[-1])
 
 
+class AttendedLoop(NamedTuple):
+    """A gated loop with attention inside: `kind`, `weights` and `options` as the cell's loop has them.
+
+    To what x says to the gates it adds what U makes of the context, found before the step by the query Q h'; or, with O
+    and o, of the output before, y = tanh(O [h, context] + o), whose query is h.
+    """
+
+    kind: str
+    U: Tensor  # (gates * H, M) or (gates * H, Z)
+    weights: tuple[Tensor, ...]
+    options: GatedOptions
+    keys: Tensor  # (B, S, A)
+    values: Tensor  # (B, S, M)
+    sizes: Tensor  # (B,): the lengths of the memory
+    v: Tensor | None = None  # (A,)
+    Q: Tensor | None = None  # (A, H)
+    O: Tensor | None = None  # (Z, H + M)  # noqa: E741
+    o: Tensor | None = None  # (Z,)
+
+
+def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
+    """a = softmax over j < lengths of query . keys[j], or of v . tanh(query + keys[j]); c = sum a[j] values[j]."""
+    if v is None:
+        e = query @ keys.transpose(1, 2)
+    else:
+        e = torch.tanh(query[:, :, None] + keys[:, None]) @ v
+    inside = valid(lengths, keys.shape[1])[:, None]
+    # A row that sees nothing is not masked until it is over: the softmax of -inf alone is NaN, and so is its gradient.
+    a = torch.where(inside | (lengths == 0)[:, None, None], e, -torch.inf).softmax(-1)
+    a = torch.where(inside, a, 0.0)
+    return a @ values, a
+
+
 def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     """Reverse the valid prefix of each row of x (B, T, ...); the padding stays where it is."""
     B, T = x.shape[:2]

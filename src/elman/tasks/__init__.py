@@ -13,6 +13,7 @@ from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
 from elman.tasks.tag import TagTask
 from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
+from elman.tasks.translate import TranslateTask
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
@@ -20,6 +21,7 @@ TASKS: dict[str, AnyTask] = {
     "tag": TagTask(),
     "classify": ClassifyTask(),
     "forecast": ForecastTask(),
+    "translate": TranslateTask(),
     "hmm": HMMTask(),
 }
 

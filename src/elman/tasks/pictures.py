@@ -99,3 +99,20 @@ def fan(path: Path, forecast: Forecast, recent: NDArray[np.float64]) -> None:
         figure.savefig(path, format="png", dpi=80, metadata={"Software": None})
     except OSError as error:
         raise FileError(f"cannot write {path}: {error}") from error
+
+
+def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Sequence[float]]) -> bytes:
+    """A heat map of where each symbol of the target (rows) looks in the source (columns), as PNG; nothing without
+    matplotlib."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return b""
+    figure = Figure(figsize=(2 + 0.35 * len(source), 1.5 + 0.35 * len(target)), layout="constrained")
+    axis = figure.subplots()
+    axis.imshow(weights, vmin=0, vmax=1, cmap="Greys", aspect="auto")
+    axis.set_xticks(range(len(source)), source, rotation=90)
+    axis.set_yticks(range(len(target)), target)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return picture.getvalue()

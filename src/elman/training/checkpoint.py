@@ -23,6 +23,7 @@ from elman.training.loop import Advance, Run
 
 KIND, VERSION = "elman-training", 2
 FILE = "training.json"
+AVERAGE = "average.safetensors"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Checkpoint:
     state: State | None  # of all rows; None where nothing is carried from batch to batch
     lengths: dict[str, int]  # of the files that are cut back
     identity: Identity
+    average: dict[str, Tensor]  # the weights at the last evaluations; none where training.average is 1
 
 
 def take(run: Run, identity: Identity) -> Checkpoint:
@@ -43,7 +45,8 @@ def take(run: Run, identity: Identity) -> Checkpoint:
     state = None if run.state is None else run.ranks.gather_state(run.state)
     generators = run.ranks.gather(torch.get_rng_state()[None])
     optimiser, lengths = optim.tensors(run.optimiser), run.recorder.flush()
-    return Checkpoint(run.advance, run.schedule.memory, optimiser, generators, state, lengths, identity)
+    average = run.average.tensors()
+    return Checkpoint(run.advance, run.schedule.memory, optimiser, generators, state, lengths, identity, average)
 
 
 def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoint) -> None:
@@ -55,6 +58,8 @@ def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoin
         artifact.write_tensors(new / "optimiser.safetensors", tensors)
         if checkpoint.state is not None:
             states.save(new / "state.safetensors", checkpoint.state)
+        if checkpoint.average:
+            artifact.write_tensors(new / AVERAGE, checkpoint.average)
         parts = {"advance": asdict(checkpoint.advance), "schedule": checkpoint.schedule, "lengths": checkpoint.lengths}
         artifact.write_json(new / FILE, KIND, VERSION, {**parts, "identity": checkpoint.identity})
 
@@ -85,7 +90,8 @@ def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
         raise FileError(
             f"{folder} is not a checkpoint that this version knows: {what}. It may be damaged: {artifact.REMEDY}"
         ) from error
-    return Checkpoint(advance, schedule, tensors, generators, state, lengths, identity)
+    average = artifact.read_tensors(folder / AVERAGE) if (folder / AVERAGE).exists() else {}
+    return Checkpoint(advance, schedule, tensors, generators, state, lengths, identity, average)
 
 
 def _advance(content: artifact.Content) -> Advance:
@@ -111,6 +117,7 @@ def resume(checkpoint: Checkpoint, run: Run) -> None:
     torch.set_rng_state(checkpoint.generators[run.ranks.rank].clone())
     run.state = None if checkpoint.state is None else run.ranks.own(checkpoint.state)
     run.advance = checkpoint.advance
+    run.average.restore(checkpoint.average)
 
 
 def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity, advance: Advance) -> None:

@@ -17,6 +17,7 @@ from elman.options import whole
 from elman.progress import Steps
 from elman.state import State
 from elman.training import optim
+from elman.training.average import Average
 from elman.training.distributed import Ranks
 from elman.training.interrupt import Interrupted, listening
 from elman.training.optim import OptimConfig, Schedule
@@ -36,6 +37,7 @@ class TrainingConfig:
         evaluate_tokens: evaluate so many tokens (or rows) from the start of the validation data at most while training,
             by which the best is chosen; 0 for all. What is evaluated at the end is always whole
         checkpoint_every: steps between further checkpoints; 0 for none
+        average: evaluate, and keep as the best, the mean of the weights at so many of the last evaluations
         patience: stop after so many evaluations without improvement; 0 for never
         tensorboard: write TensorBoard files too
         lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`
@@ -47,6 +49,7 @@ class TrainingConfig:
     evaluate_every: int = 250
     evaluate_tokens: int = 0
     checkpoint_every: int = 0
+    average: int = 1
     patience: int = 0
     tensorboard: bool = False
     lens: bool = False
@@ -54,7 +57,7 @@ class TrainingConfig:
 
 def check(config: TrainingConfig, device: str) -> None:
     """Raise an InputError that names the first setting that is out of its range, before any work is done."""
-    for name in ("steps", "accumulate", "log_every", "evaluate_every"):
+    for name in ("steps", "accumulate", "log_every", "evaluate_every", "average"):
         whole(f"training.{name}", getattr(config, name))
     for name in ("evaluate_tokens", "checkpoint_every", "patience"):
         whole(f"training.{name}", getattr(config, name), least=0)
@@ -95,6 +98,7 @@ class Run:
     advance: Advance = field(default_factory=Advance)
     recorder: Recorder = field(default_factory=lambda: Recorder(None))
     ranks: Ranks = field(default_factory=Ranks)
+    average: Average = field(default_factory=lambda: Average(nn.Identity()))
     shown: bool = True  # on standard error
     counted: str = "rows"  # what the progress line counts
     watched: str = ""  # what part of the validation data is evaluated, if it is not all
@@ -124,7 +128,7 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
                 seen = {run.counted: advance.count}
                 run.recorder.metrics(advance.step, **seen, loss=loss / count, lr=lr, gradient_norm=norm)
             if evaluated:
-                with progress.paused():
+                with progress.paused(), run.average.taken():
                     progress.say(_evaluate(run, ratio))
             if evaluated or stop or (config.checkpoint_every and advance.step % config.checkpoint_every == 0):
                 run.save("last")

@@ -1,6 +1,8 @@
 """The kernels of csrc/ as Torch operations. Importing this fails where the native module is not built."""
 
 from elman._native import isa, isas
+from elman.kernels.native.attention import attend, attended
+from elman.kernels.native.attention import fits as attended_fits
 from elman.kernels.native.bank import bank_scan
 from elman.kernels.native.convolution import convolution
 from elman.kernels.native.draws import philox
@@ -15,7 +17,7 @@ from elman.kernels.native.scan import linear_scan, reverse
 from elman.kernels.native.selective import selective_scan
 
 __all__ = [
-    "Program", "bank_scan", "best_path", "calls", "convolution", "gated", "hmm_expected", "hmm_filter", "hmm_log_prob",
-    "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan",
-    "sigmoid", "silu", "softplus", "tanh",
+    "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",
+    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log",
+    "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh",
 ]  # fmt: skip

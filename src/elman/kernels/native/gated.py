@@ -26,6 +26,7 @@ class Kind(NamedTuple):
     saves: int  # values per unit and step that the backward pass needs
     states: int
     matrix: bool  # the first weight is (gates * H, H)
+    attends: bool  # there is a loop with attention inside
 
 
 KINDS = {name: Kind(**facts) for name, facts in _native.GATED_KINDS.items()}
@@ -174,6 +175,11 @@ def _check(
             expect(name, option, shape, dtype)
     expect("lengths", lengths, (B,), torch.int64)
     expect("reset", reset, (B, T), torch.bool)
+
+
+def saved_numbers(kind: str, B: int, T: int, H: int, itemsize: int) -> int:
+    """What every step of a loop without options saves."""
+    return _saved_numbers(kind, B, T, H, H, [None] * len(GatedOptions._fields), None, itemsize)
 
 
 def _saved_numbers(

@@ -1,0 +1,188 @@
+"""Translation against torch.nn: `python -m bench.translation`.
+
+Training: embeddings and units 256, a bidirectional GRU encoder, 64 pairs of 5 to 25 symbols, V = 2,000; the whole step,
+with clipping and AdamW. Additive: the peer packs the encoder's input and attends in a Python loop over GRU steps, the
+projections of memory and inputs outside it. Luong: the peer's decoder is one GRU and its attention a few batched
+products. Beam: 5 beginnings for 256 sentences of weights as they begin, the peer batched over sentences and beams with
+its additive model, both 30 symbols at most. Both sides run in this process, in turn; the ratio is of medians.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from elman.data.pairs import Pairs, Vocabularies, batch_of
+from elman.data.vocabulary import Words
+from elman.pairing import EncoderDecoder, smoothed
+from elman.tasks.translator import ModelConfig, build
+
+V, SIZE, BATCH, BEAMS, MOST = 2000, 256, 64, 5, 30
+
+
+def rows(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    random = np.random.default_rng(0)
+    lengths = np.sort(random.integers(5, 26, n))
+    return [
+        (random.integers(2, V, k), random.integers(2, V, int(random.integers(max(3, k - 3), k + 4)))) for k in lengths
+    ]
+
+
+class Plain(nn.Module):
+    """The same models as one would write them with torch.nn."""
+
+    def __init__(self, additive: bool) -> None:
+        super().__init__()
+        self.additive = additive
+        self.source, self.target = nn.Embedding(V, SIZE), nn.Embedding(V, SIZE)
+        self.encoder = nn.GRU(SIZE, SIZE, bidirectional=True, batch_first=True)
+        self.bridge = nn.Linear(2 * SIZE, SIZE)
+        self.cell = nn.GRUCell(2 * SIZE, SIZE)  # the context's part; that of the inputs is hoisted
+        self.inputs = nn.Linear(SIZE, 3 * SIZE)
+        self.decoder = nn.GRU(SIZE, SIZE, batch_first=True)
+        self.query, self.key = nn.Linear(SIZE, SIZE, bias=False), nn.Linear(2 * SIZE, SIZE)
+        self.v = nn.Linear(SIZE, 1, bias=False)
+        self.join = nn.Linear((4 if additive else 3) * SIZE, SIZE)
+        self.out = nn.Linear(SIZE, V)
+
+    def encode(self, x: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.source(x.source), x.sizes, batch_first=True, enforce_sorted=False
+        )
+        y, h = self.encoder(packed)
+        memory, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
+        past = torch.arange(memory.shape[1]) >= x.sizes[:, None]
+        return memory, self.key(memory), past, torch.tanh(self.bridge(torch.cat([h[0], h[1]], -1)))
+
+    def step(self, u: Tensor, h: Tensor, memory: Tensor, keys: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        e = self.v(torch.tanh(self.query(h)[:, None] + keys))[..., 0].masked_fill(past, -torch.inf)
+        c = torch.bmm(e.softmax(-1)[:, None], memory)[:, 0]
+        gates = u + nn.functional.linear(c, self.cell.weight_ih)
+        r, z, n = gates.chunk(3, -1)
+        hr, hz, hn = nn.functional.linear(h, self.cell.weight_hh, self.cell.bias_hh).chunk(3, -1)
+        r, z = torch.sigmoid(r + hr), torch.sigmoid(z + hz)
+        return (1 - z) * torch.tanh(n + r * hn) + z * h, c
+
+    def forward(self, x: Pairs) -> Tensor:
+        memory, keys, past, h = self.encode(x)
+        inputs = self.target(x.target)
+        if not self.additive:
+            hs, _ = self.decoder(inputs, h[None])
+            e = torch.bmm(hs, keys.transpose(1, 2)).masked_fill(past[:, None], -torch.inf)
+            found = torch.cat([hs, torch.bmm(e.softmax(-1), memory)], -1)
+            return self.out(torch.tanh(self.join(found)))
+        u, both = self.inputs(inputs), []
+        for t in range(inputs.shape[1]):
+            h, c = self.step(u[:, t], h, memory, keys, past)
+            both.append(torch.cat([h, c], -1))
+        return self.out(torch.tanh(self.join(torch.cat([torch.stack(both, 1), inputs], -1))))
+
+    @torch.inference_mode()
+    def search(self, x: Pairs) -> Tensor:
+        """A beam, batched over sentences and beginnings, until all have ended."""
+        memory, keys, past, h = (part.repeat_interleave(BEAMS, 0) for part in self.encode(x))
+        B = len(x.sizes)
+        token = torch.zeros(B * BEAMS, dtype=torch.int64)
+        sums = torch.full((B, BEAMS), -torch.inf)
+        sums[:, 0] = 0
+        done, path = torch.zeros(B * BEAMS, dtype=torch.bool), torch.zeros(B * BEAMS, 0, dtype=torch.int64)
+        for _ in range(MOST):
+            inputs = self.target(token)
+            h, c = self.step(self.inputs(inputs), h, memory, keys, past)
+            log_p = self.out(torch.tanh(self.join(torch.cat([h, c, inputs], -1)))).log_softmax(-1)
+            log_p[done] = -torch.inf
+            log_p[done, 0] = 0
+            sums, best = (sums[..., None] + log_p.view(B, BEAMS, V)).view(B, -1).topk(BEAMS, -1)
+            parent = (torch.arange(B)[:, None] * BEAMS + best // V).view(-1)
+            token = (best % V).view(-1)
+            h, done, path = h[parent], done[parent] | (token == 0), torch.cat([path[parent], token[:, None]], 1)
+            if done.all():
+                break
+        return path
+
+
+def ours(attention: str) -> EncoderDecoder:
+    words = Words([str(i) for i in range(V - 2)])
+    config = ModelConfig(
+        size=SIZE, embedding_size=SIZE, attention=attention, embedding_dropout=0.0, readout_dropout=0.0, smoothing=0.0
+    )
+    return build(config, Vocabularies(words, words))
+
+
+def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+
+    return step
+
+
+def training(attention: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    batch = batch_of(rows(BATCH))
+    torch.manual_seed(0)
+    mine, plain = ours(attention).train(), Plain(attention == "additive")
+    inside = torch.arange(batch.y.shape[1]) < batch.lengths[:, None]
+
+    def own() -> Tensor:
+        return smoothed(mine.forced(batch.x, batch.lengths), batch.y, 0.0)[inside].mean()
+
+    def theirs() -> Tensor:
+        return nn.functional.cross_entropy(plain(batch.x)[inside], batch.y[inside])
+
+    return trainer(mine, own), trainer(plain, theirs)
+
+
+def searching() -> tuple[Callable[[], None], Callable[[], None]]:
+    from elman.decoding.beam import beam
+
+    given = [(source, source[:0]) for source, _ in rows(256)]
+    batches = [batch_of(given[i : i + BATCH]).x for i in range(0, len(given), BATCH)]
+    torch.manual_seed(0)
+    mine, plain = ours("additive").eval(), Plain(True).eval()
+
+    @torch.inference_mode()
+    def own() -> None:
+        for x in batches:
+            model, state = mine.given(x.source, x.sizes)
+            start = torch.zeros(len(x.sizes), dtype=torch.int64)
+            beam(model, state, start, num_beams=BEAMS, max_new_tokens=MOST, length_penalty=0.0)
+
+    return own, lambda: [plain.search(x) for x in batches] and None
+
+
+def measure(own: Callable[[], None], theirs: Callable[[], None], rounds: int) -> dict[str, float]:
+    times: dict[str, list[float]] = {"elman": [], "torch": []}
+    for i in range(rounds + 1):
+        for name, run in (("elman", own), ("torch", theirs)):
+            begin = time.perf_counter()
+            run()
+            if i:  # the first is for warming up
+                times[name].append(time.perf_counter() - begin)
+    found = {name: statistics.median(each) * 1e3 for name, each in times.items()}
+    return {**{f"{name} ms": value for name, value in found.items()}, "ratio": found["torch"] / found["elman"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", choices=("additive", "general", "beam"))
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    for name in ("additive", "general", "beam"):
+        if given.only in (None, name):
+            pair = searching() if name == "beam" else training(name)
+            print(json.dumps({"what": name, "threads": given.threads, **measure(*pair, given.rounds)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,464 @@
+"""Translation: from one sequence to another, of another length."""
+
+from __future__ import annotations
+
+import json
+import math
+from argparse import ArgumentParser, Namespace
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import progress
+from elman.config import Json, Sections
+from elman.data import Batch, Batches, Bucketed, Numbered, Position
+from elman.data import pairs as reading
+from elman.data.labelled import listed
+from elman.data.pairs import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of
+from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
+from elman.data.synthetic import PREFIX, Made, Synthetic, parse
+from elman.errors import FileError, InputError, MissingExtraError
+from elman.lengths import masked
+from elman.options import choice, flag, number, positive, whole
+from elman.pairing import EncoderDecoder, smoothed
+from elman.state import State
+from elman.tasks import pictures
+from elman.tasks.task import Data, Task, Verb
+from elman.tasks.translator import EACH, ModelConfig, Search, Translator, build
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
+SHOWN = 5  # pairs in a preview
+DECIDES = ("perplexity", "exact", "bleu", "chrf")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Sentence pairs.
+
+    Args:
+        source: files of one sentence a line; or, without target, of pairs (.tsv, .jsonl)
+        target: files of their translations, line by line; empty where source has both
+        valid_source: the same for validation; empty for a part of the pairs
+        valid_target: the same for validation
+        test_source: the same for the final test; empty for none, or a part of the pairs
+        test_target: the same for the final test
+        split: the fractions of the pairs, drawn by chance, that are trained on, validated on and tested on
+        format: auto (by the names), text, tsv or jsonl
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        vocabulary: word, char, byte or bpe
+        joint: one vocabulary for both sides
+        min_count: symbols that occur less often in the training pairs are unknown
+        vocabulary_size: of bpe
+        max_length: symbols that a side has at most
+        drop: leave out training pairs with an empty or longer side, in place of an error
+        batch_tokens: symbols of the longer sides of a step, padding included, over all processes
+    """
+
+    source: list[str] | str = "train.source"
+    target: list[str] | str = ""
+    valid_source: list[str] | str = ""
+    valid_target: list[str] | str = ""
+    test_source: list[str] | str = ""
+    test_target: list[str] | str = ""
+    split: tuple[float, float, float] = (0.9, 0.1, 0.0)
+    format: str = "auto"
+    errors: str = "strict"
+    vocabulary: str = "word"
+    joint: bool = False
+    min_count: int = 1
+    vocabulary_size: int = 4096
+    max_length: int = 200
+    drop: bool = False
+    batch_tokens: int = 1024
+
+
+@dataclass(frozen=True)
+class DecodingConfig(Search):
+    """How a model is judged while it trains, and in the final test.
+
+    Args:
+        num_beams: beginnings that are kept; 1 takes the most probable symbol always
+        length_penalty: translations are compared by log P / length ** length_penalty
+        min_ratio: a translation has at least so many times the symbols of its source
+        max_ratio: and at most so many times, and 10 more
+        coverage_penalty: times the sum over the source of log min(1, how much it was looked at); 0 for nothing
+        decides: by what the best model is chosen, perplexity (nothing is translated), exact (the share of translations
+            that are the target to the letter), bleu or chrf (the extra [translate])
+    """
+
+    decides: str = "perplexity"
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Scheduled sampling: how often a training step reads the true previous symbol, after i batches.
+
+    Args:
+        schedule: none (always), linear (1 - i / batches), exponential (exp(-i / batches)) or inverse_sigmoid
+            (k / (k + exp(i / k)), k = batches)
+        batches: how slowly it falls
+        least: it never falls below
+    """
+
+    schedule: str = "none"
+    batches: float = 1000.0
+    least: float = 0.0
+
+    def truth(self, i: int) -> float:
+        """How often the true symbol is read after i batches.
+
+        >>> SamplingConfig("linear", 100, 0.5).truth(20), SamplingConfig("linear", 100, 0.5).truth(80)
+        (0.8, 0.5)
+        """
+        k = self.batches
+        falls = {
+            "none": lambda: 1.0,
+            "linear": lambda: 1 - i / k,
+            "exponential": lambda: math.exp(-i / k),
+            "inverse_sigmoid": lambda: k / (k + math.exp(min(i / k, 700.0))),
+        }
+        return max(self.least, falls[self.schedule]())
+
+    def check(self) -> None:
+        """Raise an InputError that names the first setting that is out of its range."""
+        choice("sampling.schedule", self.schedule, SCHEDULES)
+        positive("sampling.batches", self.batches)
+        number("sampling.least", self.least, 0, 1)
+
+
+@dataclass(frozen=True)
+class RunConfig(Sections):
+    """A run from sentence pairs to a translator.
+
+    >>> RunConfig(model=ModelConfig(attention="general")).data.vocabulary
+    'word'
+
+    Args:
+        task: what is trained; translate is one sequence to another
+        data: the pairs
+        model: the network
+        sampling: what it reads in training
+        decoding: how it is judged
+        optim: how its weights are changed
+        training: how long, and what is kept
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to go on with the run in `out` if there is one
+        seed: of everything that is random
+        device: auto or cpu
+        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
+    """
+
+    task: str = "translate"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    out: str = "runs/translate"
+    resume: str = "never"
+    seed: int = 0
+    device: str = "auto"
+    threads: int = 0
+
+
+class Part(NamedTuple):
+    """Pairs to evaluate on, and how."""
+
+    pairs: list[Pair]
+    search: DecodingConfig
+
+
+class PairData(Data):
+    """Pairs, and how they become tensors."""
+
+    unit = "tokens"
+
+    def __init__(
+        self, config: RunConfig, symbols: Vocabularies | None, train: list[Pair], valid: list[Pair], test: list[Pair]
+    ) -> None:
+        self.config, data = config, config.data
+        found = {"source": train, "valid_source": valid, "test_source": test}
+        self.fingerprint = {f"data.{name}": reading.fingerprint(part) for name, part in found.items()}
+        self.fingerprint |= dict.fromkeys(("data.target", "data.valid_target", "data.test_target"), "")
+        flags = flag("data.joint", data.joint), data.min_count, data.vocabulary_size
+        self.symbols = symbols or reading.fit(train, data.vocabulary, *flags)
+        if min(side.size for side in self.symbols) < 3:
+            raise InputError("a side has one symbol only, or none; there is nothing to learn. Check data.vocabulary.")
+        self.train, self.rows = reading.usable(train, self.symbols, data.max_length, flag("data.drop", data.drop))
+        self.left_out = len(train) - len(self.train)
+        self.valid, self.test = Part(valid, config.decoding), Part(test, config.decoding) if test else None
+
+    def batches(self, rank: int, world: int) -> Batches:
+        lengths = [max(len(a), len(b) + 1) for a, b in zip(*self.rows, strict=True)]
+        order = Bucketed(lengths, self.config.data.batch_tokens, self.config.seed, rank, world)
+        return _Batches(self.rows, order, self.config.sampling)
+
+    def summary(self) -> list[str]:
+        numbers = [len(self.train), len(self.valid.pairs), len(self.test.pairs) if self.test else 0]
+        left = f" ({self.left_out:,} were left out)" if self.left_out else ""
+        sides = ", ".join(f"{side.size:,} symbols" for side in dict.fromkeys(self.symbols))
+        return [
+            f"data: {shown(self.config.data.source)}: {told('pairs', *numbers)}{left}",
+            f"vocabulary: {self.symbols.source.kind}, {sides}",
+        ]
+
+    def first(self, part: Part, count: int) -> Part:
+        """As many pairs as have so many words, one at least."""
+        ends = [*accumulate(len((pair.target or "").split()) for pair in part.pairs)]
+        return part if count >= ends[-1] else part._replace(pairs=part.pairs[: max(1, bisect_right(ends, count))])
+
+
+class MadeUpPairs(PairData):
+    """Pairs that are made up: there are as many as anyone wants."""
+
+    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+        self.made = made
+        some = _pairs(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
+        super().__init__(config, None, some, _pairs(valid.part()), _pairs(test.part()) if test else [])
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size = max(world, self.config.data.batch_tokens // (self.made.T + 1) // world * world)
+
+        def make(number: int) -> Batch:
+            rows = reading.encode_now(_pairs(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols)
+            drawn = torch.tensor([[self.config.seed, number * size + i] for i in range(rank, size, world)])
+            return batch_of(list(zip(*rows, strict=True)), drawn, self.config.sampling.truth(number))
+
+        return Numbered(make)
+
+
+class _Batches:
+    """Pairs in batches of like lengths. What a row draws depends on the seed, the pass and the pair alone."""
+
+    def __init__(self, rows: Encoded, order: Bucketed, sampling: SamplingConfig) -> None:
+        self.rows, self.order, self.sampling, self.after = rows, order, sampling, order.after
+        self.each = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
+
+    def batch(self, at: Position) -> Batch:
+        chosen, n = self.order.rows(at), len(self.rows.source)
+        drawn = torch.tensor([[self.order.seed, at.epoch * n + i] for i in chosen])
+        pairs = [(self.rows.source[i], self.rows.target[i]) for i in chosen]
+        return batch_of(pairs, drawn, self.sampling.truth(at.epoch * self.each + at.window))
+
+
+class TranslateTask(Task[RunConfig, PairData, Translator]):
+    Config = RunConfig
+    title = "a model from one sequence to another"
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {"predict": Verb(_predict_arguments, _predict), "evaluate": Verb(_evaluate_arguments, _evaluate)}
+
+    def open(self, config: RunConfig, saved: Translator | None) -> PairData:
+        data, decides = config.data, choice("decoding.decides", config.decoding.decides, DECIDES)
+        for name in ("min_count", "batch_tokens", "vocabulary_size"):
+            whole(f"data.{name}", getattr(data, name))
+        config.sampling.check()
+        if decides in ("bleu", "chrf"):
+            _metrics()
+        if is_synthetic(data.source):
+            return MadeUpPairs(config, *_made_up(data))
+        return PairData(config, saved.symbols if saved else None, *_read_parts(data))
+
+    def build(self, config: RunConfig, data: PairData) -> Translator:
+        reader = PairReader(config.data.format, config.data.errors)
+        return Translator(build(config.model, data.symbols), config.model, reader, data.symbols)
+
+    def load(self, folder: Path) -> Translator:
+        return Translator.load(folder)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(target | source), smoothed; pairs are independent, so nothing is carried."""
+        assert isinstance(model, EncoderDecoder) and isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
+        predicted = model.forced(batch.x, batch.lengths)
+        terms = smoothed(predicted, batch.y, model.smoothing)
+        return masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), None
+
+    def evaluate(self, face: Translator, part: Part) -> Scores:
+        scores, guess = judged(face, part.pairs, part.search, part.search.decides)
+        some = part.pairs[:SHOWN]
+        guess = guess or [row[0].text for row in face.translations([pair.source for pair in some], part.search)]
+        face.shown = list(zip(some, guess, strict=False))
+        return scores
+
+    def summary(self, face: Translator) -> str:
+        return repr(face)
+
+    def preview(self, face: Translator, config: RunConfig, step: int) -> Preview:
+        """Some sources, their translations by people, and those by the model."""
+        lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in face.shown]
+        picture = b""
+        if face.shown and config.model.attention != "none":
+            pair, guess = face.shown[0]
+            found = aligned(face, pair.source, face.symbols.target.encode(guess).tolist())
+            picture = pictures.alignment(found["source"], found["target"], found["weights"])
+        return Preview("\n\n".join(lines), picture)
+
+
+def _pairs(made: Sequence[Made]) -> list[Pair]:
+    return [Pair(" ".join(a), " ".join(b), f"row {i}") for i, (a, b) in enumerate(made, 1)]
+
+
+def _made_up(data: DataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
+    return synthetic_parts(SplitConfig(data.source, data.valid_source, data.test_source), "translate")
+
+
+def _read_parts(data: DataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    reader = PairReader(data.format, data.errors)
+    names = {
+        "train": (data.source, data.target),
+        "valid": (data.valid_source, data.valid_target),
+        "test": (data.test_source, data.test_target),
+    }
+
+    def read(part: Sequence[str]) -> list[Pair]:
+        source, target = names[part[0]]
+        return reader(listed(source), listed(target) if target else ())
+
+    train, valid, test = (name if source else "" for name, (source, _) in names.items())
+    return parts(SplitConfig(train, valid, test, data.split), read, lambda pair: 0, "pairs")
+
+
+def judged(
+    face: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
+) -> tuple[Scores, list[str]]:
+    """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
+    nats = torch.cat(face.nats(reading.encode(pairs, face.symbols), batch_size)).double()
+    numbers = {
+        "perplexity": math.exp(min(float(nats.mean()), 700.0)), "tokens": len(nats), "sentences": len(pairs),
+    }  # fmt: skip
+    if decides == "perplexity":
+        return Scores(numbers, "perplexity"), []
+    guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
+    numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
+    if decides == "exact":
+        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",)), guess
+    details: dict[str, Json] = {}
+    for name, metric in zip(("bleu", "chrf"), _metrics(), strict=True):
+        numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
+        details[f"{name}_signature"] = str(metric.get_signature())
+    other = {"bleu": "chrf", "chrf": "bleu"}[decides]
+    return Scores(numbers, decides, larger_is_better=True, shown=(other, "perplexity"), details=details), guess
+
+
+def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
+    """By position t: the mean of log P(y[t] | the true symbols before), of log P(y[t] | the model's own), and their
+    difference, the gap; over the pairs that have such a position."""
+    rows = reading.encode(pairs, face.symbols)
+    forced, own = (face.nats(rows, batch_size, own) for own in (False, True))
+    found: list[Json] = []
+    for t in range(max(map(len, forced))):
+        a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
+        n = sum(len(row) > t for row in forced)
+        found.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
+    return found
+
+
+def aligned(face: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+    """A translation's alignment with the symbols of both sides, the end of the target among them."""
+    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(face.symbols, (
+        face.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
+    source, target = names
+    return {"source": source, "target": [*target, "</s>"], "weights": face.alignment(text, tokens)}
+
+
+def _metrics() -> tuple[Any, Any]:
+    """BLEU (13a, cased) and chrF2, as sacrebleu has them."""
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise MissingExtraError("sacrebleu", "translate") from error
+    return BLEU(), CHRF()
+
+
+# What verbs ask
+
+
+def _arguments(parser: ArgumentParser, data: str) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help=data)
+    parser.add_argument("--format", help="of the files: text, tsv or jsonl")
+    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
+    parser.add_argument("--num_beams", type=int, default=1, help="beginnings that the search keeps")
+    parser.add_argument("--length_penalty", type=float, default=1.0, help="compare by log P / length ** this")
+    parser.add_argument("--min_ratio", type=float, default=0.0, help="at least so many symbols for each of the source")
+    parser.add_argument("--max_ratio", type=float, default=3.0, help="at most so many, and 10 more")
+    parser.add_argument("--coverage_penalty", type=float, default=0.0, help="for parts of a source never looked at")
+
+
+def _search(given: Namespace) -> Search:
+    return Search(given.num_beams, given.length_penalty, given.min_ratio, given.max_ratio, given.coverage_penalty)
+
+
+def _reader(face: Translator, given: Namespace) -> PairReader:
+    return replace(face.reader, format=given.format or "auto", errors=given.errors)
+
+
+def _evaluate_arguments(parser: ArgumentParser) -> None:
+    _arguments(parser, f"a file of sources and one of targets; or one of pairs (.tsv, .jsonl); or {PREFIX}reverse,T=20")
+    parser.add_argument("--free_running", action="store_true", help="what the model's own symbols as a past cost")
+
+
+def _evaluate(face: Translator, given: Namespace) -> Scores:
+    if len(given.data) > 2:
+        raise InputError(f"{len(given.data)} files were given; evaluate takes a file of sources and one of targets")
+    if is_synthetic(given.data[:1]):
+        pairs = _pairs(parse(given.data[0], "translate").part())
+    else:
+        pairs = _reader(face, given)(given.data[:1], given.data[1:])
+    scores, _ = judged(face, pairs, _search(given), "bleu", given.batch_size)
+    if not given.free_running:
+        return scores
+    found: Any = exposure(face, pairs, given.batch_size)
+    gap = sum(row["gap"] * row["sentences"] for row in found) / sum(row["sentences"] for row in found)
+    return replace(scores, numbers={**scores.numbers, "gap": gap}, details={**scores.details, "free_running": found})
+
+
+def _predict_arguments(parser: ArgumentParser) -> None:
+    _arguments(parser, "files of one sentence a line, or -")
+    parser.add_argument("--n_best", type=int, default=1, help="translations of each sentence, at most num_beams")
+    parser.add_argument("--scores", action="store_true", help="write log P and the score of the search too")
+    parser.add_argument("--prefix", default="", help="what every translation begins with")
+    parser.add_argument("--alignments", help="a new file for where the best translations look, JSON lines")
+
+
+def _predict(face: Translator, given: Namespace) -> Iterator[str]:
+    """A line for each translation; with --n_best or --scores, tab-separated behind the number of the sentence."""
+    whole("n_best", given.n_best, most=given.num_beams)
+    sources = [pair.source for pair in _reader(face, given)(given.data, paired=False)]
+    if empty := [i for i, source in enumerate(sources, 1) if not source.strip()]:
+        progress.say(f"{len(empty)} empty lines, the first is number {empty[0]}: their translations are empty too")
+    prefixes = [given.prefix] * len(sources) if given.prefix else ()
+    found = face.translations(sources, _search(given), given.batch_size, prefixes)
+    if given.alignments:
+        _write_alignments(face, Path(given.alignments), sources, [row[0].tokens for row in found])
+    for number_, row in enumerate(found, 1):
+        for translation in row[: given.n_best]:
+            cells = [translation.text]
+            if given.scores:
+                cells = [f"{translation.log_prob:.6f}", f"{translation.score:.6f}", *cells]
+            yield "\t".join([str(number_), *cells] if given.n_best > 1 or given.scores else cells) + "\n"
+
+
+def _write_alignments(face: Translator, path: Path, sources: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            for source, ids in zip(sources, tokens, strict=True):
+                content = aligned(face, source, ids) if source.strip() else {"source": [], "target": [], "weights": []}
+                file.write(json.dumps(content, ensure_ascii=False) + "\n")
+    except FileExistsError:
+        raise InputError(f"{path} exists; it is not overwritten. Choose another --alignments.") from None
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error

@@ -1,0 +1,328 @@
+"""The model that translates, and the face that users hold: a network, its symbols, and how it reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from elman import artifact
+from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
+from elman.cells import cell
+from elman.compose import stack
+from elman.config import Json
+from elman.core import Core, Options
+from elman.data import pairs as reading
+from elman.data.pairs import Pair, PairReader, Pairs, Vocabularies, batch_of
+from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
+from elman.decoding.beam import Hypothesis, beam
+from elman.decoding.stepper import Predictor
+from elman.embed import Embedding
+from elman.errors import FileError, InputError
+from elman.lengths import masked
+from elman.model import SequenceModel
+from elman.options import choice, number, whole
+from elman.pairing import EncoderDecoder
+from elman.readout import Softmax
+from elman.state import State
+from elman.tables import Table
+from elman.tasks import files
+
+EACH = 64  # sentences that are computed at a time
+ATTENTIONS = ("none", "additive", "dot", "general")
+TIES = ("none", "target", "all")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The network.
+
+    Args:
+        cell: of encoder and decoder, a name in CELLS
+        size: of a layer, in the encoder of each direction
+        layers: of the encoder
+        decoder_layers: 0 for as many as the encoder has
+        bidirectional: whether the encoder reads from both ends
+        options: of the cell, by name
+        residual: add to a layer's output what it read
+        norm: before each layer, layer or rms; null for none
+        dropout: between layers
+        embedding_size: of symbols, on both sides
+        embedding_dropout: on embeddings
+        readout_dropout: before the read-out
+        context: start (the encoder's last state starts the decoder) or every (it is also an input of every step)
+        attention: none, additive (before the recurrence), dot or general (after it)
+        attention_size: of the hidden layer of additive attention; 0 for as wide as the decoder
+        feeding: with dot or general, feed the output of a step to the next one
+        tied: none, target (one matrix for the target's embedding and the read-out) or all (for the source's too)
+        smoothing: label smoothing in training, the share of a target that all symbols divide among them
+    """
+
+    cell: str = "gru"
+    size: int = 256
+    layers: int = 1
+    decoder_layers: int = 0
+    bidirectional: bool = True
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 256
+    embedding_dropout: float = 0.2
+    readout_dropout: float = 0.2
+    context: str = "start"
+    attention: str = "additive"
+    attention_size: int = 0
+    feeding: bool = False
+    tied: str = "none"
+    smoothing: float = 0.1
+
+
+def build(config: ModelConfig, symbols: Vocabularies) -> EncoderDecoder:
+    """The model of a config, with fresh parameters."""
+    choice("model.tied", config.tied, TIES)
+    if config.tied == "all" and symbols.source is not symbols.target:
+        raise InputError("model.tied is all, but each side has its own vocabulary: add --data.joint true")
+    E, p = config.embedding_size, config.embedding_dropout
+    source, target = (Embedding(side.size, E, dropout=p) for side in symbols)
+    if config.tied == "all":
+        source.weight = target.weight
+    encoder = _stack(config, E, config.layers, config.bidirectional)
+    decoder = _decoder(config, encoder.output_size)
+    weight = None if config.tied == "none" else target.weight
+    readout = Softmax(decoder.output_size, symbols.target.size, dropout=config.readout_dropout, weight=weight)
+    return EncoderDecoder(source, encoder, target, decoder, readout, smoothing=config.smoothing)
+
+
+def _stack(config: ModelConfig, width: int, layers: int, bidirectional: bool = False) -> Core:
+    return stack(
+        config.cell, width, config.size, layers=layers, bidirectional=bidirectional, residual=config.residual,
+        norm=config.norm, dropout=config.dropout if layers > 1 else 0.0, **config.options,
+    )  # fmt: skip
+
+
+def _decoder(config: ModelConfig, memory: int) -> Core | Decoder:
+    """Where the recurrence depends on the attention, that is a matter of the first layer; the others stand above it."""
+    kind = choice("model.attention", config.attention, ATTENTIONS)
+    context = choice("model.context", config.context, ("start", "every"))
+    E, H = config.embedding_size, config.size
+    layers = whole("model.decoder_layers", config.decoder_layers, least=0) or config.layers
+    if config.feeding and kind in ("none", "additive"):
+        raise InputError(f"model.feeding is for dot and general attention; model.attention is {kind}")
+    if kind == "none":
+        return _stack(config, E, layers) if context == "start" else Fixed(_stack(config, E + H, layers), H)
+    if context == "every":
+        raise InputError("model.context every is for models without attention, which has a context at every step")
+    size = H if config.tied == "none" or layers > 1 else E
+    if kind != "additive" and not config.feeding:
+        return Luong(_stack(config, E, layers), memory, score=kind, size=H if config.tied == "none" else E)
+    if kind == "additive":
+        first: Decoder = Additive(
+            cell(config.cell, E + memory, H, **config.options), memory, size=size,
+            attention_size=whole("model.attention_size", config.attention_size, least=0) or H,
+        )  # fmt: skip
+    else:
+        first = Luong(cell(config.cell, E + size, H, **config.options), memory, score=kind, feeding=True, size=size)
+    return first if layers == 1 else Layers(first, _stack(config, H, layers - 1))
+
+
+@dataclass(frozen=True)
+class Search:
+    """How translations are looked for.
+
+    Args:
+        num_beams: beginnings that are kept; 1 takes the most probable symbol always
+        length_penalty: translations are compared by log P / length ** length_penalty
+        min_ratio: a translation has at least so many times the symbols of its source
+        max_ratio: and at most so many times, and 10 more
+        coverage_penalty: this times the sum over the source of log min(1, how much it was looked at) is added to what
+            translations are compared by; 0 for nothing
+    """
+
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    min_ratio: float = 0.0
+    max_ratio: float = 3.0
+    coverage_penalty: float = 0.0
+
+
+class Translation(NamedTuple):
+    """A translation of a source, its symbols, log P of it (with its end), and by what it was compared with others."""
+
+    text: str
+    tokens: list[int]
+    log_prob: float
+    score: float
+
+
+class Translator:
+    """A network, its symbols, and how it reads.
+
+    >>> given = [Pair("a b", "b a", ""), Pair("b a", "a b", "")]
+    >>> symbols, config = reading.fit(given, "char", True, 1, 0), ModelConfig(size=8, embedding_size=4)
+    >>> len(Translator(build(config, symbols), config, PairReader(), symbols).translate(["a b", "b a"], num_beams=2))
+    2
+    """
+
+    task = "translate"
+
+    def __init__(self, model: EncoderDecoder, config: ModelConfig, reader: PairReader, symbols: Vocabularies) -> None:
+        self.model, self.config, self.reader, self.symbols = model, config, reader, symbols
+        self.shown: list[tuple[Pair, str]] = []  # by the last evaluation of a run, for its preview
+
+    def translate(self, text: str | Sequence[str], **search: Any) -> str | list[str]:
+        """The best translation of a text, or of several; `search` as Search has it."""
+        texts = [text] if isinstance(text, str) else list(text)
+        best = [row[0].text for row in self.translations(texts, Search(**search))]
+        return best[0] if isinstance(text, str) else best
+
+    @torch.inference_mode()
+    def translations(
+        self, texts: Sequence[str], search: Search, batch_size: int = EACH, prefixes: Sequence[str] = ()
+    ) -> list[list[Translation]]:
+        """The num_beams best translations of each text, the best first: the same alone and in any batch.
+
+        Of an empty text the translation is empty. `prefixes`, if given, are what each translation begins with.
+        """
+        whole("batch_size", batch_size)
+        rows = [self.symbols.source.encode(text) for text in texts]
+        begun = [self.symbols.target.encode(prefix).tolist() for prefix in prefixes] or [[]] * len(rows)
+        order = sorted((i for i, row in enumerate(rows) if len(row)), key=lambda i: -len(rows[i]))
+        found = [[Translation("", [], 0.0, 0.0)]] * len(rows)
+        training = self.model.training
+        self.model.eval()
+        for at in range(0, len(order), batch_size):
+            chosen = order[at : at + batch_size]
+            batch = batch_of([(rows[i], rows[i][:0]) for i in chosen])
+            assert isinstance(batch.x, Pairs)
+            model, state = self.model.given(batch.x.source, batch.x.sizes)
+            hypotheses = self._search(model, state, batch.x.sizes.tolist(), search, [begun[i] for i in chosen])
+            for i, row in zip(chosen, hypotheses, strict=True):
+                found[i] = [self._read(h) for h in row]
+        self.model.train(training)
+        return found
+
+    def _search(
+        self, model: SequenceModel, state: State, sizes: list[int], search: Search, prefixes: list[list[int]]
+    ) -> list[list[Hypothesis]]:
+        low, high = number("min_ratio", search.min_ratio, 0), number("max_ratio", search.max_ratio, search.min_ratio)
+        unknown, penalty = self.symbols.target.unknown, number("coverage_penalty", search.coverage_penalty, 0)
+        bonus = None
+        if penalty:
+            core = self._attending(model)
+            model, state = (
+                SequenceModel(model.embed, Covering(core.decoder, core.memory), model.readout),
+                Covered(state, core.memory.values.new_zeros(core.memory.values.shape[:2])),
+            )
+            lengths = core.repeat(search.num_beams).memory.lengths
+            bonus = partial(_covered, lengths=lengths, penalty=penalty)
+        return beam(
+            cast(Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
+            max_new_tokens=[math.floor(high * n) + 10 for n in sizes],
+            min_new_tokens=[math.ceil(low * n) for n in sizes], length_penalty=search.length_penalty,
+            banned=[] if unknown is None else [unknown], prefixes=prefixes, bonus=bonus,
+        )  # fmt: skip
+
+    def _attending(self, model: SequenceModel) -> Bound:
+        if not isinstance(model.core, Bound) or self.config.attention == "none":
+            raise InputError("this model has no attention, so nothing says where it looks: train with model.attention")
+        return model.core
+
+    @torch.inference_mode()
+    def alignment(self, text: str, tokens: Sequence[int]) -> list[list[float]]:
+        """Where it looks in a text for each symbol of a translation and for its end: weights of the text's symbols."""
+        source = self.symbols.source.encode(text)
+        batch = batch_of([(source, np.array(tokens, np.int64))])
+        assert isinstance(batch.x, Pairs)
+        model, state = self.model.given(batch.x.source, batch.x.sizes)
+        weights = self._attending(model).alignments(model.embed(batch.x.target), state)
+        found: list[list[float]] = weights[0].tolist()
+        return found
+
+    def _read(self, hypothesis: Hypothesis) -> Translation:
+        tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == [BOUNDARY] else hypothesis.tokens
+        return Translation(self.symbols.target.decode(tokens), tokens, hypothesis.log_prob, hypothesis.score)
+
+    @torch.inference_mode()
+    def nats(self, rows: reading.Encoded, batch_size: int = EACH, own: bool = False) -> list[Tensor]:
+        """- log P of each symbol of the targets, their ends included, given those before: (T[i],) for each pair.
+
+        With `own`, given as many symbols that the model has drawn itself in their place.
+        """
+        order = sorted(range(len(rows.source)), key=lambda i: -len(rows.target[i]))
+        found: list[Tensor] = [torch.zeros(0)] * len(order)
+        training = self.model.training
+        self.model.eval()
+        for at in range(0, len(order), batch_size):
+            chosen = order[at : at + batch_size]
+            draws = torch.tensor([[0, i] for i in chosen])
+            batch = batch_of([(rows.source[i], rows.target[i]) for i in chosen], draws, truth=0.0 if own else 1.0)
+            assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
+            x = batch.x._replace(target=self.model.drawn_inputs(batch.x)) if own else batch.x
+            predicted = self.model.forced(x, batch.lengths)
+            terms = -masked(predicted.log_prob(batch.y), batch.lengths)
+            for i, row, n in zip(chosen, terms, batch.lengths.tolist(), strict=True):
+                found[i] = row[:n]
+        self.model.train(training)
+        return found
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder: weights in safetensors, all else in JSON."""
+        artifact.write(Path(path), self.fill)
+
+    def fill(self, folder: Path) -> None:
+        """The files of `save`, in a folder that is there."""
+        joint = self.symbols.source is self.symbols.target
+        sides: list[Vocabulary] = [self.symbols.source] if joint else [*self.symbols]
+        content: dict[str, Json] = {
+            "config": asdict(self.config), "reader": asdict(self.reader), "symbols": [s.to_json() for s in sides],
+        }  # fmt: skip
+        files.write(folder, self.task, self.model, content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Translator:
+        """Read what `save` wrote."""
+        folder = Path(path)
+        content = artifact.read_model_json(folder)
+        try:
+            config, reader = ModelConfig(**content["config"]), PairReader(**content["reader"])
+            sides = [from_json(side) for side in content["symbols"]]
+        except (KeyError, TypeError) as error:
+            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
+        symbols = Vocabularies(sides[0], sides[-1])
+        model = build(config, symbols)
+        files.restore(model, folder)
+        return cls(model.eval(), config, reader, symbols)
+
+    def __repr__(self) -> str:
+        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        ways = "bidirectional " if c.bidirectional else ""
+        reads = f"{c.attention} attention" if c.attention != "none" else f"context at {c.context}"
+        return f"Translator({c.layers} x {ways}{c.cell} {c.size}, {reads}, {numbers:,} parameters)"
+
+    def describe(self) -> list[Table]:
+        """What it is."""
+        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
+        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        about = [
+            ["source", f"{self.symbols.source.size:,} symbols ({self.symbols.source.kind})"],
+            ["target", f"{self.symbols.target.size:,} symbols ({self.symbols.target.kind})"],
+            ["parameters", f"{numbers:,}"],
+        ]
+        return [Table("the model", ["", ""], [*settings, *about])]
+
+
+def _covered(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float64]:
+    """The coverage penalty of Wu et al. (2016), equation 14, for each row of a Covered."""
+    assert isinstance(state, Covered)
+    logs = state.coverage.double().clamp(1e-30, 1.0).log()
+    found: NDArray[np.float64] = (penalty * masked(logs, lengths).sum(1)).numpy()
+    return found

@@ -1,0 +1,142 @@
+"""Decoders that read a memory: the laws, a literal transcription of the papers, gradients, and what they refuse."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from elman import kernels, laws
+from elman import state as states
+from elman.attention import Additive, Bound, Decoder, Fixed, Layers, Luong, Remember
+from elman.cells import cell
+from elman.errors import InputError
+
+D, M, H = 3, 5, 4
+LENGTHS = torch.tensor([6, 1, 0, 4, 3])
+
+DECODERS = {
+    "additive gru": lambda: Additive(cell("gru", D + M, H), M),
+    "additive lstm": lambda: Additive(cell("lstm", D + M, H), M, size=6, attention_size=7),
+    "additive elman": lambda: Additive(cell("elman", D + M, H), M),
+    "additive lru": lambda: Additive(cell("lru", D + M, H), M),
+    "dot": lambda: Luong(cell("gru", D, M), M, score="dot"),
+    "general": lambda: Luong(cell("lstm", D, H), M),
+    "fed dot": lambda: Luong(cell("gru", D + M, M), M, score="dot", feeding=True),
+    "fed general": lambda: Luong(cell("lstm", D + 6, H), M, feeding=True, size=6),
+    "fixed": lambda: Fixed(cell("gru", D + M, H), M),
+    "layers": lambda: Layers(Additive(cell("gru", D + M, H), M), cell("lstm", H, 3)),
+}
+
+
+def bound(name: str, dtype: torch.dtype = torch.float32, rows: int = 5) -> Bound:
+    torch.manual_seed(1)
+    decoder: Decoder = DECODERS[name]().to(dtype)
+    memory = torch.randn(rows, 6, M, dtype=dtype)
+    with torch.no_grad():
+        return decoder.given(memory, LENGTHS[:rows])
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("kernel", kernels.available())
+def test_laws(name: str, kernel: str) -> None:
+    with kernels.use(kernel):
+        report = laws.check(bound(name))
+    assert report.ok and report.exact == (kernel == "native"), report
+
+
+def transcribed(decoder: Additive, memory: Tensor, x: Tensor) -> Tensor:
+    """Bahdanau et al., appendix A, row by row and sum by sum, for a GRU that starts at zero."""
+    h, ys = torch.zeros(H, dtype=x.dtype), []
+    for t in range(len(x)):
+        e = []
+        for m in memory:
+            total = torch.zeros((), dtype=x.dtype)
+            for i in range(len(decoder.v)):
+                total = total + decoder.v[i] * torch.tanh(
+                    (decoder.Q[i] * h).sum() + (decoder.K[i] * m).sum() + decoder.k[i]
+                )
+            e.append(total.exp())
+        a = [value / sum(e) for value in e]
+        c = sum((weight * m for weight, m in zip(a, memory, strict=True)), torch.zeros(M, dtype=x.dtype))
+        gru = torch.nn.GRUCell(D + M, H, dtype=x.dtype)
+        core = decoder.core
+        with torch.no_grad():
+            gru.weight_ih.copy_(core.U), gru.weight_hh.copy_(core.W), gru.bias_ih.copy_(core.b)
+            gru.bias_hh.zero_()[2 * H :].copy_(core.c)
+        h = gru(torch.cat([x[t], c])[None], h[None])[0]
+        ys.append(torch.tanh(decoder.O @ torch.cat([h, c, x[t]]) + decoder.o))
+    return torch.stack(ys)
+
+
+def test_additive_attention_is_the_paper_s() -> None:
+    core = bound("additive gru", torch.float64)
+    x = torch.randn(5, 4, D, dtype=torch.float64)
+    y, _ = core.scan(x)
+    for b in (0, 1, 2, 3):
+        row = core.memory.values[b, : LENGTHS[b]]
+        torch.testing.assert_close(y[b], transcribed(core.decoder, row, x[b]), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", kernels.available())
+@pytest.mark.parametrize("name", ["additive gru", "additive lstm", "fed general", "fed dot", "general", "fixed"])
+def test_gradients(name: str, kernel: str) -> None:
+    """With respect to inputs, state, memory and parameters, with ragged rows and resets."""
+    torch.manual_seed(0)
+    decoder = DECODERS[name]().double()
+    memory = torch.randn(3, 4, M, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(3, 3, D, dtype=torch.float64, requires_grad=True)
+    start = states.map(lambda leaf: torch.randn_like(leaf).requires_grad_(), decoder.init_state(3))
+    reset = torch.tensor([[False, True, False], [True, False, False], [False, False, True]])
+    names, parameters = zip(*decoder.named_parameters(), strict=True)
+
+    def run(x: Tensor, memory: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        leaves = iter(rest[: len(states.leaves(start))])
+        state = states.map(lambda _: next(leaves), start)
+        given = dict(zip(names, rest[len(states.leaves(start)) :], strict=True))
+        whole = torch.nn.utils.stateless._reparametrize_module(decoder, given)
+        with whole:
+            core = decoder.given(memory, torch.tensor([4, 1, 0]))
+            y, last = core.scan(x, state, lengths=torch.tensor([3, 2, 1]), reset=reset)
+        return (y, *states.leaves(last))
+
+    with kernels.use(kernel):
+        assert torch.autograd.gradcheck(run, (x, memory, *states.leaves(start), *parameters), fast_mode=True)
+
+
+def test_alignments_are_what_the_scan_used() -> None:
+    for name in ("additive gru", "general", "fed general", "layers"):
+        core, x = bound(name), torch.randn(5, 4, D)
+        a = core.alignments(x)
+        assert a.shape == (5, 4, 6)
+        torch.testing.assert_close(a.sum(-1), (LENGTHS > 0).float()[:, None].expand(5, 4))
+        assert (a[1, :, 1:] == 0).all() and (a[2] == 0).all()
+
+
+def test_a_memory_can_be_saved_with_the_state(tmp_path) -> None:
+    core = bound("additive gru")
+    _, state = core.scan(torch.randn(5, 4, D))
+    states.save(tmp_path / "both.safetensors", (core.memory, state))
+    memory, again = states.load(tmp_path / "both.safetensors", (core.take([]).memory, core.init_state(0)))
+    other, x = Bound(core.decoder, memory), torch.randn(5, 2, D)
+    assert torch.equal(other.scan(x, again)[0], core.scan(x, state)[0])
+
+
+def test_remember_keeps_the_laws() -> None:
+    assert laws.check(Remember(cell("lru", 3, 4))).ok
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: Luong(cell("gru", 3, 4), 5, score="dot"), "must be equal"),
+        (lambda: Additive(cell("gru", 5, 4), 5), "build it with"),
+        (lambda: Luong(cell("gru", 3, 4), 5, score="cosine"), "score is 'cosine'"),
+        (lambda: Layers(Fixed(cell("gru", 8, 4), 5), cell("gru", 5, 4)), "above reads 5"),
+        (lambda: bound("dot").scan(torch.zeros(4, 2, D)), "each row has a memory of its own"),
+        (lambda: bound("dot").decoder.given(torch.zeros(2, 3, 4)), r"\(B, S, 5\)"),
+        (lambda: bound("dot").decoder.given(torch.zeros(2, 3, 5), torch.tensor([3, 4])), "in \\[0, 3\\]"),
+        (lambda: bound("fixed").alignments(torch.zeros(5, 2, D)), "does not attend"),
+    ],
+)
+def test_what_is_refused(make, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
