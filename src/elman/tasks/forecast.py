@@ -145,6 +145,7 @@ class SeriesData(Data):
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
         H, held = data.horizon, (0 if test else data.test_windows) * data.horizon
         whole_rows = [one for one in series if len(one.y) >= held + data.valid_windows * H + 2]
+        long_enough = {one.name for one in whole_rows}
         if reader.format != "arrays" and not whole_rows:
             longest = max(len(one.y) for one in series)
             raise InputError(
@@ -156,14 +157,14 @@ class SeriesData(Data):
         if self.arrays:
             self._split_arrays(series, valid, test)
             return
-        self.fed = [one.cut(0, len(one.y) - held) if _in(one, whole_rows) else one for one in series]
-        seen = [one for one in self.fed if _in(one, whole_rows)]
+        self.fed = [one.cut(0, len(one.y) - held) if one.name in long_enough else one for one in series]
+        seen = [one for one in self.fed if one.name in long_enough]
         cut = data.valid_windows * H
         self.valid = Part(
             [one.cut(0, len(one.y) - cut) for one in seen], [one.cut(len(one.y) - cut) for one in seen],
             data.valid_windows, data.samples,
         )  # fmt: skip
-        self.train = [one.cut(0, len(one.y) - cut) if _in(one, whole_rows) else one for one in self.fed]
+        self.train = [one.cut(0, len(one.y) - cut) if one.name in long_enough else one for one in self.fed]
         if test:
             self.test = Part(self.fed, test, 0, data.samples)
         elif held:
@@ -192,10 +193,6 @@ class SeriesData(Data):
             f"data: {shown(data.train)}: {len(self.series):,} series, {told('rows', trained, *rows)}",
             f"frequency {self.inputs.reader.frequency}, horizon {data.horizon}, seasonality {data.seasonality}",
         ]
-
-
-def _in(one: Series, series: Sequence[Series]) -> bool:
-    return any(one.name == other.name for other in series)
 
 
 def check_values(config: ModelConfig, series: Sequence[Series]) -> None:
