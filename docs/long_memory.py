@@ -13,7 +13,7 @@ from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
 LENGTHS = (10, 30, 100, 300, 1000)
-STEPS, BATCH, SIZE, SEED = 1000, 16, 64, 0
+STEPS, BATCH, SIZE, SEED = 600, 16, 64, 0
 TOKENS, SYMBOLS = 5, 8  # of which chance finds one answer in eight
 CELLS: dict[str, dict[str, Any]] = {
     "tanh": {"cell": "elman"},
