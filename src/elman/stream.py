@@ -241,8 +241,12 @@ class _Scanned:
     """What has no native form: scans of length one."""
 
     def __init__(self, core: Core, batch_size: int) -> None:
-        self._core, self._batch_size = core, batch_size
+        self._core, self._batch_size, self._all = core, batch_size, np.arange(batch_size)
         self.like, self._state = core.init_state(1), core.init_state(batch_size)
+        self._bound = (
+            self._all,
+            core,
+        )  # the core of the rows that were named last: a memory is not copied in each step
 
     def share(self, batch_size: int) -> _Scanned:
         return _Scanned(self._core, batch_size)
@@ -253,13 +257,18 @@ class _Scanned:
 
     @torch.no_grad()
     def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
-        if rows is None:
+        if rows is None or np.array_equal(rows, self._all):
             y, self._state = self._core.scan(x.unsqueeze(1), self._state)
         else:
             before = self.take(_distinct(_inside(rows, self._batch_size)))
-            y, moved = self._core.take(torch.from_numpy(rows)).scan(x.unsqueeze(1), before)
+            y, moved = self._core_of(rows).scan(x.unsqueeze(1), before)
             self.put(rows, moved)
         return y.squeeze(1)
+
+    def _core_of(self, rows: np.ndarray) -> Core:
+        if not np.array_equal(rows, self._bound[0]):
+            self._bound = (rows.copy(), self._core.take(torch.from_numpy(rows)))
+        return self._bound[1]
 
     def take(self, rows: np.ndarray) -> State:
         return states.take(self._state, torch.from_numpy(rows))
