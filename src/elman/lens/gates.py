@@ -16,6 +16,7 @@ from torch import Tensor
 from elman.cells.bank import Bank
 from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
+from elman.lengths import valid
 from elman.lens.layers import NUMBERS, Layer, jacobian, unflat
 
 LOW, HIGH = 0.1, 0.9
@@ -43,7 +44,7 @@ class Gate:
 @torch.no_grad()
 def gates(layer: Layer, states: Tensor) -> list[Gate]:
     """The gates of a layer that lie between 0 and 1, given its states (B, T + 1, N) as `trajectory` has them."""
-    inside = torch.arange(layer.x.shape[1]) < layer.lengths[:, None]
+    inside = valid(layer.lengths, layer.x.shape[1])
     if isinstance(layer.cell, Diagonal):
         a = layer.cell.decays(layer.x)
         values = {} if a.is_complex() or a.dim() < 3 else {"a": a[inside]}
@@ -108,7 +109,7 @@ def health(layer: Layer, states: Tensor) -> Health:
     """Dead and saturated units, and the first step that is not finite; states (B, T + 1, N)."""
     after = states[:, 1:]
     wrong = (~after.isfinite()).any(-1).any(0).nonzero()
-    inside = torch.arange(layer.x.shape[1]) < layer.lengths[:, None]
+    inside = valid(layer.lengths, layer.x.shape[1])
     values = torch.nan_to_num(after[inside], 0.0, 0.0, 0.0)
     spread = values.std(0) if len(values) > 1 else torch.ones(values.shape[1])
     whole = float(spread.median()) or float(spread.max())

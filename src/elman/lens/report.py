@@ -15,6 +15,7 @@ from elman import kernels
 from elman import state as states
 from elman.cells.hmm import HMM
 from elman.config import Json
+from elman.lengths import valid
 from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
 from elman.lens.gates import Gate, Health, gates, health, timescale
@@ -288,7 +289,7 @@ def _units(
         if layer.backwards:
             memory = kernels.reverse(memory, layer.lengths)
         B, T = memory.shape[:2]
-        inside = torch.arange(T) < layer.lengths[:, None]
+        inside = valid(layer.lengths, T)
         own = {name: where[:B, :T] for name, where in labels.items()}
         followers.extend(units(layer.name, memory, own, inside))
         chosen = _chosen(memory, followers, layer.name, max(1, SHOWN // len(layers)))

@@ -17,7 +17,7 @@ from elman import state as states
 from elman.core import Core
 from elman.distributions import Distribution
 from elman.errors import InputError
-from elman.lengths import checked
+from elman.lengths import checked, masked
 from elman.model import SequenceModel
 from elman.state import State
 
@@ -144,8 +144,7 @@ def losses_of(model: nn.Module, y: Tensor, sample: Sample) -> Tensor:
         terms = -sample.log_prob(model.readout(y, lengths), sample.y, lengths)
     if terms.dim() == 1:
         return terms
-    inside = torch.arange(terms.shape[1], device=terms.device) < lengths[:, None]
-    return torch.where(inside, terms, 0.0)
+    return masked(terms, lengths)
 
 
 def _of_outputs(y: Tensor, target: State | None) -> Tensor:
