@@ -196,7 +196,9 @@ def help_text(task: AnyTask) -> str:
 
     default, about = task.Config(), meanings(task.Config)
     names, sections = ordered(default), _sections(task.Config)
-    others = "\n".join(f"  elman train --task {name} --help{'':<{11 - len(name)}}{t.title}" for name, t in TASKS.items())
+    others = "\n".join(
+        f"  elman train --task {name} --help{'':<{11 - len(name)}}{t.title}" for name, t in TASKS.items()
+    )
     parts = [
         f"{USAGE}\n\nTrain {task.title}. `elman init {default.task} > run.yaml` writes a config with all of these.\n"
         f"There are other tasks:\n{others}\n\nthe run:\n",
