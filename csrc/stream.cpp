@@ -61,7 +61,8 @@ struct Workspace {
   Buffer<Real> arrays, gathered;
   int64_t rows = 0;  // that are being stepped
   const int64_t* symbols = nullptr;
-  const int64_t* named = nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
+  const int64_t* named =
+      nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
   int64_t first = 0;
 
   int64_t number(int64_t row) const { return named ? named[row] : first + row; }
