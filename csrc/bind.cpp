@@ -321,8 +321,14 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<Real>(values)); })
       .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<Real>(table)); })
       .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<Real>(w), at<Real>(b)); })
-      .def("gated",
-           [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, h, c); })
+      .def("gated", [](P& p, nb::dict weights, int x, int fed, Address U_fed, int h,
+                       int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, fed, at<Real>(U_fed), h, c); })
+      .def("attend",
+           [](P& p, int query, int weights, nb::dict memory, int64_t each) {
+             const auto given = from_dict<AttendInputs<Real>>(memory);
+             check(given);
+             return p.attend(query, weights, given, each);
+           })
       .def("scan", &P::scan)
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C,
                            int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })

@@ -429,8 +429,11 @@ struct Program {
   virtual int constant(int64_t width, const Real* values) = 0;          // the same values in every row
   virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
   virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
-  // Projects x, then steps the states h and c (or -1) in place.
-  virtual void gated(const GatedWeights<Real>& weights, int x, int h, int c) = 0;
+  // Projects x, adds U_fed times `fed` unless that is -1, then steps the states h and c (or -1) in place.
+  virtual void gated(const GatedWeights<Real>& weights, int x, int fed, const Real* U_fed, int h, int c) = 0;
+  // The context of each row's query, and its weights, in a slot as wide as the memory is long. Rows of the stream from each * i
+  // on read row i of the memory; its T and query are not read.
+  virtual int attend(int query, int weights, const AttendInputs<Real>& memory, int64_t each) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
   virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;

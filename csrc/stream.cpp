@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "attention.h"
 #include "gated_step.h"
 #include "hmm.h"
 #include "kernels.h"
@@ -60,6 +61,11 @@ struct Workspace {
   Buffer<Real> arrays, gathered;
   int64_t rows = 0;  // that are being stepped
   const int64_t* symbols = nullptr;
+  const int64_t* named =
+      nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
+  int64_t first = 0;
+
+  int64_t number(int64_t row) const { return named ? named[row] : first + row; }
 
   Real* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
 };
@@ -143,9 +149,10 @@ class Steps final : public Program<Real> {
     return y;
   }
 
-  void gated(const GatedWeights<Real>& weights, int x, int h, int c) override {
+  void gated(const GatedWeights<Real>& weights, int x, int fed, const Real* U_fed, int h, int c) override {
     with_cell(weights.kind, [&](auto cell, Phi phi) {
-      auto step = std::make_shared<GatedStep<decltype(cell), Real>>(weights, phi);
+      using Step = GatedStep<decltype(cell), Real>;
+      auto step = std::make_shared<Step>(weights, phi);
       const int64_t ldu = step->ldu, units = step->layout.units;
       const Units all{0, step->blocks};
       const int u = add(ldu, ldu), sums = step->separate_sums() ? add(ldu, ldu) : u;
@@ -154,6 +161,13 @@ class Steps final : public Program<Real> {
         step->project(rows, all, from, ldx, to);
         for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
       });
+      if (fed >= 0) {  // the sum that x has begun goes on, as in attended.cpp
+        GatedWeights<Real> more = weights;
+        more.D = width(fed), more.U = U_fed, more.b = nullptr;
+        auto second = std::make_shared<Step>(more, phi);
+        steps_.push_back([=](Work& w) { second->project(w.rows, all, w.at(fed, 0), w.places[fed].stride, w.at(u, 0), true); });
+        work_ += ldu * more.D;
+      }
       steps_.push_back([=](Work& w) {
         const auto row = [&](int64_t i) {
           return RowStep<Real>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
@@ -162,6 +176,30 @@ class Steps final : public Program<Real> {
       });
       work_ += ldu * (weights.D + step->R);
     });
+  }
+
+  int attend(int query, int weights, const AttendInputs<Real>& memory, int64_t each) override {
+    struct Held {
+      Buffer<Real> keys, values, v;
+      std::vector<int64_t> lengths;
+    };
+    AttendInputs<Real> m = memory;
+    auto held = std::make_shared<Held>();
+    const auto copied = [](const Real* from, int64_t n) {
+      auto to = allocate<Real>(n);
+      if (n > 0) std::memcpy(to.get(), from, n * sizeof(Real));
+      return to;
+    };
+    held->keys = copied(m.keys, m.B * m.S * m.A), held->values = copied(m.values, m.B * m.S * m.M);
+    if (m.v) held->v = copied(m.v, m.A);
+    held->lengths.assign(m.lengths, m.lengths + m.B);
+    m.keys = held->keys.get(), m.values = held->values.get(), m.v = held->v.get(), m.lengths = held->lengths.data();
+    const int context = slot(m.M);
+    each_row([=, held = held, attention = Attention<Real>(m)](Work& w, int64_t row) {
+      attention.forward(w.number(row) / each, w.at(query, row), w.at(weights, row), w.at(context, row));
+    });
+    work_ += m.S * (m.M + (m.v ? 8 : 1) * m.A);  // a hyperbolic tangent for each
+    return context;
   }
 
   void scan(bool is_complex, int a, int b, int h) override {
@@ -422,6 +460,7 @@ class StateRows final : public Stream<Real> {
             Real* y) {
     w.rows = count;
     w.symbols = symbols;
+    w.named = rows, w.first = at;
     const int64_t in = input_width(), out = output_width();
     for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
     if (side_by_side(rows, count)) {

@@ -80,8 +80,19 @@ class Builder(ABC):
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
         options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
+        fed: Slot | None = None,
     ) -> Slot:  # fmt: skip
-        """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
+        """A gated cell over U [x, fed] + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state.
+
+        `fed` is what `kernels.attended` would feed to a step; for the kinds and options that it has a native loop for.
+        """
+
+    @abstractmethod
+    def attend(
+        self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
+    ) -> tuple[Slot, Slot]:
+        """The context and the weights that `kernels.attend` finds for the query of each row. The memory keys (B, S, A),
+        values (B, S, M), lengths (B,) is copied; the rows from `each` * i on read row i of it."""
 
     @abstractmethod
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
