@@ -13,7 +13,7 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.cells import CELLS, cell
-from elman.compose import Dense, Norm, Parallel, Pool, Reverse, Stack, Zoneout, stack
+from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
 from elman.core import Core
 from elman.embed import Embed, Embedding
 from elman.kernels.builder import Builder, Slot, Unstreamable
@@ -102,6 +102,26 @@ class Eager(Builder):
     def mul(self, x: Slot, y: Slot) -> Slot:
         return self.new(self[x] * self[y])
 
+    def div(self, x: Slot, y: Slot) -> Slot:
+        return self.new(self[x] / self[y])
+
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.maximum(self[x], self[y]))
+
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.minimum(self[x], self[y]))
+
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.where(self[condition] > 0, self[x], self[y]))
+
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        return self.new(self[x][:, list(columns)])
+
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        window = torch.cat([self[past], self[x]], 1)
+        self.values[past.number] = window[:, x.width :]
+        return self.new(torch.cat([window[:, past.width - d * x.width :][:, : x.width] for d in delays], 1))
+
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         return self.new(F.layer_norm(self[x], (x.width,), gain, bias, eps))
 
@@ -124,6 +144,9 @@ CORES: dict[str, Any] = {
     "inputs": lambda: Stack(cell("elman", 5, 3), cell("lru", 8, 4), inputs="all"),
     "parallel": lambda: Parallel(cell("lstm", 5, 3), Stack(Norm(5, kind="rms"), Dense(5, 5, activation="silu"))),
     "last": lambda: Pool("last", 5),
+    "lags": lambda: Lags(5, [3, 0, 1]),
+    "no past": lambda: Lags(5, [0]),
+    "scale": lambda: Stack(Dense(5, 6), Scale(3, decay=0.9)),
 }
 CELL_CORES = {
     f"{name} {options}": (lambda name=name, options=options: cell(name, 5, 5, **options))
