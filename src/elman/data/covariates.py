@@ -54,6 +54,14 @@ class Covariate:
                 bits[i, places[cell]] = 1.0
         return bits
 
+    def decode(self, values: NDArray[np.float64]) -> list[str]:
+        """Cells that `encode` makes these values (T, width) of, up to rounding."""
+        gone: list[bool] = np.isnan(values).any(axis=1, keepdims=True)[:, 0].tolist()
+        if self.categories:
+            return ["" if no else self.categories[i] for i, no in zip(values.argmax(1), gone, strict=True)]
+        numbers = values[:, 0] * self.scale + self.mean
+        return ["" if no else repr(float(v)) for v, no in zip(numbers, gone, strict=True)]
+
 
 def fit_covariate(name: str, cells: Sequence[str]) -> Covariate:
     """How a column of the training data is read: as numbers if all that is there are numbers."""
