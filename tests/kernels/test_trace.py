@@ -46,6 +46,7 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quotient by a number": lambda x: x / 3,
     "columns": lambda x: x[..., 1:4] * x[..., [5, 0, 0]],
     "the last columns": lambda x: x[..., -2:],
+    "every other column": lambda x: x[..., 1::2],
     "choice": lambda x: torch.where(x > 0, x * 2, 0.25),
     "choice by another": lambda x: torch.where(kernels.tanh(x) > 0, 1.0, -x),
     "larger": lambda x: torch.maximum(x, kernels.tanh(x)),
@@ -85,7 +86,6 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "a row": lambda x: x[0],
     "an index": lambda x: x[:, 0],
     "one column": lambda x: x[..., 0],
-    "every other column": lambda x: x[..., ::2],
     "a comparison": lambda x: x > 1,
     "a comparison with a value": lambda x: torch.where(x > x, x, x),
     "a condition as a number": lambda x: (x > 0) * 2,  # type: ignore[operator]

@@ -56,7 +56,7 @@ class Covariate:
 
     def decode(self, values: NDArray[np.float64]) -> list[str]:
         """Cells that `encode` makes these values (T, width) of, up to rounding."""
-        gone: list[bool] = np.isnan(values).any(axis=1, keepdims=True)[:, 0].tolist()
+        gone: list[bool] = np.asarray(np.isnan(values).any(axis=1)).tolist()
         if self.categories:
             return ["" if no else self.categories[i] for i, no in zip(values.argmax(1), gone, strict=True)]
         numbers = values[:, 0] * self.scale + self.mean

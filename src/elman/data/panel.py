@@ -26,7 +26,7 @@ from elman.data.arrays import read_arrays
 from elman.data.calendar import Frequency, Ticks
 from elman.data.covariates import Covariate, fit_covariate
 from elman.data.observations import MISSING
-from elman.data.panel_files import Frame, Numbers, from_pandas, joined, lines_of, read_long, read_wide, text_of
+from elman.data.panel_files import Frame, Numbers, from_pandas, joined, lines_of, read_long, read_wide, texts_of
 from elman.errors import InputError
 from elman.options import choice
 
@@ -132,7 +132,7 @@ class PanelReader:
         ticks = np.concatenate([one.start + np.arange(len(one.y)) for one in series])
         found = {self.id: [one.name for one in series for _ in one.y], self.time: self.frequency.stamps(ticks)}
         for i, name in enumerate(self.target):
-            found[name] = [text_of(v) for one in series for v in one.y[:, i].tolist()]
+            found[name] = texts_of(v for one in series for v in one.y[:, i].tolist())
         wholes = {
             "static": np.concatenate([np.broadcast_to(one.static, (len(one.y), len(one.static))) for one in series]),
             "past": np.concatenate([one.past for one in series]),
@@ -155,7 +155,7 @@ class PanelReader:
         if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame
             return "long", from_pandas(given)
         if isinstance(given, Mapping):
-            return "long", {str(name): [text_of(v) for v in values] for name, values in given.items()}
+            return "long", {str(name): texts_of(values) for name, values in given.items()}
         names = [given] if isinstance(given, str | Path) else list(given)
         files = [str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)

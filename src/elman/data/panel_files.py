@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,19 +56,28 @@ def _parquet(name: str) -> Frame:
         table = parquet.read_table(name)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot read {name}: {error}") from error
-    return {column: [text_of(v) for v in table[column].to_pylist()] for column in table.column_names}
+    return {column: texts_of(table[column].to_pylist()) for column in table.column_names}
 
 
 def from_pandas(frame: Any) -> Frame:
     plain = frame.reset_index() if getattr(frame.index, "name", None) else frame
-    return {str(column): [text_of(v) for v in plain[column].tolist()] for column in plain.columns}
+    return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}
 
 
-def text_of(value: object) -> str:
-    """A cell as CSV would have it."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or str(value) in ("NaT", "<NA>"):
-        return ""
-    return repr(value) if isinstance(value, float) else str(value)
+def texts_of(values: Iterable[object]) -> list[str]:
+    """Cells as CSV would have them.
+
+    >>> texts_of(["a", 1, 0.1, None, math.nan])
+    ['a', '1', '0.1', '', '']
+    """
+    return [value if type(value) is str else _text(value) for value in values]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(float(value))
+    text = str(value)
+    return "" if value is None or text in ("NaT", "<NA>") else text
 
 
 def joined(frames: list[Frame], names: Sequence[str]) -> Frame:

@@ -8,7 +8,7 @@ Unstreamable, and the module is scanned in steps of one instead.
     linear, sigmoid, tanh, softplus, silu, log, layer_norm, rms_norm, torch.relu, abs
     +, -, *, /, torch.maximum and clamp with a value, a number or a tensor, as wide or of one column on the right
     torch.where(value > 0, a, b), a and b values or numbers
-    of the last axis: chunk, split into given widths, x[..., a:b], x[..., [columns]], and torch.cat of values
+    of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], and torch.cat of values
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Traced:
             raise Unstreamable("an index of anything but columns has no form in a stream")
         if isinstance(at[1], list):
             return Traced(self.builder, self.builder.gather(self.slot, at[1]))
-        start, stop, step = at[1].indices(self.slot.width)
-        if step != 1:
-            raise Unstreamable(f"columns that are {step} apart")
-        return Traced(self.builder, self.builder.cut(self.slot, start, max(0, stop - start)))
+        columns = range(self.slot.width)[at[1]]
+        if columns.step != 1:
+            return Traced(self.builder, self.builder.gather(self.slot, columns))
+        return Traced(self.builder, self.builder.cut(self.slot, columns.start, len(columns)))
 
     def abs(self) -> Traced:
         return Traced(self.builder, self.builder.map("abs", self.slot))

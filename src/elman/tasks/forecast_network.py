@@ -240,8 +240,8 @@ class Front(Core):
         self.season = season
         # Of what Lags gives, [value (C), flag] for each delay, the columns of each lag that is wanted and of its flag.
         starts = [self.delays.index(lag - 1) * (C + 1) for lag in self.wanted]
-        self.values = [start + c for start in starts for c in range(C)]
-        self.flags = [start + C for start in starts for _ in range(C)]
+        self.values = _view([start + c for start in starts for c in range(C)])
+        self.flags = _view([start + C for start in starts for _ in range(C)])
         self.each = [*range(C)] * len(starts)
         self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
 
@@ -316,6 +316,14 @@ class Front(Core):
         least = torch.where(torch.cat([known] * self.C, -1) > 0, LEAST, FIRST)
         scale = torch.maximum(change, least * level)
         return torch.where(scale > 0, scale, 1.0)
+
+
+def _view(columns: list[int]) -> slice | list[int]:
+    """Columns as a slice where they are evenly apart: that is a view, and a list would copy."""
+    step = columns[1] - columns[0] if len(columns) > 1 else 1
+    if columns and step > 0 and columns == [*range(columns[0], columns[-1] + 1, step)]:
+        return slice(columns[0], columns[-1] + 1, step)
+    return columns
 
 
 class SeriesEmbedding(nn.Module):

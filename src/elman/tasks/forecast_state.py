@@ -51,14 +51,18 @@ def names_leaf(names: Sequence[str]) -> Tensor:
 
 def take(state: Carried, places: Sequence[int]) -> Carried:
     """The states of some of the series."""
-    found = states.take(state, places)
+    if [*places] == [*range(len(state.tick))]:
+        return state  # a state is a value: nobody changes it
+    found = states.take(state, torch.tensor(places, dtype=torch.int64))
     assert isinstance(found, Carried)
     return found
 
 
 def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
     """A copy in which some of the series stand where `part` says."""
-    found = states.put(state, places, part)
+    if [*places] == [*range(len(state.tick))]:
+        return part
+    found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
     assert isinstance(found, Carried)
     return found
 

@@ -155,10 +155,8 @@ class Forecaster:
                 f"there is no state of series {unknown!r}, so it cannot go on (there are {len(numbers)} series: "
                 f"{some} ...). With --from_start series are read from their first row on."
             )
-        places = [numbers[one.name] for one in series]
-        return places, [
-            self.inputs.reader.after(one, int(state.tick[i])) for one, i in zip(series, places, strict=True)
-        ]
+        places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
+        return places, [self.inputs.reader.after(one, ticks[i]) for one, i in zip(series, places, strict=True)]
 
     # Forecasting
 
