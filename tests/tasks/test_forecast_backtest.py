@@ -73,6 +73,22 @@ def test_a_frame_of_series_is_read_as_the_same_series(tmp_path):
     np.testing.assert_allclose(one.past, again.past, rtol=1e-12, atol=1e-12)
 
 
+def test_rows_that_are_judged_do_not_say_how_large_covariates_are(tmp_path):
+    task = ForecastTask()
+    data = {"past": ["load"], "future": ["switch"], "seasonality": 1, "horizon": 5, "test_windows": 2}
+    path = driven(tmp_path, 60)
+    rows = (tmp_path / "driven.csv").read_text().splitlines()
+    changed = [row.replace(row.split(",")[2], "1e6") if i > 60 - 15 else row for i, row in enumerate(rows)]
+    (tmp_path / "changed.csv").write_text("\n".join(changed) + "\n")
+    first, second = (
+        task.open(config_in(tmp_path, data={"train": name, **data}, model={"residual": "none"}), None)
+        for name in (path, str(tmp_path / "changed.csv"))
+    )
+    assert first.inputs == second.inputs
+    assert first.inputs.reader.covariates["load"].scale < 2
+    np.testing.assert_array_equal(first.train[0].past, second.train[0].past)
+
+
 def test_one_step_ahead_needs_no_paths(naive):
     _, face = naive
     face.read_from_start(panel())

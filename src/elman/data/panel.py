@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from elman.data import calendar
 from elman.data.arrays import read_arrays
@@ -79,8 +80,11 @@ class PanelReader:
     covariates: Mapping[str, Covariate] = field(default_factory=dict)
     errors: str = "strict"
 
-    def fit(self, given: Any, frequency: str = "auto") -> tuple[PanelReader, list[Series]]:
-        """The series of some files or of a frame, and the reader that knows what they are."""
+    def fit(self, given: Any, frequency: str = "auto", held: int = 0) -> tuple[PanelReader, list[Series]]:
+        """The series of some files or of a frame, and the reader that knows what they are.
+
+        The last `held` rows of each series, which a model is judged on, do not say how large covariates are.
+        """
         choice("data.gaps", self.gaps, ("error", "fill"))
         kind, frame = self._opened(given)
         if kind != "long":
@@ -91,8 +95,10 @@ class PanelReader:
         columns = _columns(frame, self)
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
-        covariates = {name: fit_covariate(name, columns[name]) for name in (*self.static, *self.past, *self.future)}
-        reader = replace(self, format="long", frequency=calendar.find(times, frequency), covariates=covariates)
+        reader = replace(self, format="long", frequency=calendar.find(times, frequency))
+        used = _without_last(reader._ticks(columns, groups), groups, held)
+        named = (*self.static, *self.past, *self.future)
+        reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
         return reader, reader._series(columns, groups)
 
     def __call__(self, given: Any, *, future: bool = False) -> list[Series]:
@@ -278,6 +284,14 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
     if not groups:
         raise InputError("there is no row in the data: the file is empty. A forecaster needs some.")
     return groups
+
+
+def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], held: int) -> NDArray[np.bool_]:
+    """Whether rows are none of the last `held` of their series."""
+    used = np.ones(len(ticks), bool)
+    for rows in groups.values() if held else ():
+        used[np.array(rows)[np.argsort(ticks[rows])[-held:]]] = False
+    return used
 
 
 def _numbers(cells: Sequence[str], name: str) -> Numbers:

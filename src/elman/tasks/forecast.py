@@ -255,7 +255,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             whole(f"data.{name}", getattr(data, name), least=0)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
-        reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency)
+        held = data.valid_windows + (0 if data.test or "test" in given else data.test_windows)
+        reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency, held * data.horizon)
         if (data.valid or "valid" in given) and reader.format != "arrays":
             raise InputError(
                 "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"

@@ -43,6 +43,8 @@ def _predict(face: Forecaster, given: Namespace) -> Iterator[str]:
         face.update(given.data)
     elif given.data:
         face.read_from_start(given.data)
+    if given.samples == 0 and (given.plot or given.paths):
+        raise InputError("--samples is 0, and --plot and --paths show paths: draw some")
     levels = _levels(given.quantiles)
     found = face.forecast(
         given.horizon, quantiles=levels, samples=given.samples, seed=given.seed, future=given.future,
