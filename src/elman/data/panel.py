@@ -212,9 +212,12 @@ class PanelReader:
         """The tick of each row; an InputError names the series of the first that is wrong."""
         assert self.frequency is not None
         times = columns[self.time]
-        if not any(time.strip().isdigit() for time in times) or all(time.strip().isdigit() for time in times):
+        distinct = [*dict.fromkeys(times)]  # series of a panel often share them
+        whole = [time.strip().isdigit() for time in distinct]
+        if not any(whole) or all(whole):
             with suppress(InputError):
-                return self.frequency.ticks("", times)
+                found = dict(zip(distinct, self.frequency.ticks("", distinct).tolist(), strict=True))
+                return np.array([found[time] for time in times])
         ticks = np.zeros(len(times), np.int64)
         for name, rows in groups.items():
             ticks[rows] = self.frequency.ticks(name, [times[i] for i in rows])

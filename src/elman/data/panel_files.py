@@ -67,10 +67,13 @@ def from_pandas(frame: Any) -> Frame:
 def texts_of(values: Iterable[object]) -> list[str]:
     """Cells as CSV would have them.
 
-    >>> texts_of(["a", 1, 0.1, None, math.nan])
-    ['a', '1', '0.1', '', '']
+    >>> texts_of(["a", 1, 0.1, None, math.nan]), texts_of([0.5])
+    (['a', '1', '0.1', '', ''], ['0.5'])
     """
-    return [value if type(value) is str else _text(value) for value in values]
+    held = list(values)
+    if all(type(value) is float for value in held):
+        return [*map(repr, held)]  # 'nan' is missing too
+    return [value if type(value) is str else _text(value) for value in held]
 
 
 def _text(value: object) -> str:

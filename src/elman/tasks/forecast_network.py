@@ -304,7 +304,8 @@ class Front(Core):
         if self.C > 1:
             reference, scale = reference[..., self.each], scale[..., self.each]
         past, known = lagged[..., self.values], lagged[..., self.flags]
-        return [torch.where(known > 0, (past - reference) / scale, 0.0).clamp(-FURTHEST, FURTHEST)]
+        difference = past if self.residual == "none" else past - reference
+        return [torch.where(known > 0, difference / scale, 0.0).clamp(-FURTHEST, FURTHEST)]
 
     def _scale(self, lagged: Tensor, means: Tensor) -> Tensor:
         level, change = means.chunk(2, -1)

@@ -190,9 +190,9 @@ class Forecaster:
     def stamps(self, last: Tensor, H: int) -> list[list[str]]:
         """The times of H rows after some ticks (B,)."""
         assert self.inputs.reader.frequency is not None
-        ticks, places = np.unique(last.numpy()[:, None] + 1 + np.arange(H), return_inverse=True)
-        stamps = self.inputs.reader.frequency.stamps(ticks)
-        return [[stamps[i] for i in row] for row in places.reshape(-1, H).tolist()]
+        ends, places = np.unique(last.numpy(), return_inverse=True)
+        each = [self.inputs.reader.frequency.stamps(end + 1 + np.arange(H)) for end in ends]
+        return [each[i] for i in places.tolist()]
 
     def _places(self, names: Sequence[str]) -> list[int]:
         known = {name: i for i, name in enumerate(self.state.names)}
