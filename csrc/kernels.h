@@ -440,8 +440,12 @@ struct Program {
   virtual int bank(int x, int64_t N, const Real* a, const Real* b, const Real* c, int h) = 0;  // h: N pairs a column of x
   virtual void filter(int x, const Real* transition, int p) = 0;  // p is the prediction of a hidden Markov model, in place
   virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
-  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
-  virtual int combine(int function, int x, int y) = 0;  // add, multiply
+  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, log, relu, absolute value
+  virtual int combine(int function, int x, int y) = 0;  // add, multiply, divide, the larger, the smaller
+  virtual int choose(int condition, int x, int y) = 0;  // x where the condition is above zero, else y
+  virtual int gather(int x, const int64_t* columns, int64_t count) = 0;  // columns of x, in any order, any of them often
+  // The inputs of so many steps ago, side by side; past (the longest delay times x) holds them, oldest first, in place.
+  virtual int lags(int x, const int64_t* delays, int64_t count, int past) = 0;
   virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
   virtual void finish(int in, int out) = 0;  // which slots a step fills and gives; nothing is appended after it

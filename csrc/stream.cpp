@@ -28,6 +28,7 @@ template <class Real> Elementwise<Real> sigmoid;
 template <class Real> Elementwise<Real> tanh;
 template <class Real> Elementwise<Real> softplus;
 template <class Real> Elementwise<Real> silu;
+template <class Real> Elementwise<Real> log;
 
 namespace {
 
@@ -267,10 +268,12 @@ class Steps final : public Program<Real> {
 
   int map(int function, int x) override {
     const int y = slot(width(x));
-    if (function == 4) {
+    if (function == 5) {
       each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return tanh_or_relu<Real>(Phi::relu, v); });
+    } else if (function == 6) {
+      each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return Vec<Real>(-minus_absolute<Real>(v)); });
     } else {
-      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>};
+      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>, log<Real>};
       Elementwise<Real>* f = kernels[function];
       each_stretch(y, x, x, [=](Work& w, int64_t row, int64_t n) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
@@ -280,8 +283,53 @@ class Steps final : public Program<Real> {
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
     if (function == 0) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a + b); });
-    else each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a * b); });
+    else if (function == 1) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a * b); });
+    else if (function == 2) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a / b); });
+    // A NaN on either side stays one, as in Torch.
+    else if (function == 3) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return (a > b) | (a != a) ? a : b; });
+    else each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return (a < b) | (a != a) ? a : b; });
     return z;
+  }
+
+  int choose(int condition, int x, int y) override {
+    const int z = slot(width(x));
+    const int64_t n = width(x);
+    each_row([=](Work& w, int64_t row) {
+      const Real *c = w.at(condition, row), *a = w.at(x, row), *b = w.at(y, row);
+      Real* to = w.at(z, row);
+      for (int64_t i = 0; i < n; i += L) {
+        using V = Vec<Real>;
+        store(to + i, V(load<V>(c + i) > Real(0) ? load<V>(a + i) : load<V>(b + i)));
+      }
+    });
+    return z;
+  }
+
+  int gather(int x, const int64_t* columns, int64_t count) override {
+    const int y = slot(count);
+    each_row([=, from = std::vector<int64_t>(columns, columns + count)](Work& w, int64_t row) {
+      const Real* given = w.at(x, row);
+      Real* to = w.at(y, row);
+      for (int64_t i = 0; i < count; ++i) to[i] = given[from[i]];
+    });
+    return y;
+  }
+
+  int lags(int x, const int64_t* delays, int64_t count, int past) override {
+    const int64_t D = width(x), held = width(past);
+    const int y = slot(count * D);
+    each_row([=, ago = std::vector<int64_t>(delays, delays + count)](Work& w, int64_t row) {
+      const Real* given = w.at(x, row);
+      Real *to = w.at(y, row), *state = w.at(past, row);
+      for (int64_t i = 0; i < count; ++i) {
+        const Real* from = ago[i] ? state + held - ago[i] * D : given;
+        for (int64_t d = 0; d < D; ++d) to[i * D + d] = from[d];
+      }
+      if (held == 0) return;
+      std::memmove(state, state + D, (held - D) * sizeof(Real));
+      std::memcpy(state + held - D, given, D * sizeof(Real));
+    });
+    return y;
   }
 
   int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) override {

@@ -14,7 +14,7 @@ from elman import kernels
 from elman import state as states
 from elman.attention import Additive, Decoder, Fixed, Layers, Luong
 from elman.cells import CELLS, cell
-from elman.compose import Dense, Norm, Parallel, Pool, Reverse, Stack, Zoneout, stack
+from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
 from elman.core import Core
 from elman.embed import Embed, Embedding
 from elman.kernels import reference
@@ -114,6 +114,26 @@ class Eager(Builder):
     def mul(self, x: Slot, y: Slot) -> Slot:
         return self.new(self[x] * self[y])
 
+    def div(self, x: Slot, y: Slot) -> Slot:
+        return self.new(self[x] / self[y])
+
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.maximum(self[x], self[y]))
+
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.minimum(self[x], self[y]))
+
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.where(self[condition] > 0, self[x], self[y]))
+
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        return self.new(self[x][:, list(columns)])
+
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        window = torch.cat([self[past], self[x]], 1)
+        self.values[past.number] = window[:, x.width :]
+        return self.new(torch.cat([window[:, past.width - d * x.width :][:, : x.width] for d in delays], 1))
+
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         return self.new(F.layer_norm(self[x], (x.width,), gain, bias, eps))
 
@@ -145,6 +165,9 @@ CORES: dict[str, Any] = {
     "fed": lambda: bound(Luong(cell("gru", 5 + 6, 3), 4, feeding=True, size=6)),
     "fixed": lambda: bound(Fixed(cell("gru", 5 + 4, 3), 4)),
     "layers": lambda: bound(Layers(Additive(cell("gru", 5 + 4, 5), 4), cell("lru", 5, 3))),
+    "lags": lambda: Lags(5, [3, 0, 1]),
+    "no past": lambda: Lags(5, [0]),
+    "scale": lambda: Stack(Dense(5, 6), Scale(3, decay=0.9)),
 }
 CELL_CORES = {
     f"{name} {options}": (lambda name=name, options=options: cell(name, 5, 5, **options))

@@ -33,7 +33,7 @@ from torch import Tensor
 from elman.errors import KernelError
 from elman.kernels.reference import GatedOptions
 
-FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")  # what `map` knows
+FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "log", "relu", "abs")  # what `map` knows
 
 
 class Unstreamable(KernelError):
@@ -125,6 +125,30 @@ class Builder(ABC):
     @abstractmethod
     def mul(self, x: Slot, y: Slot) -> Slot:
         """x * y."""
+
+    @abstractmethod
+    def div(self, x: Slot, y: Slot) -> Slot:
+        """x / y."""
+
+    @abstractmethod
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        """The larger of x and y; NaN where one of them is."""
+
+    @abstractmethod
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        """The smaller of x and y; NaN where one of them is."""
+
+    @abstractmethod
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        """x where the condition is above zero, else y."""
+
+    @abstractmethod
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        """These columns of x, in any order; a column may be named often."""
+
+    @abstractmethod
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        """The inputs of `delays` steps ago side by side, 0 for x itself; `past` ((longest delay) * D) in place."""
 
     def negative(self, x: Slot) -> Slot:
         """-x."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -139,6 +140,30 @@ class Program(Builder):
 
     def mul(self, x: Slot, y: Slot) -> Slot:
         return self._combine(1, x, y)
+
+    def div(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(2, x, y)
+
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(3, x, y)
+
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(4, x, y)
+
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        _expect({"x": x, "y": y}, condition.width)
+        return Slot(self.native.choose(condition.number, x.number, y.number), x.width)
+
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        places = np.asarray(columns, np.int64)
+        if len(places) and not 0 <= places.min() <= places.max() < x.width:
+            raise InputError(f"the columns {list(columns)} of a slot of width {x.width} were asked for")
+        return Slot(self.native.gather(x.number, places), len(places))
+
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        ago = np.asarray(delays, np.int64)
+        _expect({"past": past}, int(ago.max()) * x.width)
+        return Slot(self.native.lags(x.number, ago, past.number), len(ago) * x.width)
 
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
