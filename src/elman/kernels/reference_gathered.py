@@ -68,13 +68,14 @@ def gathered(
     H, _, F_, _, A = shape(kind, u, w, b, gather)
     cuts = gather.levels.tolist()
     start = _start(u, b, A * H, gather)
+    begins = torch.cat([gather.levels.new_zeros(1), gather.levels])  # of what `known` has
     known = [tuple(state) if state is not None else (u.new_zeros(0, H),) * (2 if F_ else 1)]  # of each level
     for first, end in zip(cuts[:-1], cuts[1:], strict=True):
         sums = start[first - cuts[0] : end - cuts[0]]
         if kind == "child_sum":
-            known.append(_child_sum(sums, w, gather, first, end, cuts, known))
+            known.append(_child_sum(sums, w, gather, first, end, begins, known))
         else:
-            known.append(_places(sums, w, gather.before[first:end], F_, first == cuts[0], cuts, known))
+            known.append(_places(sums, w, gather.before[first:end], F_, first == cuts[0], begins, known))
     return tuple(torch.cat(leaves) for leaves in zip(*known, strict=True))
 
 
@@ -89,25 +90,23 @@ def _start(u: Tensor, b: Tensor, width: int, gather: Gather) -> Tensor:
     return torch.where((source >= 0)[:, None], whole[source.clamp(min=0)], b)
 
 
-def _find(rows: Tensor, cuts: list[int], known: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """The states of `rows` (...), zeros for -1, from the levels that have them, without copying all the others."""
-    level = torch.bucketize(rows, torch.tensor(cuts, device=rows.device), right=True)
-    needed, place = torch.unique(torch.where(rows < 0, 0, level), return_inverse=True)
-    begins = torch.tensor([0, *cuts])  # of what `known` has
-    sizes = torch.tensor([len(known[i][0]) for i in needed.tolist()])
-    shift = (sizes.cumsum(0) - sizes - begins[needed.cpu()]).to(rows.device)
+def _find(rows: Tensor, begins: Tensor, known: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """The states of `rows` (...), zeros for -1, from the levels that have them: without copying all the others."""
+    needed, place = torch.unique(torch.bucketize(rows.clamp(min=0), begins[1:], right=True), return_inverse=True)
+    sizes = begins[needed + 1] - begins[needed]
+    shift = sizes.cumsum(0) - sizes - begins[needed]
     found = torch.where(rows < 0, int(sizes.sum()), rows + shift[place])
     leaves = zip(*(known[i] for i in needed.tolist()), strict=True)
     return tuple(torch.cat([*leaf, leaf[0].new_zeros(1, leaf[0].shape[1])])[found] for leaf in leaves)
 
 
 def _places(
-    sums: Tensor, w: Tensor, before: Tensor, forgets: int, leaves: bool, cuts: list[int],
+    sums: Tensor, w: Tensor, before: Tensor, forgets: int, leaves: bool, begins: Tensor,
     known: list[tuple[Tensor, ...]],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """A level: each place that is gathered from has a matrix of its own."""
     H = w.shape[1] // before.shape[1]
-    states = () if leaves else _find(before, cuts, known)
+    states = () if leaves else _find(before, begins, known)
     if states:
         sums = sums + F.linear(states[0].flatten(1), w)
     if not forgets:
@@ -120,7 +119,7 @@ def _places(
 
 
 def _child_sum(
-    sums: Tensor, w: Tensor, gather: Gather, first: int, end: int, cuts: list[int], known: list[tuple[Tensor, ...]]
+    sums: Tensor, w: Tensor, gather: Gather, first: int, end: int, begins: Tensor, known: list[tuple[Tensor, ...]]
 ) -> tuple[Tensor, ...]:
     """A level: what is gathered is added up, and each one has a forget gate of its own."""
     assert gather.first is not None
@@ -133,7 +132,7 @@ def _child_sum(
         i, g, o = u.chunk(3, 1)
         c = torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
-    h, c = _find(children, cuts, known)
+    h, c = _find(children, begins, known)
     together = torch.zeros_like(u_f).index_add(0, parent, h)
     i, g, o = (u + F.linear(together, w[: 3 * H])).chunk(3, 1)
     f = torch.sigmoid(u_f[parent] + F.linear(h, w[3 * H :]))
