@@ -8,7 +8,8 @@ import torch
 
 from elman import config, kernels, progress
 from elman.errors import InputError
-from elman.tasks.task import AnyTask, Data, TrainedSettings
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import AnyTask, Data
 from elman.training import loop
 from elman.training.distributed import Ranks
 from elman.training.record import Recorder

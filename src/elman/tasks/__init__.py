@@ -11,8 +11,9 @@ from elman.tasks.forecast import ForecastTask
 from elman.tasks.hmm import HMMTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
+from elman.tasks.settings import Settings
 from elman.tasks.tag import TagTask
-from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
+from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
 from elman.tasks.translate import TranslateTask
 
 TASKS: dict[str, AnyTask] = {

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from elman.config import Sections
 from elman.data import Batch, Batches
 from elman.data.labelled import listed
 from elman.data.panel import PanelReader, Series, fingerprint
@@ -27,9 +26,8 @@ from elman.tasks.forecast_fit import fit
 from elman.tasks.forecast_network import ModelConfig, Network, build, check, settled, unjudged
 from elman.tasks.forecast_state import take
 from elman.tasks.forecaster import SAMPLES, Forecaster
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 
@@ -88,7 +86,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from series to a forecaster.
 
     >>> RunConfig(model=ModelConfig(readout="poisson")).data.horizon
@@ -98,25 +96,12 @@ class RunConfig(Sections):
         task: what is trained; forecast predicts what follows in time series
         data: the series
         model: the network, or a baseline
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "forecast"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/forecast"
-    resume: str = "never"
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class Part(NamedTuple):

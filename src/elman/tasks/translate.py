@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import progress
-from elman.config import Json, Sections
+from elman.config import Json
 from elman.data import Batch, Batches, Bucketed, Numbered, Position
 from elman.data import pairs as reading
 from elman.data.labelled import listed
@@ -29,10 +29,9 @@ from elman.options import choice, flag, number, positive, whole
 from elman.pairing import EncoderDecoder, smoothed
 from elman.state import State
 from elman.tasks import pictures
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
 from elman.tasks.translator import EACH, ModelConfig, Search, Translator, build
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -138,7 +137,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from sentence pairs to a translator.
 
     >>> RunConfig(model=ModelConfig(attention="general")).data.vocabulary
@@ -150,13 +149,6 @@ class RunConfig(Sections):
         model: the network
         sampling: what it reads in training
         decoding: how it is judged
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "translate"
@@ -164,13 +156,7 @@ class RunConfig(Sections):
     model: ModelConfig = field(default_factory=ModelConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/translate"
-    resume: str = "never"
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class Part(NamedTuple):
