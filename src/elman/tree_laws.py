@@ -250,5 +250,6 @@ def _error(a: Tensor, b: Tensor) -> float:
         return torch.inf
     if not a.numel():
         return 0.0
+    a, b = a.detach(), b.detach()
     error = float((a - b).abs().max() / (1 + b.abs().max()))
     return error if error == error else torch.inf

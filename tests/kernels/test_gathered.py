@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("field, change, message", [
     ("before", lambda g: g.before.fill_(10_000), "earlier level"),
     ("before", lambda g: g.before.fill_(-1), "nothing in a later one"),
-    ("levels", lambda g: g.levels + 1, "in no level"),
+    ("levels", lambda g: g.levels[[0, 2, 1, 3, 4]], "in two levels|in the first level"),
     ("source", lambda g: g.source.fill_(0), "another one reads"),
     ("group", lambda g: torch.arange(len(g.group)), "another group"),
 ])  # fmt: skip
@@ -217,5 +217,5 @@ def test_indices_that_would_read_elsewhere_are_refused(
     gather = random_gather("lstm", 2)
     given = arguments("lstm", 2, 2, 4, gather)
     broken = gather._replace(**{field: change(random_gather("lstm", 2))})
-    with pytest.raises((ValueError, Exception), match=message):
+    with pytest.raises(ValueError, match=message):
         run("lstm", broken, *given)
