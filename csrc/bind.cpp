@@ -293,16 +293,18 @@ void check_gather(int64_t N, int64_t levels, int64_t P, int64_t M, const int64_t
     throw nb::value_error(("native kernel: row " + std::to_string(row) + " of a gathered loop " + what).c_str());
   };
   if (level[0] < 0 || level[levels] != N) wrong("is in no level.", level[levels]);
+  for (int64_t l = 0; l < levels; ++l)
+    if (level[l + 1] < level[l]) wrong("is in two levels.", level[l + 1]);
   if (first && first[level[0]] != 0) wrong("is given and gathers.", 0);
   std::vector<bool> read(M, false);
   for (int64_t l = 0; l < levels; ++l) {
-    if (level[l + 1] < level[l]) wrong("is in two levels.", level[l + 1]);
     for (int64_t n = level[l]; n < level[l + 1]; ++n) {
       const int64_t begin = first ? first[n] : n * P, end = first ? first[n + 1] : begin + P;
       if (end < begin) wrong("gathers less than nothing.", n);
       int64_t found = 0;
       for (int64_t e = begin; e < end; ++e) {
-        if (before[e] < (first ? 0 : -1) || before[e] >= level[l]) wrong("gathers from a row that is not in an earlier level.", n);
+        if (before[e] < (first ? 0 : -1) || before[e] >= level[l])
+          wrong("gathers from a row that is not in an earlier level.", n);
         if (group && before[e] >= 0 && group[before[e]] != group[n]) wrong("gathers from another group.", n);
         found += before[e] >= 0;
       }
@@ -325,7 +327,9 @@ template <class Real> void check(const AttendedInputs<Real>& in) {
   check(in.memory);
 }
 // A row that is not there, or not computed yet, would be read.
-template <class Real> void check(const GatheredInputs<Real>& in) { check_gather(in.N, in.levels, in.P, in.M, in.level, in.before, in.first, in.source, in.group); }
+template <class Real> void check(const GatheredInputs<Real>& in) {
+  check_gather(in.N, in.levels, in.P, in.M, in.level, in.before, in.first, in.source, in.group);
+}
 template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const ViterbiInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const NormInputs<Real>&) {}

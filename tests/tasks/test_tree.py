@@ -19,10 +19,13 @@ from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 
 
+WORDS = [("good", 4), ("fine", 3), ("poor", 1), ("bad", 0), ("it", 2), ("film", 2)]
+
+
 def polarity(random, depth):
     """A phrase and its label: `not` turns good (4) and bad (0) round; other words are neutral (2)."""
     if depth == 0 or random.random() < 0.2:
-        word, label = [("good", 4), ("bad", 0), ("it", 2), ("film", 2)][int(random.integers(4))]
+        word, label = WORDS[int(random.integers(len(WORDS)))]
         return f"({label} {word})", label
     if random.random() < 0.3:
         inner, label = polarity(random, depth - 1)

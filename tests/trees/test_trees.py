@@ -18,7 +18,9 @@ from elman.trees import TREES, ShiftReduce, TreeCore, steps, tree
 
 
 @pytest.fixture(params=kernels.available(), autouse=True)
-def on(request: pytest.FixtureRequest) -> Iterator[str]:
+def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    if request.param == "reference":
+        monkeypatch.setattr(tree_laws, "DEEP", 200)  # level by level in Torch, 5,000 take seconds
     with kernels.use(request.param):
         torch.manual_seed(0)
         yield request.param
@@ -107,7 +109,7 @@ def test_a_chain_under_child_sum_is_the_lstm() -> None:
     torch.testing.assert_close(y, lstm.scan(x[None])[0][0], rtol=1e-12, atol=1e-12)
 
 
-def test_a_core_of_one_s_own_needs_combine_alone() -> None:
+def test_a_core_of_one_s_own_needs_combine_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mean(TreeCore):
         def init_state(self, batch_size: int) -> Tensor:
             return torch.zeros(batch_size, self.output_size)
@@ -115,6 +117,7 @@ def test_a_core_of_one_s_own_needs_combine_alone() -> None:
         def combine(self, x: Tensor, children: Tensor) -> Tensor:
             return torch.tanh(x + children.sum(1))
 
+    monkeypatch.setattr(tree_laws, "DEEP", 1500)  # more than recursion goes
     report = tree_laws.check(Mean(3, 3))
     assert report.ok and "correct" in str(report)
 

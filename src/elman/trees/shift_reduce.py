@@ -148,7 +148,7 @@ def steps(x: Tensor, shapes: list[Shape]) -> list[Tensor]:
         arity = np.bincount(tree.parents[tree.parents >= 0], minlength=n)
         for node in range(n):
             taken = stack[len(stack) - arity[node] :]
-            if [int(tree.parents[i]) for i in taken] != [node] * len(taken):
+            if [int(tree.parents[i]) for i in taken] != [node] * int(arity[node]):
                 raise InputError(f"node {node} does not follow its children: number the nodes in post-order")
             stack = [*stack[: len(stack) - arity[node]], node]
         rows = torch.from_numpy(np.cumsum(tree.reads) - 1 + at)

@@ -53,15 +53,12 @@ class _Gathered(torch.autograd.Function):
 
 
 def _states(h: Tensor, before: Tensor) -> Tensor:
-    """What was gathered, (rows, P * H)."""
-    found = h.index_select(0, before.reshape(-1).clamp(min=0)).view(len(before), -1)
-    return found if int(before.min()) >= 0 else _without(found, before)
-
-
-def _without(found: Tensor, before: Tensor) -> Tensor:
-    """Zeros where there was nothing to gather."""
-    states = found.view(*before.shape, -1)
-    return torch.where((before < 0)[..., None], 0.0, states).view_as(found)
+    """What was gathered, (rows, P * H): zeros where there was nothing."""
+    rows, P = before.shape
+    found = h.index_select(0, before.reshape(-1).clamp(min=0)).view(rows, P, h.shape[1])
+    if bool((before < 0).any()):
+        found = torch.where((before < 0)[..., None], 0.0, found)
+    return found.view(rows, P * h.shape[1])
 
 
 def _bias(gsum: Tensor, width: int, source: Tensor | None) -> Tensor:
