@@ -25,6 +25,11 @@ def test_brackets_are_nodes_in_post_order() -> None:
     assert two.words == ["bad"] and two.shape.parents.tolist() == [-1]
 
 
+def test_a_word_may_have_a_space_in_it_that_does_not_break() -> None:
+    (tree,) = read_brackets("(3 (2 8\u00a01\\/2) (4 stars))\r\n")
+    assert tree.words == ["8\u00a01\\/2", "stars", ""]
+
+
 def test_labels_may_be_missing_where_none_are_needed() -> None:
     (tree,) = read_brackets("((It) ((2 's) (lovely)))", labelled=False)
     assert tree.words == ["It", "'s", "lovely", "", ""] and tree.labels == ["", "2", "", "", ""]

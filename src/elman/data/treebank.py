@@ -22,7 +22,7 @@ from elman.errors import InputError
 from elman.options import choice
 
 FORMATS = ("auto", "brackets", "conllu")
-_TOKENS = re.compile(r"[()]|[^\s()]+")
+_TOKENS = re.compile(r"[()]|[^ \t\r\f\v()]+")  # other spaces, as U+00A0, may stand in a word
 
 
 class LabelledTree(NamedTuple):
