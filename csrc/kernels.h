@@ -318,6 +318,40 @@ template <class Real>
 using AttendedBack = void(const AttendedInputs<Real>& in, const AttendedArriving<Real>& arriving,
                           const AttendedGradients<Real>& to, int threads);
 
+// A gated loop whose state before is gathered from other rows (gathered.cpp): N rows, level l being the rows level[l] to
+// level[l + 1], in front of them rows that are given, h0 and c0 (level[0], H). A row gathers the states of P places of `before`
+// (N, P), -1 for zeros; or, unless first (N + 1) is null, of before[first[n]] to before[first[n + 1]], which are added up. Rows of
+// the first level gather nothing. Sums begin with row source[n] of u (M, A * H), or n - level[0] where source is null; gates from
+// A on, and rows whose source is -1, with b (G * H). w is (G * H, P * H); G is 3 + F: i, g, o and a forget gate for the first F
+// places; or 1 where F is 0 and there is no c. Rows gather within their group, ascending in a level, or null.
+template <class Real>
+struct GatheredInputs {
+  int64_t N, levels, M, A, H, P, F;
+  const Real *u, *w, *b, *h0, *c0;
+  const int64_t *level, *before, *first, *source, *group;
+};
+// h and c (N, H). saved (N - level[0], gathered_saves, H) and forgets (E, H), of every state that is added up, may be null.
+template <class Real>
+struct GatheredOutputs {
+  Real *h, *c, *saved, *forgets;
+};
+template <class Real>
+using Gathered = void(const GatheredInputs<Real>& in, const GatheredOutputs<Real>& out, int threads);
+
+// Its backward pass leaves products over all rows to the caller: it gives the gradients of u, of the sums (N - level[0], G * H) and
+// of the sums of forgets (E, H). gh and gc (N, H) hold what arrives, to which rows add that of the rows that they gathered.
+template <class Real>
+struct GatheredArriving {
+  const Real *h, *c, *saved, *forgets;
+};
+template <class Real>
+struct GatheredGradients {
+  Real *gu, *gsum, *gforgets, *gh, *gc;
+};
+template <class Real>
+using GatheredBack = void(const GatheredInputs<Real>& in, const GatheredArriving<Real>& arriving,
+                          const GatheredGradients<Real>& to, int threads);
+
 // y = f(x), n elements.
 template <class Real>
 using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
@@ -476,6 +510,8 @@ using NewProgram = Program<Real>*();
   kernel(AttendBack, attend_back)                \
   kernel(Attended, attended)                     \
   kernel(AttendedBack, attended_back)            \
+  kernel(Gathered, gathered)                     \
+  kernel(GatheredBack, gathered_back)            \
   kernel(Elementwise, sigmoid)                   \
   kernel(Elementwise, tanh)                      \
   kernel(Elementwise, softplus)                  \

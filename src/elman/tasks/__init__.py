@@ -15,6 +15,7 @@ from elman.tasks.settings import Settings
 from elman.tasks.tag import TagTask
 from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
 from elman.tasks.translate import TranslateTask
+from elman.tasks.tree import TreeTask
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
@@ -24,6 +25,7 @@ TASKS: dict[str, AnyTask] = {
     "forecast": ForecastTask(),
     "translate": TranslateTask(),
     "hmm": HMMTask(),
+    "tree": TreeTask(),
 }
 
 __all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]

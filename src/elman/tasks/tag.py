@@ -11,19 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import nn
 
-from elman import progress
 from elman.config import Json
 from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.tagged import Column, Sentence, TagReader, fingerprint
-from elman.data.vectors import read_vectors
 from elman.errors import InputError
-from elman.feedback import Feedback
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, whole
@@ -252,7 +247,8 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         settled = network.settled(config.model)
         model = build(settled, data.lexicon)
         if settled.vectors:
-            _give_vectors(model, settled, data.lexicon)
+            assert isinstance(model.embed, SentenceEmbedding)
+            model.embed.words.begin_with(settled.vectors, data.lexicon.words.names)
         return Tagger(model, settled, data.reader, data.lexicon)
 
     def settings(self, face: Tagger) -> dict[str, Json]:
@@ -310,19 +306,6 @@ def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) ->
     )
     names = sorted({name for pair in pairs for name in pair})
     return names, [[pairs[a, b] for b in names] for a in names]
-
-
-@torch.no_grad()
-def _give_vectors(model: SequenceModel | Feedback, config: ModelConfig, lexicon: Lexicon) -> None:
-    """Begin with the vectors of a file, of as many words as it has."""
-    names = lexicon.words.names
-    found = read_vectors(config.vectors, {*names}, config.embedding_size)
-    progress.say(f"{config.vectors} has vectors of {len(found):,} of the {len(names):,} words")
-    assert isinstance(model.embed, SentenceEmbedding)
-    rows = [i for i, name in enumerate(names, 2) if name in found]
-    if rows:
-        values = np.stack([found[names[i - 2]] for i in rows])
-        model.embed.words.weight[rows] = torch.from_numpy(values)
 
 
 # What verbs ask
