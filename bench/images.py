@@ -109,10 +109,12 @@ def seconds(step: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     ours = build(ModelConfig(size=SIZE, hidden=HIDDEN), Reader(SIDE, SIDE, 1.0, "fixed"))
     theirs = Plain(ours)
@@ -135,7 +137,7 @@ def main() -> None:
             times[name].append(seconds(step))
     found = {name: given.batch / statistics.median(values) for name, values in times.items()}
     found["ratio"] = found["elman"] / found["torch"]
-    print(json.dumps({"threads": torch.get_num_threads(), **{name: round(value, 2) for name, value in found.items()}}))
+    print(json.dumps({"threads": given.threads, **{name: round(value, 2) for name, value in found.items()}}))
 
 
 if __name__ == "__main__":

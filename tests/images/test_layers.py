@@ -147,6 +147,20 @@ def test_rows_are_drawn_pixel_by_pixel_as_they_are_scanned():
     torch.testing.assert_close(state, last)
 
 
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 3, 1), (1, 1, 1), (2, 0, 3)])
+@pytest.mark.parametrize("layer", [RowLSTM, DiagonalBiLSTM, MultiLSTM])
+def test_images_of_few_pixels(layer, shape):
+    images, rows, columns = shape
+    core, x = layer(D, N, columns), torch.randn(images, rows, columns * D, requires_grad=True)
+    y, state = core.scan(x)
+    assert y.shape == (images, rows, columns * N)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+    stepped = core.init_state(images)
+    for row in x.unbind(1):
+        _, stepped = core.step(row, stepped)
+    torch.testing.assert_close(state, stepped)
+
+
 def test_what_cannot_be_built_is_said():
     with pytest.raises(InputError, match="kernel is 4; it must be odd"):
         MaskedConvolution(D, N, C, kernel=4)

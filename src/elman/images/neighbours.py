@@ -99,15 +99,16 @@ class Order(NamedTuple):
     def ends(self, lengths: Tensor) -> Tensor:
         """The places (B * C,) of the last row of each image; where it has none, of the row above."""
         B, T, C = self.shape
-        above = torch.arange(B)[:, None] * (C + 1) + torch.arange(C)
+        image = torch.arange(B, device=lengths.device)
+        above = image[:, None] * (C + 1) + torch.arange(C, device=lengths.device)
         if T == 0:
             return above.flatten()
-        last = self.own.reshape(B, T, C)[torch.arange(B), (lengths - 1).clamp(min=0)]
+        last = self.own.reshape(B, T, C)[image, (lengths - 1).clamp(min=0)]
         return torch.where(lengths[:, None] > 0, last, above).flatten()
 
 
 def _order(B: int, T: int, C: int, geometry: Geometry, reset: Tensor) -> Order:
-    order = _plain_order(B, T, C, geometry)
+    order = _plain_order(B, T, C, geometry, reset.device)
     if not reset.any():
         return order
     before = order.gather.before.clone()
@@ -120,7 +121,7 @@ def _order(B: int, T: int, C: int, geometry: Geometry, reset: Tensor) -> Order:
 
 
 @lru_cache(maxsize=32)
-def _plain_order(B: int, T: int, C: int, geometry: Geometry) -> Order:
+def _plain_order(B: int, T: int, C: int, geometry: Geometry, device: torch.device) -> Order:
     """The order of images without a reset: by level, within it by image, within that by row."""
     r, c = np.divmod(np.arange(T * C), C)
     level = r + geometry.slope * c
@@ -138,15 +139,14 @@ def _plain_order(B: int, T: int, C: int, geometry: Geometry) -> Order:
         there = known[:, np.where(inside, (r + down + 1) * C + c + right, 0)]
         before[own, i] = np.where(inside, there, image * (C + 1) + C)
     source = np.full(N, -1)
-    source[own] = np.arange(B * T * C).reshape(B, -1)
+    source[own] = np.arange(B * T * C).reshape(own.shape)
     group = np.repeat(np.arange(B), C + 1)
     group = np.concatenate([group, np.empty(B * T * C, np.int64)])
     group[own] = image
     levels = given + B * np.concatenate([[0, 0], np.cumsum(sizes)])  # in the first, nothing is gathered: it is empty
-    levels_, before_, source_, group_ = (
-        torch.from_numpy(part.astype(np.int64)) for part in (levels, before, source, group)
-    )
-    return Order(Gather(levels_, before_, None, source_, group_), torch.from_numpy(own.reshape(-1)), (B, T, C))
+    parts = (torch.from_numpy(part.astype(np.int64)).to(device) for part in (levels, before, source, group, own))
+    levels_, before_, source_, group_, own_ = parts
+    return Order(Gather(levels_, before_, None, source_, group_), own_.flatten(), (B, T, C))
 
 
 class _Natural(torch.autograd.Function):
