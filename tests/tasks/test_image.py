@@ -152,11 +152,12 @@ def test_a_grid_shows_each_image(tmp_path):
     assert small[1, 5] == 1 and small[1, 4] == 0 and small[4, 1] == 0 and 0.3 < small[0, 0] < 0.5
 
 
-@pytest.mark.parametrize("binarise", ["sampled", "none"])
+@pytest.mark.parametrize("binarise", ["sampled", "none", "fixed"])
 def test_a_run_that_is_interrupted_gives_the_same_bytes(tmp_path, monkeypatch, binarise):
     monkeypatch.setattr(pictures, "grid", lambda *given: b"")
     given = config(tmp_path, binarise=binarise)
-    given = replace(given, data=replace(given.data, batch_size=90))  # several passes
+    images = write(tmp_path / "bits.npz", bars(200) // 200) if binarise == "fixed" else given.data.train
+    given = replace(given, data=replace(given.data, train=images, batch_size=90))  # several passes
     train(given)
     again = replace(given, out=str(tmp_path / "again"), resume="auto")
     train_stopping_at([3, 6], again, monkeypatch)

@@ -64,7 +64,7 @@ def read_images(names: Sequence[str], columns: int = 0, white: float = 0.0) -> I
 def fingerprint(images: Images) -> str:
     """sha256 of the values, and of their shape."""
     values = np.ascontiguousarray(images.values, np.float32)
-    return hashlib.sha256(f"{values.shape} {images.white} ".encode() + values.tobytes()).hexdigest()
+    return hashlib.sha256(f"{values.shape} ".encode() + values.tobytes()).hexdigest()
 
 
 def is_binary(images: Images) -> bool:
