@@ -107,7 +107,7 @@ def draw(core: TreeCore, dtype: torch.dtype, seed: int = 0) -> Sample:
 
 
 def random_tree(leaf_count: int, most: int, random: torch.Generator) -> Shape:
-    """A tree with so many leaves, nodes of 1 to `most` children, in post-order; every leaf reads, of the others some."""
+    """A tree of so many leaves, nodes of 1 to `most` children, in post-order; all leaves read, of the others some."""
 
     def below(n: int) -> int:
         return int(torch.randint(n, (1,), generator=random))
@@ -142,7 +142,9 @@ def _recursive(core: TreeCore, shapes: list[Shape], x: Tensor, forest: Forest) -
     read = 0
     for tree in shapes:
         own: list[State] = []
-        for node, (reads, parents) in enumerate(zip(tree.reads.tolist(), [tree.parents] * len(tree.reads), strict=True)):
+        for node, (reads, parents) in enumerate(
+            zip(tree.reads.tolist(), [tree.parents] * len(tree.reads), strict=True)
+        ):
             children = [own[i] for i in range(node) if parents[i] == node]
             some = children or [core.init_state(1)][:0]
             stacked = _side_by_side(core, some)
@@ -165,7 +167,7 @@ def _with_gradients(core: TreeCore, x: Tensor, run: Callable[[Tensor], State]) -
     x = x.detach().requires_grad_()
     found = leaves(run(x))
     wanted = [x, *(p for p in core.parameters() if p.requires_grad)]
-    total = sum((y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in found)
+    total = torch.stack([(y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in found]).sum()
     gradients = torch.autograd.grad(total, wanted, allow_unused=True)
     return [*found, *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, gradients, strict=True))]
 

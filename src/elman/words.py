@@ -43,7 +43,6 @@ class WordEmbedding(Embedding):
             symbols = torch.where(hidden, UNKNOWN, symbols)
         return super().forward(symbols)
 
-
     @torch.no_grad()
     def begin_with(self, file: str, names: Sequence[str]) -> None:
         """Begin with the vectors of a file, of as many words as it has; `names` are the words from number 2 on."""

@@ -1,4 +1,4 @@
-"""The gathered loop: its reference against a row by row transcription, csrc against the reference, groups bit by bit."""
+"""The gathered loop: its reference and csrc against a row by row transcription, groups bit by bit."""
 
 from collections.abc import Callable
 
@@ -45,7 +45,8 @@ def random_gather(kind: str, P: int, groups: int = 3, given: int = 0, seed: int 
     source[with_u] = torch.arange(len(with_u))
     if kind == "child_sum":
         edges = [row for rows in before if max(rows) >= 0 for row in rows]
-        return Gather(*map(torch.tensor, (levels, edges, first)), source, torch.tensor(group))
+        found = [torch.tensor(part) for part in (levels, edges, first)]
+        return Gather(found[0], found[1], found[2], source, torch.tensor(group))
     return Gather(torch.tensor(levels), torch.tensor(before), None, source, torch.tensor(group))
 
 
@@ -95,7 +96,7 @@ def by_rows(kind: str, gather: Gather, u: Tensor, w: Tensor, b: Tensor, *state: 
 
 def with_gradients(function: Callable[..., tuple[Tensor, ...]], given: list[Tensor]) -> list[Tensor]:
     found = function(*given)
-    total = sum((y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in found)
+    total = torch.stack([(y * torch.linspace(-1, 2, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in found]).sum()
     gradients = torch.autograd.grad(total, given, allow_unused=True)
     return [*found, *(torch.zeros_like(x) if g is None else g for x, g in zip(given, gradients, strict=True))]
 
@@ -161,7 +162,7 @@ def test_a_group_is_the_same_bit_for_bit_in_any_batch_and_on_any_threads(kind: s
 
     def all_of(gather: Gather, u: Tensor) -> list[Tensor]:
         found = run(kind, gather, u, w, b)
-        return [*found, torch.autograd.grad(sum(y.sum() for y in found), u)[0]]
+        return [*found, torch.autograd.grad(torch.stack([y.sum() for y in found]).sum(), u)[0]]
 
     threads = torch.get_num_threads()
     whole = all_of(gather, u)
@@ -187,7 +188,8 @@ def test_rows_that_gather_nothing(kind: str, P: int, F: int) -> None:
         None if gather.first is None else gather.first[: N + 1], torch.arange(N),
     )  # fmt: skip
     given = arguments(kind, P, F, 3, only)
-    found, wanted = (with_gradients(lambda *a: run_(kind, only, *a), given) for run_ in (run, by_rows))
+    found = with_gradients(lambda *a: run(kind, only, *a), given)
+    wanted = with_gradients(lambda *a: by_rows(kind, only, *a), given)
     for a, b in zip(found, wanted, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
@@ -203,7 +205,9 @@ def test_a_long_chain_and_no_rows_at_all(kind: str) -> None:
     h[-1].sum().backward()
     assert h.shape == (N, H) and h.isfinite().all() and u.grad is not None and u.grad.isfinite().all()
     empty = torch.zeros(0, dtype=torch.int64)
-    nothing = Gather(torch.zeros(1, dtype=torch.int64), *((empty, empty.new_zeros(1)) if kind == "child_sum" else (empty[:, None],)))
+    nothing = Gather(
+        torch.zeros(1, dtype=torch.int64), *((empty, empty.new_zeros(1)) if kind == "child_sum" else (empty[:, None],))
+    )
     assert kernels.gathered(kind, u[:0], w, torch.zeros(4 * H), nothing)[0].shape == (0, H)
 
 

@@ -53,13 +53,14 @@ class Literal:
     """Equations 2 to 14 of Tai, Socher and Manning, and Socher's p = tanh(W [c1; c2] + b), by recursion."""
 
     def __init__(self, name: str, core: TreeCore) -> None:
-        self.name, self.W, self.U, self.b = name, core.W, core.U, core.b  # type: ignore[assignment]
+        self.name = name
+        self.W, self.U, self.b = (core.get_parameter(letter) for letter in "WUb")
         self.H = core.output_size
 
     def __call__(self, node: int, children: list[list[int]], x: dict[int, Tensor]) -> tuple[Tensor, Tensor]:
         below = [self(child, children, x) for child in children[node]]
         zero = self.b.new_zeros(self.H)
-        u = self.b + (self.U @ x[node] if node in x else 0)
+        u = self.b + self.U @ x[node] if node in x else self.b
         if self.name == "child_sum_tree_lstm":
             (Wi, Wg, Wo, Wf), (ui, ug, uo, uf) = self.W.chunk(4), u.chunk(4)
             h = sum((h for h, _ in below), zero)
@@ -93,7 +94,9 @@ def test_it_is_the_papers_equations(name: str, seed: int, leaf_count: int) -> No
     forest = Forest.of([one])
     found = core.scan(x, forest)[0][forest.roots[0]]
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
-    for a, b in zip(*(torch.autograd.grad(h.square().sum(), x, retain_graph=True) for h in (found, wanted)), strict=True):
+    for a, b in zip(
+        *(torch.autograd.grad(h.square().sum(), x, retain_graph=True) for h in (found, wanted)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
@@ -101,9 +104,9 @@ def test_a_chain_under_child_sum_is_the_lstm() -> None:
     T, D, H = 9, 3, 5
     lstm, chain = LSTM(D, H).double(), tree("child_sum_tree_lstm", D, H).double()
     with torch.no_grad():
-        for own, other in ((chain.W, lstm.W), (chain.U, lstm.U), (chain.b, lstm.b)):
-            i, f, g, o = other.chunk(4)
-            own.copy_(torch.cat([i, g, o, f]))  # type: ignore[operator]
+        for letter in "WUb":
+            i, f, g, o = lstm.get_parameter(letter).chunk(4)
+            chain.get_parameter(letter).copy_(torch.cat([i, g, o, f]))
     x = torch.randn(T, D, dtype=torch.float64)
     y, _ = chain.scan(x, Forest.of([shape([*range(1, T), -1])]))
     torch.testing.assert_close(y, lstm.scan(x[None])[0][0], rtol=1e-12, atol=1e-12)
@@ -154,10 +157,3 @@ def test_bad_input_is_named() -> None:
         steps(torch.zeros(3, 2), [shape([-1, 0, 0])])
     with pytest.raises(InputError, match="takes a TreeCore"):
         tree_laws.check(LSTM(2, 2))  # type: ignore[arg-type]
-
-
-def test_every_tree_cell_has_a_page_with_an_example_that_runs() -> None:
-    from pathlib import Path
-
-    folder = Path(__file__).parents[2] / "docs" / "trees"
-    assert {page.stem for page in folder.glob("*.md")} == {*TREES}

@@ -176,7 +176,9 @@ class _Open:
             return "", "" if node.children else node.atoms[0]
         if not node.children and not node.atoms:
             raise InputError(f"{self.place(node.at)}: there is nothing between these brackets")
-        raise InputError(f"{self.place(node.at)}: this node has no label; it must be (label word) or (label (...) (...))")
+        raise InputError(
+            f"{self.place(node.at)}: this node has no label; it must be (label word) or (label (...) (...))"
+        )
 
     def done(self) -> LabelledTree:
         reads = [bool(word) for word in self.words]

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
     "bank_scan", "best_path", "calls", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter",
-    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "philox",
-    "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi",
-    "why_not_native",
+    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
+    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
+    "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None

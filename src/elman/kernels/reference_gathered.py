@@ -1,13 +1,14 @@
 """The gated loop whose state before is gathered from other rows, in plain Torch: the meaning of csrc/gathered.cpp.
 
-    recursive    h = tanh(u + W [h_1; ...; h_P])
-    lstm         i, o, f_1 ... f_F = s(...), g = tanh(...) of u + W [h_1; ...; h_P]
-                 c = i * g + f_1 * c_1 + ... + f_F * c_F,  h = o * tanh(c)
-    child_sum    i, o = s(...), g = tanh(...) of u + W (h_1 + ... + h_K);  f_k = s(u_f + W_f h_k);  c and h as above
+recursive    h = tanh(u + W [h_1; ...; h_P])
+lstm         i, o, f_1 ... f_F = s(...), g = tanh(...) of u + W [h_1; ...; h_P]
+             c = i * g + f_1 * c_1 + ... + f_F * c_F,  h = o * tanh(c)
+child_sum    i, o = s(...), g = tanh(...) of u + W (h_1 + ... + h_K);  f_k = s(u_f + W_f h_k);  c and h as above
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -70,7 +71,7 @@ def gathered(
     start = _start(u, b, A * H, gather)
     begins = torch.cat([gather.levels.new_zeros(1), gather.levels])  # of what `known` has
     known = [tuple(state) if state is not None else (u.new_zeros(0, H),) * (2 if F_ else 1)]  # of each level
-    for level, (first, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for level, (first, end) in enumerate(pairwise(cuts)):
         sums = start[first - cuts[0] : end - cuts[0]]
         if kind == "child_sum":
             known.append(_child_sum(sums, w, gather, first, end, begins, known))

@@ -144,7 +144,9 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
     @property
     def verbs(self) -> dict[str, Verb]:
         return {
-            "evaluate": Verb(_data_arguments, lambda face, given: face.evaluate(_read(face, given, True), given.batch_size)),
+            "evaluate": Verb(
+                _data_arguments, lambda face, given: face.evaluate(_read(face, given, True), given.batch_size)
+            ),
             "predict": Verb(_predict_arguments, _predict),
         }
 

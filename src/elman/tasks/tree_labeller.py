@@ -266,7 +266,9 @@ class TreeLabeller:
             numbers |= _accuracies("node", torch.cat(found), torch.cat(truth), self.lexicon.labels)
         numbers["trees"] = len(trees)
         decides = "root_accuracy" if numbers["roots"] else "node_accuracy"
-        return Scores(numbers, decides, larger_is_better=True, shown=tuple(n for n in ("node_accuracy",) if n in numbers))
+        return Scores(
+            numbers, decides, larger_is_better=True, shown=tuple(n for n in ("node_accuracy",) if n in numbers)
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the model to a folder: weights in safetensors, all else in JSON."""

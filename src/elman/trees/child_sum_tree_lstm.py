@@ -4,7 +4,7 @@
     i = s(W_i h~ + U_i x + b_i)      g = tanh(W_g h~ + U_g x + b_g)      o = s(W_o h~ + U_o x + b_o)
     f_k = s(W_f h_k + U_f x + b_f)   c = i * g + f_1 * c_1 + ... + f_K * c_K      h = o * tanh(c)
 
-U_f x is part of the paper, though a much-copied example leaves it out. A chain of nodes is a sequence, and this the LSTM.
+U_f x is part of the paper, though a much-copied example leaves it out. On a chain of nodes this is the LSTM.
 
 K. S. Tai, R. Socher, C. D. Manning, ACL (2015), equations 2 to 8.
 """

@@ -7,6 +7,7 @@ by level, all trees at once. `ShiftReduce` makes a `Core` of it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -96,7 +97,7 @@ class TreeCore(nn.Module):
             places = nn.functional.pad(places, (0, self.places - places.shape[1]), value=-1)
         found = [states.map(lambda leaf: leaf.to(x.dtype), like)]  # of each level, the zero state first
         begins = torch.cat([forest.levels.new_zeros(1), forest.levels + 1])
-        for first, end in zip(cuts[:-1], cuts[1:], strict=True):
+        for first, end in pairwise(cuts):
             # Rows stand one later than in the forest, behind the zero state, which is what -1 becomes.
             children = _gathered(found, places[first:end] + 1, begins)
             found.append(self.combine(x[forest.source[first:end]], children))

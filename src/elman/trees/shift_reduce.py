@@ -17,7 +17,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.core import Core
-from elman.data.forest import Forest, Shape
+from elman.data.forest import Shape
 from elman.errors import InputError
 from elman.kernels import Gather, native_for
 from elman.options import whole
@@ -91,7 +91,10 @@ class _Nodes:
     def __init__(self, arity: Tensor, lengths: Tensor, reset: Tensor, depth: int) -> None:
         B, T = arity.shape
         given = B * depth
-        stacks, children, level, b_of, t_of = [], [], [], [], []
+        stacks: list[list[int]] = []
+        children: list[list[int]] = []  # of each node
+        level: list[int] = []
+        b_of, t_of = [], []
         counts, ends, resets = arity.tolist(), lengths.tolist(), reset.tolist()
         for b in range(B):
             stack = list(range(b * depth, (b + 1) * depth))
@@ -99,7 +102,9 @@ class _Nodes:
                 if resets[b][t]:
                     stack = [-1] * depth
                 taken = stack[: counts[b][t]][::-1]
-                height = max((max(level[row - given], 0) if row >= given else 0 for row in taken if row >= 0), default=-1)
+                height = max(
+                    (max(level[row - given], 0) if row >= given else 0 for row in taken if row >= 0), default=-1
+                )
                 stack = [given + len(level), *stack[counts[b][t] :], *[-1] * counts[b][t]][:depth]
                 children.append(taken)
                 level.append(height + 1)
@@ -152,7 +157,11 @@ def steps(x: Tensor, shapes: list[Shape]) -> list[Tensor]:
                 raise InputError(f"node {node} does not follow its children: number the nodes in post-order")
             stack = [*stack[: len(stack) - arity[node]], node]
         rows = torch.from_numpy(np.cumsum(tree.reads) - 1 + at)
-        vectors = torch.where(torch.from_numpy(tree.reads)[:, None], x[rows.clamp(min=0)], 0.0) if len(x) else x.new_zeros(n, x.shape[1])
+        vectors = (
+            torch.where(torch.from_numpy(tree.reads)[:, None], x[rows.clamp(min=0)], 0.0)
+            if len(x)
+            else x.new_zeros(n, x.shape[1])
+        )
         found.append(torch.cat([vectors, torch.from_numpy(arity)[:, None].to(x)], 1))
         at += int(tree.reads.sum())
     return found

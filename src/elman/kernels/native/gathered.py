@@ -126,7 +126,7 @@ def _run_back(P: int, F: int, *given: Any) -> tuple[Tensor, ...]:
 
 
 def _fake_back(P: int, F: int, *given: Any) -> tuple[Tensor, ...]:
-    u, w, b, saved, forgets, gh, gc = *given[:3], *given[-4:]
+    (u, _, b), (saved, forgets, gh, gc) = given[:3], given[-4:]
     # A row of u that nobody reads has no gradient.
     return (
         torch.zeros_like(u, memory_format=torch.contiguous_format), output(u, (len(saved), len(b))),
