@@ -28,9 +28,9 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "extensions", "artifact", "state", "lengths", "progress", "tables", "config",
     "data", "kernels", "core", "cells", "compose", "convert", "attention", "trees", "draws", "likelihood",
-    "distributions", "embed", "readout", "quantiles", "located", "words", "crf", "feedback", "model", "pairing",
-    "stream", "markov", "decoding", "lens", "training", "scikit", "hmm", "tasks", "saved", "report", "run",
-    "estimators", "laws", "tree_laws", "export", "serve", "cli", "__main__",
+    "distributions", "embed", "readout", "quantiles", "logistics", "images", "located", "words", "crf", "feedback",
+    "model", "pairing", "stream", "markov", "decoding", "lens", "training", "scikit", "hmm", "tasks", "saved", "report",
+    "run", "estimators", "laws", "tree_laws", "export", "serve", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = [

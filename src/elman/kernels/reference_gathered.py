@@ -71,12 +71,12 @@ def gathered(
     start = _start(u, b, A * H, gather)
     begins = torch.cat([gather.levels.new_zeros(1), gather.levels])  # of what `known` has
     known = [tuple(state) if state is not None else (u.new_zeros(0, H),) * (2 if F_ else 1)]  # of each level
-    for first, end in pairwise(cuts):
+    for level, (first, end) in enumerate(pairwise(cuts)):
         sums = start[first - cuts[0] : end - cuts[0]]
         if kind == "child_sum":
             known.append(_child_sum(sums, w, gather, first, end, begins, known))
         else:
-            known.append(_places(sums, w, gather.before[first:end], F_, first == cuts[0], begins, known))
+            known.append(_places(sums, w, gather.before[first:end], F_, level == 0, begins, known))
     return tuple(torch.cat(leaves) for leaves in zip(*known, strict=True))
 
 

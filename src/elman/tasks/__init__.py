@@ -9,6 +9,7 @@ from elman.errors import InputError, UnknownNameError
 from elman.tasks.classify import ClassifyTask
 from elman.tasks.forecast import ForecastTask
 from elman.tasks.hmm import HMMTask
+from elman.tasks.image import ImageTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
 from elman.tasks.settings import Settings
@@ -26,6 +27,7 @@ TASKS: dict[str, AnyTask] = {
     "translate": TranslateTask(),
     "hmm": HMMTask(),
     "tree": TreeTask(),
+    "image": ImageTask(),
 }
 
 __all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]

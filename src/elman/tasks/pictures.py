@@ -6,6 +6,7 @@ They need the extra [plot].
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,3 +130,31 @@ def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Se
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
     return picture.getvalue()
+
+
+def grid(images: NDArray[np.int64], white: int) -> bytes:
+    """Images (N, R, C) of levels 0 to `white`, side by side in a square, as PNG; nothing without matplotlib."""
+    try:
+        from matplotlib.image import imsave
+    except ImportError:
+        return b""
+    N, R, C = images.shape
+    across = max(1, math.ceil(math.sqrt(N)))
+    down = max(1, math.ceil(N / across))
+    sheet = np.full((down * (R + 1) + 1, across * (C + 1) + 1), 0.4)  # a grey line between any two
+    for i, image in enumerate(images):
+        y, x = (i // across) * (R + 1) + 1, (i % across) * (C + 1) + 1
+        sheet[y : y + R, x : x + C] = image / white
+    larger = max(1, 400 // max(sheet.shape))
+    picture = io.BytesIO()
+    pixels = np.repeat(np.repeat(sheet, larger, 0), larger, 1)
+    imsave(picture, pixels, cmap="gray", vmin=0, vmax=1, format="png", metadata={"Software": "elman"})
+    return picture.getvalue()
+
+
+def check_plot() -> None:
+    """Raise an error that says what to install where there is nothing to draw pictures with."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error
