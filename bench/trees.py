@@ -173,7 +173,9 @@ def _in_turn(steps: Sequence[Callable[[int], object]], rounds: int) -> list[floa
 def epoch(file: str) -> dict[str, float]:
     """Seconds of one pass, as the loop trains: the batch, the loss, its gradient, clipping and Adagrad."""
 
-    config = RunConfig(data=DataConfig(train=file), optim=OptimConfig(name="adagrad", lr=0.05, embedding_lr=0.1))
+    config = RunConfig(
+        data=DataConfig(train=file, valid=file), optim=OptimConfig(name="adagrad", lr=0.05, embedding_lr=0.1)
+    )
     task = TreeTask()
     data = task.open(config, None)
     face, batches = task.build(config, data), data.batches(0, 1)

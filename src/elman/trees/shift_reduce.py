@@ -144,7 +144,7 @@ def steps(x: Tensor, shapes: list[Shape]) -> list[Tensor]:
 
     >>> from elman.data.forest import shape
     >>> steps(torch.ones(2, 1), [shape([2, 2, -1], [True, True, False])])[0].tolist()
-    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0 + 1.0]]
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     """
     found, at = [], 0
     for tree in shapes:
