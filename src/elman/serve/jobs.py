@@ -1,0 +1,491 @@
+"""What can be asked of the engine, one class each. A result is a `Reply`: a status and the body, encoded once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from elman.errors import ElmanError
+from elman.serve.engine import Engine, Hearing, Job
+from elman.serve.errors import Refused
+from elman.serve.records import Answered, Response, Session
+from elman.serve.sessions import decode, encode, missing, new_id, reused
+from elman.tasks.serving import Served, Work, Writing
+
+json = msgspec.json.Encoder().encode
+Hear = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. Of a session it has the version, which is also its ETag."""
+
+    body: bytes
+    status: int = 200
+    version: int | None = None
+    replayed: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every write says: who asks, by which route, with which key, for which body."""
+
+    tenant: str
+    route: str
+    key: str = ""
+    digest: bytes = b""
+
+
+def described(id: str, session: Session, served: Served | None) -> dict[str, Any]:
+    """A session, as clients see it."""
+    about = {
+        "id": id, "object": "session", "model": session.model, "version": session.version, "position": session.position,
+        "created": int(session.created), "expires": int(session.expires), "state_bytes": len(session.state),
+        "durability": "power" if session.power else None, "checkpoints": session.marks if session.every else [],
+        "log_inputs": session.log, "parent": session.parent or None,
+    }  # fmt: skip
+    return about if served is not None else {**about, "loaded": False}
+
+
+# New ones
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a session is kept."""
+
+    ttl: float
+    power: bool = False
+    every: int = 0
+    keep: int = 0
+    log: bool = False
+
+
+class Keyed(Job):
+    """A job that makes something new: with a key it makes it once, for a day."""
+
+    def __init__(self, reply: Hear, asked: Asked, scope: str = "") -> None:
+        super().__init__(reply)
+        self.asked, self.tenant, self.scope = asked, asked.tenant, (asked.tenant, asked.route, scope)
+
+    def start(self, engine: Engine) -> None:
+        if self.asked.key:
+            before = engine.sessions.answered(self.scope, self.asked.key, self.asked.digest)
+            if before is not None:
+                return engine.finish(self, Reply(before.body, before.status, replayed=True))
+        self.make(engine)
+
+    def make(self, engine: Engine) -> None:
+        raise NotImplementedError
+
+    def made(self, engine: Engine, body: bytes, status: int = 200) -> None:
+        """It is done; remember it."""
+        if self.asked.key:
+            engine.sessions.answer(self.scope, self.asked.key, Answered(self.asked.digest, status, body))
+        engine.finish(self, Reply(body, status))
+
+
+class Create(Keyed):
+    """A session, from the start or from a state that was carried."""
+
+    def __init__(
+        self, reply: Hear, asked: Asked, model: str, options: Options, seed: int | None, state: bytes | None
+    ) -> None:
+        super().__init__(reply, asked)
+        self.model, self.options, self.seed, self.state = model, options, seed, state
+
+    def make(self, engine: Engine) -> None:
+        sessions, now, o = engine.sessions, engine.sessions.clock(), self.options
+        served = sessions.model(self.model)
+        seed = secrets.randbits(62) if self.seed is None else self.seed
+        state = served.start(seed) if self.state is None else self.state
+        session = Session(
+            self.tenant, self.model, sessions.fingerprints[self.model], state, now, o.ttl, now + o.ttl, power=o.power,
+            every=o.every, keep=o.keep, log=o.log,
+        )  # fmt: skip
+        id = new_id("sess")
+        sessions.add(id, session)
+        self.made(engine, json(described(id, session, served)), 201)
+
+
+class Fork(Keyed):
+    """Another session that begins where one is."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, seed: int | None) -> None:
+        super().__init__(reply, asked, id)
+        self.id, self.seed = id, seed
+
+    def make(self, engine: Engine) -> None:
+        sessions = engine.sessions
+        parent, served = sessions.usable(self.id, self.tenant)
+        if parent.forks >= sessions.limits.forks:
+            raise Refused(429, f"the session has {parent.forks} forks, which is the limit", code="too_many_forks")
+        state = parent.state if self.seed is None else served.seeded(parent.state, self.seed)
+        now = sessions.clock()
+        session = Session(
+            parent.tenant, parent.model, parent.fingerprint, state, now, parent.ttl, now + parent.ttl,
+            position=parent.position, power=parent.power, every=parent.every, keep=parent.keep, log=parent.log,
+            parent=self.id,
+        )  # fmt: skip
+        id = new_id("sess")
+        sessions.add(id, session)
+        parent.forks += 1
+        sessions.save(self.id, parent)
+        self.made(engine, json(described(id, session, served)), 201)
+
+
+# One session
+
+
+class Get(Job):
+    """What a session is."""
+
+    def __init__(self, reply: Hear, tenant: str, id: str) -> None:
+        super().__init__(reply)
+        self.tenant, self.id = tenant, id
+
+    def start(self, engine: Engine) -> None:
+        session = engine.sessions.find(self.id, self.tenant)
+        served = engine.sessions.models.get(session.model)
+        engine.finish(self, Reply(json(described(self.id, session, served)), version=session.version))
+
+
+class GetState(Get):
+    """Its state, as a state file."""
+
+    def start(self, engine: Engine) -> None:
+        session, served = engine.sessions.usable(self.id, self.tenant)
+        engine.finish(self, Reply(served.dump(session.state), version=session.version))
+
+
+class Delete(Get):
+    """Delete it."""
+
+    def __init__(self, reply: Hear, tenant: str, id: str) -> None:
+        super().__init__(reply, tenant, id)
+        self.line = id
+
+    def start(self, engine: Engine) -> None:
+        session = engine.sessions.find(self.id, self.tenant)
+        engine.sessions.remove(self.id, session)
+        engine.finish(self, Reply(json({"id": self.id, "object": "session", "deleted": True})))
+
+
+class Write(Job):
+    """A write of a session: its key is looked up, then its version; at its end both are stored with the state."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str) -> None:
+        super().__init__(reply)
+        self.asked, self.tenant, self.id, self.line, self.version = asked, asked.tenant, id, id, version
+
+    def start(self, engine: Engine) -> None:
+        session, served = engine.sessions.usable(self.id, self.tenant)
+        asked = self.asked
+        if asked.key and (session.key, session.route) == (asked.key, asked.route):
+            if session.digest != asked.digest:
+                raise reused(asked.key)
+            return engine.finish(self, Reply(session.reply, version=session.version, replayed=True))
+        if self.version != "any" and self.version != session.version:
+            raise Refused(
+                412, f"the session is at version {session.version}, not {self.version}", code="version_mismatch",
+                version=session.version, position=session.position,
+            )  # fmt: skip
+        self.write(engine, session, served)
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        raise NotImplementedError
+
+    def committed(self, engine: Engine, session: Session, **answer: Any) -> None:
+        """State, version, key and reply are one record."""
+        reply = json({"session": self.id, "version": session.version, "position": session.position, **answer})
+        if self.asked.key:
+            session.route, session.key = self.asked.route, self.asked.key
+            session.digest, session.reply = self.asked.digest, reply
+        engine.sessions.save(self.id, session)
+        engine.finish(self, Reply(reply, version=session.version))
+
+
+class Step(Write):
+    """Read some inputs."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, inputs: object, one: bool) -> None:
+        super().__init__(reply, asked, id, version)
+        self.inputs, self.one = inputs, one
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        work = reading(served, self.inputs, engine.sessions.limits.inputs)
+        work.begin(session.state)
+
+        def then(work: Work) -> None:
+            engine.sessions.written(self.id, session, work.end(), work)
+            answer = work.answer()
+            if self.one:
+                answer = {"output": answer["outputs"][0]}  # type: ignore[index, call-overload]
+            self.committed(engine, session, **answer)
+
+        engine.go(self, served, work, then)
+
+
+class Generate(Write, Hearing):
+    """Read a prompt and write on. What is heard before the end is provisional."""
+
+    def __init__(
+        self, reply: Hear, asked: Asked, id: str, version: int | str, prompt: object, settings: Writing, hear: Hear | None
+    ) -> None:
+        super().__init__(reply, asked, id, version)
+        self.prompt, self.settings, self.hear = prompt, settings, hear
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        work = prompted(served, self.prompt, self.settings, engine.sessions.limits.prompt)
+        work.begin(session.state)
+
+        def then(work: Work) -> None:
+            self.heard(engine, work)
+            engine.sessions.written(self.id, session, work.end(), work)
+            self.committed(engine, session, **work.answer())
+
+        engine.go(self, served, work, then)
+
+    def heard(self, engine: Engine, work: Work) -> None:
+        if self.hear is not None and (news := work.news()):
+            engine.tell(self.hear, news)
+
+
+class Rollback(Write):
+    """Go back to a position."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, position: int) -> None:
+        super().__init__(reply, asked, id, version)
+        self.position = position
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        sessions = engine.sessions
+        checkpoint, logged = sessions.past(self.id, session, self.position)
+        exact = {checkpoint.computed, *(one.computed for one in logged)} == {sessions.computed} or not logged
+
+        def then(work: Work | None) -> None:
+            state = checkpoint.state if work is None else work.end()
+            sessions.rewound(self.id, session, state, self.position)
+            self.committed(engine, session, inexact=not exact)
+
+        if not logged:
+            return then(None)
+        work = served.replaying([one.record for one in logged], self.position - checkpoint.position)
+        work.begin(checkpoint.state)
+        engine.go(self, served, work, then)
+
+
+class PutState(Write):
+    """Go on from a state that was sent."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, data: bytes) -> None:
+        super().__init__(reply, asked, id, version)
+        self.data = data
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        try:
+            state = served.parse(self.data)
+        except ElmanError as error:
+            raise Refused(422, str(error), code="state_mismatch") from error
+        engine.sessions.replaced(self.id, session, state)
+        self.committed(engine, session, state_bytes=len(state))
+
+
+def reading(served: Served, inputs: object, most: int) -> Work:
+    """A work that reads inputs."""
+    try:
+        work = served.reading(inputs)
+    except ElmanError as error:
+        raise Refused(400, str(error), param="inputs") from error
+    if len(work) > most:
+        raise Refused(400, f"there are {len(work)} inputs; {most} at most can be read at once", param="inputs")
+    return work
+
+
+def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Work:
+    """A work that reads a prompt and writes."""
+    try:
+        work = served.writing(prompt, settings)
+    except ElmanError as error:
+        raise Refused(400, str(error), param="prompt") from error
+    if len(work) - settings.max_new_tokens > most:
+        raise Refused(
+            400, f"the prompt has {len(work) - settings.max_new_tokens} tokens; {most} at most are read", param="prompt"
+        )
+    return work
+
+
+# Texts without a session
+
+
+@dataclass
+class Choice:
+    """One of the texts that follow a prompt."""
+
+    prompt: int
+    answer: dict[str, Any]
+    state: bytes
+    read: list[Any]  # scores of the prompt
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What follows some prompts, `n` texts each."""
+
+    choices: list[Choice]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Complete(Hearing):
+    """Read prompts, each once; then write `n` texts after each. Heard are (number of the choice, news)."""
+
+    def __init__(
+        self, reply: Hear, tenant: str, model: str, prompts: Sequence[object], settings: Writing, n: int, seed: int,
+        state: bytes | None, hear: Hear | None,
+    ) -> None:  # fmt: skip
+        super().__init__(reply)
+        self.tenant, self.model, self.prompts, self.settings, self.n = tenant, model, prompts, settings, n
+        self.seed, self.state, self.hear = seed, state, hear
+
+    def start(self, engine: Engine) -> None:
+        served = engine.sessions.model(self.model)
+        self.numbers: dict[int, int] = {}
+        self.found: list[Choice | None] = [None] * (len(self.prompts) * self.n)
+        self.tokens = [0, 0]
+        start = served.start(self.seed) if self.state is None else self.state
+        works = [self._work(served, engine, prompt, 0, 0) for prompt in self.prompts]
+        for number, work in enumerate(works):
+            self.tokens[0] += len(work)
+            work.begin(start)
+            engine.go(self, served, work, self._read(engine, served, number))
+
+    def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> Work:
+        s = self.settings
+        settings = Writing(**{**vars(s), "max_new_tokens": most, "seed": (self.seed + i) % 2**63})
+        return prompted(served, prompt, settings, engine.sessions.limits.prompt)
+
+    def _read(self, engine: Engine, served: Served, number: int) -> Callable[[Work], None]:
+        def then(work: Work) -> None:
+            state, scores = work.end(), list(work.answer().get("logprobs", []))  # type: ignore[arg-type]
+            for i in range(self.n):
+                place = number * self.n + i
+                writing = self._work(served, engine, self.prompts[number], self.settings.max_new_tokens, i)
+                writing.begin_read(state)
+                self.numbers[id(writing)] = place
+                engine.go(self, served, writing, self._wrote(engine, place, number, scores))
+
+        return then
+
+    def _wrote(self, engine: Engine, place: int, number: int, scores: list[Any]) -> Callable[[Work], None]:
+        def then(work: Work) -> None:
+            self.heard(engine, work)
+            answer = work.answer()
+            self.tokens[1] += len(answer["tokens"])  # type: ignore[arg-type]
+            self.found[place] = Choice(number, answer, work.end(), scores)
+            if all(one is not None for one in self.found):
+                self.done(engine, Completed([one for one in self.found if one is not None], *self.tokens))
+
+        return then
+
+    def done(self, engine: Engine, completed: Completed) -> None:
+        engine.finish(self, completed)
+
+    def heard(self, engine: Engine, work: Work) -> None:
+        place = self.numbers.get(id(work))
+        if self.hear is not None and place is not None and (news := work.news()):
+            engine.tell(self.hear, (place, news, work.answer()["finish_reason"] if work.done else None))
+
+
+class Respond(Keyed, Complete):
+    """A text that goes on from an earlier response, or from the start; it is kept if `kept` seconds are given."""
+
+    def __init__(
+        self, reply: Hear, asked: Asked, model: str, prompt: object, settings: Writing, seed: int, previous: str,
+        kept: float, body: Callable[[str, Completed], bytes], hear: Hear | None,
+    ) -> None:  # fmt: skip
+        Complete.__init__(self, reply, asked.tenant, model, [prompt], settings, 1, seed, None, hear)
+        Keyed.__init__(self, reply, asked)
+        self.previous, self.kept, self.body, self.id = previous, kept, body, new_id("resp")
+
+    def start(self, engine: Engine) -> None:
+        Keyed.start(self, engine)
+
+    def make(self, engine: Engine) -> None:
+        sessions = engine.sessions
+        if self.previous:
+            before = stored_response(engine, self.tenant, self.previous)
+            served = sessions.model(self.model, None)
+            if (before.model, before.fingerprint) != (self.model, sessions.fingerprints[self.model]):
+                raise Refused(
+                    422, f"{self.previous} is a response of the model {before.model!r} with other weights than "
+                    f"{self.model!r} has", code="model_mismatch",
+                )  # fmt: skip
+            self.state = served.seeded(before.state, self.seed)
+        if self.kept:
+            sessions.admit(self.tenant)
+            sessions.admit(self.tenant, -1)
+        Complete.start(self, engine)
+
+    def done(self, engine: Engine, completed: Completed) -> None:
+        sessions, body = engine.sessions, self.body(self.id, completed)
+        if self.kept:
+            sessions.admit(self.tenant)
+            expires = sessions.clock() + self.kept
+            record = Response(
+                self.tenant, self.model, sessions.fingerprints[self.model], completed.choices[0].state, body, expires
+            )
+            sessions.store.put("responses", self.id, encode(record), parent=self.tenant, expires=expires)
+        self.made(engine, body)
+
+
+def stored_response(engine: Engine, tenant: str, id: str) -> Response:
+    """A response of this tenant's."""
+    data = engine.sessions.store.get("responses", id)
+    found = None if data is None else decode(Response, data)
+    if found is None or found.tenant != tenant or found.expires <= engine.sessions.clock():
+        raise missing("response", id)
+    return found
+
+
+class GetResponse(Get):
+    """What was answered."""
+
+    def start(self, engine: Engine) -> None:
+        engine.finish(self, Reply(stored_response(engine, self.tenant, self.id).body))
+
+
+class DeleteResponse(Get):
+    """Delete it; what goes on from it stays."""
+
+    def start(self, engine: Engine) -> None:
+        stored_response(engine, self.tenant, self.id)
+        engine.sessions.store.delete("responses", self.id)
+        engine.sessions.admit(self.tenant, -1)
+        engine.finish(self, Reply(json({"id": self.id, "object": "response", "deleted": True})))
+
+
+class Canary(Job):
+    """A step of each model and a write of the store: what readiness means."""
+
+    def start(self, engine: Engine) -> None:
+        engine.sessions.store.put("meta", "canary", str(engine.sessions.clock()).encode())
+        left = dict(engine.sessions.models)
+
+        def then(name: str) -> Callable[[Work], None]:
+            def done(work: Work) -> None:
+                left.pop(name)
+                if not left:
+                    engine.finish(self, Reply(b""))
+
+            return done
+
+        for name, served in engine.sessions.models.items():
+            work = served.canary()
+            work.begin(served.start(0))
+            engine.go(self, served, work, then(name))
