@@ -62,6 +62,17 @@ class Sessions:
         for tenant, number in self.store.counts("responses").items():
             self.counts[tenant] = self.counts.get(tenant, 0) + number
 
+    def strangers(self) -> list[str]:
+        """The models of sessions in the store that are not loaded, or not with these weights."""
+        found = {(session.model, session.fingerprint) for session in self._some()}
+        known = set(self.fingerprints.items())
+        return sorted({name for name, _ in found - known})
+
+    def _some(self) -> Iterable[Session]:
+        for tenant in self.store.counts("sessions"):
+            for _, data in self.store.children("sessions", tenant):
+                yield decode(Session, data)
+
     # Finding
 
     def find(self, id: str, tenant: str) -> Session:

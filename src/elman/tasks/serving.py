@@ -128,6 +128,9 @@ class Served(Protocol):
     def writing(self, prompt: object, settings: Writing) -> Work:
         """To read a prompt and go on with it. An InputError where the model does not write."""
 
+    def spelt(self, prompt: object) -> str:
+        """A prompt as a text."""
+
     def replaying(self, records: Sequence[bytes], most: int) -> Work:
         """To do once more what works have recorded, `most` inputs of it."""
 
@@ -236,6 +239,9 @@ class Numbers:
     def writing(self, prompt: object, settings: Writing) -> Work:
         raise InputError("this model reads numbers and does not write any; send inputs to step")
 
+    def spelt(self, prompt: object) -> str:
+        raise InputError("this model reads numbers")
+
     def canary(self) -> Work:
         return NumberWork(np.zeros((1, self.width), self.dtype))
 
@@ -301,17 +307,23 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[
     >>> rows_of_numbers([1, 2.5], 1, np.dtype(np.float32)).shape
     (2, 1)
     """
+    rows = given if isinstance(given, list) else [None]
+    if width == 1 and all(type(row) in (int, float) for row in rows):
+        rows = [[row] for row in rows]
+    if not all(isinstance(row, list) and len(row) == width and _numeric(row) for row in rows):
+        raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
     try:
-        x = np.asarray(given, dtype) if isinstance(given, list) and given else np.zeros((0, width), dtype)
-    except (TypeError, ValueError, OverflowError):
-        x = np.zeros((0,), dtype)
-    if x.ndim == 1 and width == 1 and isinstance(given, list) and not any(isinstance(v, bool | str) for v in given):
-        x = x[:, None]
-    if not isinstance(given, list) or x.ndim != 2 or x.shape[1] != width:
-        raise InputError(f"inputs must be a list of rows, each a list of {width} {'number' if width == 1 else 'numbers'}")
+        with np.errstate(over="ignore"):
+            x = np.array(rows, np.float64).reshape(len(rows), width).astype(dtype)
+    except OverflowError:
+        x = np.full((1, width), np.inf)
     if not np.isfinite(x).all():
         raise InputError("an input is not a finite number")
     return x
+
+
+def _numeric(row: list[object]) -> bool:
+    return all(type(value) in (int, float) for value in row)
 
 
 def one_row(state: State, start: State) -> bytes:

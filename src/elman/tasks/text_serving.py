@@ -46,7 +46,7 @@ class TextWork(Work):
         self.sampling = served.sampling(settings) if settings else None
         self.read = 0
         self.symbols: list[int] = []  # all that were read or written
-        self.text, self.reason, self.fresh = "", "length", []
+        self.text, self.sent, self.reason, self.fresh = "", 0, "length", []
         self.scores: list[Json] = []
         self.counts: dict[int, int] = {}
 
@@ -110,13 +110,21 @@ class TextWork(Work):
         self._note(symbol)
         self.drawn += 1
         self.counts[symbol] = self.counts.get(symbol, 0) + 1
-        piece = self.row.push(symbol)
-        self.text += piece
-        written = len(self.symbols) - len(self.ids)
-        self.done = self.row.done or written >= self.most
+        self.text += self.row.push(symbol)
+        self.done = self.row.done or len(self.symbols) - len(self.ids) >= self.most
         self.reason = self.row.reason
-        new["text"] = piece
+        if not self.settings.keep_stop and self.reason == "stop":
+            self.text = self.text[: -max(len(stop) for stop in self.settings.stop if self.text.endswith(stop))]
+        new["text"], self.sent = self.text[self.sent : self._safe()], self._safe()
         self.fresh.append(new)
+
+    def _safe(self) -> int:
+        """How much of the text will stay, whatever follows: what may be the beginning of a stop string may not."""
+        assert self.settings is not None
+        if self.settings.keep_stop or self.done:
+            return len(self.text)
+        begun = (n for stop in self.settings.stop for n in range(1, len(stop)) if self.text.endswith(stop[:n]))
+        return len(self.text) - max(begun, default=0)
 
     def _note(self, symbol: int) -> None:
         self.token, self.taken = symbol, self.taken + 1
@@ -239,6 +247,9 @@ class ServedText:
             raise InputError(f"logit_bias names a token that is not there; the model has the tokens 0 to {V - 1}")
         ids = self._ids(prompt)
         return TextWork(self, ids, prompt if isinstance(prompt, str) else "", settings, settings.scored)
+
+    def spelt(self, prompt: object) -> str:
+        return prompt if isinstance(prompt, str) else self.vocabulary.decode(self._ids(prompt).tolist())
 
     def canary(self) -> Work:
         return TextWork(self, np.array([BOUNDARY]), "", None, False)
@@ -390,8 +401,8 @@ def scored(logits: Scores, symbol: int, top: int | None, vocabulary: Vocabulary)
     p = logits.astype(np.float64)
     p -= p.max()
     p -= np.log(np.exp(p).sum())
-    found: dict[str, Json] = {"token": symbol, "logprob": float(p[symbol])}
+    found: dict[str, Json] = {"token": symbol, "text": vocabulary.decode([symbol]), "logprob": float(p[symbol])}
     if top:
         best = (-p).argsort(kind="stable")[:top].tolist()
-        found["top"] = [[i, float(p[i])] for i in best]
+        found["top"] = [{"token": i, "text": vocabulary.decode([i]), "logprob": float(p[i])} for i in best]
     return found
