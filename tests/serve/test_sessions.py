@@ -197,9 +197,7 @@ def test_a_generation_that_is_cancelled_commits_nothing():
     engine.engine.tick()
     assert get(engine, id)["version"] == 0 and found[0].status == 409 and not engine.engine.lines
     text = json.loads(
-        engine.ask(
-            lambda r: Generate(r, Asked("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)
-        ).body
+        engine.ask(lambda r: Generate(r, Asked("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)).body
     )["text"]
     assert text == language_model().generate("Hi", seed=0, max_new_tokens=50)
 

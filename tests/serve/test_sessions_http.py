@@ -155,7 +155,10 @@ def test_a_state_goes_out_and_in(server):
     assert server.client.put(f"/v1/sessions/{text}/state", content=data, headers={"if-match": "*"}).status_code == 422
     broken = bytearray(data)
     broken[-1] ^= 1
-    assert server.client.put(f"/v1/sessions/{id}/state", content=bytes(broken), headers={"if-match": "*"}).status_code == 422
+    assert (
+        server.client.put(f"/v1/sessions/{id}/state", content=bytes(broken), headers={"if-match": "*"}).status_code
+        == 422
+    )
 
 
 def test_the_state_file_is_that_of_the_library(server, tmp_path):

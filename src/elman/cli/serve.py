@@ -70,9 +70,14 @@ def _service(given: argparse.Namespace) -> Service:
     models, predictors = {}, {}
     for name, path in _named(given):
         task, face = open_model(path)
-        models[name] = task.serve(face)
         if "predict" in task.verbs:
             predictors[name] = predictor(task, face)
+        try:
+            models[name] = task.serve(face)
+        except InputError as error:
+            if name not in predictors:
+                raise
+            say(f"elman serve: {name} answers /v1/predict only: {error}")
     keys = Keys(given.api_key_file) if given.api_key_file else None
     store = SqliteStore(given.store) if given.store else MemoryStore()
     sessions = Sessions(store, models, Limits())
@@ -81,7 +86,13 @@ def _service(given: argparse.Namespace) -> Service:
     signer = Signer.of_file(given.state_key_file) if given.state_key_file else Signer.of_store(store)
     durability = given.durability or ("process" if given.store else "none")
     return Service(
-        sessions, signer, keys=keys, durability=durability, ttl=given.ttl, insecure=given.insecure, predictors=predictors
+        sessions,
+        signer,
+        keys=keys,
+        durability=durability,
+        ttl=given.ttl,
+        insecure=given.insecure,
+        predictors=predictors,
     )
 
 
@@ -107,11 +118,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another; may be given several times")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8080, help="0 for any that is free")
-    parser.add_argument("--store", metavar="FILE", help="keep sessions in this file; without it they end with the server")
+    parser.add_argument(
+        "--store", metavar="FILE", help="keep sessions in this file; without it they end with the server"
+    )
     parser.add_argument("--durability", choices=TIERS, help="process survives kill -9, power the loss of power too")
     parser.add_argument("--ttl", type=float, default=86_400.0, help="seconds that a session may rest before it expires")
     parser.add_argument("--api_key_file", metavar="FILE", help="`tenant sha256` a line; read again on SIGHUP")
-    parser.add_argument("--state_key_file", metavar="FILE", help="keys that sign carried states: the first signs, all verify")
+    parser.add_argument(
+        "--state_key_file", metavar="FILE", help="keys that sign carried states: the first signs, all verify"
+    )
     parser.add_argument("--insecure", action="store_true", help="listen to others without keys")
     parser.add_argument("--print_limits", action="store_true", help="print every limit, and end")
     return parser

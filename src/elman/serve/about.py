@@ -18,34 +18,41 @@ FILES = {
     "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
     "/page.css": ("page.css", b"text/css; charset=utf-8"),
 }
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
 CANARY = 1.0  # seconds for which an answer of the canary counts
 STARTED = int(time.time())
 
 
 async def models(x: Exchange) -> None:
-    await x.send(200, jobs.json({"object": "list", "data": [_model(x, name) for name in x.service.models]}))
+    names = [*x.service.models, *(name for name in x.service.predictors if name not in x.service.models)]
+    await x.send(200, jobs.json({"object": "list", "data": [_model(x, name) for name in names]}))
 
 
 async def model(x: Exchange) -> None:
-    x.service.model(x.named("id"))
+    if x.named("id") not in x.service.predictors:
+        x.service.model(x.named("id"))
     await x.send(200, jobs.json(_model(x, x.named("id"))))
 
 
 def _model(x: Exchange, name: str) -> dict[str, object]:
-    served = x.service.models[name]
-    return {
-        "id": name, "object": "model", "created": STARTED, "owned_by": "elman", "fingerprint": served.fingerprint,
-        "state_bytes": served.row_bytes, **served.about,
+    served = x.service.models.get(name)
+    about = {
+        "id": name, "object": "model", "created": STARTED, "owned_by": "elman",
+        "predicts": name in x.service.predictors, "sessions": served is not None,
     }  # fmt: skip
+    if served is None:
+        return about
+    return {**about, "fingerprint": served.fingerprint, "state_bytes": served.row_bytes, **served.about}
 
 
 async def predict(x: Exchange) -> None:
     """What `elman predict` answers, of data that are sent instead of files."""
     body, _ = await x.parsed(bodies.PredictBody)
-    x.service.model(body.model)
     predictor = x.service.predictors.get(body.model)
     if predictor is None:
+        x.service.model(body.model)
         raise Refused(400, f"the model {body.model!r} does not answer `elman predict`", param="model")
     try:
         lines = await asyncio.to_thread(predictor, body.data, body.ending, body.options)

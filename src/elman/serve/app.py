@@ -175,10 +175,14 @@ class Service:
         host = headers.get(b"host", b"").decode("latin-1")
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if name not in LOOPBACK:
-            raise Refused(403, f"the host is {host!r}; without keys only this machine may ask, as 127.0.0.1 or localhost")
+            raise Refused(
+                403, f"the host is {host!r}; without keys only this machine may ask, as 127.0.0.1 or localhost"
+            )
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") != f"http://{host}":
-            raise Refused(403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page may ask")
+            raise Refused(
+                403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page may ask"
+            )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -207,7 +211,9 @@ class _Endpoint:
         exchange.scope = scope
         handler = self.handlers.get(scope["method"])
         if handler is None:
-            raise Refused(405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed})
+            raise Refused(
+                405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed}
+            )
         await handler(exchange)
 
 
@@ -223,5 +229,3 @@ def _deliver(calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
 def _settle(future: asyncio.Future[Any], result: Any) -> None:
     if not future.done():
         future.set_result(result)
-
-

@@ -92,7 +92,12 @@ class _Answer:
 
     def __init__(self, x: Exchange, body: bodies.CompletionBody, prompts: list[object]) -> None:
         self.x, self.body, self.prompts = x, body, prompts
-        self.head = {"id": new_id("cmpl"), "object": "text_completion", "created": int(time.time()), "model": body.model}
+        self.head = {
+            "id": new_id("cmpl"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.model,
+        }
         self.begun: set[int] = set()
 
     def whole(self, found: Completed) -> dict[str, Any]:

@@ -43,7 +43,13 @@ class Refused(Exception):
 
     def error(self) -> dict[str, Any]:
         """The error object."""
-        return {"message": self.message, "type": TYPES[self.status], "param": self.param, "code": self.code, **self.more}
+        return {
+            "message": self.message,
+            "type": TYPES[self.status],
+            "param": self.param,
+            "code": self.code,
+            **self.more,
+        }
 
     def body(self) -> bytes:
         """The body of the answer."""

@@ -69,7 +69,9 @@ class Exchange:
                         return b"".join(parts)
         except TimeoutError:
             raise Refused(
-                408, f"the body did not come within {self.limits.receive_seconds:g} seconds", headers={"connection": "close"}
+                408,
+                f"the body did not come within {self.limits.receive_seconds:g} seconds",
+                headers={"connection": "close"},
             ) from None
 
     async def _receive(self) -> dict[str, Any]:
@@ -80,7 +82,9 @@ class Exchange:
 
     def _too_long(self) -> Refused:
         return Refused(
-            413, f"the body is longer than {self.limits.body} bytes, which is the limit", headers={"connection": "close"}
+            413,
+            f"the body is longer than {self.limits.body} bytes, which is the limit",
+            headers={"connection": "close"},
         )
 
     async def parsed(self, kind: type[T]) -> tuple[T, bytes]:
@@ -119,9 +123,7 @@ class Exchange:
         """What the engine answers to a job."""
         return await self.service.ask(make)
 
-    async def send(
-        self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: bytes = JSON
-    ) -> None:
+    async def send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: bytes = JSON) -> None:
         """An answer."""
         self.status = status
         head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]

@@ -70,7 +70,7 @@ class Keyed(Job):
     """A job that makes something new: with a key it makes it once, for a day."""
 
     def __init__(self, reply: Hear, asked: Asked, scope: str = "") -> None:
-        super().__init__(reply)
+        Job.__init__(self, reply)  # not super: a Respond is a Complete too, and begins that by itself
         self.asked, self.tenant, self.scope = asked, asked.tenant, (asked.tenant, asked.route, scope)
 
     def start(self, engine: Engine) -> None:
@@ -235,7 +235,14 @@ class Generate(Write, Hearing):
     """Read a prompt and write on. What is heard before the end is provisional."""
 
     def __init__(
-        self, reply: Hear, asked: Asked, id: str, version: int | str, prompt: object, settings: Writing, hear: Hear | None
+        self,
+        reply: Hear,
+        asked: Asked,
+        id: str,
+        version: int | str,
+        prompt: object,
+        settings: Writing,
+        hear: Hear | None,
     ) -> None:
         super().__init__(reply, asked, id, version)
         self.prompt, self.settings, self.hear = prompt, settings, hear

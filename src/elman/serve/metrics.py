@@ -42,6 +42,4 @@ class _EngineMetrics:
         ):
             yield CounterMetricFamily(name, meaning, value)
         yield GaugeMetricFamily("elman_waiting", "Requests that are not answered yet", engine.waiting)
-        yield GaugeMetricFamily(
-            "elman_sessions", "Sessions and stored responses", sum(engine.sessions.counts.values())
-        )
+        yield GaugeMetricFamily("elman_sessions", "Sessions and stored responses", sum(engine.sessions.counts.values()))

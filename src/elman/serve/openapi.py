@@ -52,7 +52,11 @@ def openapi(keys: bool) -> Text:
         content = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
         if kind is not None and kind is not bytes:
             content = {"application/json": {"schema": refs[id(kind)]}}
-        operation: Text = {"summary": summary, "responses": _responses(status, answer), "parameters": _parameters(path, method)}
+        operation: Text = {
+            "summary": summary,
+            "responses": _responses(status, answer),
+            "parameters": _parameters(path, method),
+        }
         if kind is not None:
             operation["requestBody"] = {"required": True, "content": content}
         paths.setdefault(path, {})[method] = operation

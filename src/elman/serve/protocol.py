@@ -64,5 +64,3 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
             self.transport.close()
 
     return Connection
-
-

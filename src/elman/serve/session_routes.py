@@ -171,5 +171,3 @@ def answered(result: Reply | Refused) -> dict[str, Any]:
     if isinstance(result, Refused):
         return {"status": result.status, "error": result.error()}
     return {"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)}
-
-

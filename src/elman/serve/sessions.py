@@ -148,7 +148,9 @@ class Sessions:
         have = self.counts.get(tenant, 0)
         if more > 0 and have + more > self.limits.sessions:
             raise Refused(
-                429, f"there are {have} sessions and responses, which is the limit; delete some", code="too_many_sessions"
+                429,
+                f"there are {have} sessions and responses, which is the limit; delete some",
+                code="too_many_sessions",
             )
         self.counts[tenant] = have + more
 
@@ -204,7 +206,9 @@ class Sessions:
         """A checkpoint at or before a position, and what was read between the two; refused if that is not kept."""
         if not session.every:
             raise Refused(
-                422, "this session keeps no checkpoints; create one with checkpoints: {every, keep}", code="no_checkpoint"
+                422,
+                "this session keeps no checkpoints; create one with checkpoints: {every, keep}",
+                code="no_checkpoint",
             )
         marks = [mark for mark in session.marks if mark <= position]
         if position > session.position or not marks:

@@ -215,6 +215,7 @@ class Numbers:
             raise InputError("the model remembers nothing, so there is no session to keep; use `elman predict`")
         self._like = self.core.init_state(1)
         self._places = np.arange(self.rows)
+
     @classmethod
     def of_core(cls, core: Core) -> Numbers:
         """A bare core: y is the output."""
@@ -225,7 +226,6 @@ class Numbers:
             return rows_of_numbers(given, D, dtype)
 
         return cls(core, about, states.fingerprint(core), D, dtype, encode, lambda y: y.tolist())
-
 
     def start(self, seed: int) -> bytes:
         return states.to_rows(self.core.init_state(1)).tobytes()
@@ -307,7 +307,7 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[
     >>> rows_of_numbers([1, 2.5], 1, np.dtype(np.float32)).shape
     (2, 1)
     """
-    rows = given if isinstance(given, list) else [None]
+    rows: list[Any] = given if isinstance(given, list) else [None]
     if width == 1 and all(type(row) in (int, float) for row in rows):
         rows = [[row] for row in rows]
     if not all(isinstance(row, list) and len(row) == width and _numeric(row) for row in rows):

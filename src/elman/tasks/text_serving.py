@@ -381,9 +381,7 @@ class _ScanRows:
 
 
 @torch.inference_mode()
-def _scanned(
-    model: Any, x: Symbols, core: State, lengths: Tensor, wanted: bool
-) -> tuple[Scores | None, Bytes]:
+def _scanned(model: Any, x: Symbols, core: State, lengths: Tensor, wanted: bool) -> tuple[Scores | None, Bytes]:
     """The scores (B, T, V) of what follows each symbol, if they are wanted, and the states after the last."""
     given = torch.from_numpy(x)
     if not wanted and isinstance(model, SequenceModel):
