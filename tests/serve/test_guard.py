@@ -115,6 +115,7 @@ def test_a_slow_head_a_slow_body_and_a_long_head(server):
     assert raw(server, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n").startswith(b"HTTP/1.1 408")
     body = b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
     assert raw(server, body).startswith(b"HTTP/1.1 408")
+    assert raw(server, body[:-1]).startswith(b"HTTP/1.1 408")  # nothing of the body at all
     assert time.monotonic() - began < 3
     flood = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n" + b"x: y\r\n" * 2_000
     assert raw(server, flood).startswith(b"HTTP/1.1 431")
@@ -258,9 +259,9 @@ def test_a_client_that_goes_away_leaves_nothing(models):
     with running(models) as server:
         id = server.session("book")
         body = {"version": 0, "max_new_tokens": 16_000, "stream": True}
-        with httpx.Client(base_url=server.url) as client:
-            with client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
-                next(answer.iter_lines())
+        client = httpx.Client(base_url=server.url)
+        with client, client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
+            next(answer.iter_lines())
         deadline = time.monotonic() + 5
         while server.service.engine.waiting and time.monotonic() < deadline:
             time.sleep(0.01)

@@ -14,7 +14,18 @@ from running import core, language_model
 from elman.serve.engine import Direct
 from elman.serve.errors import Refused
 from elman.serve.jobs import (
-    Asked, Complete, Create, Delete, Fork, Generate, Get, GetState, Options, PutState, Rollback, Step,
+    Asked,
+    Complete,
+    Create,
+    Delete,
+    Fork,
+    Generate,
+    Get,
+    GetState,
+    Options,
+    PutState,
+    Rollback,
+    Step,
 )  # fmt: skip
 from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions

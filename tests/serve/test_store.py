@@ -132,3 +132,13 @@ def test_a_commit_with_sync_waits_for_the_disk_and_the_next_does_not(tmp_path):
         store.commit(sync)
         assert store._db.execute("PRAGMA synchronous").fetchone()[0] == level
     store.close()
+
+
+def test_rows_that_come_and_go_leave_nothing_in_memory():
+    store = MemoryStore()
+    for number in range(20_000):
+        store.put("sessions", str(number), b"", parent="t", expires=1e9)
+        store.commit(sync=False)
+        store.delete("sessions", str(number))
+        store.commit(sync=False)
+    assert len(store._due) < 3_000 and not store._rows["sessions"] and not store._parents["sessions"]

@@ -34,7 +34,8 @@ def test_texts_side_by_side_are_those_of_the_library(config):
     served = ServedText(lm, rows=3)
     prompts = ["", "Once", "x" * 150, "It was the best of times", "é", "Once"]
     settings = [
-        {}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.9, "repetition_penalty": 1.3}, {"temperature": 0}, {"stop": ["e"]},
+        {}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.9, "repetition_penalty": 1.3}, {"temperature": 0},
+        {"stop": ["e"]},
     ]  # fmt: skip
     works = [
         served.writing(prompt, Writing(max_new_tokens=30, **{**s, "stop": tuple(s.get("stop", ()))}))

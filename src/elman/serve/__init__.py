@@ -16,13 +16,15 @@ The path of a request, which is the order in which to read:
     metrics.py      what Prometheus reads
     openapi.py      the interface as a document
     protocol.py     one connection: how long a request may take to come in
-    app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, page/: what they answer
+    exchange.py     one request and its answer
+    app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
+    predicting.py   `elman predict` over HTTP
     server.py       start, listen, drain, stop
 
 A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
 In each it takes all jobs that have come, looks up their sessions, lets the models go on with all of them side by side,
-a piece each, writes what is finished to the store, commits once, and only then lets the replies go. A session's state is
-bytes that go into a model's rows for a tick and come out again: rows belong to nobody, and there is nothing to evict.
+a piece each, writes what is finished to the store, commits once, and only then lets the replies go. A session's state
+is bytes that go into a model's rows for a tick and come out again: rows belong to nobody; there is nothing to evict.
 
 What is promised is in docs/serving.md.
 """

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from elman.progress import say
 from elman.serve import about, completions, responses, session_routes, socket
-from elman.serve.engine import Engine, Job
+from elman.serve.engine import Engine
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange, Gone, Make
 from elman.serve.keys import LOCAL, Keys
@@ -76,7 +76,7 @@ class Service:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.canary = about.CanaryCheck()
         self.sockets: set[socket.Socket] = set()
-        self.router = Router([*self._routes(), WebSocketRoute("/v1/stream", partial(_socket, self))])  # type: ignore[arg-type]
+        self.router = Router([*self._routes(), WebSocketRoute("/v1/stream", partial(_socket, self))])
 
     def _routes(self) -> list[Route]:
         paths: dict[str, dict[str, Handler]] = {}

@@ -1,4 +1,4 @@
-"""`/v1/completions` as OpenAI has it. A state may be carried: `return_state` gives one, signed, and `state` takes it in."""
+"""`/v1/completions` as OpenAI has it. A state may be carried: `return_state` gives one, signed, `state` takes it in."""
 
 from __future__ import annotations
 

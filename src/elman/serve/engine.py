@@ -1,8 +1,8 @@
 """One thread that owns the models and the store. It works in ticks; what waits while one runs is in the next.
 
 A tick: take every job that has come; let all works go on a piece, those of one model side by side; write what is
-finished; commit once; let the replies go. So a reply never leaves before what it says is in the store, and a commit that
-fails takes all replies of its tick with it.
+finished; commit once; let the replies go. So a reply never leaves before what it says is in the store, and a commit
+that fails takes all replies of its tick with it.
 
 One write of a session at a time: the others wait in its line, in the order in which they came.
 """
@@ -60,7 +60,8 @@ class Engine:
         self.ready: deque[Job] = deque()  # whose turn has come, at the next tick
         self.replies: list[tuple[Job, Any]] = []
         self.news: list[tuple[Callable[[Any], None], Any]] = []
-        self.waiting = 0  # jobs that have not been answered
+        # Each is counted by one thread, so that none is lost.
+        self.submitted, self.answered = 0, 0
         self.ticks, self.steps, self.commits, self.failures = 0, 0, 0, 0
         self.swept = self.sessions.clock()
         self.draining = False
@@ -69,13 +70,19 @@ class Engine:
     # From any thread
 
     def submit(self, job: Job) -> None:
-        """Take a job, or refuse it."""
-        if self.draining:
-            raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
-        if self.waiting >= self.sessions.limits.queue:
+        """Take a job, or refuse it. From one thread, that of the event loop."""
+        self.submitted += 1  # before it is asked whether the engine drains: it does not end while a job is counted
+        if self.draining or self.waiting > self.sessions.limits.queue:
+            self.submitted -= 1
+            if self.draining:
+                raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
             raise busy(f"{self.waiting} requests are waiting, which is the limit")
-        self.waiting += 1
         self.coming.put(job)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that have not been answered."""
+        return self.submitted - self.answered
 
     def start(self) -> None:
         self.thread.start()
@@ -110,11 +117,11 @@ class Engine:
         for job in starting:
             self._start(job)
         try:
-            job = self.coming.get(timeout=SWEEP) if wait else self.coming.get_nowait()
+            came = self.coming.get(timeout=SWEEP) if wait else self.coming.get_nowait()
             while True:
-                if job is not None:
-                    self._enter(job)
-                job = self.coming.get_nowait()
+                if came is not None:
+                    self._enter(came)
+                came = self.coming.get_nowait()
         except queue.Empty:
             pass
 
@@ -216,7 +223,7 @@ class Engine:
         now = self.sessions.clock()
         if now - self.swept >= SWEEP:
             self.swept = now
-            self.sessions.sweep()
+            self.sessions.sweep(self.lines)
 
     def _commit(self) -> None:
         try:
@@ -234,7 +241,7 @@ class Engine:
 
     def _send(self) -> None:
         if self.replies or self.news:
-            self.waiting -= len(self.replies)
+            self.answered += len(self.replies)
             calls = [*self.news, *((job.reply, result) for job, result in self.replies)]
             self.replies, self.news = [], []
             self.post(calls)
@@ -260,7 +267,7 @@ class Direct:
     """An engine without a thread: `ask` runs ticks until the job is answered. For tests and for offline use."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.engine = Engine(sessions, lambda calls: [hear(value) for hear, value in calls] and None)
+        self.engine = Engine(sessions, _at_once)
 
     def ask(self, make: Callable[[Callable[[Any], None]], Job]) -> Any:
         """The result of a job; a `Refused` is raised."""
@@ -272,3 +279,8 @@ class Direct:
         if isinstance(found[0], Refused):
             raise found[0]
         return found[0]
+
+
+def _at_once(calls: list[tuple[Callable[[Any], None], Any]]) -> None:
+    for hear, value in calls:
+        hear(value)

@@ -47,16 +47,7 @@ class Exchange:
         length = self.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.limits.body:
             raise self._too_long()
-        message = await self._receive()
-        data: bytes = message.get("body", b"")
-        if message.get("more_body"):
-            data = await self._rest(data)
-        if len(data) > self.limits.body:
-            raise self._too_long()
-        return data
-
-    async def _rest(self, first: bytes) -> bytes:
-        parts, size = [first], len(first)
+        parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.receive_seconds):
                 while True:

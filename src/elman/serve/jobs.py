@@ -225,7 +225,7 @@ class Step(Write):
             engine.sessions.written(self.id, session, work.end(), work)
             answer = work.answer()
             if self.one:
-                answer = {"output": answer["outputs"][0]}  # type: ignore[index, call-overload]
+                answer = {"output": answer["outputs"][0]}  # type: ignore[index]
             self.committed(engine, session, **answer)
 
         engine.go(self, served, work, then)

@@ -21,7 +21,7 @@ class Metrics:
         self.seconds = Histogram(
             "elman_request_seconds", "From head to last byte", ["route"], buckets=BUCKETS, registry=self.registry
         )
-        self.registry.register(_EngineMetrics(engine))  # type: ignore[arg-type]
+        self.registry.register(_EngineMetrics(engine))
 
     def text(self) -> bytes:
         """All of it."""

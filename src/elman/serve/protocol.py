@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elman.serve.limits import Limits
@@ -14,7 +13,7 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The class of a connection with these limits."""
 
     class Connection(HttpToolsProtocol):
-        """Closed if a request's head does not come within the time, or is too long. The body is the app's to wait for."""
+        """Closed if a request's head does not come in time, or is too long. The body is the app's to wait for."""
 
         deadline: asyncio.TimerHandle | None = None
         head = 0

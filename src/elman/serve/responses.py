@@ -26,8 +26,8 @@ async def create(x: Exchange) -> None:
     x.service.model(body.model)
     if not isinstance(body.input, str) or body.instructions or body.tools:
         raise Refused(
-            400, "input is a text here, and there are neither instructions nor tools: these models go on with a text and "
-            "know no roles", param="input",
+            400, "input is a text here, and there are neither instructions nor tools: these models go on with a text "
+            "and know no roles", param="input",
         )  # fmt: skip
     most = DEFAULT if body.max_output_tokens is None else body.max_output_tokens
     check(x.limits, "max_tokens", "max_output_tokens", most)

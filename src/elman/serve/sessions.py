@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -53,6 +54,7 @@ class Sessions:
         self.computed = kernels.isa() if kernels.active() == "native" else "reference"
         self.cache: OrderedDict[str, Session] = OrderedDict()
         self.touched: set[str] = set()  # since the last commit
+        self.stones: deque[str] = deque()  # of this process, the oldest first
         self.sync = False  # whether what was changed since then has to be on the disk
         self.count()
 
@@ -118,9 +120,7 @@ class Sessions:
         return missing("session", id)
 
     def _shrink(self) -> None:
-        for id in list(self.cache):
-            if len(self.cache) <= CACHED:
-                return
+        for id in list(islice(self.cache, 64)):  # those that were used longest ago
             if id not in self.touched:
                 del self.cache[id]
 
@@ -168,6 +168,9 @@ class Sessions:
             now = self.clock()
             stone = encode(Tombstone(session.tenant, now))
             self.store.put("tombstones", id, stone, parent="", expires=now + DAY)
+            self.stones.append(id)
+            if len(self.stones) > self.limits.tombstones:
+                self.store.delete("tombstones", self.stones.popleft())
 
     def written(self, id: str, session: Session, state: bytes, work: Work | None) -> None:
         """A write is done: the version goes up, and what it did is part of the past."""
@@ -222,8 +225,8 @@ class Sessions:
             return decode(Checkpoint, data), []
         if not session.log:
             raise Refused(
-                422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); kept are "
-                f"{', '.join(map(str, session.marks))}", code="no_checkpoint",
+                422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); kept "
+                f"are {', '.join(map(str, session.marks))}", code="no_checkpoint",
             )  # fmt: skip
         logged = [decode(Inputs, value) for _, value in self.store.children("inputs", id)]
         return decode(Checkpoint, data), [
@@ -269,10 +272,11 @@ class Sessions:
 
     # The end of a tick
 
-    def sweep(self, most: int = 1_000) -> int:
-        """Delete what has expired; how much that was."""
-        due = self.store.expired(self.clock(), most)
-        for table, id in due:
+    def sweep(self, busy: Container[str] = (), most: int = 1_000) -> None:
+        """Delete what has expired, unless it is busy."""
+        for table, id in self.store.expired(self.clock(), most):
+            if id in busy:
+                continue
             if table == "sessions":
                 data = self.store.get(table, id)
                 assert data is not None
@@ -283,7 +287,6 @@ class Sessions:
                     assert data is not None
                     self.admit(decode(Response, data).tenant, -1)
                 self.store.delete(table, id)
-        return len(due)
 
     def committed(self) -> None:
         self.touched.clear()

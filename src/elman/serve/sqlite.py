@@ -1,7 +1,7 @@
 """The store in a file: SQLite with a write-ahead log, one writer, one commit a tick.
 
-Tier `process`: a commit is in the operating system's hands when it returns, and survives kill -9. Tier `power`: a commit
-with `sync` waits until the disk has it (synchronous=FULL). The file belongs to one server: a second is refused.
+Tier `process`: a commit is in the operating system's hands when it returns, and survives kill -9. Tier `power`: a
+commit with `sync` waits until the disk has it (synchronous=FULL). The file belongs to one server: a second is refused.
 """
 
 from __future__ import annotations

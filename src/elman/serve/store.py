@@ -1,11 +1,11 @@
 """Where states are kept: the interface, what it promises, and the store in memory.
 
-A store is some tables of rows: an id, bytes, a parent by which rows are found together, and when they expire (0: never).
+A store is some tables of rows: an id, bytes, a parent by which rows are found together, and when they expire, or 0.
 
 1. One thread uses it.
 2. Reads see what was written before, committed or not.
-3. `commit` makes everything since the last one durable, or nothing: it raises a `StoreFull` or a `StoreFailed`, and then
-   all of it is undone. With `sync` it returns when the disk has it.
+3. `commit` makes everything since the last one durable, or nothing: it raises a `StoreFull` or a `StoreFailed`, and
+   then all of it is undone. With `sync` it returns when the disk has it.
 4. `undo` forgets everything since the last commit.
 """
 
@@ -62,6 +62,7 @@ class MemoryStore:
         self._rows: dict[str, dict[str, Row]] = {table: {} for table in TABLES}
         self._parents: dict[str, dict[str, dict[str, None]]] = {table: {} for table in TABLES}
         self._due: list[tuple[float, str, str]] = []  # a heap; what it says may be out of date
+        self._expiring = 0  # rows that will be due
         self._before: dict[tuple[str, str], Row | None] = {}
 
     def get(self, table: str, id: str) -> bytes | None:
@@ -109,12 +110,16 @@ class MemoryStore:
     def _set(self, table: str, id: str, row: Row | None) -> None:
         rows, parents = self._rows[table], self._parents[table]
         old = rows.get(id)
+        self._expiring += bool(row and row[2]) - bool(old and old[2])
         if old is not None and (row is None or row[1] != old[1]):
             del parents[old[1]][id]
             if not parents[old[1]]:
                 del parents[old[1]]
         if row is None:
             rows.pop(id, None)
+            if len(self._due) > 2 * self._expiring + 1_024:  # most of it is out of date
+                self._due = [(at, t, i) for t, some in self._rows.items() for i, (_, _, at) in some.items() if at]
+                heapq.heapify(self._due)
             return
         rows[id] = row
         if old is None or row[1] != old[1]:

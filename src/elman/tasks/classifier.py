@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -208,11 +208,7 @@ class Classifier:
             return [{"answer": mean, "std": std} for mean, std in chances]
         each = zip(self.answers(values), chances, strict=True)
         return [
-            {
-                "answer": answer if isinstance(answer, str) else [*answer],
-                "probabilities": dict(zip(names, row, strict=True)),
-            }
-            for answer, row in each  # type: ignore[union-attr, misc]
+            {"answer": cast(Json, answer), "probabilities": dict(zip(names, row, strict=True))} for answer, row in each
         ]
 
     def _values(self, predicted: Distribution) -> Tensor:

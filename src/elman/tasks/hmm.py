@@ -235,7 +235,7 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         return Looked(face.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(face, pieces[0]),)))
 
     def serve(self, face: HiddenMarkovEstimator) -> Served:
-        """Observations in; out the filter's prediction of the next state, and the observation that it makes probable."""
+        """Observations in; out the filter's prediction of the next state, and the most probable observation."""
         module, dtype = face.module(), np.dtype(np.float64)
         D = len(face.reader_.names) if face.reader_.read == "columns" else 1
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}

@@ -232,7 +232,7 @@ class ServedText:
             raise FileError(f"a session is one text; the state that was sent has {len(carried.token)} rows")
         token, (seed, drawn) = int(carried.token), carried.draws[0].tolist()
         core = states.to_rows(carried.core)
-        if not 0 <= token < V or not 0 <= seed or not 0 <= drawn or not finite(core, self._like)[0]:
+        if not 0 <= token < V or not seed >= 0 or not drawn >= 0 or not finite(core, self._like)[0]:
             raise FileError("the state that was sent has numbers that no text can lead to: not finite, or no symbol")
         return self.closed(core[0], token, seed, drawn, carried.seen[0].numpy())
 
@@ -307,7 +307,8 @@ class ServedText:
             seen = np.stack([work.seen for work, _ in group])
             u = np.array([[work.uniform()] for work, _ in group])
             rows = [work.adjusted(row.astype(np.float64)) if work.adjusts else row for work, row in group]
-            chosen = sampling.choose(np.stack(rows), seen, u).tolist()
+            scores = cast(Scores, np.stack(rows))
+            chosen = sampling.choose(scores, seen, u).tolist()
             for (work, row), symbol in zip(group, chosen, strict=True):
                 work.was_drawn(symbol, row)
 
