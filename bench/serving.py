@@ -98,7 +98,9 @@ async def socket(port: int, seconds: float) -> float:
 
     connection = await Connection().open(port)
     ids = [await connection.session() for _ in range(CONNECTIONS)]
-    messages = [json.dumps({"id": i, "step": {"session": id, "version": "any", "input": [0.5]}}) for i, id in enumerate(ids)]
+    messages = [
+        json.dumps({"id": i, "step": {"session": id, "version": "any", "input": [0.5]}}) for i, id in enumerate(ids)
+    ]
     async with connect(f"ws://127.0.0.1:{port}/v1/stream", compression=None) as ws:
         await ws.recv()
         for message in messages:
@@ -119,7 +121,9 @@ async def equal(ports: dict[str, int]) -> None:
         connection = await Connection().open(port)
         path = f"/v1/sessions/{await connection.session()}/step"
         for x in (0.5, -1.0, 2.0):
-            found[name] = json.loads(await connection.post(path, f'{{"version":"any","input":[{x}]}}'.encode()))["output"]
+            found[name] = json.loads(await connection.post(path, f'{{"version":"any","input":[{x}]}}'.encode()))[
+                "output"
+            ]
     first = next(iter(found.values()))
     assert all(max(abs(a - b) for a, b in zip(first, y, strict=True)) < 1e-5 for y in found.values())
 
@@ -165,7 +169,11 @@ def main() -> None:
 
         for _ in range(given.rounds):
             for name, port in ports.items():
-                note("one per request, 64 connections, steps/s", name, len(asyncio.run(one_each(port, given.seconds))) / given.seconds)
+                note(
+                    "one per request, 64 connections, steps/s",
+                    name,
+                    len(asyncio.run(one_each(port, given.seconds))) / given.seconds,
+                )
                 note("256 rows per request, steps/s", name, asyncio.run(bulk(port, given.seconds)))
             note("one socket, 64 sessions, steps/s", "elman", asyncio.run(socket(ports["elman"], given.seconds)))
             for name in ("elman", "stored"):

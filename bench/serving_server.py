@@ -34,9 +34,7 @@ def elman(path: str) -> uvicorn.Server:
     store = SqliteStore(path) if path else MemoryStore()
     models = {"gru": Numbers.of_core(library.from_torch(network()))}
     sessions = Sessions(store, models, Limits())
-    return Server(
-        Service(sessions, Signer.of_store(store), durability="process" if path else "none"), "127.0.0.1", 0
-    )
+    return Server(Service(sessions, Signer.of_store(store), durability="process" if path else "none"), "127.0.0.1", 0)
 
 
 class TorchModel:

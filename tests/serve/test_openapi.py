@@ -12,7 +12,7 @@ from elman.serve.openapi import PATHS
 
 NUMBER = hypothesis.strategies.integers(0, 2)
 SETTINGS = hypothesis.settings(
-    max_examples=12, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
 
 
@@ -50,7 +50,10 @@ def test_fuzzed_requests_are_answered_in_order(server):
             answer = case.call(base_url=server.url)
             seen.add(answer.status_code)
             case.validate_response(answer, checks=[not_a_server_error])
-            assert str(answer.status_code) in case.operation.definition.raw["responses"], (answer.status_code, case.path)
+            assert str(answer.status_code) in case.operation.definition.raw["responses"], (
+                answer.status_code,
+                case.path,
+            )
 
         check()
     assert server.client.get("/readyz").status_code == 200

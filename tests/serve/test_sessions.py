@@ -15,7 +15,6 @@ from elman.serve.engine import Direct
 from elman.serve.errors import Refused
 from elman.serve.jobs import (
     Asked,
-    Complete,
     Create,
     Delete,
     Fork,
@@ -31,6 +30,7 @@ from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions
 from elman.serve.sqlite import SqliteStore
 from elman.serve.store import MemoryStore, StoreFull
+from elman.serve.text_jobs import Complete
 from elman.tasks.serving import Numbers, Writing
 from elman.tasks.text_serving import ServedText
 

@@ -9,7 +9,7 @@ The path of a request, which is the order in which to read:
     sqlite.py       the store in a file
     sessions.py     sessions over a store: versions, idempotency, checkpoints, rollback, expiry
     engine.py       one thread that owns the models and the store: it takes what waits, steps it, commits, replies
-    jobs.py         what can be asked of the engine, one class each
+    jobs.py         what can be asked of the engine about sessions; text_jobs.py: texts without one
     signing.py      states that clients carry
     keys.py         who a request comes from
     bodies.py       the JSON of requests, as types: checked where it is parsed

@@ -19,7 +19,8 @@ FILES = {
     "/page.css": ("page.css", b"text/css; charset=utf-8"),
 }
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
 )
 CANARY = 1.0  # seconds for which an answer of the canary counts
 STARTED = int(time.time())

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from elman.serve import bodies, jobs
+from elman.serve import bodies, jobs, text_jobs
 from elman.serve.engine import Job
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange
-from elman.serve.jobs import Choice, Completed
 from elman.serve.session_routes import check, stops
 from elman.serve.sessions import new_id
+from elman.serve.text_jobs import Choice, Completed
 from elman.tasks.serving import Writing
 
 
@@ -38,7 +38,7 @@ async def create(x: Exchange) -> None:
     answer = _Answer(x, body, prompts)
 
     def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
-        return jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
+        return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
 
     if not body.stream:
         await x.send(200, jobs.json(answer.whole(await x.ask(job))))

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from elman.serve import bodies, jobs
+from elman.serve import bodies, jobs, text_jobs
 from elman.serve.engine import Job
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange
-from elman.serve.jobs import Completed, Reply
+from elman.serve.jobs import Reply
 from elman.serve.session_routes import check
+from elman.serve.text_jobs import Completed
 from elman.tasks.serving import Writing
 
 KEPT = 30 * 86_400.0  # seconds, as OpenAI keeps them
@@ -41,7 +42,7 @@ async def create(x: Exchange) -> None:
         return jobs.json(_response(id, body, created, found))
 
     def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
-        return jobs.Respond(reply, asked, body.model, body.input, settings, seed, previous, kept, answered, hear)
+        return text_jobs.Respond(reply, asked, body.model, body.input, settings, seed, previous, kept, answered, hear)
 
     if not body.stream:
         await x.reply(await x.ask(job))
@@ -50,11 +51,11 @@ async def create(x: Exchange) -> None:
 
 
 async def get(x: Exchange) -> None:
-    await x.reply(await x.ask(lambda reply: jobs.GetResponse(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.ask(lambda reply: text_jobs.GetResponse(reply, x.tenant, x.named("id"))))
 
 
 async def delete(x: Exchange) -> None:
-    await x.reply(await x.ask(lambda reply: jobs.DeleteResponse(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.ask(lambda reply: text_jobs.DeleteResponse(reply, x.tenant, x.named("id"))))
 
 
 def _response(id: str, body: bodies.ResponseBody, created: int, found: Completed | None) -> dict[str, Any]:

@@ -14,23 +14,20 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from elman import draws as random
 from elman import state as states
 from elman.config import Json
 from elman.data.vocabulary import BOUNDARY, Ids, Vocabulary
 from elman.decoding.sample import AHEAD, Carried, Sampling
-from elman.decoding.stepper import Scores, Symbols
-from elman.distributions import Categorical
+from elman.decoding.stepper import Scores
 from elman.errors import FileError, InputError
 from elman.model import SequenceModel
-from elman.readout import Softmax
 from elman.state import State
-from elman.stream import Stream
 from elman.tasks.generation import Row, banned_symbols, prompt_ids
 from elman.tasks.serving import PIECE, ROWS, Bytes, Work, Writing, finite
 from elman.tasks.text import TextModel
+from elman.tasks.text_rows import ScanRows, StreamRows, scanned
 
 TAIL = struct.Struct("<qqq")  # the pending symbol, the seed, the number of draws
 RECORD = struct.Struct("<qq")  # of a work: the seed, and the number of draws when it began; its symbols follow
@@ -181,7 +178,7 @@ class ServedText:
     def __init__(self, face: TextModel[Any], rows: int = ROWS) -> None:
         self.model, self.vocabulary, self.fingerprint = face.model.eval(), face.vocabulary, face.fingerprint
         self.endless = face.unit == "text"
-        self.rows = _StreamRows(self.model, rows) if isinstance(self.model, SequenceModel) else _ScanRows(self.model)
+        self.rows = StreamRows(self.model, rows) if isinstance(self.model, SequenceModel) else ScanRows(self.model)
         self.most = rows
         self._like: State = self.model.init_state(1)
         self._blank = states.to_rows(self._like)[0]
@@ -319,7 +316,7 @@ class ServedText:
             row[: len(piece)] = piece
         core = states.from_rows(np.stack([work.core for work, _ in works]), self._like)
         scored_ = any(work.scored for work, _ in works)
-        scores, after = _scanned(self.model, x, core, torch.tensor(lengths), scored_)
+        scores, after = scanned(self.model, x, core, torch.tensor(lengths), scored_)
         self._moved([work for work, _ in works], after)
         for i, (work, piece) in enumerate(works):
             if not work.failed:
@@ -349,50 +346,6 @@ class _Replay(TextWork):
         if self.taken:
             self.seed, self.drawn = self.after[self.taken - 1]
         return super().end()
-
-
-class _StreamRows:
-    """Rows of a stream, written before each step and read after it."""
-
-    def __init__(self, model: SequenceModel, rows: int) -> None:
-        self.stream, self.places = Stream(model, rows), np.arange(rows)
-        self.softmax = isinstance(model.readout, Softmax)
-
-    def step(self, core: Bytes, symbols: Symbols) -> tuple[Scores, Bytes]:
-        rows = self.places[: len(symbols)]
-        self.stream.write(rows, core)
-        if self.softmax:
-            scores: Scores = self.stream.logits(symbols, rows)
-        else:
-            scores = self.stream.distribution(symbols, rows).log_probs().numpy()
-        return scores, self.stream.read(rows)
-
-
-class _ScanRows:
-    """What cannot be streamed: scans of length one."""
-
-    def __init__(self, model: Any) -> None:
-        self.model, self.like = model, model.init_state(1)
-
-    def step(self, core: Bytes, symbols: Symbols) -> tuple[Scores, Bytes]:
-        state = states.from_rows(core, self.like)
-        scores, after = _scanned(self.model, symbols[:, None], state, torch.ones(len(symbols), dtype=torch.int64), True)
-        assert scores is not None
-        return scores[:, 0], after
-
-
-@torch.inference_mode()
-def _scanned(model: Any, x: Symbols, core: State, lengths: Tensor, wanted: bool) -> tuple[Scores | None, Bytes]:
-    """The scores (B, T, V) of what follows each symbol, if they are wanted, and the states after the last."""
-    given = torch.from_numpy(x)
-    if not wanted and isinstance(model, SequenceModel):
-        _, state = model.core.scan(model.embed(given), core, lengths=lengths)
-        return None, states.to_rows(state)
-    predicted, state = model.scan(given, core, lengths=lengths)
-    if not wanted:
-        return None, states.to_rows(state)
-    scores = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
-    return scores.numpy(), states.to_rows(state)
 
 
 def scored(logits: Scores, symbol: int, top: int | None, vocabulary: Vocabulary) -> dict[str, Json]:
