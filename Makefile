@@ -41,7 +41,6 @@ test: $(VENV)/installed-dev
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
-	$(PIP) install -c constraints.txt playwright
 	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_page.py tests/serve/test_page.py
 
 bench: $(VENV)/installed-bench

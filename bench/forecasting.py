@@ -1,30 +1,43 @@
-"""A forecaster against DeepAR as it is written with torch.nn: `python -m bench.forecasting`.
+"""A forecaster against DeepAR of gluonts: `python -m bench.forecasting --gluonts FOLDER`.
 
-gluonts itself does not install beside the versions that are pinned here, so the peer is the network of its PyTorch
-DeepAR written anew: values over the mean absolute value of the context, 28 lags of hourly data, an nn.LSTM with
-dropout, Student's t by torch.distributions; teacher forcing over context and horizon (168 + 48); sampling by steps of
-the nn.LSTM with all paths in the batch, 64 series at a time.
+gluonts 0.17 needs an older pandas than the one that is pinned here, so it stands in a folder of its own, beside the
+same Torch, and runs in a process of its own (bench/with_gluonts.py):
 
-training   whole steps of 64 series, with clipping and Adam, 2 x 40 and 2 x 128 units
-sampling   100 paths of 48 steps for 414 series, the windows encoded before (theirs) or the states at hand (ours)
-updating   10,000 series read one new row and forecast one step, over encoding their windows of 168 once more
+    pip install --target FOLDER --no-deps gluonts==0.17.0 'lightning<2.7' 'pytorch-lightning<2.7' lightning-utilities \
+        torchmetrics 'pandas<3' pytz pydantic pydantic-core annotated-types typing-inspection toolz tqdm scipy
 
-Both sides run in this process, in turn; the ratio is of medians.
+Without --gluonts the peer is the network of its DeepAR written anew with torch.nn, in this process and without the
+parts around it: values over the mean absolute value of the context, 28 lags, an nn.LSTM with dropout, Student's t by
+torch.distributions.
+
+training   a step of 64 series on a batch that is there, with clipping and Adam, 2 x 40 and 2 x 128 units
+loading    the same, the batch made by the loader of each
+sampling   100 paths of 48 steps for 414 series; theirs encodes windows of 168 first, ours has the states at hand
+updating   10,000 series read one new row from a frame, and one step is forecast (`update`, `forecast`), over reading
+           their last 168 rows again and the same forecast: by ours (`read_from_start`), and by the peer
+
+Both sides run in turn; the ratio is of medians.
 """
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elman.data import Batch
+from elman.data import Batch, Position
 from elman.data.panel import PanelReader, Series
-from elman.data.panel_inputs import PanelInputs
+from elman.data.panel_inputs import PanelInputs, SeriesStreams
 from elman.tasks import forecast_loss
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_network import ModelConfig, build
@@ -32,7 +45,9 @@ from elman.tasks.forecaster import Forecaster
 
 LAGS = [*range(1, 8), *(day + hour for day in range(24, 169, 24) for hour in (-1, 0, 1))]
 CONTEXT, HORIZON, BATCH = 168, 48, 64
+SERIES, UPDATED = 414, 10_000
 FEATURES = 3  # of the calendar and of the log of the scale
+Step = Callable[[], object]
 
 
 class DeepAR(nn.Module):
@@ -86,6 +101,73 @@ class DeepAR(nn.Module):
         return torch.cat(found, 1)
 
 
+class WithTorch:
+    """The peer in this process: `seconds(case)` runs it once."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Step] = {}
+
+    def seconds(self, case: dict[str, Any]) -> float:
+        key = json.dumps(case)
+        if key not in self.made:
+            self.made[key] = self._make(case)
+            self.made[key]()
+        return _seconds(self.made[key])
+
+    def _make(self, case: dict[str, Any]) -> Step:
+        model, N, T = DeepAR(case["size"]), case["series"], CONTEXT + HORIZON
+        if case["what"] in ("training", "loading"):
+            values, features = torch.rand(BATCH, max(LAGS) + T) + 5, torch.randn(BATCH, T, FEATURES - 1)
+            return _stepper(model, lambda: model.loss(values, features))
+        model.eval()
+        values, features = torch.rand(N, max(LAGS) + CONTEXT) + 5, torch.randn(N, CONTEXT, FEATURES - 1)
+        ahead, each = torch.randn(N, HORIZON, FEATURES - 1), BATCH if case["what"] == "sampling" else 500
+
+        def run() -> None:
+            for at in range(0, N, each):
+                rows = slice(at, at + each)
+                if case["what"] == "sampling":
+                    model.paths(values[rows], features[rows], ahead[rows], case["samples"])
+                else:
+                    h, _, scale = model.encode(values[rows], features[rows])
+                    model.distribution(h, scale)
+
+        return run
+
+
+class WithGluonts:
+    """gluonts itself, in a process of its own that waits for orders."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        path = os.pathsep.join([str(folder.resolve()), str(Path(__file__).resolve().parent.parent)])
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker", "gluonts", str(threads)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
+        )  # fmt: skip
+        self.prepared: set[str] = set()
+        self.scratch = tempfile.TemporaryDirectory()
+
+    def seconds(self, case: dict[str, Any]) -> float:
+        if json.dumps(case) not in self.prepared:
+            self._order({"do": "prepare", "case": case, "path": self.scratch.name + "/outputs"})
+            self.prepared.add(json.dumps(case))
+        return float(self._order({"do": "time", "case": case, "repeats": 1}))
+
+    def _order(self, order: dict[str, Any]) -> Any:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+
+Peer = WithTorch | WithGluonts
+
+
+def case_of(what: str, **more: Any) -> dict[str, Any]:
+    """What the peer is to do."""
+    settings = {"size": 40, "horizon": HORIZON, "context": CONTEXT, "lags": LAGS, "batch": BATCH, "samples": 100}
+    return {"what": what, **settings, "series": BATCH, "rows": max(LAGS) + CONTEXT, **more}
+
+
 def forecaster(size: int) -> Forecaster:
     """Ours: the same cells, lags and read-out."""
     times = [str(np.datetime64("2024-01-01T00") + np.timedelta64(t, "h")) for t in range(2)]
@@ -102,107 +184,108 @@ def panel(number: int, rows: int) -> list[Series]:
     return [Series(f"s{i}", 0, (wave + g.normal(size=rows))[:, None], none, none, np.zeros(0)) for i in range(number)]
 
 
-def training(size: int, rounds: int) -> dict[str, float]:
+def training(peer: Peer, what: str, size: int, rounds: int) -> dict[str, float]:
     """Steps a second, ours and theirs."""
     torch.manual_seed(0)
-    ours, theirs = forecaster(size), DeepAR(size)
-    T = CONTEXT + HORIZON
-    rows = [ours.inputs.rows(one) for one in panel(BATCH, T)]
-    x, y = (torch.from_numpy(np.stack([getattr(row, name) for row in rows])) for name in ("x", "y"))
-    counted = torch.ones(BATCH, T, dtype=torch.bool)
-    counted[:, 0] = False
-    reset = torch.zeros(BATCH, T, dtype=torch.bool)
-    batch = Batch(x, (y, counted), reset, torch.full((BATCH,), T))
-    values, features = torch.rand(BATCH, max(LAGS) + T) + 5, torch.randn(BATCH, T, FEATURES - 1)
+    ours, T = forecaster(size), CONTEXT + HORIZON
+    rows = 4 * T
+    streams = SeriesStreams(ours.inputs, panel(BATCH, rows), BATCH, T, 0, skip=1)
+    held, at = streams.batch(Position()), Position()
 
-    def stepper(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[int], None]:
-        optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-        model.train()
-
-        def step(i: int) -> None:
-            optimiser.zero_grad()
-            loss().backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 10.0)
-            optimiser.step()
-
-        return step
-
-    def own() -> Tensor:
+    def loss() -> Tensor:
+        nonlocal at
+        batch: Batch = held
+        if what == "loading":
+            batch, at = streams.batch(at), streams.after(at)
         total, count, _ = forecast_loss.loss(ours.model, batch, None)
         return total / count
 
-    times = _in_turn([stepper(ours.model, own), stepper(theirs, lambda: theirs.loss(values, features))], rounds)
-    return {"ours": 1 / times[0], "theirs": 1 / times[1], "ratio": times[1] / times[0]}
+    case = case_of(what, size=size, rows=rows)
+    mine, theirs = _in_turn([_timed(_stepper(ours.model, loss)), lambda: peer.seconds(case)], rounds)
+    return {"ours": 1 / mine, "theirs": 1 / theirs, "ratio": theirs / mine}
 
 
-def sampling(rounds: int) -> dict[str, float]:
+def sampling(peer: Peer, rounds: int) -> dict[str, float]:
     """Seconds for 100 paths of 414 series."""
-    series, ours, theirs = panel(414, max(LAGS) + CONTEXT), forecaster(40), DeepAR(40).eval()
-    ours.read_from_start(series)
-    values = torch.from_numpy(np.stack([one.y[:, 0] for one in series])).float()
-    features, ahead = torch.randn(414, CONTEXT, FEATURES - 1), torch.randn(414, HORIZON, FEATURES - 1)
-
-    def their_paths(i: int) -> None:
-        for at in range(0, 414, BATCH):
-            rows = slice(at, at + BATCH)
-            theirs.paths(values[rows], features[rows], ahead[rows], 100)
-
-    times = _in_turn([lambda i: ours.forecast(HORIZON, samples=100), their_paths], rounds)
-    return {"ours": times[0], "theirs": times[1], "ratio": times[1] / times[0]}
+    ours, case = forecaster(40), case_of("sampling", series=SERIES)
+    ours.read_from_start(panel(SERIES, max(LAGS) + CONTEXT))
+    steps = [_timed(lambda: ours.forecast(HORIZON, samples=100)), lambda: peer.seconds(case)]
+    mine, theirs = _in_turn(steps, rounds)
+    return {"ours": mine, "theirs": theirs, "ratio": theirs / mine}
 
 
-def updating(rounds: int) -> dict[str, float]:
+def updating(peer: Peer, rounds: int) -> dict[str, float]:
     """Seconds to read one new row of 10,000 series and say what follows, over reading their windows again."""
-    N = 10_000
-    ours, theirs = forecaster(40), DeepAR(40).eval()
-    window = panel(N, CONTEXT)
+    ours, window = forecaster(40), panel(UPDATED, CONTEXT)
     ours.read_from_start(window)
-    x, known = (torch.randn(N, ours.model.core.input_size - k) for k in (0, 2))
-    ahead = known[:, None]
-    state, start = ours.state, ours.model.init_state(N)
-    rows = torch.randn(N, CONTEXT, x.shape[1])
-    values, features = torch.rand(N, max(LAGS) + CONTEXT) + 5, torch.randn(N, CONTEXT, FEATURES - 1)
+    before, frequency = ours.state, ours.inputs.reader.frequency
+    assert frequency is not None
+    (stamp,) = frequency.stamps(np.array([CONTEXT]))
+    rows = {"unique_id": [one.name for one in window], "ds": [stamp] * UPDATED, "y": [10.5] * UPDATED}
 
-    @torch.inference_mode()
-    def update(i: int) -> None:
-        y, core = ours.model.core.scan(x[:, None], state.core)
-        ours._first(state._replace(core=core), ahead)
+    def update() -> None:
+        ours.state = before
+        ours.update(rows)
+        ours.forecast(1, samples=0)
 
-    @torch.inference_mode()
-    def encode(i: int) -> None:
-        for at in range(0, N, 500):
-            part = slice(at, at + 500)
-            ours.model.scan(rows[part], torch.utils._pytree.tree_map(lambda leaf, p=part: leaf[p], start))
+    def encode() -> None:
+        ours.read_from_start(window)
+        ours.forecast(1, samples=0)
 
-    def their_encoding(i: int) -> None:
-        for at in range(0, N, 500):
-            h, _, scale = theirs.encode(values[at : at + 500], features[at : at + 500])
-            theirs.distribution(h, scale)
-
-    times = _in_turn([update, encode, their_encoding], rounds)
+    case = case_of("encoding", series=UPDATED, horizon=1, samples=1)
+    times = _in_turn([_timed(update), _timed(encode), lambda: peer.seconds(case)], rounds)
     return {"update": times[0], "over encoding": times[1] / times[0], "over their encoding": times[2] / times[0]}
 
 
-def _in_turn(steps: list[Callable[[int], object]], rounds: int) -> list[float]:
-    times: list[list[float]] = [[] for _ in steps]
-    for i in range(rounds + 1):
-        for step, found in zip(steps, times, strict=True):
-            start = time.perf_counter()
-            step(i)
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found[1:]) for found in times]
+def _stepper(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+    model.train()
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+        optimiser.step()
+
+    return step
+
+
+def _seconds(step: Step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def _timed(step: Step) -> Callable[[], float]:
+    return lambda: _seconds(step)
+
+
+def _in_turn(steps: list[Callable[[], float]], rounds: int) -> list[float]:
+    """The median seconds of each, the first round left out where there are several."""
+    times = [[step() for step in steps] for _ in range(rounds + (rounds > 1))]
+    return [statistics.median(found[1:] or found) for found in zip(*times, strict=True)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.forecasting", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="timings of each side")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--gluonts", type=Path, help="the folder that gluonts is in")
+    parser.add_argument("--rows", default="training,loading,sampling,updating", help="which, between commas")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    for size in (40, 128):
-        print(json.dumps({f"training 2 x {size}, steps a second": training(size, given.rounds)}), flush=True)
-    print(json.dumps({"sampling, seconds": sampling(max(1, given.rounds // 3))}), flush=True)
-    print(json.dumps({"updating, seconds": updating(max(1, given.rounds // 3))}), flush=True)
+    peer = WithGluonts(given.gluonts, given.threads) if given.gluonts else WithTorch()
+    few = max(1, given.rounds // 5)
+    print(json.dumps({"peer": type(peer).__name__, "threads": given.threads}), flush=True)
+    for what in given.rows.split(","):
+        if what in ("training", "loading"):
+            for size in (40, 128):
+                found = training(peer, what, size, given.rounds)
+                print(json.dumps({f"{what} 2 x {size}, steps a second": found}), flush=True)
+        elif what == "sampling":
+            print(json.dumps({"sampling, seconds": sampling(peer, few)}), flush=True)
+        else:
+            print(json.dumps({"updating, seconds": updating(peer, few)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The server against FastAPI with torch.nn and with ONNX Runtime, on this machine, in one run: `python -m bench.serving`.
+"""The server against FastAPI with torch.nn and with ONNX Runtime, in one run: `python -m bench.serving`.
 
 Each server is a process of its own and the load comes from this one. The servers take turns, some seconds each; what is
 printed is the median over the rounds, and ratios of medians. All traffic is on the loopback.
@@ -43,7 +43,8 @@ class Connection:
         return self
 
     async def post(self, path: str, body: bytes) -> bytes:
-        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\n\r\n"
         self.writer.write(head.encode() + body)
         answer = await self.reader.readuntil(b"\r\n\r\n")
         length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])

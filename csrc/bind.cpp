@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "crowd.h"
 #include "fields.h"
@@ -192,6 +193,28 @@ void fields(AttendedGradients<Real>& s, F& f) {
 }
 
 template <class Real, class F>
+void fields(GatheredInputs<Real>& s, F& f) {
+  f("N", s.N), f("levels", s.levels), f("M", s.M), f("A", s.A), f("H", s.H), f("P", s.P), f("F", s.F), f("u", s.u), f("w", s.w),
+      f("b", s.b), f("h0", s.h0), f("c0", s.c0), f("level", s.level), f("before", s.before), f("first", s.first),
+      f("source", s.source), f("group", s.group);
+}
+
+template <class Real, class F>
+void fields(GatheredOutputs<Real>& s, F& f) {
+  f("h", s.h), f("c", s.c), f("saved", s.saved), f("forgets", s.forgets);
+}
+
+template <class Real, class F>
+void fields(GatheredArriving<Real>& s, F& f) {
+  f("h", s.h), f("c", s.c), f("saved", s.saved), f("forgets", s.forgets);
+}
+
+template <class Real, class F>
+void fields(GatheredGradients<Real>& s, F& f) {
+  f("gu", s.gu), f("gsum", s.gsum), f("gforgets", s.gforgets), f("gh", s.gh), f("gc", s.gc);
+}
+
+template <class Real, class F>
 void fields(HmmInputs<Real>& s, F& f) {
   f("B", s.B), f("T", s.T), f("K", s.K), f("x", s.x), f("start", s.start), f("transition", s.transition), f("state", s.state),
       lengths_and_reset(s, f);
@@ -264,6 +287,35 @@ void check_lengths(const int64_t* lengths, int64_t B, int64_t T) {
                              ", but must be in [0, " + std::to_string(T) + "], the number of time steps.")
                                 .c_str());
 }
+void check_gather(int64_t N, int64_t levels, int64_t P, int64_t M, const int64_t* level, const int64_t* before,
+                  const int64_t* first, const int64_t* source, const int64_t* group) {
+  const auto wrong = [](const char* what, int64_t row) {
+    throw nb::value_error(("native kernel: row " + std::to_string(row) + " of a gathered loop " + what).c_str());
+  };
+  if (level[0] < 0 || level[levels] != N) wrong("is in no level.", level[levels]);
+  for (int64_t l = 0; l < levels; ++l)
+    if (level[l + 1] < level[l]) wrong("is in two levels.", level[l + 1]);
+  if (first && first[level[0]] != 0) wrong("is given and gathers.", 0);
+  std::vector<bool> read(M, false);
+  for (int64_t l = 0; l < levels; ++l) {
+    for (int64_t n = level[l]; n < level[l + 1]; ++n) {
+      const int64_t begin = first ? first[n] : n * P, end = first ? first[n + 1] : begin + P;
+      if (end < begin) wrong("gathers less than nothing.", n);
+      int64_t found = 0;
+      for (int64_t e = begin; e < end; ++e) {
+        if (before[e] < (first ? 0 : -1) || before[e] >= level[l])
+          wrong("gathers from a row that is not in an earlier level.", n);
+        if (group && before[e] >= 0 && group[before[e]] != group[n]) wrong("gathers from another group.", n);
+        found += before[e] >= 0;
+      }
+      if ((found > 0) != (l > 0)) wrong("gathers something in the first level, or nothing in a later one.", n);
+      if (group && (group[n] < 0 || (n > level[l] && group[n] < group[n - 1]))) wrong("is out of the order of the groups.", n);
+      const int64_t m = source ? source[n] : n - level[0];
+      if (m >= M || m < -1 || (m >= 0 && read[m])) wrong("reads a row of u that is not there, or that another one reads.", n);
+      if (m >= 0) read[m] = true;
+    }
+  }
+}
 template <class Real> void check(const ScanInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const SelectiveInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
 template <class Real> void check(const BankInputs<Real>& in) { check_lengths(in.lengths, in.n.B, in.n.T); }
@@ -273,6 +325,10 @@ template <class Real> void check(const AttendInputs<Real>& in) { check_lengths(i
 template <class Real> void check(const AttendedInputs<Real>& in) {
   check_lengths(in.lengths, in.B, in.T);
   check(in.memory);
+}
+// A row that is not there, or not computed yet, would be read.
+template <class Real> void check(const GatheredInputs<Real>& in) {
+  check_gather(in.N, in.levels, in.P, in.M, in.level, in.before, in.first, in.source, in.group);
 }
 template <class Real> void check(const HmmInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
 template <class Real> void check(const ViterbiInputs<Real>& in) { check_lengths(in.lengths, in.B, in.T); }
@@ -321,8 +377,14 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("constant", [](P& p, int64_t width, Address values) { return p.constant(width, at<Real>(values)); })
       .def("lookup", [](P& p, int64_t V, int64_t width, Address table) { return p.lookup(V, width, at<Real>(table)); })
       .def("linear", [](P& p, int x, int64_t N, Address w, Address b) { return p.linear(x, N, at<Real>(w), at<Real>(b)); })
-      .def("gated",
-           [](P& p, nb::dict weights, int x, int h, int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, h, c); })
+      .def("gated", [](P& p, nb::dict weights, int x, int fed, Address U_fed, int h,
+                       int c) { p.gated(from_dict<GatedWeights<Real>>(weights), x, fed, at<Real>(U_fed), h, c); })
+      .def("attend",
+           [](P& p, int query, int weights, nb::dict memory, int64_t each) {
+             const auto given = from_dict<AttendInputs<Real>>(memory);
+             check(given);
+             return p.attend(query, weights, given, each);
+           })
       .def("scan", &P::scan)
       .def("selective", [](P& p, int x, int delta, int64_t N, Address A, int B, int C,
                            int h) { return p.selective(x, delta, N, at<Real>(A), B, C, h); })
@@ -333,6 +395,10 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
                              int window) { return p.convolution(x, K, at<Real>(w), at<Real>(bias), window); })
       .def("map", &P::map)
       .def("combine", &P::combine)
+      .def("choose", &P::choose)
+      .def("gather", [](P& p, int x, Array<const int64_t, 1> columns) { return p.gather(x, columns.data(), columns.shape(0)); })
+      .def("lags", [](P& p, int x, Array<const int64_t, 1> delays,
+                      int past) { return p.lags(x, delays.data(), delays.shape(0), past); })
       .def("norm", [](P& p, bool centred, int x, Address gain, Address bias,
                       double eps) { return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps); })
       .def("copy", &P::copy)
@@ -392,6 +458,8 @@ void bind(nb::module_& m, const std::string& suffix, const std::string& complex_
   def_kernel(m, "attend_back" + suffix, &Kernels::attend_back);
   def_kernel(m, "attended" + suffix, &Kernels::attended);
   def_kernel(m, "attended_back" + suffix, &Kernels::attended_back);
+  def_kernel(m, "gathered" + suffix, &Kernels::gathered);
+  def_kernel(m, "gathered_back" + suffix, &Kernels::gathered_back);
   def_kernel(m, "hmm_filter" + suffix, &Kernels::hmm_filter);
   def_kernel(m, "hmm_filter_back" + suffix, &Kernels::hmm_filter_back);
   def_kernel(m, "viterbi" + suffix, &Kernels::viterbi);

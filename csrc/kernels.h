@@ -318,6 +318,40 @@ template <class Real>
 using AttendedBack = void(const AttendedInputs<Real>& in, const AttendedArriving<Real>& arriving,
                           const AttendedGradients<Real>& to, int threads);
 
+// A gated loop whose state before is gathered from other rows (gathered.cpp): N rows, level l being the rows level[l] to
+// level[l + 1], in front of them rows that are given, h0 and c0 (level[0], H). A row gathers the states of P places of `before`
+// (N, P), -1 for zeros; or, unless first (N + 1) is null, of before[first[n]] to before[first[n + 1]], which are added up. Rows of
+// the first level gather nothing. Sums begin with row source[n] of u (M, A * H), or n - level[0] where source is null; gates from
+// A on, and rows whose source is -1, with b (G * H). w is (G * H, P * H); G is 3 + F: i, g, o and a forget gate for the first F
+// places; or 1 where F is 0 and there is no c. Rows gather within their group, ascending in a level, or null.
+template <class Real>
+struct GatheredInputs {
+  int64_t N, levels, M, A, H, P, F;
+  const Real *u, *w, *b, *h0, *c0;
+  const int64_t *level, *before, *first, *source, *group;
+};
+// h and c (N, H). saved (N - level[0], gathered_saves, H) and forgets (E, H), of every state that is added up, may be null.
+template <class Real>
+struct GatheredOutputs {
+  Real *h, *c, *saved, *forgets;
+};
+template <class Real>
+using Gathered = void(const GatheredInputs<Real>& in, const GatheredOutputs<Real>& out, int threads);
+
+// Its backward pass leaves products over all rows to the caller: it gives the gradients of u, of the sums (N - level[0], G * H) and
+// of the sums of forgets (E, H). gh and gc (N, H) hold what arrives, to which rows add that of the rows that they gathered.
+template <class Real>
+struct GatheredArriving {
+  const Real *h, *c, *saved, *forgets;
+};
+template <class Real>
+struct GatheredGradients {
+  Real *gu, *gsum, *gforgets, *gh, *gc;
+};
+template <class Real>
+using GatheredBack = void(const GatheredInputs<Real>& in, const GatheredArriving<Real>& arriving,
+                          const GatheredGradients<Real>& to, int threads);
+
 // y = f(x), n elements.
 template <class Real>
 using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
@@ -429,16 +463,23 @@ struct Program {
   virtual int constant(int64_t width, const Real* values) = 0;          // the same values in every row
   virtual int lookup(int64_t V, int64_t width, const Real* table) = 0;  // the rows of a table (V, width) that symbols name
   virtual int linear(int x, int64_t N, const Real* w, const Real* b) = 0;
-  // Projects x, then steps the states h and c (or -1) in place.
-  virtual void gated(const GatedWeights<Real>& weights, int x, int h, int c) = 0;
+  // Projects x, adds U_fed times `fed` unless that is -1, then steps the states h and c (or -1) in place.
+  virtual void gated(const GatedWeights<Real>& weights, int x, int fed, const Real* U_fed, int h, int c) = 0;
+  // The context of each row's query, and its weights, in a slot as wide as the memory is long. Rows of the stream from each * i
+  // on read row i of the memory; its T and query are not read.
+  virtual int attend(int query, int weights, const AttendInputs<Real>& memory, int64_t each) = 0;
   virtual void scan(bool is_complex, int a, int b, int h) = 0;  // h = a * h + b, in place
   // The selective scan and the convolution, with the states h (N for each column of x) and window (K - 1 times x) in place.
   virtual int selective(int x, int delta, int64_t N, const Real* A, int B, int C, int h) = 0;
   virtual int bank(int x, int64_t N, const Real* a, const Real* b, const Real* c, int h) = 0;  // h: N pairs a column of x
   virtual void filter(int x, const Real* transition, int p) = 0;  // p is the prediction of a hidden Markov model, in place
   virtual int convolution(int x, int64_t K, const Real* w, const Real* bias, int window) = 0;
-  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, relu
-  virtual int combine(int function, int x, int y) = 0;  // add, multiply
+  virtual int map(int function, int x) = 0;             // sigmoid, tanh, softplus, silu, log, relu, absolute value
+  virtual int combine(int function, int x, int y) = 0;  // add, multiply, divide, the larger, the smaller
+  virtual int choose(int condition, int x, int y) = 0;  // x where the condition is above zero, else y
+  virtual int gather(int x, const int64_t* columns, int64_t count) = 0;  // columns of x, in any order, any of them often
+  // The inputs of so many steps ago, side by side; past (the longest delay times x) holds them, oldest first, in place.
+  virtual int lags(int x, const int64_t* delays, int64_t count, int past) = 0;
   virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
   virtual void finish(int in, int out) = 0;  // which slots a step fills and gives; nothing is appended after it
@@ -469,6 +510,8 @@ using NewProgram = Program<Real>*();
   kernel(AttendBack, attend_back)                \
   kernel(Attended, attended)                     \
   kernel(AttendedBack, attended_back)            \
+  kernel(Gathered, gathered)                     \
+  kernel(GatheredBack, gathered_back)            \
   kernel(Elementwise, sigmoid)                   \
   kernel(Elementwise, tanh)                      \
   kernel(Elementwise, softplus)                  \

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "attention.h"
 #include "gated_step.h"
 #include "hmm.h"
 #include "kernels.h"
@@ -27,6 +28,7 @@ template <class Real> Elementwise<Real> sigmoid;
 template <class Real> Elementwise<Real> tanh;
 template <class Real> Elementwise<Real> softplus;
 template <class Real> Elementwise<Real> silu;
+template <class Real> Elementwise<Real> log;
 
 namespace {
 
@@ -60,6 +62,11 @@ struct Workspace {
   Buffer<Real> arrays, gathered;
   int64_t rows = 0;  // that are being stepped
   const int64_t* symbols = nullptr;
+  const int64_t* named =
+      nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
+  int64_t first = 0;
+
+  int64_t number(int64_t row) const { return named ? named[row] : first + row; }
 
   Real* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
 };
@@ -143,9 +150,10 @@ class Steps final : public Program<Real> {
     return y;
   }
 
-  void gated(const GatedWeights<Real>& weights, int x, int h, int c) override {
+  void gated(const GatedWeights<Real>& weights, int x, int fed, const Real* U_fed, int h, int c) override {
     with_cell(weights.kind, [&](auto cell, Phi phi) {
-      auto step = std::make_shared<GatedStep<decltype(cell), Real>>(weights, phi);
+      using Step = GatedStep<decltype(cell), Real>;
+      auto step = std::make_shared<Step>(weights, phi);
       const int64_t ldu = step->ldu, units = step->layout.units;
       const Units all{0, step->blocks};
       const int u = add(ldu, ldu), sums = step->separate_sums() ? add(ldu, ldu) : u;
@@ -154,6 +162,13 @@ class Steps final : public Program<Real> {
         step->project(rows, all, from, ldx, to);
         for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
       });
+      if (fed >= 0) {  // the sum that x has begun goes on, as in attended.cpp
+        GatedWeights<Real> more = weights;
+        more.D = width(fed), more.U = U_fed, more.b = nullptr;
+        auto second = std::make_shared<Step>(more, phi);
+        steps_.push_back([=](Work& w) { second->project(w.rows, all, w.at(fed, 0), w.places[fed].stride, w.at(u, 0), true); });
+        work_ += ldu * more.D;
+      }
       steps_.push_back([=](Work& w) {
         const auto row = [&](int64_t i) {
           return RowStep<Real>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
@@ -162,6 +177,30 @@ class Steps final : public Program<Real> {
       });
       work_ += ldu * (weights.D + step->R);
     });
+  }
+
+  int attend(int query, int weights, const AttendInputs<Real>& memory, int64_t each) override {
+    struct Held {
+      Buffer<Real> keys, values, v;
+      std::vector<int64_t> lengths;
+    };
+    AttendInputs<Real> m = memory;
+    auto held = std::make_shared<Held>();
+    const auto copied = [](const Real* from, int64_t n) {
+      auto to = allocate<Real>(n);
+      if (n > 0) std::memcpy(to.get(), from, n * sizeof(Real));
+      return to;
+    };
+    held->keys = copied(m.keys, m.B * m.S * m.A), held->values = copied(m.values, m.B * m.S * m.M);
+    if (m.v) held->v = copied(m.v, m.A);
+    held->lengths.assign(m.lengths, m.lengths + m.B);
+    m.keys = held->keys.get(), m.values = held->values.get(), m.v = held->v.get(), m.lengths = held->lengths.data();
+    const int context = slot(m.M);
+    each_row([=, held = held, attention = Attention<Real>(m)](Work& w, int64_t row) {
+      attention.forward(w.number(row) / each, w.at(query, row), w.at(weights, row), w.at(context, row));
+    });
+    work_ += m.S * (m.M + (m.v ? 8 : 1) * m.A);  // a hyperbolic tangent for each
+    return context;
   }
 
   void scan(bool is_complex, int a, int b, int h) override {
@@ -229,10 +268,12 @@ class Steps final : public Program<Real> {
 
   int map(int function, int x) override {
     const int y = slot(width(x));
-    if (function == 4) {
+    if (function == 5) {
       each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return tanh_or_relu<Real>(Phi::relu, v); });
+    } else if (function == 6) {
+      each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return Vec<Real>(-minus_absolute<Real>(v)); });
     } else {
-      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>};
+      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>, log<Real>};
       Elementwise<Real>* f = kernels[function];
       each_stretch(y, x, x, [=](Work& w, int64_t row, int64_t n) { f(n, w.at(x, row), w.at(y, row), 1); });
     }
@@ -242,8 +283,53 @@ class Steps final : public Program<Real> {
   int combine(int function, int x, int y) override {
     const int z = slot(width(x));
     if (function == 0) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a + b); });
-    else each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a * b); });
+    else if (function == 1) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a * b); });
+    else if (function == 2) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return Vec<Real>(a / b); });
+    // A NaN on either side stays one, as in Torch.
+    else if (function == 3) each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return (a > b) | (a != a) ? a : b; });
+    else each_vector(z, x, y, [](Vec<Real> a, Vec<Real> b) { return (a < b) | (a != a) ? a : b; });
     return z;
+  }
+
+  int choose(int condition, int x, int y) override {
+    const int z = slot(width(x));
+    const int64_t n = width(x);
+    each_row([=](Work& w, int64_t row) {
+      const Real *c = w.at(condition, row), *a = w.at(x, row), *b = w.at(y, row);
+      Real* to = w.at(z, row);
+      for (int64_t i = 0; i < n; i += L) {
+        using V = Vec<Real>;
+        store(to + i, V(load<V>(c + i) > Real(0) ? load<V>(a + i) : load<V>(b + i)));
+      }
+    });
+    return z;
+  }
+
+  int gather(int x, const int64_t* columns, int64_t count) override {
+    const int y = slot(count);
+    each_row([=, from = std::vector<int64_t>(columns, columns + count)](Work& w, int64_t row) {
+      const Real* given = w.at(x, row);
+      Real* to = w.at(y, row);
+      for (int64_t i = 0; i < count; ++i) to[i] = given[from[i]];
+    });
+    return y;
+  }
+
+  int lags(int x, const int64_t* delays, int64_t count, int past) override {
+    const int64_t D = width(x), held = width(past);
+    const int y = slot(count * D);
+    each_row([=, ago = std::vector<int64_t>(delays, delays + count)](Work& w, int64_t row) {
+      const Real* given = w.at(x, row);
+      Real *to = w.at(y, row), *state = w.at(past, row);
+      for (int64_t i = 0; i < count; ++i) {
+        const Real* from = ago[i] ? state + held - ago[i] * D : given;
+        for (int64_t d = 0; d < D; ++d) to[i * D + d] = from[d];
+      }
+      if (held == 0) return;
+      std::memmove(state, state + D, (held - D) * sizeof(Real));
+      std::memcpy(state + held - D, given, D * sizeof(Real));
+    });
+    return y;
   }
 
   int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) override {
@@ -422,6 +508,7 @@ class StateRows final : public Stream<Real> {
             Real* y) {
     w.rows = count;
     w.symbols = symbols;
+    w.named = rows, w.first = at;
     const int64_t in = input_width(), out = output_width();
     for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
     if (side_by_side(rows, count)) {

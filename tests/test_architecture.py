@@ -19,6 +19,7 @@ import elman
 from elman import kernels, laws
 from elman.cells import CELLS
 from elman.core import Core
+from elman.trees import TREES
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "elman"
@@ -26,17 +27,18 @@ SOURCE = ROOT / "src" / "elman"
 # From top to bottom; a name is a module or a package. `_native` is what csrc/ is compiled to.
 LAYOUT = [
     "_native", "errors", "options", "extensions", "artifact", "state", "lengths", "progress", "tables", "config",
-    "data", "kernels", "core", "cells", "compose", "convert", "attention", "draws", "likelihood", "distributions",
-    "embed", "readout", "quantiles", "located", "words", "crf", "feedback", "model", "pairing", "stream", "markov",
-    "decoding", "lens", "training", "scikit", "hmm", "tasks", "saved", "report", "run", "estimators", "laws", "export",
-    "serve", "cli", "__main__",
+    "data", "kernels", "core", "cells", "compose", "convert", "attention", "trees", "draws", "likelihood",
+    "distributions", "embed", "readout", "quantiles", "logistics", "images", "located", "words", "crf", "feedback",
+    "model", "pairing", "stream", "markov", "decoding", "lens", "training", "scikit", "hmm", "tasks", "saved", "report",
+    "run", "estimators", "laws", "tree_laws", "export", "serve", "cli", "__main__",
 ]  # fmt: skip
 
 PUBLIC = [
-    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel",
-    "Pool", "Recompute", "Residual", "Reverse", "RunConfig", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
-    "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors", "from_torch",
-    "hmm", "kernels", "laws", "lens", "load", "stack", "state", "tasks", "to_torch", "train", "training",
+    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Pool",
+    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
+    "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors",
+    "from_torch", "hmm", "kernels", "laws", "lens", "load", "stack", "state", "tasks", "to_torch", "train",
+    "training", "tree_laws", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -138,6 +140,13 @@ def test_nothing_can_run_code_from_a_file() -> None:
     forbidden = re.compile(r"\bpickle\b|torch\.load\b|torch\.save\b|\bmarshal\b|\bshelve\b|\bdill\b|\bjoblib\b")
     for path in MODULES:
         assert not forbidden.search(path.read_text()), f"{path} names a format that can run code"
+
+
+def test_every_tree_cell_has_its_file_and_its_page() -> None:
+    pages = {path.stem for path in (ROOT / "docs" / "trees").glob("*.md")}
+    assert pages == set(TREES), "one page in docs/trees for each cell in TREES"
+    for name, cell in TREES.items():
+        assert cell.__module__ == f"elman.trees.{name}", f"{name} belongs in trees/{name}.py"
 
 
 def test_every_cell_has_its_file_and_its_page() -> None:

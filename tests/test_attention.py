@@ -6,9 +6,10 @@ from torch import Tensor
 
 from elman import kernels, laws
 from elman import state as states
-from elman.attention import Additive, Bound, Decoder, Fixed, Layers, Luong, Remember
+from elman.attention import Additive, Bound, Covering, Decoder, Fixed, Layers, Luong, Remember
 from elman.cells import cell
 from elman.errors import InputError
+from elman.stream import Stream
 
 D, M, H = 3, 5, 4
 LENGTHS = torch.tensor([6, 1, 0, 4, 3])
@@ -41,6 +42,46 @@ def test_laws(name: str, kernel: str) -> None:
     with kernels.use(kernel):
         report = laws.check(bound(name))
     assert report.ok and report.exact == (kernel == "native"), report
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="needs the native kernels")
+@pytest.mark.parametrize("name", [name for name in DECODERS if name != "additive lru"])
+def test_a_stream_is_native_and_its_rows_share_a_memory(name: str) -> None:
+    """Any rows, in any order, of a memory that was repeated without a copy: the bits of a scan."""
+    core = bound(name).repeat(3)
+    x = torch.randn(15, 4, D)
+    with torch.no_grad():
+        wanted, last = core.scan(x)
+    stream = Stream(core, 15)
+    assert stream.native
+    found = torch.zeros_like(wanted)
+    for t in range(4):
+        for rows in torch.randperm(15).split([4, 1, 10]):
+            found[rows, t] = stream.step(x[rows, t], rows)
+    assert torch.equal(found, wanted)
+    states.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), stream.state, last)
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="needs the native kernels")
+@pytest.mark.parametrize("name", ["additive gru", "fed general", "general"])
+def test_coverage_is_streamed(name: str) -> None:
+    core = bound(name)
+    core = Covering(core.decoder, core.held).repeat(2)
+    x = torch.randn(10, 3, D)
+    stream = Stream(core, 10)
+    assert stream.native
+    for t in range(3):
+        stream.step(x[:, t])
+    with torch.no_grad():
+        _, last = core.scan(x)
+    wanted = (LENGTHS > 0).float().repeat_interleave(2) * 3
+    torch.testing.assert_close(stream.state.coverage.sum(1), wanted)
+    torch.testing.assert_close(stream.state.coverage, last.coverage)
+
+
+def test_a_stream_has_the_rows_of_the_memory() -> None:
+    with pytest.raises(InputError, match="a memory for 5"):
+        Stream(bound("additive gru"), 4).step(torch.zeros(4, D))
 
 
 def transcribed(decoder: Additive, memory: Tensor, x: Tensor) -> Tensor:

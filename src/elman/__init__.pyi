@@ -12,6 +12,8 @@ from elman import lens as lens
 from elman import state as state
 from elman import tasks as tasks
 from elman import training as training
+from elman import tree_laws as tree_laws
+from elman import trees as trees
 from elman.cells import CELLS as CELLS
 from elman.cells import cell as cell
 from elman.compose import Bidirectional as Bidirectional

@@ -67,16 +67,33 @@ def render(config: DataclassInstance) -> str:
 
 
 def meanings(config: type) -> dict[str, str]:
-    """What each setting of a config means, as its docstring has it."""
+    """What each setting of a config means, as its docstring has it, or that of a class that it derives from."""
     from docstring_parser import parse  # comes with jsonargparse[signatures]
 
-    params = parse(config.__doc__ or "").params
+    params = [param for kind in reversed(config.__mro__) for param in parse(kind.__doc__ or "").params]
     return {param.arg_name: " ".join((param.description or "").split()) for param in params}
+
+
+def ordered(config: DataclassInstance) -> list[str]:
+    """The names of the settings as a person reads them: the task, its own sections, those of all tasks, then the rest.
+
+    >>> from elman.tasks.lm import RunConfig
+    >>> ordered(RunConfig())[:6]
+    ['task', 'data', 'model', 'preview', 'optim', 'training']
+    """
+    own = vars(type(config)).get("__annotations__", {})
+
+    def place(name: str) -> int:
+        if name == "task":
+            return 0
+        return (1 if name in own else 2) if is_dataclass(getattr(config, name)) else 3
+
+    return sorted((part.name for part in fields(config)), key=place)
 
 
 def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
     meaning = meanings(type(config))
-    for name in (part.name for part in fields(config)):
+    for name in ordered(config):
         value = getattr(config, name)
         if name in meaning:
             yield f"{indent}# {meaning[name]}"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from elman.distributions import Distribution, Gaussian, NegativeBinomial, Poisson, StudentT
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot
 from elman.quantiles import QuantileGrid
 from elman.readout import Readout
 
@@ -31,8 +32,19 @@ class Located(Readout[Distribution]):
         self.readout, self.size = readout, size
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> Distribution:
-        h, reference, scale = y.split([y.shape[-1] - 2 * self.size, self.size, self.size], -1)
+        h, reference, scale = self._parts(y)
         return located(self.readout(h), reference, scale)
+
+    def distribution(self, values: Tensor) -> Distribution:
+        inner, reference, scale = self._parts(values)
+        return located(self.readout.distribution(inner), reference, scale)
+
+    def describe_step(self, builder: Builder, y: Slot) -> Slot:
+        inner = self.readout.describe_step(builder, builder.cut(y, 0, y.width - 2 * self.size))
+        return builder.concat([inner, builder.cut(y, y.width - 2 * self.size, 2 * self.size)])
+
+    def _parts(self, y: Tensor) -> tuple[Tensor, ...]:
+        return y.split([y.shape[-1] - 2 * self.size, self.size, self.size], -1)
 
 
 def located(z: Distribution, reference: Tensor, scale: Tensor) -> Distribution:

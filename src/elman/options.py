@@ -6,12 +6,13 @@ what was given and what is accepted. A numpy number counts as a number; True and
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 from typing import TypeGuard
 
-from elman.errors import InputError
+from elman.errors import InputError, nearest
 
 
 def whole(name: str, given: object, least: int = 1, most: int | None = None) -> int:
@@ -102,3 +103,16 @@ def flag(name: str, given: object) -> bool:
 
 def _is_number(given: object) -> TypeGuard[Real]:
     return isinstance(given, Real) and not isinstance(given, bool)
+
+
+def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str] = ()) -> None:
+    """Raise an InputError for the first option that the cell `name` of class `made` does not have. `others` may have
+    been meant too."""
+    parameters = inspect.signature(made).parameters
+    known = [option for option in parameters if option not in ("input_size", "size")]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return  # a class of one's own may take anything
+    for option in options:
+        if option not in known:
+            hint = nearest(option, [*known, *others])
+            raise InputError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}.{hint}")

@@ -203,15 +203,35 @@ def student_t_quantile(df: Array, p: Array) -> Array:
     >>> float(student_t_quantile(np.array(2.0), np.array(0.9)).round(6))
     1.885618
     """
-    df, p = np.broadcast_arrays(np.asarray(df, np.float64), np.asarray(p, np.float64))
-    tail = 2 * np.minimum(p, 1 - p)
-    low, high = np.zeros(df.shape), np.ones(df.shape)
+    df, p = np.asarray(df, np.float64), np.asarray(p, np.float64)
+    # Levels 0.1 and 0.9 have the same x, and the middle is known.
+    tails, places = np.unique(np.append(2 * np.minimum(p, 1 - p), 1.0).round(15), return_inverse=True)
+    size = np.zeros((*np.broadcast_shapes(df.shape, p.shape), len(tails)))
+    for i, tail in enumerate(tails[:-1]):
+        x = _beta_quantile(np.broadcast_to(df, size.shape[:-1]) / 2, float(tail))
+        size[..., i] = np.sqrt(df * (1 / np.maximum(x, 1e-300) - 1))
+    at = np.broadcast_to(places.ravel()[:-1].reshape(p.shape), size.shape[:-1])
+    return np.sign(p - 0.5) * np.take_along_axis(size, at[..., None], -1)[..., 0]
+
+
+def _beta_quantile(a: Array, p: float) -> Array:
+    """x with I_x(a, 1/2) = p, by Newton's steps from where the normal distribution has it, each inside what is left of
+    (0, 1); where one would leave that, half of it is cut off."""
+    b, log_beta = np.full(a.shape, 0.5), _log_beta(a, np.full(a.shape, 0.5))
+    z = float(torch.special.ndtri(torch.tensor(1 - p / 2, dtype=torch.float64)))
+    t = z + (z**3 + z) / (8 * a)  # Cornish and Fisher, df = 2 a
+    x, low, high = 2 * a / (2 * a + t * t), np.zeros(a.shape), np.ones(a.shape)
+    going = np.ones(a.shape, bool)  # a number that is found stays: it does not depend on the others
     for _ in range(60):
-        middle = (low + high) / 2
-        below = incomplete_beta(df / 2, np.full(df.shape, 0.5), middle) < tail
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    x = (low + high) / 2
-    return np.where(p == 0.5, 0.0, np.sign(p - 0.5) * np.sqrt(df * (1 / np.maximum(x, 1e-300) - 1)))
+        above = _regularised(a, b, x, log_beta) - p
+        low, high = np.where(above < 0, x, low), np.where(above < 0, high, x)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = x - above / np.exp((a - 1) * np.log(x) - 0.5 * np.log1p(-x) - log_beta)
+        after = np.where((step >= low) & (step <= high), step, (low + high) / 2)
+        going, x = going & (np.abs(after - x) > 1e-14 * x), np.where(going, after, x)
+        if not going.any():
+            break
+    return x
 
 
 def incomplete_beta(a: Array, b: Array, x: Array) -> Array:
@@ -220,12 +240,20 @@ def incomplete_beta(a: Array, b: Array, x: Array) -> Array:
     >>> float(incomplete_beta(np.array(1.0), np.array(1.0), np.array(0.25)))
     0.25
     """
+    return _regularised(a, b, x, _log_beta(a, b))
+
+
+def _log_beta(a: Array, b: Array) -> Array:
+    lgamma = torch.special.gammaln
+    found: Array = (lgamma(_tensor(a)) + lgamma(_tensor(b)) - lgamma(_tensor(a + b))).numpy()
+    return found
+
+
+def _regularised(a: Array, b: Array, x: Array, log_beta: Array) -> Array:
     swap = x > (a + 1) / (a + b + 2)  # where the fraction converges fast
     a, b, x = np.where(swap, b, a), np.where(swap, a, b), np.where(swap, 1 - x, x)
-    lgamma = torch.special.gammaln
-    beta = (lgamma(_tensor(a + b)) - lgamma(_tensor(a)) - lgamma(_tensor(b))).numpy()
     with np.errstate(divide="ignore"):
-        front = np.exp(beta + a * np.log(x) + b * np.log1p(-x)) / a
+        front = np.exp(a * np.log(x) + b * np.log1p(-x) - log_beta) / a
     value = front * _fraction(a, b, x)
     return np.where(swap, 1 - value, value)
 
@@ -234,7 +262,7 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
     tiny = 1e-300
     c, d = np.ones_like(x), 1 - (a + b) * x / (a + 1)
     d = 1 / np.where(np.abs(d) < tiny, tiny, d)
-    total = d
+    total, going = d, np.ones(x.shape, bool)
     for m in range(1, 300):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
@@ -243,8 +271,9 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
             d, c = 1 + term * d, 1 + term / c
             d = 1 / np.where(np.abs(d) < tiny, tiny, d)
             c = np.where(np.abs(c) < tiny, tiny, c)
-            total = total * d * c
-        if np.abs(d * c - 1).max(initial=0.0) < 1e-15:
+            total = np.where(going, total * d * c, total)
+        going &= np.abs(d * c - 1) >= 1e-15
+        if not going.any():
             break
     return total
 

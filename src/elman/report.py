@@ -8,7 +8,8 @@ import torch
 
 from elman import config, kernels, progress
 from elman.errors import InputError
-from elman.tasks.task import AnyTask, Data, TrainedSettings
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import AnyTask, Data
 from elman.training import loop
 from elman.training.distributed import Ranks
 from elman.training.record import Recorder
@@ -47,7 +48,8 @@ def test(task: AnyTask, face: Any, parts: dict[str, Any], recorder: Recorder, st
         recorder.metrics(step, **scores.recorded(name))
         numbers = {scores.decides: scores.value, **{shown: scores.numbers[shown] for shown in scores.shown}}
         said = "  ".join(f"{number.replace('_', ' ')} {value:.4f}" for number, value in numbers.items())
-        progress.say(f"{name.replace('_', ' ')}  {said}")
+        remark = f"  ({scores.remark})" if scores.remark else ""
+        progress.say(f"{name.replace('_', ' ')}  {said}{remark}")
     return found
 
 

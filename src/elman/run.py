@@ -14,7 +14,8 @@ from elman import artifact, config, lens, report, tasks
 from elman.errors import InputError
 from elman.saved import load, open_source
 from elman.tasks.memory import Opened, given
-from elman.tasks.task import AnyTask, Settings, Task, TrainedSettings
+from elman.tasks.settings import Settings, TrainedSettings
+from elman.tasks.task import AnyTask, Task
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks

@@ -65,23 +65,21 @@ class Stream:
             raise InputError(
                 f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
             )
-        # Packing copies the weights; what is not packed has to be copied here.
-        self._embed: Callable[[Tensor], Tensor] = _frozen(embed)
-        self._finish: Callable[[Tensor], Distribution] = _frozen(readout)
         self._looks_up = False
+        # Packing copies the weights; what is not packed has to be copied here.
         try:
             program, x, y = _described(core, embed)
         except Unstreamable:
             self._engine: _Native | _Scanned = _Scanned(_frozen(core), batch_size)
+            self._embed: Callable[[Tensor], Tensor] = _frozen(embed)
+            self._finish: Callable[[Tensor], Distribution] = _frozen(readout)
             return
-        if isinstance(readout, Readout):
-            try:
-                y = readout.describe_step(program, y)
-                self._finish = readout.distribution
-            except Unstreamable:
-                pass  # it is called on y
-        if program.looks_up:
-            self._looks_up, self._embed = True, _symbols
+        self._looks_up, self._embed = program.looks_up, _symbols if program.looks_up else _frozen(embed)
+        try:
+            y = readout.describe_step(program, y) if isinstance(readout, Readout) else y
+            self._finish = readout.distribution if isinstance(readout, Readout) else _frozen(readout)
+        except Unstreamable:
+            self._finish = _frozen(readout)  # it is called on y
         program.finish(x, y)
         self._engine = _Native(program, core.init_state, batch_size)
 

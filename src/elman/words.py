@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from elman import progress
 from elman.cells import cell as build_cell
 from elman.compose import Bidirectional
 from elman.data.lexicon import Written
+from elman.data.vectors import read_vectors
 from elman.data.vocabulary import UNKNOWN
 from elman.embed import Embedding
 from elman.options import fraction
@@ -39,6 +42,15 @@ class WordEmbedding(Embedding):
             hidden = torch.rand(symbols.shape, device=symbols.device) < self.word_dropout
             symbols = torch.where(hidden, UNKNOWN, symbols)
         return super().forward(symbols)
+
+    @torch.no_grad()
+    def begin_with(self, file: str, names: Sequence[str]) -> None:
+        """Begin with the vectors of a file, of as many words as it has; `names` are the words from number 2 on."""
+        found = read_vectors(file, {*names}, self.output_size)
+        progress.say(f"{file} has vectors of {len(found):,} of the {len(names):,} words")
+        rows = [i for i, name in enumerate(names, 2) if name in found]
+        if rows:
+            self.weight[rows] = torch.from_numpy(np.stack([found[names[i - 2]] for i in rows]))
 
 
 class Characters(nn.Module):

@@ -23,6 +23,7 @@ def runs(tmp_path_factory):
     readings = (f"{math.sin(t) + 5 * (t // 20 % 2):.3f},{math.cos(t):.3f}" for t in range(120))
     (folder / "readings.csv").write_text("x,y\n" + "\n".join(readings))
     (folder / "train.txt").write_text("He B-NP\nsees B-VP\na B-NP\ncat I-NP\n\n" * 20)
+    (folder / "pairs.tsv").write_text("a b c\tc b a\nb <b>\t<b> b\n" * 20)
     (folder / "reviews.tsv").write_text("text\tlabel\n" + "fine film <b>\tgood\ndull film\tbad\n" * 20)
     text = ["--data.train", "book.txt", "--data.batch_size", "2", "--data.window", "16", "--preview.tokens", "0"]
     commands = {
@@ -30,6 +31,7 @@ def runs(tmp_path_factory):
         "lstm": [*SMALL, *text, "--model.cell", "lstm"],
         "tag": [*SMALL, "--task", "tag", "--data.train", "train.txt", "--model.char_size", "0"],
         "classify": [*SMALL, "--task", "classify", "--data.train", "reviews.tsv", "--model.bidirectional", "false"],
+        "translate": [*SMALL, "--task", "translate", "--data.source", "pairs.tsv", "--training.lens", "true"],
         "hmm": ["--task", "hmm", "--data.train", "readings.csv", "--model.n_iter", "3", "--model.n_init", "1"],
         "markov": ["--task", "markov", "--data.train", "book.txt", "--model.order", "2"],
     }
@@ -46,7 +48,8 @@ def answer(capfd, *arguments):
 
 
 @pytest.mark.parametrize(("name", "layers", "panel"), [
-    ("lm", 2, None), ("tag", 2, "CRF marginals"), ("classify", 1, None), ("hmm", 1, "Posterior and Viterbi path"),
+    ("lm", 2, None), ("tag", 2, "CRF marginals"), ("classify", 1, None), ("translate", 1, "Alignment"),
+    ("hmm", 1, "Posterior and Viterbi path"),
 ])  # fmt: skip
 def test_every_task_without_naming_data(runs, capfd, name, layers, panel):
     code, out, err = answer(capfd, name, "--json", "--rows", "6", "--steps", "40", "--out", f"{name}.html")
@@ -57,7 +60,8 @@ def test_every_task_without_naming_data(runs, capfd, name, layers, panel):
     assert [part["title"] for part in content["panels"]] == ([panel] if panel else [])
     for part in content["panels"]:
         assert len(part["path"]) == len(part["values"][0])
-        assert [sum(column) for column in zip(*part["values"], strict=True)] == pytest.approx([1.0] * len(part["path"]))
+        sums = [sum(column) for column in zip(*part["values"], strict=True)]
+        assert sums == pytest.approx([1.0] * len(part["path"]), abs=1e-5)  # of numbers with six digits
     assert (runs / f"{name}.html").stat().st_size < 500_000
 
 
@@ -71,6 +75,17 @@ def test_named_data_another_run_and_fresh_weights_side_by_side(runs, capfd):
     assert {gate["gate"] for gate in other["gates"]} == {"i", "f", "o"}
     assert fresh["reach"][0]["raw"] != here["reach"][0]["raw"] and fresh["names"] == here["names"]
     assert here["command"].startswith("elman inspect lm book.txt")
+
+
+def test_a_translator_beside_its_fresh_decoder(runs, capfd):
+    code, out, err = answer(capfd, "translate", "pairs.tsv", "--at", "init", "--json", "--rows", "2")
+    assert code == 0, err
+    here, fresh = json.loads(out)
+    assert here["reach"][0]["layer"] == fresh["reach"][0]["layer"] == "0 additive"
+    assert fresh["reach"][0]["raw"] != here["reach"][0]["raw"] and {g["gate"] for g in here["gates"]} == {"r", "z"}
+    assert here["panels"][0]["columns"][-1] == "" and here["panels"][0]["rows"] == ["0 a", "1 b", "2 c"]
+    lines = [json.loads(line) for line in (runs / "translate" / "metrics.jsonl").open()]
+    assert any("lens_0_additive_z_saturation" in line for line in lines)
 
 
 def test_an_option_before_the_run_is_not_taken_for_it(runs, capfd):

@@ -28,6 +28,16 @@ def test_parity_and_copies():
     )
 
 
+def test_selective_copies_of_mixed_lengths():
+    made = parse("synthetic:selective-copy,T=256,least=4,tokens=4,vocabulary=4")
+    batches = [made.rows(0, number, 3) for number in range(200)]
+    lengths = np.array([len(rows[0].input) - 4 for rows in batches])
+    assert all({len(row.input) for row in rows} == {T + 4} for rows, T in zip(batches, lengths, strict=True))
+    assert lengths.min() < 6 and lengths.max() > 200
+    assert np.mean(lengths < 32) == pytest.approx(0.5, abs=0.12)  # 32 is the middle of 4 and 256 by factors
+    assert all([w for w in words if w not in (BLANK, CUE)] == tags[-4:] for rows in batches for words, tags in rows)
+
+
 def test_a_batch_depends_on_the_seed_and_its_number_alone():
     made = parse("synthetic:parity,T=30")
     assert made.rows(1, 2, 4) == made.rows(1, 2, 4)
@@ -40,7 +50,8 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone():
     [
         ("synthetic:add", "unknown made-up data"), ("synthetic:copy,t=3", "unknown setting"),
         ("synthetic:copy,T=-3", "whole number"), ("synthetic:copy,T=1", "at least 2"),
-        ("synthetic:selective-copy,T=3,tokens=4", "room"),
+        ("synthetic:selective-copy,T=3,tokens=4", "room"), ("synthetic:selective-copy,T=9,least=3,tokens=4", "room"),
+        ("synthetic:selective-copy,T=9,least=12,tokens=4", "at most 9"), ("synthetic:reverse,least=0", "at least 1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_is_said(name, message):

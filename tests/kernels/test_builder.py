@@ -12,10 +12,12 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
+from elman.attention import Additive, Decoder, Fixed, Layers, Luong
 from elman.cells import CELLS, cell
-from elman.compose import Dense, Norm, Parallel, Pool, Reverse, Stack, Zoneout, stack
+from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
 from elman.core import Core
 from elman.embed import Embed, Embedding
+from elman.kernels import reference
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.readout import AdaptiveSoftmax, GaussianReadout, Pooled, Readout, Softmax
 
@@ -54,13 +56,23 @@ class Eager(Builder):
     def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
         return self.new(F.linear(self[x], weight, bias))
 
-    def gated(self, kind: str, x: Slot, U: Any, b: Any, weights: Any, state: Any, options: Any = None) -> Slot:
+    def gated(
+        self, kind: str, x: Slot, U: Any, b: Any, weights: Any, state: Any, options: Any = None, fed: Slot | None = None
+    ) -> Slot:
+        x = x if fed is None else self.concat([x, fed])
         before, one = tuple(self[leaf] for leaf in state), torch.ones(len(self.given), dtype=torch.int64)
         reset = torch.zeros(len(self.given), 1, dtype=torch.bool)
         _, after = kernels.gated(kind, self[x][:, None], weights, before, one, reset, None, U, b, options)  # type: ignore[arg-type]
         for leaf, value in zip(state, after, strict=True):
             self.values[leaf.number] = value
         return state[0]  # type: ignore[no-any-return]
+
+    def attend(
+        self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
+    ) -> tuple[Slot, Slot]:
+        memory = (part.repeat_interleave(each, 0) for part in (keys, values, lengths))
+        context, weights = reference.attend(self[query][:, None], *memory, v)
+        return self.new(context[:, 0]), self.new(weights[:, 0])
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
         if is_complex:
@@ -102,6 +114,26 @@ class Eager(Builder):
     def mul(self, x: Slot, y: Slot) -> Slot:
         return self.new(self[x] * self[y])
 
+    def div(self, x: Slot, y: Slot) -> Slot:
+        return self.new(self[x] / self[y])
+
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.maximum(self[x], self[y]))
+
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.minimum(self[x], self[y]))
+
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        return self.new(torch.where(self[condition] > 0, self[x], self[y]))
+
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        return self.new(self[x][:, list(columns)])
+
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        window = torch.cat([self[past], self[x]], 1)
+        self.values[past.number] = window[:, x.width :]
+        return self.new(torch.cat([window[:, past.width - d * x.width :][:, : x.width] for d in delays], 1))
+
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         return self.new(F.layer_norm(self[x], (x.width,), gain, bias, eps))
 
@@ -119,11 +151,23 @@ class Eager(Builder):
         return state
 
 
+def bound(decoder: Decoder) -> Core:
+    return decoder.given(torch.randn(3, 7, 4), torch.tensor([7, 0, 2]))
+
+
 CORES: dict[str, Any] = {
     "stack": lambda: stack("gru", 5, 9, layers=2, residual=True, norm="layer"),
     "inputs": lambda: Stack(cell("elman", 5, 3), cell("lru", 8, 4), inputs="all"),
     "parallel": lambda: Parallel(cell("lstm", 5, 3), Stack(Norm(5, kind="rms"), Dense(5, 5, activation="silu"))),
     "last": lambda: Pool("last", 5),
+    "additive": lambda: bound(Additive(cell("lstm", 5 + 4, 5), 4)),
+    "general": lambda: bound(Luong(cell("lru", 5, 3), 4)),
+    "fed": lambda: bound(Luong(cell("gru", 5 + 6, 3), 4, feeding=True, size=6)),
+    "fixed": lambda: bound(Fixed(cell("gru", 5 + 4, 3), 4)),
+    "layers": lambda: bound(Layers(Additive(cell("gru", 5 + 4, 5), 4), cell("lru", 5, 3))),
+    "lags": lambda: Lags(5, [3, 0, 1]),
+    "no past": lambda: Lags(5, [0]),
+    "scale": lambda: Stack(Dense(5, 6), Scale(3, decay=0.9)),
 }
 CELL_CORES = {
     f"{name} {options}": (lambda name=name, options=options: cell(name, 5, 5, **options))
@@ -173,6 +217,8 @@ def test_embeddings_and_read_outs_describe_themselves() -> None:
     [
         lambda builder, x: Core(4, 4).describe_step(builder, x, ()),
         lambda builder, x: Zoneout(cell("gru", 4, 4), 0.1).describe_step(builder, x, ()),
+        lambda builder, x: bound(Additive(cell("lru", 4 + 4, 4), 4)).describe_step(builder, x, (x, x)),
+        lambda builder, x: Decoder(4, 4, 4).describe_step(builder, x, x, None, 1),
         lambda builder, x: Reverse(cell("gru", 4, 4)).describe_step(builder, x, ()),
         lambda builder, x: Pool("max", 4).describe_step(builder, x, x),
         lambda builder, x: Embed().describe_step(builder),
@@ -183,6 +229,6 @@ def test_embeddings_and_read_outs_describe_themselves() -> None:
     ],
 )
 def test_what_cannot_be_described_says_so(describe: Any) -> None:
-    builder = Eager(torch.zeros(2, 4), [])
+    builder = Eager(torch.zeros(3, 4), [])
     with pytest.raises(Unstreamable):
         describe(builder, builder.input(4))

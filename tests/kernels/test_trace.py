@@ -40,6 +40,20 @@ EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "chunk": lambda x: x.chunk(2, -1)[1] * x.chunk(2, -1)[0],
     "split": lambda x: x.split([1, 5], -1)[1],
     "of no input": lambda x: G * 2,
+    "log": lambda x: kernels.log(x.abs()),
+    "absolute value": lambda x: x.abs(),
+    "quotient": lambda x: x / kernels.tanh(x),
+    "quotient by a number": lambda x: x / 3,
+    "columns": lambda x: x[..., 1:4] * x[..., [5, 0, 0]],
+    "the last columns": lambda x: x[..., -2:],
+    "every other column": lambda x: x[..., 1::2],
+    "choice": lambda x: torch.where(x > 0, x * 2, 0.25),
+    "choice by another": lambda x: torch.where(kernels.tanh(x) > 0, 1.0, -x),
+    "larger": lambda x: torch.maximum(x, kernels.tanh(x)),
+    "clamp": lambda x: x.clamp(-1.5, 0.5),
+    "side by side": lambda x: torch.cat([x, x[..., :1]], -1),
+    "one column beside many": lambda x: (x - x[..., :1]) / x[..., 1:2],
+    "zeros and ones": lambda x: torch.zeros_like(x) - torch.ones_like(x),
 }
 
 
@@ -67,11 +81,18 @@ def test_an_equation_has_the_bits_it_has_on_tensors(name: str) -> None:
 
 
 REFUSED: dict[str, Callable[[Tensor], object]] = {
-    "a quotient": lambda x: x / 2,
     "a quotient of a number": lambda x: 1 / x,
     "a power": lambda x: x**2,
+    "a row": lambda x: x[0],
     "an index": lambda x: x[:, 0],
-    "a comparison": lambda x: torch.where(x > 0, x, x),
+    "one column": lambda x: x[..., 0],
+    "a comparison": lambda x: x > 1,
+    "a comparison with a value": lambda x: torch.where(x > x, x, x),
+    "a condition as a number": lambda x: (x > 0) * 2,  # type: ignore[operator]
+    "a condition of two": lambda x: (x > 0) & (x > 0),
+    "a condition from outside": lambda x: torch.where(G > 0, x, x),
+    "side by side along the batch": lambda x: torch.cat([x, x]),
+    "a tensor at its side": lambda x: torch.cat([x, torch.ones(B, 1)], -1),
     "a branch": lambda x: 1 if x else 0,
     "a method": lambda x: x.exp(),
     "a function": lambda x: torch.exp(x),
@@ -83,7 +104,7 @@ REFUSED: dict[str, Callable[[Tensor], object]] = {
     "a value that is broadcast": lambda x: x.split([1, 5], -1)[0] * x,
     "a tensor of many rows": lambda x: x * torch.ones(2, D),
     "what changes a tensor": lambda x: G.clone().add_(x),
-    "another kernel": lambda x: kernels.log(x),
+    "another kernel": lambda x: kernels.reverse(x, G),
     "a kernel over time": lambda x: kernels.linear_scan(G, x, x, G, G),
     "unequal parts": lambda x: x.split([1, 2], -1),
     "a product of tensors": lambda x: W @ x,
@@ -96,6 +117,18 @@ def test_what_has_no_form_says_so(name: str) -> None:
     program = Program(torch.float32)
     with pytest.raises(Unstreamable):
         REFUSED[name](traced(program, program.input(D)))
+
+
+def test_what_is_not_a_number_stays_so() -> None:
+    """NaN and infinities pass as they do in Torch, on either side."""
+    x = torch.tensor([[torch.nan, torch.inf, -torch.inf, 0.0, 1.0, -1.0]] * B)
+    y = x.flip(1)
+    for function in (torch.maximum, lambda a, b: a.clamp(-0.5, 0.5) / b, lambda a, b: torch.where(a > 0, a, b)):
+        program = Program(torch.float32)
+        slot = program.input(2 * D)
+        a, b = traced(program, slot).chunk(2, -1)
+        found = stream(program, slot, slot_of(program, function(a, b)))(torch.cat([x, y], 1))
+        torch.testing.assert_close(found, function(x, y), rtol=0, atol=0, equal_nan=True)
 
 
 def test_leaves_that_take_over_one_another() -> None:

@@ -6,17 +6,19 @@ import torch
 import elman
 from elman import lens
 from elman import state as states
+from elman.attention import Additive, Fixed, Luong
 from elman.cells import CELLS
 from elman.core import Core
 from elman.embed import Embedding
-from elman.lens.layers import flat
+from elman.lens.layers import flat, jacobian, trajectory, unflat
 from elman.lens.sample import Sample
 from elman.readout import Pooled, Softmax
 
 
-def by_steps(core, x, of):
+def by_steps(core, x, of, first=None, part=lambda state: state):
     """|dL/ds| before each step (B, T), L = of(outputs (B, T, H)): what is carried is a node of its own."""
-    state, nodes, ys = states.map(lambda v: v.detach().clone().requires_grad_(), core.init_state(len(x))), [], []
+    first = core.init_state(len(x)) if first is None else first
+    state, nodes, ys = states.map(lambda v: v.detach().clone().requires_grad_(), first), [], []
     for t in range(x.shape[1]):
         state = states.map(lambda v: v.clone(), state)
         nodes.append(state)
@@ -24,7 +26,44 @@ def by_steps(core, x, of):
         ys.append(y)
     leaves = [leaf for node in nodes for leaf in states.leaves(node)]
     found = iter(torch.autograd.grad(of(torch.stack(ys, 1)), leaves, allow_unused=True, materialize_grads=True))
-    return torch.stack([flat(states.map(lambda _: next(found), node)).norm(dim=1) for node in nodes], 1)
+    return torch.stack([flat(part(states.map(lambda _: next(found), node))).norm(dim=1) for node in nodes], 1)
+
+
+DECODERS = {
+    "0 additive": lambda: Additive(elman.cell("gru", 3 + 5, 4), 5),
+    "0 luong": lambda: Luong(elman.cell("lstm", 3 + 4, 4), 5, feeding=True),
+    "0 gru": lambda: Luong(elman.cell("gru", 3, 4), 5),
+    "0 lru": lambda: Luong(elman.cell("lru", 3, 4), 5),
+    "0 elman": lambda: Fixed(elman.cell("elman", 3 + 5, 4), 5),
+}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_decoder_is_looked_at_with_its_memory_and_the_state_that_it_begins_with(name):
+    torch.manual_seed(1)
+    decoder, x = DECODERS[name]().double(), torch.randn(3, 6, 3, dtype=torch.float64)
+    with torch.no_grad():
+        core = decoder.given(torch.randn(3, 7, 5, dtype=torch.float64), torch.tensor([7, 1, 4]))
+    target = torch.randn(3, 6, 4, dtype=torch.float64)
+    first = states.map(torch.randn_like, core.init_state(3))
+    sample = Sample(x, target, core=core, state=first).take(torch.tensor([2, 0]))
+    [found] = lens.flow(core, sample)
+    own = core.take([2, 0])
+    leaf = (lambda state: state.core) if name == "0 lru" else lambda state: state  # what Remember holds is not carried
+    wanted = by_steps(
+        own, x[[2, 0]], lambda y: 0.5 * (y - target[[2, 0]]).square().sum(), states.take(first, [2, 0]), leaf
+    )
+    torch.testing.assert_close(found.norm, wanted.mean(0), rtol=1e-9, atol=1e-12)
+    report = lens.inspect(core, sample)
+    assert [part.name for part in report.reach] == [name] == [part.layer for part in report.health]
+    assert {gate.layer for gate in report.gates} == ({name} if name not in ("0 lru", "0 elman") else set())
+    [layer] = lens.layers_of(core, sample)
+    before = trajectory(layer)[0, 3:4]
+    found = jacobian(layer, layer.x[0, 3:4], before)[0]
+    with elman.kernels.use("reference"):
+        step = lambda s: flat(layer.first(1).step(layer.x[:1, 3], unflat(s, layer.cell.init_state(1)))[1])  # noqa: E731
+        wanted = torch.autograd.functional.jacobian(step, before)[0, :, 0]
+    torch.testing.assert_close(found, wanted, rtol=1e-8, atol=1e-10)
 
 
 def case(name, T=12):

@@ -92,10 +92,20 @@ def test_diagonal_cells_are_exact_and_agree_with_tangent_vectors():
     torch.testing.assert_close(pushed, exact, rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["elman", "gru", "lstm", "mamba"])
-def test_jacobians_are_those_of_torch(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("elman", {}), ("gru", {}), ("gru", {"reset_after": False}), ("gru", {"layer_norm": True}), ("lstm", {}),
+        ("lstm", {"peephole": True}), ("lstm", {"coupled": True}), ("lstm", {"projection": 3}),
+        ("lstm", {"layer_norm": True}), ("mamba", {"state_size": 2}),
+    ],
+)  # fmt: skip
+def test_jacobians_are_those_of_torch(name, options):
     torch.manual_seed(0)
-    core = elman.cell(name, 3, 4, **({"state_size": 2} if name == "mamba" else {})).double()
+    core = elman.cell(name, 3, 4, **options).double()
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))  # peepholes and biases that begin at zero count too
     layer = layer_of(core, torch.randn(1, 6, 3, dtype=torch.float64))
     from elman.lens.layers import flat, jacobian, unflat
 

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -68,10 +69,8 @@ class Forked:
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) if port else None
 
     def kill(self):
-        try:
+        with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         os.waitpid(self.pid, 0)
         if self.client:
             self.client.close()

@@ -1,6 +1,6 @@
 """A task of one's own, as a user would write it: are there more ones than zeros in a made-up sequence of bits?"""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -10,20 +10,14 @@ from elman.embed import Embedding
 from elman.readout import Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import TASKS, Data, Task, Verb, files
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
+from elman.tasks.settings import TrainedSettings
 from elman.training.scores import Scores
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(TrainedSettings):
     task: str = "bits"
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/bits"
-    resume: str = "never"
-    seed: int = 0
-    device: str = "auto"
 
 
 class Counter:

@@ -17,7 +17,8 @@ from elman.errors import InputError
 from elman.pairing import smoothed
 from elman.run import load, train
 from elman.tasks import pictures
-from elman.tasks.translate import DataConfig, DecodingConfig, RunConfig, SamplingConfig, exposure
+from elman.tasks.translate import DataConfig, DecodingConfig, RunConfig, SamplingConfig
+from elman.tasks.translate_measures import exposure
 from elman.tasks.translator import ModelConfig, Search
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -109,9 +110,11 @@ def test_smoothing_is_its_definition():
         ModelConfig(size=8, embedding_size=6, attention="dot", bidirectional=False),
         ModelConfig(size=8, embedding_size=6, attention="general", feeding=True, layers=2),
         ModelConfig(size=8, embedding_size=6, attention="additive", cell="lru"),
+        ModelConfig(size=8, embedding_size=6, attention="additive", cell="lru", block="plain"),
+        ModelConfig(size=8, embedding_size=6, attention="general", cell="mingru", layers=2),
         ModelConfig(size=8, embedding_size=6, attention="general", tied="all"),
     ],
-    ids=lambda m: f"{m.attention} {m.context} {m.cell}",
+    ids=lambda m: f"{m.attention} {m.context} {m.cell} {m.block}",
 )
 def test_every_model_trains_saves_and_answers_alike_in_any_batch(tmp_path, model):
     config = config_in(tmp_path, model=model, training=TrainingConfig(steps=4, evaluate_every=4))
@@ -124,6 +127,17 @@ def test_every_model_trains_saves_and_answers_alike_in_any_batch(tmp_path, model
     assert together[3][0].text == ""
     face.save(tmp_path / "copy")
     assert load(tmp_path / "copy").translations(texts, search) == together
+
+
+def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):
+    model = ModelConfig(size=8, embedding_size=6, cell="lru", block="plain")
+    face, _ = train(config_in(tmp_path, model=model, training=TrainingConfig(steps=1, evaluate_every=1)))
+    folder = tmp_path / "run" / "best"
+    content = json.loads((folder / "model.json").read_text())
+    del content["config"]["block"]
+    (folder / "model.json").write_text(json.dumps(content))
+    (folder / "checksums.json").unlink()
+    assert load(folder).translate("a b", num_beams=2) == face.translate("a b", num_beams=2)
 
 
 def test_the_search_finds_the_best_of_all(trained):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
 
 from elman.cells.deep_transition import DeepTransition
@@ -22,7 +21,8 @@ from elman.cells.s4d import S4D
 from elman.cells.s5 import S5
 from elman.cells.window import Window
 from elman.core import Core
-from elman.errors import InputError, UnknownNameError, nearest
+from elman.errors import InputError, UnknownNameError
+from elman.options import accepted
 
 __all__ = ["CELLS", "cell"]
 
@@ -69,11 +69,4 @@ def kind(name: str | type[Core]) -> type[Core]:
 
 def check_options(name: str | type[Core], options: Iterable[str], others: Sequence[str] = ()) -> None:
     """Raise an InputError for the first option that a cell does not have. `others` may have been meant too."""
-    parameters = inspect.signature(kind(name)).parameters
-    known = [option for option in parameters if option not in ("input_size", "size")]
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return  # a class of one's own may take anything
-    for option in options:
-        if option not in known:
-            shown, hint = name if isinstance(name, str) else name.__name__, nearest(option, [*known, *others])
-            raise InputError(f"{shown} has no option {option!r}; it has {', '.join(known) or 'none'}.{hint}")
+    accepted(name if isinstance(name, str) else name.__name__, kind(name), options, others)

@@ -70,6 +70,11 @@ class Gated(Core, Generic[S]):
         """The state after the step, h first."""
         raise NotImplementedError(f"{type(self).__name__} must define update(gates, state)")
 
+    def passes(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
+        """By what W h' is multiplied before it meets u, gate by gate as u has them, if all else is unit by unit: then
+        the lens has the Jacobian of a step at once. None where there is more to it (a norm, a second product)."""
+        return None
+
     def read(self, h: Tensor) -> Tensor:
         """h (..., H) -> y (..., H); a cell that overrides it has emits_state False."""
         return h

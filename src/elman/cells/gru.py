@@ -69,6 +69,9 @@ class GRU(Gated[GRUState]):
     def recurrent(self) -> dict[str, Tensor]:
         return {f"W_{gate}": block for gate, block in zip("rzn", self.W.chunk(3), strict=True)}
 
+    def passes(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
+        return None if self.layer_norm or self.c is None else (1.0, 1.0, gates["r"])
+
     def loop(self) -> Loop:
         options = GatedOptions(gain=self.gain_W, gain_U=self.gain_U)
         if self.c is None:

@@ -126,6 +126,9 @@ class LSTM(Gated[LSTMState]):
             return {}
         return {f"W_{gate}": block for gate, block in zip(self.letters, self.W.chunk(len(self.letters)), strict=True)}
 
+    def passes(self, gates: Gates) -> tuple[float, ...] | None:
+        return None if self.layer_norm or self.P is not None else (1.0,) * len(self.letters)
+
     def loop(self) -> Loop:
         kind = "lstm" + "_coupled" * self.coupled + "_logistic" * (self.candidate == "logistic")
         options = GatedOptions(self.p, self.P, self.gain_W, self.gain_U, self.gain_c, self.b_c)

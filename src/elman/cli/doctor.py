@@ -249,6 +249,8 @@ def _problems() -> Iterator[tuple[str, Problem]]:
         "attend, additive",
         _problem(lambda q, k, m, v: kernels.attend(q, k, m, sizes, v), *(random(*n) for n in (*shapes, (C,)))),
     )
+    for name in ("recursive", "binary_tree_lstm", "child_sum_tree_lstm"):
+        yield f"gathered, {name}", _tree_problem(name, random(6, C))
     for cell in ("gru", "lstm"):
         for name in ("additive", "fed"):
             given = random(B, T, C), random(B, 3, 4), sizes, lengths, reset
@@ -285,6 +287,26 @@ def _attended_problem(
         state = states.map(lambda leaf: (leaf + 0.5).requires_grad_(), model.init_state(len(x)))
         y, last = model.given(seen, sizes).scan(given, state, lengths=lengths, reset=reset)
         return _with_gradients([y, *states.leaves(last)], [given, seen, *states.leaves(state), *model.parameters()])
+
+    return solve
+
+
+def _tree_problem(name: str, x: Tensor) -> Problem:
+    """Two trees, one of them a single node; a node with one child."""
+    import torch
+
+    from elman import state as states
+    from elman.trees import Forest, shape, tree
+
+    forest = Forest.of([shape([2, 2, 4, 4, -1]), shape([-1])])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        core = tree(name, x.shape[-1], 6)
+
+    def solve(dtype: str) -> list[Tensor]:
+        model = core.to(getattr(torch, dtype))
+        given = _cast(x, dtype).requires_grad_()
+        return _with_gradients(states.leaves(model.scan(given, forest)[1]), [given, *model.parameters()])
 
     return solve
 

@@ -18,7 +18,8 @@ def run(arguments: Sequence[str]) -> int:
         print_json(scores.to_json())
     else:
         rows = [(name.replace("_", " "), f"{value:.6g}") for name, value in scores.numbers.items()]
-        print_table(Table(f"{given.run} on {', '.join(given.data)}", ("score", "value"), rows))
+        remark = f" ({scores.remark})" if scores.remark else ""
+        print_table(Table(f"{given.run} on {', '.join(given.data)}{remark}", ("score", "value"), rows))
     return 0
 
 

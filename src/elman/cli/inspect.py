@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
     """What stands beside the report: another run, the same network with fresh weights."""
-    from elman.lens.fresh import fresh
+    from elman.lens.fresh import fresh, rebound
 
     found = []
     if given.against:
@@ -55,7 +55,9 @@ def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
         other = task.verbs["inspect"].answer(face, Namespace(**{**vars(given), "run": given.against}))
         found.append(_report(other, given.against, given.against, command))
     if given.at:
-        found.append(_report(looked._replace(model=fresh(looked.model)), given.run, f"{given.run} at init", command))
+        model = fresh(looked.model)
+        begun = looked._replace(model=model, sample=rebound(model, looked.sample))
+        found.append(_report(begun, given.run, f"{given.run} at init", command))
     return found
 
 

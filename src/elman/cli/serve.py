@@ -45,8 +45,8 @@ def _check(given: argparse.Namespace) -> None:
         raise InputError("there is nothing to serve: elman serve RUN, or --model NAME=RUN as often as you like")
     if given.host not in LOOPBACK and not given.api_key_file and not given.insecure:
         raise InputError(
-            f"--host is {given.host}, which others can reach, and there are no keys. Give --api_key_file, or --insecure "
-            "if anyone may use every session"
+            f"--host is {given.host}, which others can reach, and there are no keys. Give --api_key_file, or "
+            "--insecure if anyone may use every session"
         )
     if given.durability == "none" and given.store:
         raise InputError("--store keeps sessions in a file; its durability is process or power, not none")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
     from elman.config import Json
-    from elman.tasks.task import AnyTask, Settings
+    from elman.tasks.settings import Settings
+    from elman.tasks.task import AnyTask
 
     Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
 
@@ -190,25 +191,26 @@ def _explained(message: str, parser: ArgumentParser) -> str:
 
 def help_text(task: AnyTask) -> str:
     """What `elman train` takes for a task: first what every run needs, then section by section."""
-    from elman.config import meanings
+    from elman.config import meanings, ordered
     from elman.tasks import TASKS
 
     default, about = task.Config(), meanings(task.Config)
-    sections = _sections(task.Config)
-    single = [part.name for part in fields(task.Config) if part.name not in sections]
-    others = "\n".join(f"  elman train --task {name} --help{'':<{9 - len(name)}}{t.title}" for name, t in TASKS.items())
+    names, sections = ordered(default), _sections(task.Config)
+    others = "\n".join(
+        f"  elman train --task {name} --help{'':<{11 - len(name)}}{t.title}" for name, t in TASKS.items()
+    )
     parts = [
         f"{USAGE}\n\nTrain {task.title}. `elman init {default.task} > run.yaml` writes a config with all of these.\n"
         f"There are other tasks:\n{others}\n\nthe run:\n",
         *_entry("config", "a YAML file of settings; what is typed goes before it", None),
         *_entry("import", "a module of your own to import first, which adds cells or tasks", None),
     ]
-    for name in single:
+    for name in (name for name in names if name not in sections):
         parts.extend(_entry(name, about.get(name, ""), getattr(default, name)))
-    for name, kind in sections.items():
+    for name in (name for name in names if name in sections):
         parts.append(f"\n{name}: {about.get(name, '')}\n")
-        meaning, values = meanings(kind), getattr(default, name)
-        for part in fields(kind):
+        meaning, values = meanings(sections[name]), getattr(default, name)
+        for part in fields(sections[name]):
             parts.extend(_entry(f"{name}.{part.name}", meaning.get(part.name, ""), getattr(values, part.name)))
     return "".join(parts)
 

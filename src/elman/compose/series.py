@@ -20,6 +20,7 @@ from elman.compose.pool import Plain
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
+from elman.kernels.trace import slot_of, traced
 from elman.lengths import masked
 from elman.options import number, whole
 
@@ -73,10 +74,7 @@ class Lags(Plain):
         return masked(torch.cat(parts, -1), lengths).to(x.dtype), LagsState(past)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot]) -> Slot:
-        (past,) = state
-        window, D = builder.concat([past, x]), self.input_size
-        builder.assign(past, builder.cut(window, D, past.width))
-        return builder.concat([builder.cut(window, (self.longest - delay) * D, D) for delay in self.delays])
+        return builder.lags(x, self.delays, *state)
 
     @property
     def _shape(self) -> tuple[int, int]:
@@ -119,6 +117,15 @@ class Scale(Plain):
         decay = terms.new_full((terms.shape[2],), self.decay)
         sums, last = kernels.linear_scan(decay, terms, torch.cat([*state], -1), lengths, reset)
         return _quotient(*sums.chunk(2, -1)).to(x.dtype), ScaleState(*last.chunk(2, -1))
+
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, Slot]) -> Slot:
+        v, w = traced(builder, x).chunk(2, -1)
+        decay = builder.constant(torch.full((self.output_size,), self.decay))
+        sums = [
+            traced(builder, builder.scan(decay, slot_of(builder, term), leaf))
+            for term, leaf in zip((w * v.abs(), w), state, strict=True)
+        ]
+        return slot_of(builder, _quotient(*sums))
 
 
 class Columns(Core):

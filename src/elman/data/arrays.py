@@ -23,7 +23,7 @@ def read_arrays(name: str) -> list[tuple[str, Numbers]]:
     file, _, key = name.rpartition(":")
     if not file or Path(name).exists():
         file, key = name, ""
-    arrays = _mat(Path(file)) if Path(file).suffix == ".mat" else _npz(Path(file))
+    arrays = open_mat(Path(file)) if Path(file).suffix == ".mat" else open_npz(Path(file))
     usable = [each for each in arrays if each != "lengths"]
     if not key and len(usable) == 1:
         key = usable[0]
@@ -52,7 +52,7 @@ def _rows(array: Any, lengths: Any, name: str) -> list[Numbers]:
     return rows
 
 
-def _npz(path: Path) -> dict[str, Any]:
+def open_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as content:
             return {key: content[key] for key in content.files}
@@ -60,13 +60,13 @@ def _npz(path: Path) -> dict[str, Any]:
         raise FileError(f"cannot read {path}: {error}") from error
 
 
-def _mat(path: Path) -> dict[str, Any]:
+def open_mat(path: Path) -> dict[str, Any]:
     try:
         from scipy.io import loadmat
     except ImportError as error:
         raise MissingExtraError("scipy", "mat") from error
     try:
         content = loadmat(str(path))
-    except (OSError, ValueError, NotImplementedError, TypeError) as error:
+    except Exception as error:  # of a damaged file scipy raises whatever comes of it, an IndexError too
         raise FileError(f"cannot read {path}: {error}") from error
     return {key: value for key, value in content.items() if not key.startswith("__")}

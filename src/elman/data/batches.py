@@ -130,6 +130,25 @@ class Bucketed:
         return Position(at.epoch + 1, 0) if last else Position(at.epoch, at.window + 1)
 
 
+class Alike(Bucketed):
+    """The same with `batch_size` examples in a batch, whatever their lengths: trees of like height side by side.
+
+    >>> order = Alike([3, 1, 3, 1], 2, seed=0)
+    >>> sorted(sorted(order.rows(Position(0, i))) for i in range(2))
+    [[0, 2], [1, 3]]
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
+        self.batch_size = whole("batch_size", batch_size)
+        if batch_size % world:
+            raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        super().__init__(lengths, batch_size, seed, rank, world)
+
+    def _cut(self, order: list[int]) -> Iterator[list[int]]:
+        for at in range(0, len(order), self.batch_size):
+            yield order[at : at + self.batch_size]
+
+
 class Examples:
     """Sequences x (T[i], ...) of unequal length, each with one target y[i], padded to a batch.
 

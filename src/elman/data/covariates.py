@@ -54,14 +54,25 @@ class Covariate:
                 bits[i, places[cell]] = 1.0
         return bits
 
+    def decode(self, values: NDArray[np.float64]) -> list[str]:
+        """Cells that `encode` makes these values (T, width) of, up to rounding."""
+        gone: list[bool] = np.asarray(np.isnan(values).any(axis=1)).tolist()
+        if self.categories:
+            return ["" if no else self.categories[i] for i, no in zip(values.argmax(1), gone, strict=True)]
+        numbers = values[:, 0] * self.scale + self.mean
+        return ["" if no else repr(float(v)) for v, no in zip(numbers, gone, strict=True)]
 
-def fit_covariate(name: str, cells: Sequence[str]) -> Covariate:
-    """How a column of the training data is read: as numbers if all that is there are numbers."""
+
+def fit_covariate(name: str, cells: Sequence[str], used: NDArray[np.bool_] | None = None) -> Covariate:
+    """How a column of the training data is read: as numbers if all that is there are numbers. Their mean and deviation
+    are those of the rows that are `used`, unless none of these has a value."""
     gone = np.array([cell.lower() in MISSING for cell in cells], dtype=bool)
     if gone.all():
         raise InputError(f"the covariate {name!r} has no value at all; leave it out")
     try:
-        values = _parsed(name, cells, gone)[~gone]
+        parsed = _parsed(name, cells, gone)
+        some = ~gone if used is None or not (used & ~gone).any() else used & ~gone
+        values = parsed[some]
     except InputError:
         found = tuple(sorted({cell for cell, no in zip(cells, gone, strict=True) if not no}))
         if len(found) > MOST:

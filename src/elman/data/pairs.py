@@ -21,6 +21,7 @@ from torch import Tensor
 from elman.data import vocabulary as vocabularies
 from elman.data.batches import Batch, padded
 from elman.data.cache import Ids, encode_lines
+from elman.data.synthetic import Made
 from elman.data.text import open_text
 from elman.data.vocabulary import BOUNDARY, Vocabulary
 from elman.errors import InputError
@@ -119,6 +120,11 @@ def _pair(format: str, line: str, where: str, paired: bool) -> Pair:
     except (ValueError, LookupError, TypeError) as error:
         wanted = '{"source": ..., "target": ...}' if paired else '{"source": ...}'
         raise InputError(f"{where} is not JSON as {wanted}: {error!r}") from error
+
+
+def made_up(rows: Sequence[Made]) -> list[Pair]:
+    """Pairs of made-up rows of words."""
+    return [Pair(" ".join(row.input), " ".join(row.label), f"row {i}") for i, row in enumerate(rows, 1)]
 
 
 def fingerprint(pairs: Sequence[Pair]) -> str:

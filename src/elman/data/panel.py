@@ -10,11 +10,12 @@ category.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +27,11 @@ from elman.data.arrays import read_arrays
 from elman.data.calendar import Frequency, Ticks
 from elman.data.covariates import Covariate, fit_covariate
 from elman.data.observations import MISSING
-from elman.data.text import open_text
-from elman.errors import FileError, InputError, MissingExtraError
+from elman.data.panel_files import Frame, Numbers, from_pandas, joined, lines_of, read_long, read_wide, texts_of
+from elman.errors import InputError
 from elman.options import choice
 
 FORMATS = ("auto", "long", "wide", "arrays")
-Numbers = NDArray[np.float64]
-Frame = dict[str, list[str]]  # columns by name, as text; missing is empty
 
 
 class Series(NamedTuple):
@@ -81,8 +80,11 @@ class PanelReader:
     covariates: Mapping[str, Covariate] = field(default_factory=dict)
     errors: str = "strict"
 
-    def fit(self, given: Any, frequency: str = "auto") -> tuple[PanelReader, list[Series]]:
-        """The series of some files or of a frame, and the reader that knows what they are."""
+    def fit(self, given: Any, frequency: str = "auto", held: int = 0) -> tuple[PanelReader, list[Series]]:
+        """The series of some files or of a frame, and the reader that knows what they are.
+
+        The last `held` rows of each series, which a model is judged on, do not say how large covariates are.
+        """
         choice("data.gaps", self.gaps, ("error", "fill"))
         kind, frame = self._opened(given)
         if kind != "long":
@@ -93,8 +95,10 @@ class PanelReader:
         columns = _columns(frame, self)
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
-        covariates = {name: fit_covariate(name, columns[name]) for name in (*self.static, *self.past, *self.future)}
-        reader = replace(self, format="long", frequency=calendar.find(times, frequency), covariates=covariates)
+        reader = replace(self, format="long", frequency=calendar.find(times, frequency))
+        used = _without_last(reader._ticks(columns, groups), groups, held)
+        named = (*self.static, *self.past, *self.future)
+        reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
         return reader, reader._series(columns, groups)
 
     def __call__(self, given: Any, *, future: bool = False) -> list[Series]:
@@ -110,6 +114,8 @@ class PanelReader:
         if self.format != "long":  # they have no times: what comes is what follows
             return one._replace(start=tick + 1)
         assert self.frequency is not None
+        if one.start == tick + 1:
+            return one
         first, wanted = (self.frequency.stamps(np.array([at]))[0] for at in (one.start, tick + 1))
         if one.start <= tick:
             raise InputError(
@@ -117,7 +123,7 @@ class PanelReader:
                 " Give new rows only, or read all from the start with --from_start."
             )
         gap = one.start - tick - 1
-        if gap and self.gaps != "fill":
+        if self.gaps != "fill":
             raise InputError(
                 f"series {one.name!r} begins at {first}, but its state ends before {wanted}; give the rows between, or "
                 "train with --data.gaps fill"
@@ -126,6 +132,26 @@ class PanelReader:
         y, past, future = (np.concatenate(pair) for pair in zip(blank, (one.y, one.past, one.future), strict=True))
         return one._replace(start=tick + 1, y=y, past=past, future=future)
 
+    def frame(self, series: Sequence[Series]) -> Frame:
+        """Series as columns by name, which another reader can be fitted to."""
+        assert self.frequency is not None
+        ticks = np.concatenate([one.start + np.arange(len(one.y)) for one in series])
+        found = {self.id: [one.name for one in series for _ in one.y], self.time: self.frequency.stamps(ticks)}
+        for i, name in enumerate(self.target):
+            found[name] = texts_of(v for one in series for v in one.y[:, i].tolist())
+        wholes = {
+            "static": np.concatenate([np.broadcast_to(one.static, (len(one.y), len(one.static))) for one in series]),
+            "past": np.concatenate([one.past for one in series]),
+            "future": np.concatenate([one.future for one in series]),
+        }
+        for kind, values in wholes.items():
+            first = 0
+            for name in getattr(self, kind):
+                covariate = self.covariates[name]
+                found[name] = covariate.decode(values[:, first : first + covariate.width])
+                first += covariate.width
+        return found
+
     def width(self, names: Sequence[str]) -> int:
         """How many numbers some covariates are."""
         return sum(self.covariates[name].width for name in names)
@@ -133,57 +159,73 @@ class PanelReader:
     def _opened(self, given: Any) -> tuple[str, Any]:
         choice("data.format", self.format, FORMATS)
         if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame
-            return "long", _from_pandas(given)
+            return "long", from_pandas(given)
         if isinstance(given, Mapping):
-            return "long", {str(name): [_text(v) for v in values] for name, values in given.items()}
+            return "long", {str(name): texts_of(values) for name, values in given.items()}
         names = [given] if isinstance(given, str | Path) else list(given)
         files = [str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)
         if kind == "arrays":
             return kind, [row for name in files for row in read_arrays(name)]
         if kind == "wide":
-            return kind, [row for name in files for row in _wide(name, self.errors)]
-        return kind, _joined([_long(name, self.errors) for name in files], files)
+            return kind, [row for name in files for row in read_wide(name, self.errors)]
+        return kind, joined([read_long(name, self.errors) for name in files], files)
 
     def _unnamed(self, kind: str, rows: Sequence[tuple[str, Numbers]]) -> list[Series]:
         """Series without times and covariates."""
         if kind != "long" and (self.static or self.past or self.future):
             raise InputError(f"data.format is {kind}, which has no covariates; write the series as long rows")
         found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
-        return _checked(found)
+        return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
 
     def _series(self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False) -> list[Series]:
+        """All rows are read at once, column by column, and cut into series."""
         assert self.frequency is not None
-        ticks = {
-            name: self.frequency.ticks(name, [columns[self.time][i] for i in rows]) for name, rows in groups.items()
-        }
-        numbers = {} if future else {name: _numbers(columns[name], name) for name in self.target}
+        names, sizes = [*groups], np.array([len(rows) for rows in groups.values()])
+        ticks = self._ticks(columns, groups)
+        owner = np.repeat(np.arange(len(names)), sizes)
+        places = np.fromiter(chain.from_iterable(groups.values()), np.int64, len(ticks))
+        order = np.lexsort((ticks[places], owner))
+        places = places[order]
+        ticks = ticks[places]
+        gaps = _gaps(names, owner, ticks, self)
+        y = np.full((len(ticks), len(self.target)), np.nan)
+        for column, target in enumerate(() if future else self.target):
+            y[:, column] = _numbers(columns[target], target)[places]
+        past, ahead, static = (
+            self._matrix(columns, () if future and kind == "past" else getattr(self, kind), places)
+            for kind in ("past", "future", "static")
+        )
+        ends = np.cumsum(sizes).tolist()
+        starts, nothing = ticks[[0, *ends[:-1]]].tolist(), np.zeros(0)
         found = []
-        for name, rows in groups.items():
-            order = np.argsort(ticks[name], kind="stable")
-            sorted_ticks, places = ticks[name][order], np.array(rows)[order]
-            at = _filled(name, sorted_ticks, self)
-            T = int(at[-1]) + 1
-            y = np.full((T, len(self.target)), np.nan)
-            for column, target in enumerate(self.target):
-                if not future:
-                    y[at, column] = numbers[target][places]
-            past, ahead = (
-                self._matrix(columns, () if future and kind == "past" else getattr(self, kind), places, at, T)
-                for kind in ("past", "future")
-            )
-            static = self._matrix(columns, self.static, places, at, T)
-            found.append(Series(name, int(sorted_ticks[0]), y, past, ahead, _constant(name, static, self.static)))
-        return _checked(found)
+        for i, (name, first, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True)):
+            rows = slice(first, end)
+            parts: list[Numbers] = [y[rows], past[rows], ahead[rows]]
+            if i in gaps:
+                parts = [_spread(part, ticks[rows] - starts[i]) for part in parts]
+            fixed = _constant(name, static[rows], self.static) if self.static else nothing
+            found.append(Series(name, starts[i], parts[0], parts[1], parts[2], fixed))
+        return _checked(found, y)
 
-    def _matrix(self, columns: Frame, names: Sequence[str], places: Ticks, at: Ticks, T: int) -> Numbers:
-        parts = []
-        for name in names:
-            values = self.covariates[name].encode([columns[name][i] for i in places])
-            whole = np.full((T, values.shape[1]), np.nan)
-            whole[at] = values
-            parts.append(whole)
-        return np.concatenate(parts, 1) if parts else _none(T)
+    def _ticks(self, columns: Frame, groups: Mapping[str, list[int]]) -> Ticks:
+        """The tick of each row; an InputError names the series of the first that is wrong."""
+        assert self.frequency is not None
+        times = columns[self.time]
+        distinct = [*dict.fromkeys(times)]  # series of a panel often share them
+        whole = [time.strip().isdigit() for time in distinct]
+        if not any(whole) or all(whole):
+            with suppress(InputError):
+                found = dict(zip(distinct, self.frequency.ticks("", distinct).tolist(), strict=True))
+                return np.array([found[time] for time in times])
+        ticks = np.zeros(len(times), np.int64)
+        for name, rows in groups.items():
+            ticks[rows] = self.frequency.ticks(name, [times[i] for i in rows])
+        return ticks
+
+    def _matrix(self, columns: Frame, names: Sequence[str], places: Ticks) -> Numbers:
+        parts = [self.covariates[name].encode(columns[name])[places] for name in names]
+        return np.concatenate(parts, 1) if parts else _none(len(places))
 
 
 def fingerprint(series: Sequence[Series]) -> str:
@@ -200,10 +242,11 @@ def _none(T: int) -> Numbers:
     return np.zeros((T, 0))
 
 
-def _checked(found: list[Series]) -> list[Series]:
+def _checked(found: list[Series], y: Numbers) -> list[Series]:
+    """The series, whose values are all in y; an InputError where one is infinite."""
     if not found:
         raise InputError("there is no series in the data: the file is empty. A forecaster needs some.")
-    for one in found:
+    for one in found if np.isinf(y).any() else ():
         if np.isinf(one.y).any():
             raise InputError(
                 f"series {one.name!r} has an infinite value at row {int(np.isinf(one.y).any(1).argmax())} of its "
@@ -219,67 +262,8 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
         return "arrays"
     if endings & {".parquet"}:
         return "long"
-    header = [cell.strip() for cell in next(_lines(files[0], reader.errors), (0, []))[1]]
+    header = [cell.strip() for cell in next(lines_of(files[0], reader.errors), (0, []))[1]]
     return "long" if reader.time in header else "wide"
-
-
-def _lines(name: str, errors: str) -> Iterator[tuple[int, list[str]]]:
-    text = "".join(piece for _, piece in open_text([name], errors).pieces())
-    first = text.split("\n", 1)[0]
-    between = next((mark for mark in "\t;," if mark in first), ",")
-    reader = csv.reader(text.split("\n"), delimiter=between)
-    try:
-        for cells in reader:
-            if cells and any(cell.strip() for cell in cells):
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise InputError(f"line {reader.line_num} of {name} is not a line of columns: {error}") from error
-
-
-def _long(name: str, errors: str) -> Frame:
-    if Path(name).suffix == ".parquet":
-        return _parquet(name)
-    lines = _lines(name, errors)
-    _, header = next(lines, (0, []))
-    header = [cell.strip() for cell in header]
-    rows = []
-    for number, cells in lines:
-        if len(cells) != len(header):
-            raise InputError(f"line {number} of {name} has {len(cells)} values; the header names {len(header)}")
-        rows.append(cells)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
-    return {title: [cell.strip() for cell in column] for title, column in zip(header, columns, strict=True)}
-
-
-def _parquet(name: str) -> Frame:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "parquet") from error
-    try:
-        table = parquet.read_table(name)
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {name}: {error}") from error
-    return {column: [_text(v) for v in table[column].to_pylist()] for column in table.column_names}
-
-
-def _from_pandas(frame: Any) -> Frame:
-    plain = frame.reset_index() if getattr(frame.index, "name", None) else frame
-    return {str(column): [_text(v) for v in plain[column].tolist()] for column in plain.columns}
-
-
-def _text(value: object) -> str:
-    """A cell as CSV would have it."""
-    if value is None or (isinstance(value, float) and math.isnan(value)) or str(value) in ("NaT", "<NA>"):
-        return ""
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _joined(frames: list[Frame], names: Sequence[str]) -> Frame:
-    for frame, name in zip(frames, names, strict=True):
-        if list(frame) != list(frames[0]):
-            raise InputError(f"{name} has the columns {', '.join(frame)}; {names[0]} has {', '.join(frames[0])}")
-    return {column: [cell for frame in frames for cell in frame[column]] for column in frames[0]}
 
 
 def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:
@@ -305,6 +289,14 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
     return groups
 
 
+def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], held: int) -> NDArray[np.bool_]:
+    """Whether rows are none of the last `held` of their series."""
+    used = np.ones(len(ticks), bool)
+    for rows in groups.values() if held else ():
+        used[np.array(rows)[np.argsort(ticks[rows])[-held:]]] = False
+    return used
+
+
 def _numbers(cells: Sequence[str], name: str) -> Numbers:
     try:
         return np.array([math.nan if cell.lower() in MISSING else float(cell) for cell in cells])
@@ -312,21 +304,30 @@ def _numbers(cells: Sequence[str], name: str) -> Numbers:
         raise InputError(f"column {name!r} has a value that is not a number: {error}") from error
 
 
-def _filled(name: str, ticks: Ticks, reader: PanelReader) -> Ticks:
-    """Where rows stand among all ticks from the first to the last."""
-    steps = np.diff(ticks)
+def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader) -> set[int]:
+    """The numbers of the series whose rows, in order, leave times out; an InputError where that may not be."""
+    steps, same = np.diff(ticks), np.diff(owner) == 0
     assert reader.frequency is not None
-    if (steps == 0).any():
-        twice = reader.frequency.stamps(ticks[1:][steps == 0][:1])[0]
-        raise InputError(f"series {name!r} has the time {twice} twice; leave one of the rows out")
-    if (steps > 1).any() and reader.gaps == "error":
-        i = int((steps > 1).argmax())
+    twice, gap = same & (steps == 0), same & (steps > 1)
+    if twice.any():
+        i = int(twice.argmax())
+        stamp = reader.frequency.stamps(ticks[i : i + 1])[0]
+        raise InputError(f"series {names[owner[i]]!r} has the time {stamp} twice; leave one of the rows out")
+    if gap.any() and reader.gaps == "error":
+        i = int(gap.argmax())
         missing = reader.frequency.stamps(ticks[i : i + 1] + 1)[0]
         raise InputError(
-            f"series {name!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
+            f"series {names[owner[i]]!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
             "--data.gaps fill to read rows without values there"
         )
-    return ticks - ticks[0]
+    return {*owner[:-1][gap].tolist()}
+
+
+def _spread(values: Numbers, at: Ticks) -> Numbers:
+    """Rows where they stand among all ticks, NaN in between."""
+    found = np.full((int(at[-1]) + 1, values.shape[1]), np.nan)
+    found[at] = values
+    return found
 
 
 def _constant(name: str, values: Numbers, names: Sequence[str]) -> Numbers:
@@ -337,26 +338,3 @@ def _constant(name: str, values: Numbers, names: Sequence[str]) -> Numbers:
         what = "no value" if not len(known) else "several values"
         raise InputError(f"series {name!r} has {what} of a static covariate ({', '.join(names)}); it needs one")
     return known[0]
-
-
-def _wide(name: str, errors: str) -> Iterator[tuple[str, Numbers]]:
-    """M4's files: a header that says nothing, then a name and its values on each line, empty at the end."""
-    for number, cells in _lines(name, errors):
-        values = [cell.strip() for cell in cells[1:]]
-        while values and not values[-1]:
-            values.pop()
-        if number == 1 and not all(_is_number(v) for v in values):
-            continue
-        try:
-            y = np.array([math.nan if v.lower() in MISSING else float(v) for v in values])
-        except ValueError as error:
-            raise InputError(f"line {number} of {name} has a value that is not a number: {error}") from error
-        yield cells[0].strip(), y[:, None]
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell or "nan")
-    except ValueError:
-        return False
-    return True

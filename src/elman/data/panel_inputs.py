@@ -34,7 +34,7 @@ class Tail(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A series as a model reads it."""
+    """A series as a model reads it; or several, with an axis B in front of all, and zeros behind the shorter ones."""
 
     x: Floats  # (T, D)
     y: Floats  # (T, C), zero where missing
@@ -82,47 +82,91 @@ class PanelInputs:
         dates = reader.frequency.features(np.zeros(1, np.int64)).shape[1] if self.calendar else 0
         return columns.stop - columns.start + reader.width(reader.future) + dates + reader.width(reader.static)
 
-    def first(self) -> Tail:
-        """Before the first row nothing was seen."""
+    def first(self, series: int) -> Tail:
+        """Before the first row of so many series nothing was seen."""
         columns = self.past_columns
-        empty = np.zeros(columns.stop - columns.start, np.float32)
-        return Tail(np.zeros(self.targets, np.float32), np.zeros(1, np.float32), empty)
+        widths = (self.targets, 1, columns.stop - columns.start)
+        return Tail(*(np.zeros((series, width), np.float32) for width in widths))
 
     def rows(self, series: Series, tail: Tail | None = None) -> Rows:
         """The rows of a series, which goes on from `tail`."""
-        tail, T = self.first() if tail is None else tail, len(series.y)
-        counted: NDArray[np.bool_] = ~np.asarray(np.isnan(series.y).any(axis=1))
-        y = np.where(counted[:, None], series.y, 0.0).astype(np.float32)
-        last = np.maximum.accumulate(np.where(counted, np.arange(1, T + 1), 0))  # 0 is the tail's
-        values = np.concatenate([tail.value[None], y])[np.concatenate([[0], last])]  # (T + 1, C)
-        seen = np.concatenate([tail.seen, counted.astype(np.float32)])[:, None]
-        past = np.concatenate([tail.past[None], self._past(series)]) if self.past else np.zeros((T + 1, 0), np.float32)
-        now = self.known(series.name, series.start + np.arange(T), series.future, series.static)
-        x = np.concatenate([values[:-1], seen[:-1], past[:-1], now], 1, dtype=np.float32)
-        return Rows(x, y, counted, Tail(values[-1], seen[-1], past[-1]))
+        one = None if tail is None else Tail(*(part[None] for part in tail))
+        found = self.batch([series], one)
+        return Rows(found.x[0], found.y[0], found.counted[0], Tail(*(part[0] for part in found.tail)))
 
-    def known(self, name: str, ticks: Ticks, future: NDArray[np.float64], static: NDArray[np.float64]) -> Floats:
-        """What is known ahead at some times: future covariates, the calendar, what does not change, the number."""
+    def batch(self, series: Sequence[Series], tail: Tail | None = None) -> Rows:
+        """The rows of several series, which go on from the rows of `tail`."""
+        tail, B = self.first(len(series)) if tail is None else tail, len(series)
+        lengths = np.array([len(one.y) for one in series])
+        given, inside = padded([one.y for one in series], lengths, np.nan), _inside(lengths)
+        counted: NDArray[np.bool_] = ~np.asarray(np.isnan(given).any(axis=2))
+        y = np.where(counted[..., None], given, 0.0).astype(np.float32)
+        T = y.shape[1]
+        last = np.maximum.accumulate(np.where(counted, np.arange(1, T + 1), 0), 1)  # 0 is the tail's
+        last = np.concatenate([np.zeros((B, 1), np.int64), last], 1)
+        values = np.take_along_axis(np.concatenate([tail.value[:, None], y], 1), last[..., None], 1)  # (B, T + 1, C)
+        seen = np.concatenate([tail.seen, counted.astype(np.float32)], 1)[..., None]
+        past = np.concatenate([tail.past[:, None], self._past(series, lengths)], 1)
+        now = self.known(
+            [one.name for one in series], np.array([one.start for one in series]), lengths,
+            padded([one.future for one in series], lengths, 0.0), np.stack([one.static for one in series]),
+        )  # fmt: skip
+        x = np.concatenate([values[:, :-1], seen[:, :-1], past[:, :-1], now], 2, dtype=np.float32)
+        every = np.arange(B)
+        return Rows(
+            np.where(inside[..., None], x, np.float32(0.0)), y, counted,
+            Tail(*(part[every, lengths] for part in (values, seen, past))),
+        )  # fmt: skip
+
+    def known(
+        self, names: Sequence[str], starts: Ticks, lengths: Ticks, future: NDArray[np.float64],
+        static: NDArray[np.float64],
+    ) -> Floats:  # fmt: skip
+        """What is known ahead (B, T, K): future covariates (B, T, F), the calendar, what does not change (B, S), and
+        the numbers of the series."""
         frequency = self.reader.frequency
         assert frequency is not None
-        gone = np.isnan(future).any(1)
+        B, T = future.shape[:2]
+        ticks = starts[:, None] + np.arange(T)
+        gone = np.isnan(future).any(2) & _inside(lengths)
         if gone.any():
-            when = frequency.stamps(ticks[gone][:1])[0]
+            i, t = np.argwhere(gone)[0]
+            when = frequency.stamps(ticks[i, t : t + 1])[0]
             raise InputError(
-                f"series {name!r} has no value of {' or '.join(self.reader.future)} at {when}; a future covariate must "
-                "be known for every row and for the whole horizon: --future FILE has those to come"
+                f"series {names[i]!r} has no value of {' or '.join(self.reader.future)} at {when}; a future covariate "
+                "must be known for every row and for the whole horizon: --future FILE has those to come"
             )
-        parts: list[NDArray[Any]] = [future, *([frequency.features(ticks)] if self.calendar else [])]
-        parts.append(np.broadcast_to(static, (len(ticks), len(static))))
+        parts: list[NDArray[Any]] = [future]
+        if self.calendar:
+            parts.append(frequency.features(ticks.ravel()).reshape(B, T, -1))
+        parts.append(np.broadcast_to(static[:, None], (B, T, static.shape[1])))
         if self.numbered:
-            number = self.names.index(name) + 1 if name in self.names else 0
-            parts.append(np.full((len(ticks), 1), float(number)))
-        return np.concatenate(parts, 1, dtype=np.float32)
+            numbers = {name: float(i + 1) for i, name in enumerate(self.names)}
+            each = np.array([numbers.get(name, 0.0) for name in names])
+            parts.append(np.broadcast_to(each[:, None, None], (B, T, 1)))
+        return np.concatenate(parts, 2, dtype=np.float32)
 
-    def _past(self, series: Series) -> Floats:
+    def _past(self, series: Sequence[Series], lengths: Ticks) -> Floats:
         """Past covariates with their flag: all of a row are known, or it counts as none."""
-        known = ~np.isnan(series.past).any(1, keepdims=True)
-        return np.concatenate([np.where(known, series.past, 0.0), known], 1, dtype=np.float32)
+        if not self.past:
+            return np.zeros((len(series), int(lengths.max(initial=0)), 0), np.float32)
+        given = padded([one.past for one in series], lengths, np.nan)
+        known = ~np.isnan(given).any(2, keepdims=True)
+        return np.concatenate([np.where(known, given, 0.0), known], 2, dtype=np.float32)
+
+
+def padded(parts: Sequence[NDArray[np.float64]], lengths: Ticks, value: float) -> NDArray[np.float64]:
+    """Arrays (T_i, W) of so many rows as one (B, T, W), `value` behind the shorter ones."""
+    if len({*lengths.tolist()}) == 1:
+        return np.concatenate(parts).reshape(len(parts), int(lengths[0]), parts[0].shape[1])
+    found = np.full((len(parts), int(lengths.max(initial=0)), parts[0].shape[1]), value)
+    for row, part in zip(found, parts, strict=True):
+        row[: len(part)] = part
+    return found
+
+
+def _inside(lengths: Ticks) -> NDArray[np.bool_]:
+    return np.arange(int(lengths.max(initial=0))) < lengths[:, None]
 
 
 class Segment(NamedTuple):

@@ -108,7 +108,7 @@ def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found
 
     With `permute`, the pixels of each image stand in one order that this seed chose.
     """
-    arrays = [_idx(Path(name)) for name in names]
+    arrays = [open_idx(Path(name)) for name in names]
     images = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim > 1]
     labels = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim == 1]
     if len(images) != 1 or len(labels) > 1:
@@ -124,10 +124,11 @@ def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found
         yield row, () if y is None else (str(int(y[i])),), f"image {i} of {name}", i
 
 
-def _idx(path: Path) -> Array:
+def open_idx(path: Path) -> Array:
     """The IDX format: two zero bytes, the kind of number, how many axes, their lengths, the numbers; big end first."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(f"cannot read {path}: {error}") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in KINDS or not content[3]:

@@ -7,7 +7,8 @@ copy            `tokens` of `vocabulary` symbols, T blanks, the last of which is
                 the symbols are to be said again (Arjovsky et al., 2016). Every step has a tag, blank before the
                 answer: without a memory it costs tokens log(vocabulary) / (T + 2 tokens) nats a step.
 selective-copy  `tokens` symbols scattered among blanks, T in all, then as many cues, where they are to be said again
-                in order (Gu and Dao, 2023). Only the answer has tags.
+                in order (Gu and Dao, 2023). Only the answer has tags. With `least`, the T of a batch lies anywhere
+                between the two, each factor of 2 as often as any other.
 reverse         `least` to T of `vocabulary` symbols; the target is the same backwards.
 """
 
@@ -45,7 +46,7 @@ class Synthetic:
     Args:
         kind: one of KINDS
         T: how long, at most where lengths differ
-        least: how long at least where lengths differ
+        least: how long at least where lengths differ; None for 1 in reverse, for T in selective-copy
         tokens: symbols to remember
         vocabulary: how many different symbols there are
         n: rows to evaluate on
@@ -54,7 +55,7 @@ class Synthetic:
 
     kind: str
     T: int = 100
-    least: int = 1
+    least: int | None = None
     tokens: int = 10
     vocabulary: int = 8
     n: int = 1000
@@ -94,15 +95,16 @@ class Synthetic:
 
     def _selective(self, random: np.random.Generator, count: int) -> list[Made]:
         made = []
+        T = self.T if self.least is None else round(self.least * (self.T / self.least) ** random.random())
         for row in random.integers(0, self.vocabulary, (count, self.tokens)).astype(str).tolist():
-            words = [BLANK] * self.T + [CUE] * self.tokens
-            for place, symbol in zip(sorted(random.permutation(self.T)[: self.tokens]), row, strict=True):
+            words = [BLANK] * T + [CUE] * self.tokens
+            for place, symbol in zip(sorted(random.permutation(T)[: self.tokens]), row, strict=True):
                 words[place] = symbol
-            made.append(Made(words, [UNTAGGED] * self.T + row))
+            made.append(Made(words, [UNTAGGED] * T + row))
         return made
 
     def _reverse(self, random: np.random.Generator, count: int) -> list[Made]:
-        lengths = random.integers(self.least, self.T + 1, count)
+        lengths = random.integers(self.least or 1, self.T + 1, count)
         rows = [random.integers(0, self.vocabulary, n).astype(str).tolist() for n in lengths]
         return [Made(row, row[::-1]) for row in rows]
 
@@ -124,9 +126,9 @@ def parse(name: str, task: str | None = None) -> Synthetic:
             raise InputError(f"{name} has {key}={value}; it must be a whole number")
         given[key] = int(value)
     made = Synthetic(kind, **given)
-    for key, least in (("T", 2), ("least", 1), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
+    for key, least in (("T", 2), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
         whole(f"{key} of {name}", getattr(made, key), least=least)
-    whole(f"least of {name}", made.least, most=made.T)
-    if kind == "selective-copy" and made.tokens > made.T:
-        raise InputError(f"{name} has {made.tokens} tokens in {made.T} steps; there must be room for them")
+    shortest = made.T if made.least is None else whole(f"least of {name}", made.least, most=made.T)
+    if kind == "selective-copy" and made.tokens > shortest:
+        raise InputError(f"{name} has {made.tokens} tokens in {shortest} steps; there must be room for them")
     return made

@@ -16,7 +16,6 @@ found for a row does not depend on the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -57,22 +56,23 @@ def beam(
     length_penalty: float = 1.0,
     banned: Sequence[int] = (),
     prefixes: Sequence[Sequence[int]] = (),
-    ended: Callable[[list[int]], bool] = lambda tokens: tokens[-1] == BOUNDARY,
+    ended: Callable[[list[int]], bool] | None = None,
     bonus: Callable[[State], Sums] | None = None,
 ) -> list[list[Hypothesis]]:
     """For each row of `state`, whose next input is `token` (B,), its num_beams best continuations, the best first.
 
     Symbols that are `banned` are never chosen; the boundary not before min_new_tokens others have been. A row begins
-    with its prefix, if `prefixes` are given, whatever the model says of it. `bonus` takes the states of all sequences.
+    with its prefix, if `prefixes` are given, whatever the model says of it. A sequence ends with the boundary, or where
+    `ended` says so of its symbols. `bonus` takes the states of all sequences.
     """
     K, B = whole("num_beams", num_beams, most=MOST), len(token)
     penalty = number("length_penalty", length_penalty, 0)
-    allowed = _Allowed(banned, _each(min_new_tokens, B, K), [p for p in prefixes for _ in range(K)])
-    rows = _Rows(B, K, token.numpy(), _each(max_new_tokens, B, K))
+    allowed = _Allowed(banned, np.array(_each(min_new_tokens, B, K)), [p for p in prefixes for _ in range(K)])
+    rows = _Rows(B, K, token.numpy(), np.array(_each(max_new_tokens, B, K), np.int64))
     model_rows = stepper(model, state, B, times=K)
-    while len(going_on := np.flatnonzero(~rows.done)):
+    while len(going_on := rows.going_on()):
         log_probs = model_rows.log_probs(rows.token[going_on], going_on).cpu().numpy()
-        allowed.apply(log_probs, rows.tokens, going_on)
+        allowed.apply(log_probs, rows.lengths[going_on], going_on)
         extra = np.zeros(B * K) if bonus is None else bonus(model_rows.state)
         model_rows.reorder(rows.grow(log_probs, going_on, penalty, extra))
         rows.end(ended)
@@ -87,21 +87,20 @@ def _each(limit: Limit, B: int, K: int) -> list[int]:
 class _Allowed:
     """Which symbols a sequence may go on with."""
 
-    def __init__(self, banned: Sequence[int], least: list[int], prefixes: Sequence[Sequence[int]]) -> None:
+    def __init__(self, banned: Sequence[int], least: Symbols, prefixes: Sequence[Sequence[int]]) -> None:
         self.banned, self.least, self.prefixes = list(banned), least, prefixes
         self.begins = max(map(len, prefixes), default=0)
 
-    def apply(self, log_probs: Scores, tokens: list[list[int]], rows: Symbols) -> None:
-        """Make log_probs (n, V) of the sequences in `rows` minus infinity where a symbol may not follow."""
+    def apply(self, log_probs: Scores, lengths: Symbols, rows: Symbols) -> None:
+        """Make log_probs (n, V) of the sequences in `rows`, so long by now, minus infinity where a symbol may not
+        follow."""
         if len(set(self.banned)) == log_probs.shape[1]:
             raise InputError("all symbols are banned; there is nothing left to choose")
         if self.banned:
             log_probs[:, self.banned] = -np.inf
-        early = [i for i, row in enumerate(rows.tolist()) if len(tokens[row]) < self.least[row]]
-        if early and log_probs.shape[1] > len({*self.banned, BOUNDARY}):
-            log_probs[early, BOUNDARY] = -np.inf
-        for i, row in enumerate(rows.tolist()) if self.begins else ():
-            at = len(tokens[row])
+        if log_probs.shape[1] > len({*self.banned, BOUNDARY}):
+            log_probs[lengths < self.least[rows], BOUNDARY] = -np.inf
+        for i, (row, at) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)) if self.begins else ():
             if at < len(self.prefixes[row]):
                 symbol = self.prefixes[row][at]
                 kept = float(log_probs[i, symbol])
@@ -112,60 +111,71 @@ class _Allowed:
 class _Rows:
     """B * K sequences, K for each row of the search."""
 
-    def __init__(self, B: int, K: int, token: Symbols, most: list[int]) -> None:
+    def __init__(self, B: int, K: int, token: Symbols, most: Symbols) -> None:
         self.B, self.K, self.most = B, K, most
         self.token = token.repeat(K)  # what each reads next
-        self.tokens: list[list[int]] = [[] for _ in range(B * K)]
-        self.lengths, self.done, self.scores = np.zeros(B * K), np.array(most) == 0, np.zeros(B * K)
+        self.written = np.zeros((B * K, 32), np.int64)  # the symbols of each, as many as lengths says
+        self.lengths, self.done, self.scores = np.zeros(B * K, np.int64), most == 0, np.zeros(B * K)
         # All beams of a row are equal at first: all but one are shut, or the search would keep K copies.
         self.sums = np.full(B * K, -np.inf)
         self.sums[::K] = 0
 
+    def going_on(self) -> Symbols:
+        """Those that have not ended; of what is shut nothing can come."""
+        return np.flatnonzero(~self.done & (self.sums > -np.inf))
+
     def grow(self, log_probs: Scores, going_on: Symbols, penalty: float, bonus: Sums) -> Symbols:
-        """Keep the best continuations, log_probs (n, V) those of the sequences that go on; the parent of each."""
-        parents, symbols, grown = self._candidates(log_probs, going_on)
+        """Keep the best continuations, log_probs (n, V) those of the sequences that go on; the parent of each.
+
+        Candidates stand by parent and then by symbol: of what goes on its K best symbols, of what has ended itself.
+        """
+        best = _best(log_probs, self.K)
+        symbols = np.full((self.B * self.K, best.shape[1]), BOUNDARY)
+        grown = np.full(symbols.shape, -np.inf)
+        symbols[going_on] = best
+        grown[going_on] = self.sums[going_on, None] + np.take_along_axis(log_probs, best, 1).astype(np.float64)
+        grown[self.done, 0] = self.sums[self.done]
         lengths = self.lengths + ~self.done
-        with np.errstate(invalid="ignore"):  # nothing has been written where the most is 0
-            compared = grown / np.maximum(lengths[parents], 1) ** penalty + bonus[parents]
-        ends = np.searchsorted(parents, np.arange(0, (self.B + 1) * self.K, self.K))
-        best = np.concatenate([a + _largest(compared[a:b], self.K) for a, b in pairwise(ends)])
-        parents, symbols = parents[best], symbols[best]
-        self.sums, self.scores, self.lengths = grown[best], compared[best], lengths[parents]
-        self._follow(parents, symbols)
+        compared = grown / np.maximum(lengths, 1)[:, None] ** penalty + bonus[:, None]
+        order = (-compared).reshape(self.B, -1).argsort(1, kind="stable")[:, : self.K]  # of equal ones the earlier
+        parents = (order // best.shape[1] + self.K * np.arange(self.B)[:, None]).ravel()
+        chosen = parents, (order % best.shape[1]).ravel()
+        self.sums, self.scores, self.lengths = grown[chosen], compared[chosen], lengths[parents]
+        self._follow(parents, symbols[chosen])
         return parents
 
-    def _candidates(self, log_probs: Scores, going_on: Symbols) -> tuple[Symbols, Symbols, Sums]:
-        """The sequences that may be kept, by parent and then by symbol: of what goes on, each one's K best symbols and
-        those equal to the last of them; of what has ended, itself."""
-        most = min(self.K, log_probs.shape[1])
-        least = torch.from_numpy(log_probs).topk(most, 1).values[:, -1:].numpy()
-        places, symbols = (log_probs >= least).nonzero()
-        rows = going_on[places]
-        sums = self.sums[rows] + log_probs[places, symbols].astype(np.float64)
-        over = np.flatnonzero(self.done)
-        rows, symbols = np.concatenate([rows, over]), np.concatenate([symbols, np.full(len(over), BOUNDARY)])
-        order = rows.argsort(kind="stable")
-        return rows[order], symbols[order], np.concatenate([sums, self.sums[over]])[order]
-
     def _follow(self, parents: Symbols, symbols: Symbols) -> None:
-        self.done = self.done[parents]
+        self.done, self.written = self.done[parents], self.written[parents]
         self.token = np.where(self.done, self.token[parents], symbols)  # of what has ended, the last stays pending
-        chosen = zip(parents.tolist(), symbols.tolist(), self.done.tolist(), strict=True)
-        self.tokens = [self.tokens[p] if over else [*self.tokens[p], s] for p, s, over in chosen]
+        if self.lengths.max() > self.written.shape[1]:
+            self.written = np.concatenate([self.written, np.zeros_like(self.written)], 1)
+        grew = np.flatnonzero(~self.done)
+        self.written[grew, self.lengths[grew] - 1] = symbols[grew]
 
-    def end(self, ended: Callable[[list[int]], bool]) -> None:
-        """Those end that `ended` says it of, and those that are as long as they may be."""
-        each = zip(self.done.tolist(), self.tokens, self.most, strict=True)
-        self.done = np.array([over or len(t) >= most or ended(t) for over, t, most in each], bool)
+    def end(self, ended: Callable[[list[int]], bool] | None) -> None:
+        """Those end that write the boundary or that `ended` says it of, and those that are as long as they may be."""
+        over = self.token == BOUNDARY
+        if ended is not None:
+            for i in np.flatnonzero(~self.done & (self.sums > -np.inf)).tolist():
+                over[i] = ended(self.written[i, : self.lengths[i]].tolist())
+        self.done |= over | (self.lengths >= self.most)
 
     def hypotheses(self, state: State) -> list[list[Hypothesis]]:
         """Those of each row that are possible, with their rows of `state`."""
-        each = zip(self.tokens, self.sums.tolist(), self.scores.tolist(), strict=True)
-        found = [Hypothesis(t, s, states.take(state, [i]), c) for i, (t, s, c) in enumerate(each)]
+        each = zip(self.written, self.lengths.tolist(), self.sums.tolist(), self.scores.tolist(), strict=True)
+        found = [Hypothesis(t[:n].tolist(), s, states.take(state, [i]), c) for i, (t, n, s, c) in enumerate(each)]
         rows = (found[b * self.K : (b + 1) * self.K] for b in range(self.B))
         return [[h for h in row if h.log_prob > -np.inf] for row in rows]
 
 
-def _largest(scores: Sums, K: int) -> Symbols:
-    """Where the K largest of `scores` stand, the largest first, and of equal ones the earlier."""
-    return (-scores).argsort(kind="stable")[:K]
+def _best(log_probs: Scores, K: int) -> Symbols:
+    """The K symbols of each row (n, V) that are the most probable, in their own order; of equal ones the earlier."""
+    n, V = log_probs.shape
+    if V <= K:
+        return np.tile(np.arange(V), (n, 1))
+    values, symbols = torch.from_numpy(log_probs).topk(K + 1, 1)
+    best: Symbols = symbols[:, :K].numpy().copy()
+    for i in np.flatnonzero((values[:, K - 1] == values[:, K]).numpy()).tolist():  # where Torch chose among equal ones
+        best[i] = (-log_probs[i]).argsort(kind="stable")[:K]
+    best.sort(1)
+    return best

@@ -18,22 +18,23 @@ from torch.autograd import forward_ad
 
 from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
-from elman.kernels import reference, reference_hmm, trace
+from elman.kernels import reference, reference_gathered, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
+from elman.kernels.reference_gathered import Gather
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "AttendedLoop", "GatedOptions", "NewtonReport", "Step", "active", "attend", "attended", "available",
-    "bank_scan", "best_path", "calls", "convolution", "gated", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa",
-    "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "philox",
-    "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh", "use", "viterbi",
-    "why_not_native",
+    "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
+    "bank_scan", "best_path", "calls", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter",
+    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
+    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
+    "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -323,6 +324,18 @@ def _attends(loop: AttendedLoop, x: Tensor, state: State) -> bool:
     tensors = [t for t in (*loop.weights, *loop[4:]) if t is not None and t is not loop.sizes]
     table = _table_for(x, loop.U, *tensors, *leaves(state))
     return table is _native and _native is not None and bool(_native.attended_fits(loop))
+
+
+def gathered(
+    kind: str, u: Tensor, w: Tensor, b: Tensor, gather: Gather, state: tuple[Tensor, ...] | None = None
+) -> tuple[Tensor, ...]:
+    """The gated loop whose state before is gathered from other rows: h (N, H), and c unless the kind is "recursive".
+
+    u (M, A * H) = U x + b for the first A gates, w (G * H, P * H), b (G * H,) for what has no u; `state` of the rows in
+    front of `gather.levels[0]`. `reference_gathered` has the kinds "recursive", "lstm" and "child_sum".
+    """
+    table = _table_for(u, w, b, *(state or ()))
+    return (reference_gathered if table is reference else table).gathered(kind, u, w, b, gather, state)
 
 
 def hmm_filter(

@@ -33,7 +33,7 @@ from torch import Tensor
 from elman.errors import KernelError
 from elman.kernels.reference import GatedOptions
 
-FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "relu")  # what `map` knows
+FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "log", "relu", "abs")  # what `map` knows
 
 
 class Unstreamable(KernelError):
@@ -80,8 +80,19 @@ class Builder(ABC):
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
         options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
+        fed: Slot | None = None,
     ) -> Slot:  # fmt: skip
-        """A gated cell over U x + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state."""
+        """A gated cell over U [x, fed] + b; `kind`, `weights`, `options` as in `kernels.gated`. y is its first state.
+
+        `fed` is what `kernels.attended` would feed to a step; for the kinds and options that it has a native loop for.
+        """
+
+    @abstractmethod
+    def attend(
+        self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
+    ) -> tuple[Slot, Slot]:
+        """The context and the weights that `kernels.attend` finds for the query of each row. The memory keys (B, S, A),
+        values (B, S, M), lengths (B,) is copied; the rows from `each` * i on read row i of it."""
 
     @abstractmethod
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
@@ -114,6 +125,30 @@ class Builder(ABC):
     @abstractmethod
     def mul(self, x: Slot, y: Slot) -> Slot:
         """x * y."""
+
+    @abstractmethod
+    def div(self, x: Slot, y: Slot) -> Slot:
+        """x / y."""
+
+    @abstractmethod
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        """The larger of x and y; NaN where one of them is."""
+
+    @abstractmethod
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        """The smaller of x and y; NaN where one of them is."""
+
+    @abstractmethod
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        """x where the condition is above zero, else y."""
+
+    @abstractmethod
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        """These columns of x, in any order; a column may be named often."""
+
+    @abstractmethod
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        """The inputs of `delays` steps ago side by side, 0 for x itself; `past` ((longest delay) * D) in place."""
 
     def negative(self, x: Slot) -> Slot:
         """-x."""

@@ -5,8 +5,10 @@ will fill, so that one description of a step serves both. The names and argument
 on parameters alone are computed at once, and go into it as constants. What is not listed here raises
 Unstreamable, and the module is scanned in steps of one instead.
 
-    linear, sigmoid, tanh, softplus, silu, layer_norm, rms_norm, torch.relu
-    +, -, * with a value, a number or a tensor as wide; chunk, and split into given widths, of the last axis
+    linear, sigmoid, tanh, softplus, silu, log, layer_norm, rms_norm, torch.relu, abs
+    +, -, *, /, torch.maximum and clamp with a value, a number or a tensor, as wide or of one column on the right
+    torch.where(value > 0, a, b), a and b values or numbers
+    of the last axis: chunk, split into given widths, x[..., a:b:step], x[..., [columns]], and torch.cat of values
 """
 
 from __future__ import annotations
@@ -60,6 +62,35 @@ class Traced:
 
     __radd__, __rmul__ = __add__, __mul__  # a sum and a product have the same bits in either order
 
+    def __truediv__(self, other: Traced | Tensor | float) -> Traced:
+        return Traced(self.builder, self.builder.div(self.slot, self._beside(other)))
+
+    def __gt__(self, other: object) -> Positive:
+        if isinstance(other, Traced | Tensor) or other != 0:
+            raise Unstreamable("a comparison with anything but 0 has no form in a stream")
+        return Positive(self)
+
+    def __getitem__(self, at: object) -> Traced:
+        """Columns: x[..., a:b] or x[..., [2, 0, 0]]."""
+        if not (isinstance(at, tuple) and len(at) == 2 and at[0] is Ellipsis and isinstance(at[1], slice | list)):
+            raise Unstreamable("an index of anything but columns has no form in a stream")
+        if isinstance(at[1], list):
+            return Traced(self.builder, self.builder.gather(self.slot, at[1]))
+        columns = range(self.slot.width)[at[1]]
+        if columns.step != 1:
+            return Traced(self.builder, self.builder.gather(self.slot, columns))
+        return Traced(self.builder, self.builder.cut(self.slot, columns.start, len(columns)))
+
+    def abs(self) -> Traced:
+        return Traced(self.builder, self.builder.map("abs", self.slot))
+
+    def maximum(self, other: Traced | Tensor | float) -> Traced:
+        return Traced(self.builder, self.builder.maximum(self.slot, self._beside(other)))
+
+    def clamp(self, least: float, most: float) -> Traced:
+        raised = self.maximum(least)
+        return Traced(self.builder, self.builder.minimum(raised.slot, self._beside(most)))
+
     def chunk(self, parts: int, dim: int = 0) -> tuple[Traced, ...]:
         return self.split([self.slot.width // parts] * parts, dim)
 
@@ -72,6 +103,9 @@ class Traced:
             for start, width in zip(starts, widths, strict=True)
         )
 
+    def _constant(self, value: float) -> Traced:
+        return Traced(self.builder, self.builder.constant(torch.full((self.slot.width,), value)))
+
     def _beside(self, other: Traced | Tensor | float) -> Slot:
         """The slot of what stands on the other side of an operation."""
         if isinstance(other, Traced):
@@ -79,16 +113,18 @@ class Traced:
         else:
             values = torch.as_tensor(other, dtype=self.dtype)
             slot = self.builder.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
+        if slot.width == 1 < self.slot.width:  # one column beside many stands beside each
+            return self.builder.gather(slot, [0] * self.slot.width)
         if slot.width != self.slot.width:
             raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
         return slot
 
     def _refuse(self, *_: object) -> Any:
-        raise Unstreamable("an index, a quotient, a power or a comparison has no form in a stream")
+        raise Unstreamable("a quotient of a number, a power or a comparison has no form in a stream")
 
-    __getitem__ = __iter__ = __len__ = __bool__ = __float__ = __int__ = __abs__ = _refuse
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _refuse
+    __iter__ = __len__ = __bool__ = __float__ = __int__ = _refuse
+    __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
+    __lt__ = __le__ = __ge__ = __eq__ = __ne__ = _refuse
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -104,6 +140,30 @@ class Traced:
         if name not in _TORCH or kwargs:
             raise Unstreamable(f"torch.{name} has no form in a stream")
         return _TORCH[name](*args)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Positive:
+    """Where a value is above zero: what torch.where takes."""
+
+    value: Traced
+
+    def where(self, x: Traced | float, y: Traced | float) -> Traced:
+        builder = self.value.builder
+        slots = (self.value._beside(given) for given in (x, y))
+        return Traced(builder, builder.choose(self.value.slot, *slots))
+
+    def _refuse(self, *_: object) -> Any:
+        raise Unstreamable("a comparison has no form in a stream but in torch.where")
+
+    __bool__ = __and__ = __or__ = __invert__ = __mul__ = __rmul__ = __add__ = __radd__ = _refuse
+    __torch_function__ = Traced.__torch_function__
+
+
+def _cat(parts: Sequence[Traced], dim: int = 0) -> Traced:
+    if dim != -1 or not all(isinstance(part, Traced) for part in parts):
+        raise Unstreamable(f"values side by side along axis {dim}, or tensors among them")
+    return Traced(parts[0].builder, parts[0].builder.concat([part.slot for part in parts]))
 
 
 def __getattr__(name: str) -> object:
@@ -123,9 +183,21 @@ _TORCH: dict[str, Callable[..., Traced]] = {
     "add": lambda x, y: y + x,
     "mul": lambda x, y: y * x,
     "sub": lambda x, y: -y + x,
+    "maximum": lambda x, y: x.maximum(y) if isinstance(x, Traced) else y.maximum(x),
+    "where": lambda condition, x, y: _positive(condition).where(x, y),
+    "cat": _cat,
+    "zeros_like": lambda x: x._constant(0.0),
+    "ones_like": lambda x: x._constant(1.0),
 }
 
-sigmoid, tanh, softplus, silu = (_mapped(name) for name in ("sigmoid", "tanh", "softplus", "silu"))
+
+def _positive(condition: object) -> Positive:
+    if not isinstance(condition, Positive):
+        raise Unstreamable("torch.where has no form in a stream but behind a comparison with 0")
+    return condition
+
+
+sigmoid, tanh, softplus, silu, log = (_mapped(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log"))
 
 
 def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:

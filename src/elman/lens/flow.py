@@ -138,7 +138,7 @@ def gradients(
             return
         for rows in torch.arange(B).split(max(1, PIECE // (T * size))):
             part = sample.take(rows)
-            with watching(model) as layers:
+            with watching(core_of(model, part)) as layers:
                 terms = losses(model, features(model, part), part)
             for layer, outside in zip(layers, _outside(choose(terms, rows), layers), strict=True):
                 yield Found(rows, layer.name, layer.backwards, layer.lengths, carried(layer, outside, borders))
@@ -148,7 +148,7 @@ def _backwards(
     model: nn.Module, part: Sample, rows: Tensor, borders: list[int], choose: Choose, least: float
 ) -> Iterator[Found]:
     """All layers of a causal core: forward without a graph, then from the last border to the first with one."""
-    core, x = core_of(model), features(model, part).detach()
+    core, x = core_of(model, part), features(model, part).detach()
     assert isinstance(core, Core)
     pieces = [*pairwise([*borders, part.shape[1]])]
 
@@ -157,7 +157,7 @@ def _backwards(
         y, state = core.inside(x[:, start:end], state, lengths, part.reset[:, start:end])
         return y, state
 
-    state: State = states.detach(core.init_state(len(rows)))
+    state: State = states.detach(core.init_state(len(rows)) if part.state is None else part.state)
     before, outputs = [], []
     with torch.no_grad():
         for start, end in pieces:
@@ -200,7 +200,7 @@ def _pulled(y: Tensor, after: State, node: State, outside: Tensor, gradient: Sta
 
 def layers_of(model: nn.Module, sample: Sample) -> list[Layer]:
     """The recurrences that a model has, with what reaches them when it reads a sample."""
-    with watching(model) as layers:
+    with watching(core_of(model, sample)) as layers:
         losses(model, features(model, sample), sample)
     return layers
 

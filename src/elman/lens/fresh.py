@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import nn
 
+from elman.attention import Bound
 from elman.errors import InputError
+from elman.lens.sample import Sample
+from elman.model import SequenceModel
 
 
 def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -31,3 +35,13 @@ def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
             if reset is not None:
                 reset()
     return twin
+
+
+@torch.no_grad()
+def rebound(model: nn.Module, sample: Sample) -> Sample:
+    """The sample for a model with other parameters: where the core is bound to a memory, that memory stays."""
+    if not isinstance(sample.core, Bound):
+        return sample
+    assert isinstance(model, SequenceModel) and isinstance(model.core, Bound)
+    memory = sample.core.memory
+    return replace(sample, core=model.core.decoder.given(memory.values, memory.lengths))

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from elman.attention import Bound
 from elman.cells.bank import Bank
 from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.lengths import valid
-from elman.lens.layers import NUMBERS, Layer, jacobian, unflat
+from elman.lens.layers import NUMBERS, Layer, flat, jacobian, unflat
 
 LOW, HIGH = 0.1, 0.9
 WIDEST = 1024
@@ -44,6 +45,8 @@ class Gate:
 @torch.no_grad()
 def gates(layer: Layer, states: Tensor) -> list[Gate]:
     """The gates of a layer that lie between 0 and 1, given its states (B, T + 1, N) as `trajectory` has them."""
+    if isinstance(layer.cell, Bound):
+        layer, states = _inner(layer, layer.cell, states)
     inside = valid(layer.lengths, layer.x.shape[1])
     if isinstance(layer.cell, Diagonal):
         a = layer.cell.decays(layer.x)
@@ -57,6 +60,18 @@ def gates(layer: Layer, states: Tensor) -> list[Gate]:
         Gate(layer.name, name, v.mean(0), (v < LOW).float().mean(0), (v > HIGH).float().mean(0), name == keeps)
         for name, v in values.items()
     ]
+
+
+def _inner(layer: Layer, bound: Bound, states: Tensor) -> tuple[Layer, Tensor]:
+    """The core inside a decoder as a layer, with what it is given at each step, and its states."""
+    given, own = [], []
+    for t in range(layer.x.shape[1]):
+        x, state = bound.decoder.reads(layer.x[:, t], unflat(states[:, t], layer.state), bound.memory)
+        given.append(x)
+        own.append(flat(state))
+    after = unflat(states[:, -1], layer.state)
+    own.append(flat(bound.decoder.reads(layer.x[:, -1], after, bound.memory)[1]))
+    return layer._replace(cell=bound.decoder.core, x=torch.stack(given, 1)), torch.stack(own, 1)
 
 
 def _of_gated(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:

@@ -69,7 +69,9 @@ def _window(model: nn.Module, sample: Sample, window: int) -> tuple[int, Sample,
     state = None
     if start:
         before = one.windows(first, first, start)
-        _, state = core_of(model)(features(model, before), None, lengths=before.lengths, reset=before.reset)
+        _, state = core_of(model, before)(
+            features(model, before), before.state, lengths=before.lengths, reset=before.reset
+        )
     part = one.windows(first, first + start, T - start)
     t = torch.arange(T - start)
     part = part.take(torch.zeros_like(t), t + 1)

@@ -3,8 +3,9 @@
     y[t], s[t] = step(x[t], s[t-1])
 
 A layer is an innermost Core that has a state and was called: a cell in a stack, a cell behind Reverse (which then reads
-its own time, from right to left), or a core of one's own as a whole. Given its inputs x, a layer is a recurrence of its
-own, whatever stands around it: so nothing here knows more of a core than the protocol.
+its own time, from right to left), or a core of one's own as a whole. A decoder whose recurrence reads what its
+attention finds is one layer with it. Given its inputs x, a layer is a recurrence of its own, whatever stands around it:
+so nothing here knows more of a core than the protocol.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
+from elman.attention import Bound, Remember
+from elman.cells.gated import Gated
 from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
 from elman.compose.structure import Around
 from elman.core import Core
-from elman.model import SequenceModel
 from elman.state import State
 
 NUMBERS = 1 << 25  # that a piece of work holds at a time, about
@@ -40,9 +42,13 @@ class Layer(NamedTuple):
 
     def rows(self, rows: Tensor | slice) -> Layer:
         """Some rows of it."""
-        state = states.map(lambda leaf: leaf[rows], self.state)
+        state, cell = states.map(lambda leaf: leaf[rows], self.state), self.cell.take(torch.arange(len(self.x))[rows])
         x, y, reset, lengths = self.x[rows], self.y[rows], self.reset[rows], self.lengths[rows]
-        return self._replace(x=x, state=state, reset=reset, lengths=lengths, y=y)
+        return self._replace(cell=cell, x=x, state=state, reset=reset, lengths=lengths, y=y)
+
+    def first(self, times: int) -> Core:
+        """Its cell, for so many rows that are all like the first."""
+        return self.cell.take(torch.zeros(times, dtype=torch.int64))
 
     @property
     def size(self) -> int:
@@ -69,14 +75,13 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def watching(model: nn.Module) -> Iterator[list[Layer]]:
-    """The layers that are called in here, in their order: the list is filled when the block ends."""
-    core = model.core if isinstance(model, SequenceModel) else model
+def watching(core: nn.Module) -> Iterator[list[Layer]]:
+    """The layers of a core that are called in here, in their order: the list is filled when the block ends."""
     found: list[tuple[str, Layer]] = []
     layers: list[Layer] = []
     hooks = []
     for name, part in core.named_modules():
-        if isinstance(part, Core) and states.leaves(part.init_state(0)) and not _in_pool(core, name):
+        if isinstance(part, Core) and states.leaves(part.init_state(0)) and not _closed(core, name):
             backwards = sum(isinstance(core.get_submodule(above), Reverse) for above in _above(name)) % 2 == 1
             hooks.append(part.register_forward_hook(_note(found, name, backwards), with_kwargs=True))
     try:
@@ -93,6 +98,10 @@ def parts(core: Core, state: State) -> Iterator[tuple[Core, State]]:
         for inner, part in zip(core.cores, state, strict=True):
             assert isinstance(inner, Core)
             yield from parts(inner, part)
+    elif isinstance(core, Bound) and not core.decoder.recurs:
+        yield from parts(core.decoder.core, state)
+    elif isinstance(core, Remember):
+        yield from parts(core.core, state.core)  # type: ignore[union-attr]
     elif isinstance(core, Around) and not isinstance(core, Zoneout):  # whose step is its own
         if not isinstance(core, Pool):
             yield from parts(core.core, state)
@@ -107,7 +116,8 @@ def title(number: int, cell: Core, backwards: bool = False) -> str:
     >>> title(0, cell("gru", 3, 4))
     '0 gru'
     """
-    return f"{number} {type(cell).__name__.lower()}" + (" (right to left)" if backwards else "")
+    what = cell.decoder if isinstance(cell, Bound) else cell
+    return f"{number} {type(what).__name__.lower()}" + (" (right to left)" if backwards else "")
 
 
 def _above(name: str) -> list[str]:
@@ -120,8 +130,12 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(len(parts))]
 
 
-def _in_pool(core: nn.Module, name: str) -> bool:
-    return any(isinstance(core.get_submodule(part), Pool) for part in (*_above(name), name))
+def _closed(core: nn.Module, name: str) -> bool:
+    """Whether a core is a pool, stands in one, or in a decoder that is one layer with its attention."""
+    above = [core.get_submodule(part) for part in _above(name)]
+    return isinstance(core.get_submodule(name), Pool) or any(
+        isinstance(part, Pool) or (isinstance(part, Bound) and part.decoder.recurs) for part in above
+    )
 
 
 def _note(found: list[tuple[str, Layer]], name: str, backwards: bool) -> Any:
@@ -202,9 +216,16 @@ def trajectory(layer: Layer) -> Tensor:
 
 
 def jacobian(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
-    """d s[t] / d s[t-1] (M, N, N) of M steps, which are independent: inputs x (M, D), states before (M, N) real."""
+    """d s[t] / d s[t-1] (M, N, N) of M steps of the first row, which are independent: inputs x (M, D), states before
+    (M, N) real."""
+    found = _by_gates(layer.cell, x, before) if isinstance(layer.cell, Gated) else None
+    return _by_rows(layer, x, before) if found is None else found
+
+
+def _by_rows(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
+    """A backward pass for each number of the state."""
     before = before.detach().requires_grad_()
-    _, new = one_step(layer.cell, x, unflat(before, layer.cell.init_state(len(x))))
+    _, new = one_step(layer.first(len(x)), x, unflat(before, layer.cell.init_state(len(x))))
     after, found = flat(new), before.new_zeros(*before.shape, before.shape[1])
     if not after.requires_grad:
         return found
@@ -214,3 +235,29 @@ def jacobian(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
         (row,) = torch.autograd.grad(after, before, unit, retain_graph=True, allow_unused=True, materialize_grads=True)
         found[:, i] = row
     return found
+
+
+def _by_gates(cell: Gated[Any], x: Tensor, before: Tensor) -> Tensor | None:
+    """J = diag(d) + sum over gates g of diag(p_g ds/du_g) W_g, where all but W h' is unit by unit: a backward pass of
+    ones has each diagonal whole. None where the cell does not say that it is so."""
+    leaves = [leaf.detach().requires_grad_() for leaf in states.leaves(unflat(before, cell.init_state(len(x))))]
+    parts = iter(leaves)
+    state = states.map(lambda _: next(parts), cell.init_state(len(x)))
+    u = cell.project(x).detach().requires_grad_()
+    gates = cell.gates(u, state)
+    passes, loop = cell.passes(gates), cell.loop()
+    if passes is None or loop is None:
+        return None
+    after = states.leaves(cell.update(gates, state))
+    W = loop.weights[0].detach().unflatten(0, (len(passes), -1)).to(before.dtype)  # (gates, H, H)
+    H = W.shape[1]
+    found = before.new_zeros(H, len(after), len(x), before.shape[1])  # for each number of a leaf, of all steps
+    units = torch.arange(H)
+    for i, leaf in enumerate(after):
+        du, *direct = torch.autograd.grad(leaf.sum(), [u, *leaves], retain_graph=True, materialize_grads=True)
+        by_gate = torch.stack([p * d for p, d in zip(passes, du.chunk(len(passes), -1), strict=True)]).detach()
+        found[:, i, :, :H] = torch.bmm(by_gate.permute(2, 1, 0), W.transpose(0, 1))
+        direct[0] = direct[0] - torch.einsum("gmi,gij->mj", by_gate, W)
+        for j, own in enumerate(direct):
+            found[units, i, :, j * H + units] += own.T
+    return found.permute(2, 1, 0, 3).flatten(1, 2)

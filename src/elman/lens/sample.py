@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +46,8 @@ class Sample:
         labels: (B, T) numbers by name that units may follow
         log_prob: of targets, where a task has its own
         panels: what the task shows beside, ready for JSON
+        core: where the model's is bound to a memory, that core for these rows
+        state: before the first input, where it is not the first state
     """
 
     x: State
@@ -55,6 +58,8 @@ class Sample:
     labels: dict[str, Tensor] = field(default_factory=dict)
     log_prob: LogProb = log_prob
     panels: tuple[dict[str, object], ...] = ()
+    core: Core | None = None
+    state: State | None = None
 
     def __post_init__(self) -> None:
         B, T = states.leaves(self.x)[0].shape[:2]
@@ -86,7 +91,7 @@ class Sample:
             self, x=states.map(lambda leaf: leaf[rows][:, :T], self.x), y=None if self.y is None else states.map(
                 cut, self.y), lengths=lengths, reset=self.reset[rows][:, :T],
             names=[self.names[int(row)] for row in rows] if self.names else (),
-            labels={name: values[rows][:, :T] for name, values in self.labels.items()},
+            labels={name: values[rows][:, :T] for name, values in self.labels.items()}, **self._bound(rows),
         )  # fmt: skip
 
     def windows(self, rows: Tensor, starts: Tensor, size: int) -> Sample:
@@ -99,8 +104,15 @@ class Sample:
         return replace(
             self, x=states.map(cut, self.x), y=None if self.y is None else states.map(cut, self.y),
             lengths=(self.lengths[rows] - starts).clamp(0, size), reset=self.reset[rows[:, None], at], names=(),
-            labels={},
+            labels={}, **self._bound(rows),
         )  # fmt: skip
+
+    def _bound(self, rows: Tensor) -> dict[str, Any]:
+        """What stands before some rows."""
+        return {
+            "core": None if self.core is None else self.core.take(rows),
+            "state": None if self.state is None else states.take(self.state, rows),
+        }
 
     @property
     def each(self) -> bool:
@@ -122,14 +134,16 @@ def features(model: nn.Module, sample: Sample) -> Tensor:
     return sample.x.detach().clone().requires_grad_()
 
 
-def core_of(model: nn.Module) -> nn.Module:
-    """The recurrence of a model, or the bare core itself."""
-    return model.core if isinstance(model, SequenceModel) else model
+def core_of(model: nn.Module, sample: Sample) -> nn.Module:
+    """The recurrence of a model for the rows of a sample, or the bare core itself."""
+    own = model.core if isinstance(model, SequenceModel) else model
+    return own if sample.core is None else sample.core
 
 
 def losses(model: nn.Module, x: Tensor, sample: Sample, state: State | None = None) -> Tensor:
     """The loss of each step (B, T), zero past the lengths; or of each row (B,). x are features."""
-    y, _ = core_of(model)(x, state, lengths=sample.lengths, reset=sample.reset)
+    state = sample.state if state is None else state
+    y, _ = core_of(model, sample)(x, state, lengths=sample.lengths, reset=sample.reset)
     return losses_of(model, y, sample)
 
 
@@ -157,4 +171,4 @@ def _of_outputs(y: Tensor, target: State | None) -> Tensor:
 
 def causal(model: nn.Module) -> bool:
     """Whether each output knows the past alone."""
-    return bool(getattr(core_of(model), "causal", True))
+    return bool(getattr(model.core if isinstance(model, SequenceModel) else model, "causal", True))

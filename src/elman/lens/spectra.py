@@ -126,10 +126,10 @@ def _pulled(layer: Layer, states: Tensor, T: int, k: int) -> Iterator[tuple[int,
     generator = torch.Generator().manual_seed(0)
     Q = torch.linalg.qr(torch.randn(states.shape[1], k, dtype=states.dtype, generator=generator))[0]
     waiting, every = 0, 1
-    like = layer.cell.init_state(k)
+    like, cell = layer.cell.init_state(k), layer.first(k)
     for t in range(T - 1, -1, -1):
         before = states[t].expand(k, -1).clone().requires_grad_()
-        after = flat(one_step(layer.cell, layer.x[:, t].expand(k, -1), unflat(before, like))[1])
+        after = flat(one_step(cell, layer.x[:, t].expand(k, -1), unflat(before, like))[1])
         (back,) = torch.autograd.grad(after, before, Q.mT, allow_unused=True, materialize_grads=True)
         Q, waiting = back.mT, waiting + 1
         if waiting >= every or t == 0:

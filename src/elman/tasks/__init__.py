@@ -9,11 +9,14 @@ from elman.errors import InputError, UnknownNameError
 from elman.tasks.classify import ClassifyTask
 from elman.tasks.forecast import ForecastTask
 from elman.tasks.hmm import HMMTask
+from elman.tasks.image import ImageTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
+from elman.tasks.settings import Settings
 from elman.tasks.tag import TagTask
-from elman.tasks.task import AnyTask, Data, Face, Generated, Settings, Task, Verb
+from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
 from elman.tasks.translate import TranslateTask
+from elman.tasks.tree import TreeTask
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
@@ -23,6 +26,8 @@ TASKS: dict[str, AnyTask] = {
     "forecast": ForecastTask(),
     "translate": TranslateTask(),
     "hmm": HMMTask(),
+    "tree": TreeTask(),
+    "image": ImageTask(),
 }
 
 __all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]

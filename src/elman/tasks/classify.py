@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from elman.config import Json, Sections
+from elman.config import Json
 from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
 from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.data.labelled import Reader, Row, fingerprint
@@ -27,9 +27,8 @@ from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
 from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
 from elman.tasks.serving import Served
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -87,7 +86,7 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from labelled rows to a classifier.
 
     >>> RunConfig(model=ModelConfig(pool="mean")).data.label_kind
@@ -98,28 +97,15 @@ class RunConfig(Sections):
         data: the rows
         model: the network
         loss: what is minimised
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
         init_from: a run or a saved model whose weights, vocabulary and labels this run begins with; empty for none
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "classify"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/classify"
-    resume: str = "never"
     init_from: str = ""
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class RowData(Data):

@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from elman.config import Sections
+from elman import state as states
+from elman.compose import Stack
+from elman.core import Core
 from elman.data import Batch, Batches
 from elman.data.labelled import listed
 from elman.data.panel import PanelReader, Series, fingerprint
 from elman.data.panel_inputs import PanelInputs, SeriesStreams
 from elman.data.parts import shown, told
+from elman.distributions import Distribution
 from elman.errors import InputError
+from elman.lens import Sample
+from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import forecast_loss, pictures
+from elman.tasks import forecast_loss, inspecting, network, pictures
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
-from elman.tasks.forecast_network import ModelConfig, Network, build, check, settled, unjudged
+from elman.tasks.forecast_network import ModelConfig, Network, build, check, layers_of, settled, unjudged
 from elman.tasks.forecast_state import take
-from elman.tasks.forecaster import SAMPLES, Forecaster
+from elman.tasks.forecast_verbs import EVALUATE, PREDICT
+from elman.tasks.forecaster import SAMPLES, Forecaster, log_prob
+from elman.tasks.inspecting import Looked
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
+from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 
@@ -88,7 +95,7 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from series to a forecaster.
 
     >>> RunConfig(model=ModelConfig(readout="poisson")).data.horizon
@@ -98,25 +105,12 @@ class RunConfig(Sections):
         task: what is trained; forecast predicts what follows in time series
         data: the series
         model: the network, or a baseline
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "forecast"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/forecast"
-    resume: str = "never"
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class Part(NamedTuple):
@@ -229,7 +223,11 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        return {"predict": Verb(_predict_arguments, _predict), "evaluate": Verb(_evaluate_arguments, _evaluate)}
+        return {
+            "predict": PREDICT,
+            "evaluate": EVALUATE,
+            "inspect": inspecting.verb(self, _to_look_at),
+        }
 
     def open(self, config: RunConfig, saved: Forecaster | None) -> SeriesData:
         return self.open_held(config, saved, {})
@@ -242,7 +240,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             whole(f"data.{name}", getattr(data, name), least=0)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
-        reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency)
+        held = data.valid_windows + (0 if data.test or "test" in given else data.test_windows)
+        reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency, held * data.horizon)
         if (data.valid or "valid" in given) and reader.format != "arrays":
             raise InputError(
                 "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"
@@ -258,8 +257,11 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
     def build(self, config: RunConfig, data: SeriesData) -> Forecaster:
         model, seasonality = settled(config.model), config.data.seasonality
-        network = build(model, widths(data.inputs), seasonality)
-        forecaster = Forecaster(network, model, data.inputs, config.data.horizon, seasonality)
+        if model.kind == "network":
+            network.settled(layers_of(model))  # warns of a dropout that does nothing
+        forecaster = Forecaster(
+            build(model, widths(data.inputs), seasonality), model, data.inputs, config.data.horizon, seasonality
+        )
         forecaster.history = data.fed
         return forecaster
 
@@ -281,8 +283,56 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         places, series = face.following(part.series, state)
         return face.evaluate(series, take(state, places), windows=part.windows, samples=part.samples)
 
+    def look(self, face: Forecaster, part: Part, rows: int, steps: int) -> Looked:
+        """The last `steps` rows of some series, what is judged and what came before it, read from nothing on.
+
+        The lens is pointed at the cells: what stands before them, lags and scales, has nothing to learn.
+        """
+        if face.config.kind != "network":
+            raise InputError(f"model.kind is {face.config.kind}, which has no cells to look into; a network has")
+        before = {one.name: one for one in part.history}
+        some = [joined(before.get(one.name), one) for one in part.series[:rows]]
+        found = face.inputs.batch([one.cut(max(0, len(one.y) - steps)) for one in some])
+        lengths = torch.tensor([min(steps, len(one.y)) for one in some])
+        names = [[f"{value:.3g} " for value in row[:n, 0]] for row, n in zip(found.x, lengths, strict=True)]
+        counted = torch.from_numpy(found.counted)
+        # In the first rows nothing says yet how large the values are.
+        counted &= counted.cumsum(1) > unjudged(face.config, face.config.season or face.seasonality)
+        assert isinstance(face.model.core, Stack)
+        front, cells = (face.model.core.get_submodule(f"cores.{i}") for i in range(2))
+        assert isinstance(front, Core) and isinstance(cells, Core)
+        with torch.no_grad():
+            x, _ = front.scan(face.model.embed(torch.from_numpy(found.x)), lengths=lengths)
+        y = (torch.from_numpy(found.y), counted)
+        model = SequenceModel(nn.Identity(), cells, face.model.readout)
+        return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
+
     def summary(self, face: Forecaster) -> str:
         return repr(face)
+
+    def preview(self, face: Forecaster, config: RunConfig, step: int) -> Preview:
+        """Some of the forecasts that were judged last, as fans, or as a table where there is no matplotlib."""
+        if face.shown is None:
+            return Preview()
+        picture = pictures.fans(face.shown.forecast, face.shown.recent, face.shown.truth)
+        return Preview("" if picture else "".join(face.shown.forecast.lines()).rstrip(), picture)
+
+
+def _looked(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
+    values, counted = states.leaves(y)
+    return log_prob(predicted, values, counted)
+
+
+def _to_look_at(face: Forecaster, given: Namespace) -> Part:
+    return Part([], face.inputs.reader(given.data), 0, 0)
+
+
+def joined(before: Series | None, one: Series) -> Series:
+    """A series with the rows before it."""
+    if before is None:
+        return one
+    y, past, future = (np.concatenate(pair) for pair in zip(before[2:5], one[2:5], strict=True))
+    return Series(one.name, before.start, y, past, future, one.static)
 
 
 def _reader(data: DataConfig) -> PanelReader:
@@ -290,87 +340,3 @@ def _reader(data: DataConfig) -> PanelReader:
         data.format, data.id, data.time, tuple(listed(data.target)), tuple(data.static), tuple(data.past),
         tuple(data.future), data.gaps, errors=data.errors,
     )  # fmt: skip
-
-
-# What verbs ask
-
-
-def _state_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--state", help="go on from this file, not from the end of the training series")
-    parser.add_argument("--from_start", action="store_true", help="the data hold their own history: read it from there")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="paths of each forecast")
-    parser.add_argument("--seed", type=int, default=0, help="of the paths")
-
-
-def _predict_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="*", metavar="DATA", help="new rows, that follow what was read; none for none")
-    _state_arguments(parser)
-    parser.add_argument("--horizon", type=int, help="steps ahead; that of the training unless you say")
-    parser.add_argument("--quantiles", default="0.1,0.5,0.9", help="levels, between commas")
-    parser.add_argument("--series", action="append", default=[], help="of this series only; may be given several times")
-    parser.add_argument("--future", nargs="+", help="files with the future covariates of the horizon")
-    parser.add_argument("--plot", help="draw the forecasts to this new .png file, of the first few series")
-    parser.add_argument("--paths", help="write all paths to this new .npz file")
-    parser.add_argument("--save_state", help="write what tomorrow needs to this new file")
-    parser.add_argument("--force", action="store_true", help="let --save_state replace a file")
-
-
-def _predict(face: Forecaster, given: Namespace) -> Iterator[str]:
-    if given.save_state and Path(given.save_state).exists() and not given.force:
-        raise InputError(f"{given.save_state} exists; choose another --save_state, or pass --force to replace it")
-    _go_on(face, given)
-    if given.data and not given.from_start:
-        face.update(given.data)
-    elif given.data:
-        face.read_from_start(given.data)
-    levels = _levels(given.quantiles)
-    found = face.forecast(
-        given.horizon, quantiles=levels, samples=given.samples, seed=given.seed, future=given.future,
-        series=given.series,
-    )  # fmt: skip
-    if given.plot:
-        pictures.fan(Path(given.plot), found, face.recent(found.names))
-    if given.paths:
-        found.save_paths(Path(given.paths))
-    if given.save_state:
-        face.save_state(given.save_state)
-    return found.lines(face.inputs.reader.id, face.inputs.reader.time)
-
-
-def _go_on(face: Forecaster, given: Namespace) -> None:
-    if given.state and given.from_start:
-        raise InputError("--state and --from_start exclude each other: rows go on from a state, or hold their history")
-    if given.from_start and not given.data:
-        raise InputError("--from_start needs data that hold their own history")
-    if given.state:
-        face.load_state(given.state)
-
-
-def _levels(text: str) -> tuple[float, ...]:
-    try:
-        levels = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        levels = (0.0,)
-    if any(not 0 < level < 1 for level in levels):
-        raise InputError(f"--quantiles is {text!r}; it must be numbers above 0 and below 1, as 0.1,0.5,0.9")
-    return levels
-
-
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help="rows that follow what was read; or all, --from_start")
-    _state_arguments(parser)
-    parser.add_argument("--rolling", type=int, default=0, help="from so many origins; 0 for as many as there are rows")
-    parser.add_argument("--stride", type=int, default=0, help="rows between origins; 0 for the horizon")
-
-
-def _evaluate(face: Forecaster, given: Namespace) -> Scores:
-    _go_on(face, given)
-    series = face.inputs.reader(given.data)
-    if face.inputs.reader.format == "arrays":
-        return face.likelihood(series, face.init_state(series))
-    windows, samples = whole("rolling", given.rolling, least=0), whole("samples", given.samples)
-    if given.from_start:
-        return face.backtest(series, windows=windows or 1, stride=given.stride, samples=samples, seed=given.seed)
-    places, series = face.following(series, face.state)
-    state = take(face.state, places)
-    return face.evaluate(series, state, windows=windows, stride=given.stride, samples=samples, seed=given.seed)

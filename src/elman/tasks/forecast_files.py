@@ -13,7 +13,7 @@ from elman.data.panel import PanelReader
 from elman.data.panel_inputs import PanelInputs
 from elman.errors import FileError
 from elman.model import SequenceModel
-from elman.tasks import files
+from elman.tasks import files, network
 from elman.tasks.forecast_network import ModelConfig, Widths, build
 
 STATE = "series.safetensors"
@@ -33,7 +33,7 @@ def read(folder: Path) -> tuple[SequenceModel, ModelConfig, PanelInputs, int, in
     """The network of a folder with its weights, and what else `content` wrote."""
     found = artifact.read_model_json(folder)
     try:
-        config, inputs = ModelConfig(**found["config"]), _inputs(found["inputs"])
+        config, inputs = ModelConfig(**network.stored(found["config"])), _inputs(found["inputs"])
         horizon, seasonality = int(found["horizon"]), int(found["seasonality"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error

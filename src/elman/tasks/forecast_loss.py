@@ -24,8 +24,9 @@ def loss(model: Network, batch: Batch, state: State | None) -> Loss:
     x = _own(model, batch, state, counted) if model.sampled else batch.x
     hidden, after = model.core(model.embed(x), state, lengths=batch.lengths, reset=batch.reset)
     # The others are not read at all: in the padding the scale is zero, and a NaN there would reach the gradients.
-    judged = hidden[counted]
-    terms = _terms(model.readout(judged), y[counted], judged)
+    places = counted.flatten().nonzero()[:, 0]
+    judged, truth = (part.flatten(0, 1).index_select(0, places) for part in (hidden, y))
+    terms = _terms(model.readout(judged), truth, judged)
     return terms.sum(), max(1, len(terms)), after
 
 

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.compose import Columns, Dropout, Lags, Parallel, Scale, Stack, stack
+from elman.compose import Columns, Dropout, Lags, Parallel, Scale, Stack
 from elman.core import Core, Options
 from elman.distributions import Distribution
 from elman.embed import Embedding
 from elman.errors import InputError
+from elman.kernels.builder import Builder, Slot, Slots
+from elman.kernels.trace import slot_of, traced
 from elman.lengths import masked
 from elman.located import Located
 from elman.model import SequenceModel
@@ -39,6 +41,7 @@ from elman.readout import (
     StudentTReadout,
 )
 from elman.state import State
+from elman.tasks import network
 
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
@@ -59,6 +62,7 @@ class ModelConfig:
         cell: a cell; `elman laws` lists them
         size: units in each layer
         layers: how many layers
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
         options: options of the cell, as {name: value}
         residual_layers: add what a layer reads to what it puts out
         norm: layer, rms or null, before each layer
@@ -86,6 +90,7 @@ class ModelConfig:
     cell: str = "lstm"
     size: int = 64
     layers: int = 1
+    block: str = "auto"
     options: Options = field(default_factory=dict)
     residual_layers: bool = False
     norm: str | None = None
@@ -104,6 +109,28 @@ class ModelConfig:
     log_scale: bool = True
     calendar: bool = True
     embedding_size: int = 0
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The settings of the cells, as tasks/network.py has them: there `residual` is about what stands around a cell."""
+
+    cell: str
+    size: int
+    layers: int
+    block: str
+    options: Options
+    residual: bool
+    norm: str | None
+    dropout: float
+
+
+def layers_of(config: ModelConfig) -> Layers:
+    """The cells of a config."""
+    return Layers(
+        config.cell, config.size, config.layers, config.block, config.options, config.residual_layers, config.norm,
+        config.dropout,
+    )  # fmt: skip
 
 
 class Widths(NamedTuple):
@@ -178,7 +205,7 @@ def settled(config: ModelConfig) -> ModelConfig:
     """The config with what a baseline leaves no choice in."""
     check(config)
     if config.kind == "network":
-        return config
+        return replace(config, block=network.block_of(layers_of(config)))
     fixed = replace(config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0)
     if config.kind == "seasonal_naive":
         return replace(fixed, residual="seasonal", scale="difference", log_scale=False)
@@ -211,10 +238,11 @@ class Front(Core):
         if not shown:
             self.delays = [0]
         self.season = season
-        places = [self.delays.index(lag - 1) for lag in self.wanted]
-        side_by_side = bool(places) and places == [*range(places[0], places[0] + len(places))]
-        # A slice is a view, where a list would copy.
-        self.places = slice(places[0], places[-1] + 1) if side_by_side else places
+        # Of what Lags gives, [value (C), flag] for each delay, the columns of each lag that is wanted and of its flag.
+        starts = [self.delays.index(lag - 1) * (C + 1) for lag in self.wanted]
+        self.values = _view([start + c for start in starts for c in range(C)])
+        self.flags = _view([start + C for start in starts for _ in range(C)])
+        self.each = [*range(C)] * len(starts)
         self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
 
     def init_state(self, batch_size: int) -> FrontState:
@@ -235,20 +263,25 @@ class Front(Core):
         means, scales = run(self.scale, torch.cat([changes, seen], -1), state.scale)
         return self._features(x, lagged, self._scale(lagged, means)), FrontState(lags, scales)
 
+    def describe_step(self, builder: Builder, x: Slot, state: FrontState) -> Slot:
+        def run(core: Core, given: Tensor, part: State) -> tuple[Tensor, State]:
+            return traced(builder, core.describe_step(builder, slot_of(builder, given), cast(Slots, part))), part
+
+        return slot_of(builder, self._through(traced(builder, x), state, run)[0])
+
     def _lag(self, lagged: Tensor, lag: int) -> tuple[Tensor, Tensor]:
         """The value (..., C) of `lag` steps before the target, and whether it was seen (..., 1)."""
         start = self.delays.index(lag - 1) * (self.C + 1)
-        part = lagged[..., start : start + self.C + 1]
-        return part[..., : self.C], part[..., self.C :]
+        return lagged[..., start : start + self.C], lagged[..., start + self.C : start + self.C + 1]
 
     def _changes(self, lagged: Tensor) -> tuple[Tensor, Tensor]:
         """Values and seasonal differences (..., 2C), and whether they are known."""
         value, seen = self._lag(lagged, 1)
         if not self.shown:
-            return torch.cat([value, value], -1), torch.cat([seen.expand_as(value)] * 2, -1)
+            return torch.cat([value, value], -1), torch.cat([seen] * 2 * self.C, -1)
         before, known = self._lag(lagged, self.season + 1)
         both = seen * known
-        return torch.cat([value, value - before], -1), torch.cat([seen.expand_as(value), both.expand_as(value)], -1)
+        return torch.cat([value, value - before], -1), torch.cat([seen] * self.C + [both] * self.C, -1)
 
     def _features(self, x: Tensor, lagged: Tensor, scale: Tensor) -> Tensor:
         value, seen = self._lag(lagged, 1)
@@ -257,7 +290,7 @@ class Front(Core):
             reference = value
         elif self.residual == "seasonal":
             before, known = self._lag(lagged, self.season)
-            reference = torch.where(known > 0, before, value)
+            reference = torch.where(torch.cat([known] * self.C, -1) > 0, before, value)
         flags = [seen] if self.shown else []
         logs = [0.1 * kernels.log(scale)] if self.logs else []
         return torch.cat(
@@ -265,13 +298,14 @@ class Front(Core):
         )
 
     def _relative(self, lagged: Tensor, reference: Tensor, scale: Tensor) -> list[Tensor]:
-        """z (..., C * lags), if there are any."""
+        """z (..., lags * C), if there are any."""
         if not self.wanted:
             return []
-        pairs = lagged.unflatten(-1, (len(self.delays), self.C + 1))[..., self.places, :]
-        past, known = pairs[..., : self.C], pairs[..., self.C :]
-        z = torch.where(known > 0, (past - reference.unsqueeze(-2)) / scale.unsqueeze(-2), 0.0)
-        return [z.clamp(-FURTHEST, FURTHEST).flatten(-2)]
+        if self.C > 1:
+            reference, scale = reference[..., self.each], scale[..., self.each]
+        past, known = lagged[..., self.values], lagged[..., self.flags]
+        difference = past if self.residual == "none" else past - reference
+        return [torch.where(known > 0, difference / scale, 0.0).clamp(-FURTHEST, FURTHEST)]
 
     def _scale(self, lagged: Tensor, means: Tensor) -> Tensor:
         level, change = means.chunk(2, -1)
@@ -280,8 +314,17 @@ class Front(Core):
         if self.kind == "mean":
             return torch.where(level > 0, level, 1.0)
         _, known = self._lag(lagged, self.season + 1)  # in the first season there is no difference yet
-        scale = torch.maximum(change, torch.where(known > 0, LEAST, FIRST) * level)
+        least = torch.where(torch.cat([known] * self.C, -1) > 0, LEAST, FIRST)
+        scale = torch.maximum(change, least * level)
         return torch.where(scale > 0, scale, 1.0)
+
+
+def _view(columns: list[int]) -> slice | list[int]:
+    """Columns as a slice where they are evenly apart: that is a view, and a list would copy."""
+    step = columns[1] - columns[0] if len(columns) > 1 else 1
+    if columns and step > 0 and columns == [*range(columns[0], columns[-1] + 1, step)]:
+        return slice(columns[0], columns[-1] + 1, step)
+    return columns
 
 
 class SeriesEmbedding(nn.Module):
@@ -330,11 +373,7 @@ def build(config: ModelConfig, widths: Widths, seasonality: int) -> Network:
             raise InputError("the network has nothing to read: model.feedback is none, and there are no covariates")
         first: Core = Columns(front.output_size, 0, F)
         first = Dropout(first, config.input_dropout) if config.input_dropout else first
-        cells = stack(
-            config.cell, F, config.size, layers=config.layers, residual=config.residual_layers, norm=config.norm,
-            dropout=config.dropout, **config.options,
-        )  # fmt: skip
-        parts.append(Stack(first, cells))
+        parts.append(Stack(first, network.core(layers_of(config), F)))
     H = sum(part.output_size for part in parts) + Z
     scaled = config.readout not in ("bernoulli", "categorical")
     past: list[Core] = [Columns(front.output_size, 0, Z)] if Z else []

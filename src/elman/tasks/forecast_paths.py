@@ -60,5 +60,14 @@ def seeds(names: Sequence[str], samples: int, seed: int) -> Tensor:
     return torch.stack([rows.flatten(), torch.zeros(rows.numel(), dtype=torch.int64)], 1)
 
 
+def sample_quantiles(paths: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
+    """Quantiles (B, H, C, Q) of paths (B, S, H, C), by lines between the sorted samples.
+
+    >>> sample_quantiles(np.arange(3.0).reshape(1, 3, 1, 1), [0.25]).tolist()
+    [[[[0.5]]]]
+    """
+    return np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)
+
+
 def _cell(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(mark in text for mark in ',"\n') else text

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.data.panel import Series
-from elman.data.panel_inputs import Rows, Tail
+from elman.data.panel_inputs import Tail, padded
 from elman.errors import InputError
 from elman.state import State
 
@@ -34,7 +34,8 @@ class Carried(NamedTuple):
     @property
     def names(self) -> list[str]:
         """What the series are called."""
-        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.name]
+        whole: list[bytes] = self.name.contiguous().numpy().view(f"S{NAME}").ravel().tolist()  # without zeros behind
+        return [name.decode() for name in whole]
 
 
 def names_leaf(names: Sequence[str]) -> Tensor:
@@ -50,39 +51,44 @@ def names_leaf(names: Sequence[str]) -> Tensor:
 
 def take(state: Carried, places: Sequence[int]) -> Carried:
     """The states of some of the series."""
-    found = states.take(state, places)
+    if [*places] == [*range(len(state.tick))]:
+        return state  # a state is a value: nobody changes it
+    found = states.take(state, torch.tensor(places, dtype=torch.int64))
     assert isinstance(found, Carried)
     return found
 
 
 def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
     """A copy in which some of the series stand where `part` says."""
-    found = states.put(state, places, part)
+    if [*places] == [*range(len(state.tick))]:
+        return part
+    found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
     assert isinstance(found, Carried)
     return found
 
 
-def tail_of(state: Carried, i: int) -> Tail:
-    """What the next row of a series needs of the row before it."""
-    return Tail(state.value[i].numpy(), state.seen[i].numpy(), state.past[i].numpy())
+def tail_of(state: Carried) -> Tail:
+    """What the next rows of the series need of the rows before them."""
+    return Tail(state.value.numpy(), state.seen.numpy(), state.past.numpy())
 
 
-def moved(state: Carried, core: State, series: Sequence[Series], rows: Sequence[Rows], season: int) -> Carried:
+def moved(state: Carried, core: State, series: Sequence[Series], tail: Tail, season: int) -> Carried:
     """The state with what the last rows leave beside that of the core."""
-    recent, error = state.recent.numpy().copy(), state.error.numpy().copy()
-    for i, one in enumerate(series):
-        values = np.concatenate([recent[i], one.y])
-        change = np.abs(values[season:] - values[:-season])
-        known = change[~np.isnan(change)]
-        # One after the other: row by row it is the same sum as at once.
-        error[i] = (np.cumsum(np.concatenate([error[i, :1], known]))[-1], error[i, 1] + len(known))
-        recent[i] = values[-season:]
+    lengths = np.array([len(one.y) for one in series])
+    given = padded([one.y for one in series], lengths, np.nan)
+    values = np.concatenate([state.recent.numpy(), given], 1)  # (B, season + T, C)
+    change = np.abs(values[:, season:] - values[:, :-season])
+    known = ~np.isnan(change)
+    # One after the other: row by row it is the same sum as at once.
+    terms = np.where(known, change, 0.0).reshape(len(series), -1)
+    sums = np.cumsum(np.concatenate([state.error.numpy()[:, :1], terms], 1), 1)[:, -1]
+    last = lengths[:, None] + np.arange(season)
     return state._replace(
         core=core,
-        value=torch.from_numpy(np.stack([row.tail.value for row in rows])),
-        seen=torch.from_numpy(np.stack([row.tail.seen for row in rows])),
-        past=torch.from_numpy(np.stack([row.tail.past for row in rows])),
-        tick=state.tick + torch.tensor([len(row.x) for row in rows]),
-        recent=torch.from_numpy(recent),
-        error=torch.from_numpy(error),
+        value=torch.from_numpy(tail.value),
+        seen=torch.from_numpy(tail.seen),
+        past=torch.from_numpy(tail.past),
+        tick=state.tick + torch.from_numpy(lengths),
+        recent=torch.from_numpy(np.take_along_axis(values, last[..., None], 1)),
+        error=torch.from_numpy(np.stack([sums, state.error.numpy()[:, 1] + known.sum((1, 2))], 1)),
     )

@@ -7,10 +7,10 @@ Stream that reads what it draws itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,20 +20,19 @@ from torch import Tensor
 from elman import artifact
 from elman import draws as random
 from elman import state as states
-from elman.config import Json
 from elman.data.panel import Series
-from elman.data.panel_inputs import PanelInputs, Rows
+from elman.data.panel_inputs import PanelInputs
 from elman.distributions import Categorical, Distribution
 from elman.errors import InputError
 from elman.model import SequenceModel
 from elman.options import whole
-from elman.quantiles import LEVELS, mean, quantile
+from elman.quantiles import mean, quantile
 from elman.stream import Stream
 from elman.tables import Table
-from elman.tasks import files, forecast_files
-from elman.tasks.forecast_measures import Judged, measure
+from elman.tasks import files, forecast_backtest, forecast_files
+from elman.tasks.forecast_backtest import Origins, Refit, Shown
 from elman.tasks.forecast_network import ModelConfig
-from elman.tasks.forecast_paths import Forecast, seeds
+from elman.tasks.forecast_paths import Forecast, sample_quantiles, seeds
 from elman.tasks.forecast_state import Carried, moved, names_leaf, put, tail_of, take
 from elman.training.scores import Scores
 
@@ -41,6 +40,9 @@ EACH = 64  # series that are read side by side
 CHUNK = 1 << 20  # numbers of x that are read at a time
 PATHS = 4096  # paths that are drawn side by side: their states stay near the processor
 SAMPLES = 100
+
+# What the model says of some series at some steps, which series and steps they are, and what came (B, T, C), (B, T).
+Judge = Callable[[Distribution, Sequence[int], slice, Tensor, Tensor], None]
 
 
 class Forecaster:
@@ -66,6 +68,7 @@ class Forecaster:
         self.horizon, self.seasonality = horizon, seasonality
         self.state = self.init_state() if state is None else state
         self.history: Sequence[Series] = ()  # what a run trains on, whose end is its state
+        self.shown: Shown | None = None  # of the last origin that was judged
 
     # Reading
 
@@ -89,37 +92,48 @@ class Forecaster:
 
     def read(self, series: Sequence[Series], state: Carried) -> Carried:
         """The state after some more rows of each series, in the order of the state."""
-        return self.scored(series, state)[0]
+        return self._each(series, state)
 
-    @torch.inference_mode()
     def scored(self, series: Sequence[Series], state: Carried) -> tuple[Carried, Tensor, Tensor]:
         """The same, with - log P of each value given what came before it (B, T), and whether there was one (B, T)."""
-        self.model.eval()
         T = max((len(one.y) for one in series), default=0)
         nats, known = torch.zeros(len(series), T, dtype=torch.float64), torch.zeros(len(series), T, dtype=torch.bool)
-        order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
-        for at in range(0, len(order), EACH):
-            places = order[at : at + EACH]
-            part = take(state, places)
-            after, *found = self._read([series[i] for i in places], part)
-            state = put(state, places, after)
-            for whole_, piece in zip((nats, known), found, strict=True):
-                whole_[places, : piece.shape[1]] = piece
-        return state, nats, known
 
-    def _read(self, series: Sequence[Series], state: Carried) -> tuple[Carried, Tensor, Tensor]:
-        rows = [self.inputs.rows(one, tail_of(state, i)) for i, one in enumerate(series)]
-        lengths = torch.tensor([len(one.x) for one in rows])
-        T, core, nats = int(lengths.max()), state.core, []
-        x, y, counted = _padded(rows, T)
-        step = max(1, CHUNK // (len(rows) * x.shape[2]))
+        def judge(predicted: Distribution, places: Sequence[int], at: slice, y: Tensor, counted: Tensor) -> None:
+            nats[places, at] = -log_prob(predicted, y, counted).double()
+            known[places, at] = counted
+
+        return self._each(series, state, judge), nats, known
+
+    @torch.inference_mode()
+    def _each(self, series: Sequence[Series], state: Carried, judge: Judge | None = None) -> Carried:
+        """The state after the rows; what is said of each of them goes to `judge`."""
+        self.model.eval()
+        order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
+        at, parts = 0, []
+        while at < len(order):
+            longest = max(1, len(series[order[at]].y))
+            places = order[at : at + max(EACH, CHUNK // (longest * self.model.core.input_size))]
+            parts.append(self._some([series[i] for i in places], take(state, places), places, judge))
+            at += len(places)
+        if not parts:
+            return state
+        whole_ = parts[0] if len(parts) == 1 else cast(Carried, states.concat(parts))
+        back = np.argsort(order)
+        return whole_ if (back[:-1] < back[1:]).all() else take(whole_, back.tolist())
+
+    def _some(self, series: Sequence[Series], state: Carried, places: Sequence[int], judge: Judge | None) -> Carried:
+        rows, core = self.inputs.batch(series, tail_of(state)), state.core
+        lengths, (B, T, D) = torch.tensor([len(one.y) for one in series]), rows.x.shape
+        x, y, counted = (torch.from_numpy(part) for part in rows[:3])
+        step = max(1, CHUNK // (B * D))
         for start in range(0, T, step):
-            piece = slice(start, min(start + step, T))
-            now = (lengths - start).clamp(0, piece.stop - start)
-            predicted, core = self.model.scan(x[:, piece], core, lengths=now)
-            nats.append(-log_prob(predicted, y[:, piece], counted[:, piece]).double())
-        after = moved(state, core, series, rows, self.seasonality)
-        return after, torch.cat([*nats, torch.zeros(len(rows), 0)], 1), counted
+            at = slice(start, min(start + step, T))
+            now = (lengths - start).clamp(0, at.stop - start)
+            h, core = self.model.core(self.model.embed(x[:, at]), core, lengths=now)
+            if judge is not None:
+                judge(self.model.readout(h, now), places, at, y[:, at], counted[:, at])
+        return moved(state, core, series, rows.tail, self.seasonality)
 
     def update(self, rows: Any) -> None:
         """Read new rows, a file, a frame or series, of some of the series: the state moves on."""
@@ -141,10 +155,8 @@ class Forecaster:
                 f"there is no state of series {unknown!r}, so it cannot go on (there are {len(numbers)} series: "
                 f"{some} ...). With --from_start series are read from their first row on."
             )
-        places = [numbers[one.name] for one in series]
-        return places, [
-            self.inputs.reader.after(one, int(state.tick[i])) for one, i in zip(series, places, strict=True)
-        ]
+        places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
+        return places, [self.inputs.reader.after(one, ticks[i]) for one, i in zip(series, places, strict=True)]
 
     # Forecasting
 
@@ -154,22 +166,33 @@ class Forecaster:
     ) -> Forecast:  # fmt: skip
         """What follows, of all series or of those that are named: means, quantiles and the paths they come from.
 
-        `future` has the future covariates of the horizon, where the model needs them.
+        `future` has the future covariates of the horizon, where the model needs them. One step ahead all is exact, and
+        `samples` may be 0.
         """
         H = self.horizon if horizon is None else whole("horizon", horizon)
+        samples = whole("samples", samples, least=0 if H == 1 else 1)
         state = self.state if not series else take(self.state, self._places(series))
         if not len(state.tick):
             raise InputError("there is no series to forecast: read some first, with update or --from_start")
         ahead = self._ahead(state, H, future)
-        paths = self.paths(state, ahead, whole("samples", samples), seed)
+        paths = self.paths(state, ahead, samples, seed)
         exact = self._first(state, ahead)
-        means, found = paths.mean(1), _sample_quantiles(paths, quantiles)
+        B, C = len(paths), paths.shape[-1]
+        means, found = np.zeros((B, H, C)), np.zeros((B, H, C, len(quantiles)))
+        if H > 1:
+            means, found = paths.mean(1), sample_quantiles(paths, quantiles)
         means[:, 0] = mean(exact).numpy().reshape(means[:, 0].shape)
         found[:, 0] = quantile(exact, quantiles).numpy().reshape(found[:, 0].shape)
+        return Forecast(
+            state.names, self.stamps(state.tick, H), self.inputs.reader.target, means, tuple(quantiles), found, paths
+        )
+
+    def stamps(self, last: Tensor, H: int) -> list[list[str]]:
+        """The times of H rows after some ticks (B,)."""
         assert self.inputs.reader.frequency is not None
-        ticks = state.tick.numpy()[:, None] + 1 + np.arange(H)
-        stamps = [self.inputs.reader.frequency.stamps(row) for row in ticks]
-        return Forecast(state.names, stamps, self.inputs.reader.target, means, tuple(quantiles), found, paths)
+        ends, places = np.unique(last.numpy(), return_inverse=True)
+        each = [self.inputs.reader.frequency.stamps(end + 1 + np.arange(H)) for end in ends]
+        return [each[i] for i in places.tolist()]
 
     def _places(self, names: Sequence[str]) -> list[int]:
         known = {name: i for i, name in enumerate(self.state.names)}
@@ -180,18 +203,17 @@ class Forecaster:
 
     def _ahead(self, state: Carried, H: int, future: Any) -> Tensor:
         """What is known of the horizon (B, H, K)."""
-        reader = self.inputs.reader
+        reader, names = self.inputs.reader, state.names
         given = {} if future is None else {one.name: one for one in _as_series(reader, future)}
-        parts = []
-        for i, name in enumerate(state.names):
-            ticks = int(state.tick[i]) + 1 + np.arange(H)
-            values = np.full((H, reader.width(reader.future)), np.nan)
-            if name in given and values.shape[1]:
-                at = given[name].start - ticks[0] + np.arange(len(given[name].future))
+        starts = state.tick.numpy() + 1
+        values = np.full((len(names), H, reader.width(reader.future)), np.nan)
+        for i, one in enumerate(given.get(name) for name in (names if values.shape[2] else ())):
+            if one is not None:
+                at = one.start - starts[i] + np.arange(len(one.future))
                 inside = (at >= 0) & (at < H)
-                values[at[inside]] = given[name].future[inside]
-            parts.append(self.inputs.known(name, ticks, values, state.static[i].numpy().astype(np.float64)))
-        return torch.from_numpy(np.stack(parts))
+                values[i, at[inside]] = one.future[inside]
+        lengths = np.full(len(names), H)
+        return torch.from_numpy(self.inputs.known(names, starts, lengths, values, state.static.numpy()))
 
     def _inputs(self, state: Carried, ahead: Tensor) -> Tensor:
         return torch.cat([state.value, state.seen, state.past, ahead], -1)
@@ -209,6 +231,8 @@ class Forecaster:
         self.model.eval()
         B, H = len(state.tick), ahead.shape[1]
         found = np.zeros((B, samples, H, self.inputs.targets))
+        if not samples:
+            return found
         each = max(1, PATHS // samples)
         stream = Stream(self.model, each * samples)
         for start in range(0, B, each):
@@ -251,58 +275,20 @@ class Forecaster:
 
         The scan is cut at the origins; no row is read twice. Without `windows`, as many as there are.
         """
-        H = self.horizon
-        stride = whole("stride", stride or H)
-        lengths = [len(one.y) for one in series]
-        most = max(0, (min(lengths, default=0) - H) // stride + 1)
-        wanted = windows or max(1, most)
-        if wanted > most:
-            raise InputError(
-                f"{wanted} windows of {H} rows, {stride} apart, were asked for; the shortest series has "
-                f"{min(lengths, default=0)} rows, enough for {most}. Give fewer windows or more rows."
-            )
-        found, nats, terms = [], 0.0, 0
-        for window in range(wanted):
-            origin, end = window * stride, ((window + 1) * stride if window + 1 < wanted else None)
-            found.append(self._judged([one.cut(origin, origin + H) for one in series], state, samples, seed))
-            state, each, known = self.scored([one.cut(origin, end) for one in series], state)
-            nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
-        numbers = measure(Judged(*(np.concatenate(part) for part in zip(*found, strict=True))))
-        numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}  # JSON has no NaN
-        numbers |= {"nats": nats / max(1, terms), "series": len(series), "windows": wanted}
-        details: dict[str, Json] = {"seasonality": self.seasonality, "horizon": H, "samples": samples}
-        shown = tuple(name for name in ("mase", "nats") if name in numbers)
-        return Scores(numbers, "wql" if "wql" in numbers else "crps", shown=shown, details=details)
+        return forecast_backtest.evaluate(self, series, state, Origins(windows, stride, samples, seed))
 
     def backtest(
-        self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0
-    ) -> Scores:
-        """How good forecasts are of the last rows of series that hold their own history, a file, a frame or series."""
-        series: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows)
-        judged = self.horizon + (whole("windows", windows) - 1) * whole("stride", stride or self.horizon)
-        short = next((one for one in series if len(one.y) <= judged), None)
-        if short is not None:
-            raise InputError(
-                f"series {short.name!r} has {len(short.y)} rows; {judged} are judged, and it needs some before them"
-            )
-        history = [one.cut(0, len(one.y) - judged) for one in series]
-        state = self.read(history, self.init_state(history))
-        rest = [one.cut(len(one.y) - judged) for one in series]
-        return self.evaluate(rest, state, windows=windows, stride=stride, samples=samples, seed=seed)
+        self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0,
+        refit_every: int = 0, refit: Refit | None = None,
+    ) -> Scores:  # fmt: skip
+        """How good forecasts are of the last rows of series that hold their own history, a file, a frame or series.
 
-    def _judged(self, series: Sequence[Series], state: Carried, samples: int, seed: int) -> Judged:
-        futures = np.stack([one.future for one in series])
-        ahead = np.stack(
-            [
-                self.inputs.known(one.name, one.start + np.arange(len(one.y)), future, one.static)
-                for one, future in zip(series, futures, strict=True)
-            ]
-        )
-        truth = np.stack([one.y for one in series])
-        paths = self.paths(state, torch.from_numpy(ahead), samples, seed)
-        sums = state.error.numpy()
-        error = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
-        return Judged(truth, paths, _sample_quantiles(paths, LEVELS), error)
+        The weights stay as they are; or every `refit_every` origins `refit` is given all rows before them, as columns
+        by name, and gives the forecaster that goes on: lambda rows: elman.train(config, {"train": rows})[0].
+        """
+        series: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows)
+        origins = Origins(windows, stride, samples, seed)
+        return forecast_backtest.backtest(self, series, origins, refit_every, refit)
 
     def likelihood(self, series: Sequence[Series], state: Carried) -> Scores:
         """- log P of every row, given those before it: what there is to say of sequences without a horizon."""
@@ -382,17 +368,3 @@ def _is_series(rows: Any) -> bool:
 def _as_series(reader: Any, future: Any) -> Sequence[Series]:
     found: Sequence[Series] = future if _is_series(future) else reader(future, future=True)
     return found
-
-
-def _padded(rows: Sequence[Rows], T: int) -> tuple[Tensor, Tensor, Tensor]:
-    x = torch.zeros(len(rows), T, rows[0].x.shape[1])
-    y, counted = torch.zeros(len(rows), T, rows[0].y.shape[1]), torch.zeros(len(rows), T, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        x[i, : len(row.x)], y[i, : len(row.x)] = torch.from_numpy(row.x), torch.from_numpy(row.y)
-        counted[i, : len(row.x)] = torch.from_numpy(row.counted)
-    return x, y, counted
-
-
-def _sample_quantiles(paths: NDArray[np.float64], levels: Sequence[float]) -> NDArray[np.float64]:
-    """Quantiles (B, H, C, Q) of paths (B, S, H, C), by lines between the sorted samples."""
-    return np.moveaxis(np.quantile(paths, levels, axis=1), 0, -1)

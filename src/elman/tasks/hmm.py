@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from elman import state as states
-from elman.config import Json, Sections
+from elman.config import Json
 from elman.core import Options
 from elman.data import padded
 from elman.data.observations import ObservationConfig, Observations, Reader, open_observations
@@ -30,6 +30,7 @@ from elman.options import whole
 from elman.tasks import inspecting
 from elman.tasks.inspecting import Looked
 from elman.tasks.serving import Numbers, Served, rows_of_numbers
+from elman.tasks.settings import Settings
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
 from elman.training.scores import Scores
@@ -104,7 +105,7 @@ def _structure(config: ModelConfig) -> Options:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(Settings):
     """A run from observations to a hidden Markov model.
 
     >>> RunConfig(model=ModelConfig(emission="poisson")).data.read
@@ -114,19 +115,12 @@ class RunConfig(Sections):
         task: what is fitted; hmm is a hidden Markov model
         data: the observations
         model: the model, and how it is fitted
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
-        seed: of everything that is random
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "hmm"
     data: ObservationConfig = field(default_factory=ObservationConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     out: str = "runs/hmm"
-    resume: str = "never"
-    seed: int = 0
-    threads: int = 0
 
 
 class HMMData(Data):

@@ -68,3 +68,9 @@ def spelt(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
     """The text of each of some symbols, as they stand side by side; nothing for a boundary."""
     decoder = vocabulary.decoder()
     return ["" if symbol == BOUNDARY else decoder.push(symbol) for symbol in ids]
+
+
+def named(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:
+    """The text of each of some symbols by itself, a space behind it where symbols are words; nothing for a boundary."""
+    space = " " if vocabulary.kind == "word" else ""
+    return ["" if symbol == BOUNDARY else vocabulary.decode([symbol]) + space for symbol in ids]

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from elman import artifact
-from elman.config import Sections
 from elman.core import Options
 from elman.data import DataConfig, Encoded, vocabulary
 from elman.data.vocabulary import BOUNDARY
@@ -22,11 +21,10 @@ from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
 from elman.tasks import files, inspecting, network
 from elman.tasks.inspecting import Looked
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Verb
 from elman.tasks.text import TextModel
 from elman.tasks.text_task import PreviewConfig, TextData, TextTask, read_text
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
 
@@ -69,7 +67,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from text to language model.
 
     >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell
@@ -79,29 +77,16 @@ class RunConfig(Sections):
         task: what is trained; lm is a language model
         data: the texts, and how batches are cut from them
         model: the network
-        optim: how its weights are changed
-        training: how long, and what is kept
         preview: the sample that is written at each evaluation
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
         init_from: a run or a saved model whose weights and vocabulary this run begins with; empty for none
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "lm"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
     out: str = "runs/lm"
-    resume: str = "never"
     init_from: str = ""
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:

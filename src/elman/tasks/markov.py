@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from elman import artifact
-from elman.config import Sections
 from elman.data import DataConfig, vocabulary
 from elman.errors import FileError
 from elman.markov import Markov
 from elman.tasks import files
+from elman.tasks.settings import Settings
 from elman.tasks.text import TextModel
 from elman.tasks.text_task import PreviewConfig, TextData, TextTask
 
@@ -28,7 +28,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(Settings):
     """A run from text to Markov model.
 
     >>> RunConfig(model=ModelConfig(order=3)).data.vocabulary
@@ -39,10 +39,6 @@ class RunConfig(Sections):
         data: the texts; how batches are cut does not matter here
         model: the model
         preview: the sample that is written when it is fitted
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
-        seed: of everything that is random
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "markov"
@@ -50,9 +46,6 @@ class RunConfig(Sections):
     model: ModelConfig = field(default_factory=ModelConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
     out: str = "runs/markov"
-    resume: str = "never"
-    seed: int = 0
-    threads: int = 0
 
 
 class MarkovModel(TextModel[Markov]):

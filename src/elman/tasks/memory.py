@@ -9,7 +9,8 @@ from typing import Any
 
 from elman.data.text import MEMORY
 from elman.errors import InputError, UnknownNameError
-from elman.tasks.task import AnyTask, Settings
+from elman.tasks.settings import Settings
+from elman.tasks.task import AnyTask
 
 Opened = Callable[[Any, Any], Any]  # a config and a model that was saved -> data
 

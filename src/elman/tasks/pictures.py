@@ -6,6 +6,7 @@ They need the extra [plot].
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,16 +75,28 @@ def _matrix(axis: Any, confusion: Sequence[Sequence[int]], names: Sequence[str])
 
 
 def fan(path: Path, forecast: Forecast, recent: NDArray[np.float64]) -> None:
-    """Draw the first few series of a forecast to a new file: what came last, medians, and bands between quantiles.
+    """Draw the first few series of a forecast to a new file, as `fans` does."""
+    if path.exists():
+        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    picture = fans(forecast, recent)
+    if not picture:
+        raise MissingExtraError("matplotlib", "plot")
+    try:
+        path.write_bytes(picture)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error
+
+
+def fans(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.float64] | None = None) -> bytes:
+    """The first few series of a forecast, as PNG: what came last, medians, bands between quantiles, and what came, if
+    that is known (B, H, C). Nothing without matplotlib.
 
     `recent` (B, m, C) are the values before the origin; of several targets the first is drawn.
     """
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
-    if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    except ImportError:
+        return b""
     number = min(FANS, len(forecast.names))
     figure = Figure(figsize=(8, 2.2 * number), layout="constrained")
     for i, axis in enumerate(figure.subplots(number, 1, squeeze=False)[:, 0]):
@@ -93,12 +106,13 @@ def fan(path: Path, forecast: Forecast, recent: NDArray[np.float64]) -> None:
         for low in range(len(forecast.levels) // 2):
             axis.fill_between(ahead, quantiles[:, low], quantiles[:, -1 - low], color="C0", alpha=0.2, linewidth=0)
         axis.plot(ahead, np.median(forecast.paths[i, :, :, 0], axis=0), color="C0")
+        if truth is not None:
+            axis.plot(ahead, truth[i, :, 0], color="black", linewidth=1)
         axis.axvline(0.5, color="0.7", linewidth=0.8)
         axis.set_title(f"{forecast.names[i]}, from {forecast.times[i][0]}", fontsize="small", loc="left")
-    try:
-        figure.savefig(path, format="png", dpi=80, metadata={"Software": None})
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return picture.getvalue()
 
 
 def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Sequence[float]]) -> bytes:
@@ -116,3 +130,31 @@ def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Se
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
     return picture.getvalue()
+
+
+def grid(images: NDArray[np.int64], white: int) -> bytes:
+    """Images (N, R, C) of levels 0 to `white`, side by side in a square, as PNG; nothing without matplotlib."""
+    try:
+        from matplotlib.image import imsave
+    except ImportError:
+        return b""
+    N, R, C = images.shape
+    across = max(1, math.ceil(math.sqrt(N)))
+    down = max(1, math.ceil(N / across))
+    sheet = np.full((down * (R + 1) + 1, across * (C + 1) + 1), 0.4)  # a grey line between any two
+    for i, image in enumerate(images):
+        y, x = (i // across) * (R + 1) + 1, (i % across) * (C + 1) + 1
+        sheet[y : y + R, x : x + C] = image / white
+    larger = max(1, 400 // max(sheet.shape))
+    picture = io.BytesIO()
+    pixels = np.repeat(np.repeat(sheet, larger, 0), larger, 1)
+    imsave(picture, pixels, cmap="gray", vmin=0, vmax=1, format="png", metadata={"Software": "elman"})
+    return picture.getvalue()
+
+
+def check_plot() -> None:
+    """Raise an error that says what to install where there is nothing to draw pictures with."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error

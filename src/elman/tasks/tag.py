@@ -11,19 +11,14 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import nn
 
-from elman import progress
-from elman.config import Json, Sections
+from elman.config import Json
 from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.tagged import Column, Sentence, TagReader, fingerprint
-from elman.data.vectors import read_vectors
 from elman.errors import InputError
-from elman.feedback import Feedback
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, whole
@@ -31,10 +26,9 @@ from elman.state import State
 from elman.tasks import inspecting, network, pictures, tagger
 from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
 from elman.tasks.task import Data, Task, Verb
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -78,7 +72,7 @@ class DataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from tagged sentences to a tagger.
 
     >>> RunConfig(model=ModelConfig(crf=False)).data.scheme
@@ -88,27 +82,14 @@ class RunConfig(Sections):
         task: what is trained; tag is a tag for each word
         data: the sentences
         model: the network
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
         init_from: a run or a saved model whose weights, words and tags this run begins with; empty for none
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "tag"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/tag"
-    resume: str = "never"
     init_from: str = ""
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class TagData(Data):
@@ -266,7 +247,8 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         settled = network.settled(config.model)
         model = build(settled, data.lexicon)
         if settled.vectors:
-            _give_vectors(model, settled, data.lexicon)
+            assert isinstance(model.embed, SentenceEmbedding)
+            model.embed.words.begin_with(settled.vectors, data.lexicon.words.names)
         return Tagger(model, settled, data.reader, data.lexicon)
 
     def settings(self, face: Tagger) -> dict[str, Json]:
@@ -324,19 +306,6 @@ def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) ->
     )
     names = sorted({name for pair in pairs for name in pair})
     return names, [[pairs[a, b] for b in names] for a in names]
-
-
-@torch.no_grad()
-def _give_vectors(model: SequenceModel | Feedback, config: ModelConfig, lexicon: Lexicon) -> None:
-    """Begin with the vectors of a file, of as many words as it has."""
-    names = lexicon.words.names
-    found = read_vectors(config.vectors, {*names}, config.embedding_size)
-    progress.say(f"{config.vectors} has vectors of {len(found):,} of the {len(names):,} words")
-    assert isinstance(model.embed, SentenceEmbedding)
-    rows = [i for i, name in enumerate(names, 2) if name in found]
-    if rows:
-        values = np.stack([found[names[i - 2]] for i in rows])
-        model.embed.words.weight[rows] = torch.from_numpy(values)
 
 
 # What verbs ask

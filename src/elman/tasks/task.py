@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from torch import nn
 
@@ -19,8 +19,6 @@ from elman.errors import InputError
 from elman.state import State
 from elman.tables import Table
 from elman.tasks import files
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
@@ -46,32 +44,6 @@ class Trainable(Face, Protocol):
 
     @property
     def model(self) -> nn.Module: ...
-
-
-class Settings(Protocol):
-    """What the config of every task has; it is a frozen dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    @property
-    def task(self) -> str: ...
-    @property
-    def out(self) -> str: ...
-    @property
-    def resume(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
-
-
-class TrainedSettings(Settings, Protocol):
-    """What the config of a task has that the loop trains. A run may begin with a model if it has `init_from` too."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def optim(self) -> OptimConfig: ...
-    @property
-    def training(self) -> TrainingConfig: ...
 
 
 class Data:
@@ -133,7 +105,7 @@ F = TypeVar("F", bound=Face)
 class Task(Generic[C, D, F]):
     """Subclass it, and put an instance into `TASKS`."""
 
-    Config: type[C]  # a frozen dataclass, with what `Settings` or `TrainedSettings` names
+    Config: type[C]  # a frozen dataclass that derives from `Settings`, or `TrainedSettings` where the loop trains
     title: str  # what it trains, in a few words
     fitted: bool = False  # in one go, by `fit`, rather than by the loop
 

@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import math
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from elman import progress
-from elman.config import Json, Sections
+from elman import state as states
+from elman.attention import Bound
 from elman.data import Batch, Batches, Bucketed, Numbered, Position
 from elman.data import pairs as reading
 from elman.data.labelled import listed
-from elman.data.pairs import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of
+from elman.data.pairs import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of, made_up
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
-from elman.data.synthetic import PREFIX, Made, Synthetic, parse
-from elman.errors import FileError, InputError, MissingExtraError
+from elman.data.synthetic import Synthetic
+from elman.errors import InputError
 from elman.lengths import masked
+from elman.lens import Sample
 from elman.options import choice, flag, number, positive, whole
 from elman.pairing import EncoderDecoder, smoothed
 from elman.state import State
-from elman.tasks import pictures
+from elman.tasks import inspecting, network, pictures, translate_verbs
+from elman.tasks.inspecting import Looked
+from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
-from elman.tasks.translator import EACH, ModelConfig, Search, Translator, build
-from elman.training.loop import TrainingConfig
-from elman.training.optim import OptimConfig
+from elman.tasks.translate_measures import aligned, judged, metrics
+from elman.tasks.translator import ModelConfig, Search, Translator, build
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -138,7 +139,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Sections):
+class RunConfig(TrainedSettings):
     """A run from sentence pairs to a translator.
 
     >>> RunConfig(model=ModelConfig(attention="general")).data.vocabulary
@@ -150,13 +151,6 @@ class RunConfig(Sections):
         model: the network
         sampling: what it reads in training
         decoding: how it is judged
-        optim: how its weights are changed
-        training: how long, and what is kept
-        out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to go on with the run in `out` if there is one
-        seed: of everything that is random
-        device: auto or cpu
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
 
     task: str = "translate"
@@ -164,13 +158,7 @@ class RunConfig(Sections):
     model: ModelConfig = field(default_factory=ModelConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    training: TrainingConfig = field(default_factory=TrainingConfig)
     out: str = "runs/translate"
-    resume: str = "never"
-    seed: int = 0
-    device: str = "auto"
-    threads: int = 0
 
 
 class Part(NamedTuple):
@@ -225,14 +213,16 @@ class MadeUpPairs(PairData):
 
     def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
         self.made = made
-        some = _pairs(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
-        super().__init__(config, None, some, _pairs(valid.part()), _pairs(test.part()) if test else [])
+        some = made_up(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
+        super().__init__(config, None, some, made_up(valid.part()), made_up(test.part()) if test else [])
 
     def batches(self, rank: int, world: int) -> Batches:
         size = max(world, self.config.data.batch_tokens // (self.made.T + 1) // world * world)
 
         def make(number: int) -> Batch:
-            rows = reading.encode_now(_pairs(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols)
+            rows = reading.encode_now(
+                made_up(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols
+            )
             drawn = torch.tensor([[self.config.seed, number * size + i] for i in range(rank, size, world)])
             return batch_of(list(zip(*rows, strict=True)), drawn, self.config.sampling.truth(number))
 
@@ -259,7 +249,14 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
 
     @property
     def verbs(self) -> dict[str, Verb]:
-        return {"predict": Verb(_predict_arguments, _predict), "evaluate": Verb(_evaluate_arguments, _evaluate)}
+        return {
+            "predict": Verb(translate_verbs.predict_arguments, translate_verbs.predict),
+            "evaluate": Verb(translate_verbs.evaluate_arguments, translate_verbs.evaluate),
+            "inspect": inspecting.verb(self, self._named, translate_verbs.format_argument),
+        }
+
+    def _named(self, face: Translator, given: Namespace) -> Part:
+        return Part(translate_verbs.named_pairs(face, given), DecodingConfig())
 
     def open(self, config: RunConfig, saved: Translator | None) -> PairData:
         data, decides = config.data, choice("decoding.decides", config.decoding.decides, DECIDES)
@@ -267,14 +264,14 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
             whole(f"data.{name}", getattr(data, name))
         config.sampling.check()
         if decides in ("bleu", "chrf"):
-            _metrics()
+            metrics()
         if is_synthetic(data.source):
             return MadeUpPairs(config, *_made_up(data))
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
     def build(self, config: RunConfig, data: PairData) -> Translator:
-        reader = PairReader(config.data.format, config.data.errors)
-        return Translator(build(config.model, data.symbols), config.model, reader, data.symbols)
+        reader, settled = PairReader(config.data.format, config.data.errors), network.settled(config.model)
+        return Translator(build(settled, data.symbols), settled, reader, data.symbols)
 
     def load(self, folder: Path) -> Translator:
         return Translator.load(folder)
@@ -293,6 +290,26 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         face.shown = list(zip(some, guess, strict=False))
         return scores
 
+    @torch.no_grad()
+    def look(self, face: Translator, part: Part, rows: int, steps: int) -> Looked:
+        """The decoder with the longest targets, each given its source."""
+        encoded = reading.encode_now(part.pairs, face.symbols)
+        pairs = [(a, b) for a, b in zip(*encoded, strict=True) if len(a) and len(b) < steps]
+        if not pairs:
+            raise InputError(f"there is no pair with a target of fewer than {steps} symbols to look at")
+        batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
+        assert isinstance(batch.x, Pairs)
+        model, state = face.model.given(batch.x.source, batch.x.sizes)
+        names = [inspecting.named(face.symbols.target, row) for row in batch.x.target.tolist()]
+        bound = model.core if isinstance(model.core, Bound) else None
+        panels: tuple[dict[str, object], ...] = ()
+        if bound is not None and face.config.attention != "none":
+            weights = bound.take([0]).alignments(model.embed(batch.x.target[:1]), states.take(state, [0]))
+            panels = (_alignment(face, batch, weights[0]),)
+        return Looked(model, Sample(
+            batch.x.target, batch.y, batch.lengths, names=names, panels=panels, core=bound, state=state,
+        ))  # fmt: skip
+
     def summary(self, face: Translator) -> str:
         return repr(face)
 
@@ -307,8 +324,20 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         return Preview("\n\n".join(lines), picture)
 
 
-def _pairs(made: Sequence[Made]) -> list[Pair]:
-    return [Pair(" ".join(a), " ".join(b), f"row {i}") for i, (a, b) in enumerate(made, 1)]
+def _alignment(face: Translator, batch: Batch, weights: Tensor) -> dict[str, object]:
+    """Where the first row looks (T, S) when it writes each symbol, as a panel of the lens."""
+    assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
+    source = [
+        f"{i} {name.strip()}"
+        for i, name in enumerate(inspecting.named(face.symbols.source, batch.x.source[0, : batch.x.sizes[0]].tolist()))
+    ]
+    places = weights[:, : len(source)].argmax(1).tolist()
+    return {
+        "title": "Alignment", "rows": source, "values": weights[:, : len(source)].T.tolist(),
+        "path": [source[j] for j in places], "columns": inspecting.named(face.symbols.target, batch.y[0].tolist()),
+        "about": "Of the first pair: a row for each symbol of the source, a column for each that is written, and how "
+        "much the decoder looks there then; at the top, where it looks most.",
+    }  # fmt: skip
 
 
 def _made_up(data: DataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
@@ -329,136 +358,3 @@ def _read_parts(data: DataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
 
     train, valid, test = (name if source else "" for name, (source, _) in names.items())
     return parts(SplitConfig(train, valid, test, data.split), read, lambda pair: 0, "pairs")
-
-
-def judged(
-    face: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
-) -> tuple[Scores, list[str]]:
-    """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
-    nats = torch.cat(face.nats(reading.encode(pairs, face.symbols), batch_size)).double()
-    numbers = {
-        "perplexity": math.exp(min(float(nats.mean()), 700.0)), "tokens": len(nats), "sentences": len(pairs),
-    }  # fmt: skip
-    if decides == "perplexity":
-        return Scores(numbers, "perplexity"), []
-    guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
-    numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
-    if decides == "exact":
-        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",)), guess
-    details: dict[str, Json] = {}
-    for name, metric in zip(("bleu", "chrf"), _metrics(), strict=True):
-        numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
-        details[f"{name}_signature"] = str(metric.get_signature())
-    other = {"bleu": "chrf", "chrf": "bleu"}[decides]
-    return Scores(numbers, decides, larger_is_better=True, shown=(other, "perplexity"), details=details), guess
-
-
-def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
-    """By position t: the mean of log P(y[t] | the true symbols before), of log P(y[t] | the model's own), and their
-    difference, the gap; over the pairs that have such a position."""
-    rows = reading.encode(pairs, face.symbols)
-    forced, own = (face.nats(rows, batch_size, own) for own in (False, True))
-    found: list[Json] = []
-    for t in range(max(map(len, forced))):
-        a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
-        n = sum(len(row) > t for row in forced)
-        found.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
-    return found
-
-
-def aligned(face: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
-    """A translation's alignment with the symbols of both sides, the end of the target among them."""
-    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(face.symbols, (
-        face.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
-    source, target = names
-    return {"source": source, "target": [*target, "</s>"], "weights": face.alignment(text, tokens)}
-
-
-def _metrics() -> tuple[Any, Any]:
-    """BLEU (13a, cased) and chrF2, as sacrebleu has them."""
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError as error:
-        raise MissingExtraError("sacrebleu", "translate") from error
-    return BLEU(), CHRF()
-
-
-# What verbs ask
-
-
-def _arguments(parser: ArgumentParser, data: str) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help=data)
-    parser.add_argument("--format", help="of the files: text, tsv or jsonl")
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
-    parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
-    parser.add_argument("--num_beams", type=int, default=1, help="beginnings that the search keeps")
-    parser.add_argument("--length_penalty", type=float, default=1.0, help="compare by log P / length ** this")
-    parser.add_argument("--min_ratio", type=float, default=0.0, help="at least so many symbols for each of the source")
-    parser.add_argument("--max_ratio", type=float, default=3.0, help="at most so many, and 10 more")
-    parser.add_argument("--coverage_penalty", type=float, default=0.0, help="for parts of a source never looked at")
-
-
-def _search(given: Namespace) -> Search:
-    return Search(given.num_beams, given.length_penalty, given.min_ratio, given.max_ratio, given.coverage_penalty)
-
-
-def _reader(face: Translator, given: Namespace) -> PairReader:
-    return replace(face.reader, format=given.format or "auto", errors=given.errors)
-
-
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    _arguments(parser, f"a file of sources and one of targets; or one of pairs (.tsv, .jsonl); or {PREFIX}reverse,T=20")
-    parser.add_argument("--free_running", action="store_true", help="what the model's own symbols as a past cost")
-
-
-def _evaluate(face: Translator, given: Namespace) -> Scores:
-    if len(given.data) > 2:
-        raise InputError(f"{len(given.data)} files were given; evaluate takes a file of sources and one of targets")
-    if is_synthetic(given.data[:1]):
-        pairs = _pairs(parse(given.data[0], "translate").part())
-    else:
-        pairs = _reader(face, given)(given.data[:1], given.data[1:])
-    scores, _ = judged(face, pairs, _search(given), "bleu", given.batch_size)
-    if not given.free_running:
-        return scores
-    found: Any = exposure(face, pairs, given.batch_size)
-    gap = sum(row["gap"] * row["sentences"] for row in found) / sum(row["sentences"] for row in found)
-    return replace(scores, numbers={**scores.numbers, "gap": gap}, details={**scores.details, "free_running": found})
-
-
-def _predict_arguments(parser: ArgumentParser) -> None:
-    _arguments(parser, "files of one sentence a line, or -")
-    parser.add_argument("--n_best", type=int, default=1, help="translations of each sentence, at most num_beams")
-    parser.add_argument("--scores", action="store_true", help="write log P and the score of the search too")
-    parser.add_argument("--prefix", default="", help="what every translation begins with")
-    parser.add_argument("--alignments", help="a new file for where the best translations look, JSON lines")
-
-
-def _predict(face: Translator, given: Namespace) -> Iterator[str]:
-    """A line for each translation; with --n_best or --scores, tab-separated behind the number of the sentence."""
-    whole("n_best", given.n_best, most=given.num_beams)
-    sources = [pair.source for pair in _reader(face, given)(given.data, paired=False)]
-    if empty := [i for i, source in enumerate(sources, 1) if not source.strip()]:
-        progress.say(f"{len(empty)} empty lines, the first is number {empty[0]}: their translations are empty too")
-    prefixes = [given.prefix] * len(sources) if given.prefix else ()
-    found = face.translations(sources, _search(given), given.batch_size, prefixes)
-    if given.alignments:
-        _write_alignments(face, Path(given.alignments), sources, [row[0].tokens for row in found])
-    for number_, row in enumerate(found, 1):
-        for translation in row[: given.n_best]:
-            cells = [translation.text]
-            if given.scores:
-                cells = [f"{translation.log_prob:.6f}", f"{translation.score:.6f}", *cells]
-            yield "\t".join([str(number_), *cells] if given.n_best > 1 or given.scores else cells) + "\n"
-
-
-def _write_alignments(face: Translator, path: Path, sources: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            for source, ids in zip(sources, tokens, strict=True):
-                content = aligned(face, source, ids) if source.strip() else {"source": [], "target": [], "weights": []}
-                file.write(json.dumps(content, ensure_ascii=False) + "\n")
-    except FileExistsError:
-        raise InputError(f"{path} exists; it is not overwritten. Choose another --alignments.") from None
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error

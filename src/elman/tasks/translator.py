@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -17,7 +17,6 @@ from torch import Tensor
 from elman import artifact
 from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
-from elman.compose import stack
 from elman.config import Json
 from elman.core import Core, Options
 from elman.data import pairs as reading
@@ -34,7 +33,7 @@ from elman.pairing import EncoderDecoder
 from elman.readout import Softmax
 from elman.state import State
 from elman.tables import Table
-from elman.tasks import files
+from elman.tasks import files, network
 
 EACH = 64  # sentences that are computed at a time
 ATTENTIONS = ("none", "additive", "dot", "general")
@@ -51,10 +50,11 @@ class ModelConfig:
         layers: of the encoder
         decoder_layers: 0 for as many as the encoder has
         bidirectional: whether the encoder reads from both ends
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
         options: of the cell, by name
-        residual: add to a layer's output what it read
-        norm: before each layer, layer or rms; null for none
-        dropout: between layers
+        residual: add what a layer reads to what it puts out
+        norm: before each layer, layer or rms; null for none, of residual blocks for the one of the cell's paper
+        dropout: between layers, of residual blocks before each addition
         embedding_size: of symbols, on both sides
         embedding_dropout: on embeddings
         readout_dropout: before the read-out
@@ -71,6 +71,7 @@ class ModelConfig:
     layers: int = 1
     decoder_layers: int = 0
     bidirectional: bool = True
+    block: str = "auto"
     options: Options = field(default_factory=dict)
     residual: bool = False
     norm: str | None = None
@@ -95,18 +96,22 @@ def build(config: ModelConfig, symbols: Vocabularies) -> EncoderDecoder:
     source, target = (Embedding(side.size, E, dropout=p) for side in symbols)
     if config.tied == "all":
         source.weight = target.weight
-    encoder = _stack(config, E, config.layers, config.bidirectional)
+    encoder = _layers(config, E, config.layers, bidirectional=config.bidirectional)
     decoder = _decoder(config, encoder.output_size)
     weight = None if config.tied == "none" else target.weight
     readout = Softmax(decoder.output_size, symbols.target.size, dropout=config.readout_dropout, weight=weight)
     return EncoderDecoder(source, encoder, target, decoder, readout, smoothing=config.smoothing)
 
 
-def _stack(config: ModelConfig, width: int, layers: int, bidirectional: bool = False) -> Core:
-    return stack(
-        config.cell, width, config.size, layers=layers, bidirectional=bidirectional, residual=config.residual,
-        norm=config.norm, dropout=config.dropout if layers > 1 else 0.0, **config.options,
-    )  # fmt: skip
+def _layers(config: ModelConfig, width: int, layers: int, *, bidirectional: bool = False) -> Core:
+    return network.core(replace(config, layers=layers), width, bidirectional=bidirectional)
+
+
+def _first(config: ModelConfig, width: int) -> Core:
+    """The layer whose recurrence depends on the attention: the bare cell, which has a native loop, or a block."""
+    if network.block_of(config) == "plain":
+        return cell(config.cell, width, config.size, **config.options)
+    return _layers(config, width, 1)
 
 
 def _decoder(config: ModelConfig, memory: int) -> Core | Decoder:
@@ -118,20 +123,20 @@ def _decoder(config: ModelConfig, memory: int) -> Core | Decoder:
     if config.feeding and kind in ("none", "additive"):
         raise InputError(f"model.feeding is for dot and general attention; model.attention is {kind}")
     if kind == "none":
-        return _stack(config, E, layers) if context == "start" else Fixed(_stack(config, E + H, layers), H)
+        return _layers(config, E, layers) if context == "start" else Fixed(_layers(config, E + H, layers), H)
     if context == "every":
         raise InputError("model.context every is for models without attention, which has a context at every step")
     size = H if config.tied == "none" or layers > 1 else E
     if kind != "additive" and not config.feeding:
-        return Luong(_stack(config, E, layers), memory, score=kind, size=H if config.tied == "none" else E)
+        return Luong(_layers(config, E, layers), memory, score=kind, size=H if config.tied == "none" else E)
     if kind == "additive":
         first: Decoder = Additive(
-            cell(config.cell, E + memory, H, **config.options), memory, size=size,
+            _first(config, E + memory), memory, size=size,
             attention_size=whole("model.attention_size", config.attention_size, least=0) or H,
         )  # fmt: skip
     else:
-        first = Luong(cell(config.cell, E + size, H, **config.options), memory, score=kind, feeding=True, size=size)
-    return first if layers == 1 else Layers(first, _stack(config, H, layers - 1))
+        first = Luong(_first(config, E + size), memory, score=kind, feeding=True, size=size)
+    return first if layers == 1 else Layers(first, _layers(config, H, layers - 1))
 
 
 @dataclass(frozen=True)
@@ -293,7 +298,7 @@ class Translator:
         folder = Path(path)
         content = artifact.read_model_json(folder)
         try:
-            config, reader = ModelConfig(**content["config"]), PairReader(**content["reader"])
+            config, reader = ModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
             sides = [from_json(side) for side in content["symbols"]]
         except (KeyError, TypeError) as error:
             raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error

@@ -177,7 +177,7 @@ def _evaluate(run: Run, ratio: float) -> str:
         advance.best = scores.value if improved else advance.best
         advance.decides, advance.larger_is_better = scores.decides, scores.larger_is_better
         numbers = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
-        part = f"  ({run.watched})" if run.watched else ""
+        part = "".join(f"  ({said})" for said in (scores.remark, run.watched) if said)
         line = f"step {advance.step}  {numbers}{part}{'  (best so far)' if improved else ''}"
     better, settled = run.ranks.from_first(improved, advance.settled)
     run.schedule.observe(bool(better))

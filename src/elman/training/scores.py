@@ -21,6 +21,7 @@ class Scores:
         shown: names of others that are shown and recorded while a model trains
         details: what else there is to say, for JSON
         settled: whether the task sees no use in going on
+        remark: what has to be said beside the numbers wherever they are shown
     """
 
     numbers: dict[str, float]
@@ -29,6 +30,7 @@ class Scores:
     shown: tuple[str, ...] = ()
     details: dict[str, Json] = field(default_factory=dict)
     settled: bool = False
+    remark: str = ""
 
     @property
     def value(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -18,23 +18,32 @@ from elman.data import Batches, Position
 from elman.errors import InputError
 from elman.options import whole
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 # A step of some 15 ms on one thread: below, several gain little alone on the machine, and lose beside a busy process.
 WORTH = 150_000_000
-S = TypeVar("S", bound="DataclassInstance")
+
+
+class Counted(Protocol):
+    """The settings of a run; a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def out(self) -> str: ...
+    @property
+    def resume(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+
+
+S = TypeVar("S", bound=Counted)
 
 
 @contextmanager
 def of_run(settings: S) -> Iterator[S]:
     """Compute the block on the threads of a run; its settings, with their number, or 0 where that is to be settled."""
     before = torch.get_num_threads()
-    if not hasattr(settings, "threads"):  # the config of a task need not have it
-        yield settings
-        return
-    threads, out = whole("threads", settings.threads, least=0), Path(getattr(settings, "out", ""))
-    begun = _begun(out) if getattr(settings, "resume", "never") == "auto" else 0
+    threads, out = whole("threads", settings.threads, least=0), Path(settings.out)
+    begun = _begun(out) if settings.resume == "auto" else 0
     if begun and threads not in (0, begun):
         raise InputError(
             f"{out} was begun with threads = {begun}, not {threads}; a resumed run must be the same run, to the last "
@@ -52,7 +61,7 @@ def settled(settings: S, work: int) -> S:
     """The settings of a run with the number of its threads, where neither they nor an earlier process say: one if a
     step does not have `work` enough, in multiply-adds, else as many as Torch takes.
     """
-    if getattr(settings, "threads", 1) > 0:
+    if settings.threads > 0:
         return settings
     return replace(settings, threads=_use(1 if work < WORTH else torch.get_num_threads()))
 

@@ -44,7 +44,7 @@ class _Attend(torch.autograd.Function):
         return gquery, gkeys, gvalues, None if v is None else over_rows(gv), None
 
 
-def _memory(
+def memory_of(
     query: Tensor | None, keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor, B: int, T: int, A: int
 ) -> Struct:
     """AttendInputs of csrc/kernels.h: checked, and side by side in memory."""
@@ -64,7 +64,7 @@ def _memory(
 
 def _run(query: Tensor, keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor) -> tuple[Tensor, Tensor]:
     context, weights = _fake(query, keys, values, v, lengths)
-    inputs = _memory(query, keys, values, v, lengths, *query.shape)
+    inputs = memory_of(query, keys, values, v, lengths, *query.shape)
     run("attend", query.dtype, inputs, {"context": context, "weights": weights})
     return context, weights
 
@@ -81,7 +81,7 @@ def _run_back(
     found = _fake_back(query, keys, values, v, lengths, weights, gcontext, gweights)
     arriving = {"weights": weights, "gcontext": gcontext.contiguous(), "gweights": _contiguous(gweights)}
     names = ("gquery", "gkeys", "gvalues", "gv")
-    inputs = _memory(query, keys, values, v, lengths, *query.shape)
+    inputs = memory_of(query, keys, values, v, lengths, *query.shape)
     run("attend_back", query.dtype, inputs, arriving, dict(zip(names, found, strict=True)))
     return found
 
@@ -187,7 +187,7 @@ def _inputs(
     return {
         "weights": weights, "B": B, "T": T, "u": None if u is None else rows(u), "h0": h0.contiguous(),
         "c0": _contiguous(c0), "y0": _contiguous(y0), "lengths": lengths.contiguous(), "reset": reset.contiguous(),
-        "memory": _memory(None, keys, values, v, sizes, B, T, A), "Q": _contiguous(Q), "O": _contiguous(O),
+        "memory": memory_of(None, keys, values, v, sizes, B, T, A), "Q": _contiguous(Q), "O": _contiguous(O),
         "o": _contiguous(o),
     }  # fmt: skip
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from elman import _native
 from elman.errors import InputError
 from elman.kernels.builder import FUNCTIONS, Builder, Slot, Unstreamable
+from elman.kernels.native.attention import memory_of
 from elman.kernels.native.gated import KINDS, option_shapes, weights_of
 from elman.kernels.reference import GatedOptions
 
@@ -27,6 +29,7 @@ class Program(Builder):
         self.native = PROGRAMS[dtype]()
         self.columns: list[slice] = []  # of each leaf in a row of the state
         self.looks_up = False  # whether a step is given symbols
+        self.bound: int | None = None  # rows that a memory is there for
 
     def finish(self, x: Slot, y: Slot) -> None:
         """A step is given x, an `input` or a `lookup`, and gives y."""
@@ -35,6 +38,8 @@ class Program(Builder):
 
     def stream(self, batch_size: int) -> Any:
         """So many rows of state, to be stepped: a Stream of csrc/bind.cpp."""
+        if self.bound not in (None, batch_size):
+            raise InputError(f"a stream of {batch_size} rows was asked for; the core has a memory for {self.bound}")
         return self.native.stream(batch_size)
 
     def input(self, width: int) -> Slot:
@@ -65,16 +70,35 @@ class Program(Builder):
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
         options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
+        fed: Slot | None = None,
     ) -> Slot:  # fmt: skip
         facts, R = KINDS[kind], state[0].width
+        if fed is not None and not (facts.attends and all(option is None for option in options)):
+            # A scan of it is a loop over its step, whose bits are others.
+            raise Unstreamable(f"the gated cell {kind} with these options, fed")
         H = R if options.P is None else state[1].width
         N = facts.gates * H
         w = self._array(weights[0], (N, R)) if facts.matrix else None
         extra = self._array(weights[-1], None) if len(weights) > 1 or w is None else None
         arrays = GatedOptions(*map(self._array, options, option_shapes(kind, H, R)))
-        struct = weights_of(kind, x.width, H, R, self._array(U, (N, x.width)), self._array(b, (N,)), w, extra, arrays)
-        self.native.gated(struct, x.number, state[0].number, state[1].number if len(state) > 1 else -1)
+        further = self._array(U[:, x.width :], (N, fed.width if fed else 0))
+        own = self._array(U[:, : x.width], (N, x.width))
+        struct = weights_of(kind, x.width, H, R, own, self._array(b, (N,)), w, extra, arrays)
+        c = state[1].number if len(state) > 1 else -1
+        self.native.gated(struct, x.number, fed.number if fed else -1, _address(further), state[0].number, c)
         return state[0]
+
+    def attend(
+        self, query: Slot, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None, each: int
+    ) -> tuple[Slot, Slot]:
+        B, S, A = keys.shape
+        _expect({"query": query}, A)
+        self.bound = B * each
+        weights = self._slot(S)
+        k, m = (part.detach().to(self.dtype) for part in (keys, values))
+        memory = memory_of(None, k, m, self._array(v, (A,)), lengths, B, 1, A)
+        context = self.native.attend(query.number, weights.number, memory, each)
+        return Slot(context, values.shape[2]), weights
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
         self.native.scan(is_complex, a.number, b.number, h.number)
@@ -116,6 +140,30 @@ class Program(Builder):
 
     def mul(self, x: Slot, y: Slot) -> Slot:
         return self._combine(1, x, y)
+
+    def div(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(2, x, y)
+
+    def maximum(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(3, x, y)
+
+    def minimum(self, x: Slot, y: Slot) -> Slot:
+        return self._combine(4, x, y)
+
+    def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
+        _expect({"x": x, "y": y}, condition.width)
+        return Slot(self.native.choose(condition.number, x.number, y.number), x.width)
+
+    def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
+        places = np.asarray(columns, np.int64)
+        if len(places) and not 0 <= places.min() <= places.max() < x.width:
+            raise InputError(f"the columns {list(columns)} of a slot of width {x.width} were asked for")
+        return Slot(self.native.gather(x.number, places), len(places))
+
+    def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
+        ago = np.asarray(delays, np.int64)
+        _expect({"past": past}, int(ago.max()) * x.width)
+        return Slot(self.native.lags(x.number, ago, past.number), len(ago) * x.width)
 
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))

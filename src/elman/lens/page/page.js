@@ -179,4 +179,4 @@ function scaleBar(where, paint, low, high) {
 }
 
 const named = (r, text) => lens.reports.length > 1 ? `${r.title}: ${text}` : text;
-const short = name => name.length > 42 ? name.slice(0, 40) + " …" : name;
+const short = (name, most = 42) => name.length > most ? name.slice(0, Math.max(1, most - 2)) + "…" : name;

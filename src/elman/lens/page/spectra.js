@@ -51,7 +51,8 @@ function exponents() {
 
 function ownPanels() {
   for (const r of lens.reports) for (const [k, own] of r.panels.entries()) {
-    const where = panel(`task-${lens.reports.indexOf(r)}-${k}`, named(r, own.title), "Of the first row: a ribbon for each, as dark as it is probable; at the top, what is chosen.");
+    const where = panel(`task-${lens.reports.indexOf(r)}-${k}`, named(r, own.title), own.about || "Of the first row: a ribbon for each, as dark as it is probable; at the top, what is chosen.");
+    const column = t => own.columns ? `${t} “${own.columns[t].trim() || "end"}”` : `input ${t}`;
     const paths = [...new Set(own.path)];
     picture(where, own.title, () => 24 * own.rows.length + 54, surface => {
       const left = Math.min(110, surface.width / 3), width = surface.width - left - 4, columns = own.path.length;
@@ -62,15 +63,19 @@ function ownPanels() {
         surface.image(left, 26 + 24 * i, width, 20, raster(bytes, 1, bytes.length, b => mix([back, ink], b / 255)));
         surface.text(left - 8, 40 + 24 * i, short(name), css("--ink"), "right");
       });
-      surface.text(left, 24 * own.rows.length + 42, "first input", css("--soft"));
-      surface.text(left + width, 24 * own.rows.length + 42, `last (${columns})`, css("--soft"), "right");
+      if (own.columns && width / columns >= 24)
+        own.columns.forEach((name, t) => surface.text(left + (t + 0.5) / columns * width, 24 * own.rows.length + 42, short(name.trim() || "end", Math.floor(width / columns / 6)), css("--soft"), "center", 10));
+      else {
+        surface.text(left, 24 * own.rows.length + 42, "first input", css("--soft"));
+        surface.text(left + width, 24 * own.rows.length + 42, `last (${columns})`, css("--soft"), "right");
+      }
       cursor(surface, left, width * report().steps / columns, 26 + 24 * own.rows.length);
       return { left, width, columns };
     }, { buttons: where.head, click: (x, y, f) => { const t = Math.floor((x - f.left) / f.width * f.columns); if (t >= 0 && t < f.columns) select({ t }); },
       hover: (x, y, f) => {
         const t = Math.floor((x - f.left) / f.width * f.columns), row = Math.floor((y - 26) / 24);
         if (t < 0 || t >= f.columns) return "";
-        return y < 22 ? `input ${t}: ${own.path[t]}` : own.rows[row] ? `input ${t}, ${own.rows[row]}: ${shown(own.values[row][t], 3)}` : "";
+        return y < 22 ? `${column(t)}: ${own.path[t]}` : own.rows[row] ? `${column(t)}, ${own.rows[row]}: ${shown(own.values[row][t], 3)}` : "";
       } });
     if (own.table) table(where, own.table.header, own.table.rows);
   }

@@ -1,23 +1,7 @@
-"""Decoders that read a memory: attention, and a fixed vector at every step.
-
-    a[j] = softmax over j < lengths of e[j],   c = sum over j of a[j] m[j]            m (S, M) the memory of a row
-
-    Additive    e[j] = v . tanh(Q h' + K m[j] + k)     before the recurrence, on the state before (Bahdanau, 2015)
-                h = core([x, c], h')                   y = tanh(O [h, c, x] + o)
-    Luong       h = core(x, h'), or core([x, y'], h') with `feeding`                        (Luong et al., 2015)
-                e[j] = h . m[j] (dot) or h . (K m[j]) (general)      y = tanh(O [h, c] + o)
-    Fixed       h = core([x, m[0]], h')                y = h
-
-The memory is bound, not carried: `decoder.given(memory, lengths)` is a Core like any other, for as many rows as the
-memory has. `take` and `repeat` of it follow those of its state. A memory of length 0 gives c = 0.
-
-D. Bahdanau, K. Cho, Y. Bengio, Neural machine translation by jointly learning to align and translate, ICLR (2015).
-M.-T. Luong, H. Pham, C. D. Manning, Effective approaches to attention-based neural machine translation, EMNLP (2015).
-"""
+"""The decoders: attention before the step and after it, a fixed vector, and layers above any of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,144 +9,18 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
+from elman.attention.bound import Decoder, Memory
 from elman.cells import initial
 from elman.cells.gated import Gated
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels import AttendedLoop
-from elman.lengths import checked, masked
+from elman.kernels.builder import Builder, Slot, Unstreamable
+from elman.lengths import masked
 from elman.options import choice, flag, whole
 from elman.state import State
 
 SCORES = ("dot", "general")
-
-
-class Memory(NamedTuple):
-    """What a decoder reads at every step, prepared once. Rows past their length are zero."""
-
-    keys: Tensor  # (B, S, A): what a query is compared with
-    values: Tensor  # (B, S, M)
-    lengths: Tensor  # (B,) int64
-
-
-class Bound(Core):
-    """A decoder with a memory: a Core of as many rows as the memory has.
-
-    >>> from elman.cells import cell
-    >>> decoder = Additive(cell("gru", 3 + 5, 4), 5)
-    >>> bound = decoder.given(torch.randn(2, 7, 5), torch.tensor([7, 2]))
-    >>> y, state = bound.scan(torch.zeros(2, 6, 3))
-    >>> bound.repeat(3).scan(torch.zeros(6, 1, 3), states.repeat(state, 3))[0].shape
-    torch.Size([6, 1, 4])
-    """
-
-    def __init__(self, decoder: Decoder, memory: Memory) -> None:
-        super().__init__(decoder.input_size, decoder.output_size)
-        self.decoder, self.memory = decoder, memory
-
-    def take(self, rows: Tensor | Sequence[int]) -> Bound:
-        return Bound(self.decoder, Memory(*states.take(self.memory, rows)))
-
-    def repeat(self, times: int) -> Bound:
-        return Bound(self.decoder, Memory(*states.repeat(self.memory, times)))
-
-    def init_state(self, batch_size: int) -> State:
-        return self.decoder.init_state(batch_size)
-
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        return self.decoder.step(x, state, self.memory)
-
-    def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        return self.decoder.scan(x, state, self.memory, lengths, reset)
-
-    def alignments(self, x: Tensor, state: State | None = None) -> Tensor:
-        """Where each step of x (B, T, D) looks: the weights a (B, T, S), zero past the lengths of the memory."""
-        before = self.init_state(len(x)) if state is None else state
-        found = [self.memory.keys.new_zeros(len(x), 0, self.memory.keys.shape[1])]
-        for t in range(x.shape[1]):
-            _, after = self.scan(x[:, t : t + 1], before)
-            found.append(self.decoder.weights(before, after, self.memory)[:, None])
-            before = after
-        return torch.cat(found, 1)
-
-    def _check_input(self, x: Tensor) -> None:
-        super()._check_input(x)
-        if len(x) != len(self.memory.lengths):
-            raise InputError(
-                f"x has {len(x)} rows, the memory {len(self.memory.lengths)}; each row has a memory of its own: "
-                "bound.take(rows) or bound.repeat(times) gives one for others"
-            )
-
-
-class Covered(NamedTuple):
-    core: Any
-    coverage: Tensor  # (B, S): how much of each place of the memory has been looked at, summed over the steps
-
-
-class Covering(Bound):
-    """A bound decoder that also carries how often it has looked where, for a search that asks for that.
-
-    >>> from elman.cells import cell
-    >>> bound = Luong(cell("gru", 3, 4), 5).given(torch.randn(2, 7, 5))
-    >>> Covering(bound.decoder, bound.memory).scan(torch.zeros(2, 6, 3))[1].coverage.sum(1).round().tolist()
-    [6.0, 6.0]
-    """
-
-    def init_state(self, batch_size: int) -> Covered:
-        return Covered(
-            super().init_state(batch_size), self.memory.keys.new_zeros(batch_size, self.memory.keys.shape[1])
-        )
-
-    def take(self, rows: Tensor | Sequence[int]) -> Covering:
-        return Covering(self.decoder, super().take(rows).memory)
-
-    def repeat(self, times: int) -> Covering:
-        return Covering(self.decoder, super().repeat(times).memory)
-
-    def step(self, x: Tensor, state: Covered) -> tuple[Tensor, Covered]:
-        y, core = super().step(x, state.core)
-        return y, Covered(core, state.coverage + self.decoder.weights(state.core, core, self.memory))
-
-    _scan = Core._scan
-
-
-class Decoder(nn.Module):
-    """What becomes a Core once it is given a memory of vectors, `memory_size` wide."""
-
-    def __init__(self, input_size: int, output_size: int, memory_size: int) -> None:
-        super().__init__()
-        self.input_size, self.output_size = whole("input_size", input_size), whole("size", output_size)
-        self.memory_size = whole("memory_size", memory_size)
-
-    def given(self, memory: Tensor, lengths: Tensor | None = None) -> Bound:
-        """The Core that reads memory (B, S, M), of each row as much as `lengths` (B,) says."""
-        if memory.dim() != 3 or memory.shape[2] != self.memory_size:
-            raise InputError(f"the memory has shape {list(memory.shape)}; it must be (B, S, {self.memory_size})")
-        if lengths is None:
-            lengths = torch.full((len(memory),), memory.shape[1], device=memory.device)
-        lengths = checked(lengths, memory)
-        values = masked(memory, lengths)
-        return Bound(self, Memory(masked(self.keys(values), lengths), values, lengths))
-
-    def keys(self, values: Tensor) -> Tensor:
-        """What a query is compared with: (B, S, M) -> (B, S, A)."""
-        return values
-
-    def init_state(self, batch_size: int) -> Any:
-        raise NotImplementedError
-
-    def step(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
-        """One input x (B, D), the state before it and the memory: the definition, as in Core."""
-        raise NotImplementedError
-
-    def scan(self, x: Tensor, state: Any, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
-        """The loop over `step`."""
-        init = self.init_state(len(x))
-        return kernels.loop(lambda x, s: self.step(x, s, memory), x, state, init, lengths, reset, self.output_size)
-
-    def weights(self, before: Any, after: Any, memory: Memory) -> Tensor:
-        """Where the step from one state to the next has looked: (B, S)."""
-        raise InputError(f"{type(self).__name__} does not attend: it has no alignments")
 
 
 class Remembered(NamedTuple):
@@ -196,6 +54,9 @@ class Remember(Core):
         y, core = self.core.inside(x, state.core, lengths, reset)
         ys = torch.cat([state.y[:, None], y], 1)
         return y, Remembered(ys[torch.arange(len(x), device=x.device), lengths], core)
+
+    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+        return builder.assign(state.y, self.core.describe_step(builder, x, state.core))
 
 
 class Additive(Decoder):
@@ -245,11 +106,20 @@ class Additive(Decoder):
         )
         return masked(self._output(found, x), lengths), state
 
+    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+        query = builder.linear(state[0], self.Q)  # h stands first
+        c, weights = builder.attend(query, *memory, self.v, each)
+        h = _described(self.core, builder, x, c, state)
+        return builder.map("tanh", builder.linear(builder.concat([h, c, x]), self.O, self.o)), weights
+
     def _recur(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         """[h, c] and the state after the step."""
-        c = self._attend(state, memory)[0]
-        h, state = self.core.step(torch.cat([x, c], -1), state)
-        return torch.cat([h, c], -1), state
+        given, state = self.reads(x, state, memory)
+        h, state = self.core.step(given, state)
+        return torch.cat([h, given[..., self.input_size :]], -1), state
+
+    def reads(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        return torch.cat([x, self._attend(state, memory)[0]], -1), state
 
     def _project(self, x: Tensor) -> Tensor:
         return _projected(self.core, x)
@@ -293,7 +163,7 @@ class Luong(Decoder):
                 f"the score is dot, between an output {H} wide and a memory {memory_size} wide; they must be equal: "
                 "choose other sizes, or general"
             )
-        self.core, self.feeding = core if core.emits_state else Remember(core), feeding
+        self.core, self.feeding, self.recurs = core if core.emits_state else Remember(core), feeding, feeding
         self.K = nn.Parameter(torch.empty(H, memory_size)) if score == "general" else None
         self.O = nn.Parameter(torch.empty(size, H + memory_size))
         self.o = nn.Parameter(torch.empty(size))
@@ -313,12 +183,12 @@ class Luong(Decoder):
         return Fed(core, self.core.zeros(batch_size, self.output_size)) if self.feeding else core
 
     def step(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
-        if not self.feeding:
-            h, state = self.core.step(x, state)
-            return self._output(h[:, None], memory)[:, 0], state
-        h, core = self.core.step(torch.cat([x, state.y], -1), state.core)
+        h, core = self.core.step(*self.reads(x, state, memory))
         y = self._output(h[:, None], memory)[:, 0]
-        return y, Fed(core, y)
+        return y, Fed(core, y) if self.feeding else core
+
+    def reads(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
+        return (torch.cat([x, state.y], -1), state.core) if self.feeding else (x, state)
 
     def scan(self, x: Tensor, state: Any, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
         if self.feeding:
@@ -329,6 +199,15 @@ class Luong(Decoder):
             )  # fmt: skip
         h, state = self.core.inside(x, state, lengths, reset)
         return masked(self._output(h, memory), lengths), state
+
+    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+        if self.feeding:
+            h = _described(self.core, builder, x, state.y, state.core)
+        else:
+            h = self.core.describe_step(builder, x, state)
+        c, weights = builder.attend(h, *memory, None, each)
+        y = builder.map("tanh", builder.linear(builder.concat([h, c]), self.O, self.o))
+        return builder.assign(state.y, y) if self.feeding else y, weights
 
     def weights(self, before: Any, after: Any, memory: Memory) -> Tensor:
         core = after.core if self.feeding else after
@@ -348,6 +227,8 @@ class Fixed(Decoder):
     torch.Size([2, 6, 4])
     """
 
+    recurs = False
+
     def __init__(self, core: Core, memory_size: int) -> None:
         super().__init__(_left(core, memory_size), core.output_size, memory_size)
         self.core = core
@@ -356,11 +237,20 @@ class Fixed(Decoder):
         return self.core.init_state(batch_size)
 
     def step(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
-        return self.core.step(torch.cat([x, memory.values[:, 0]], -1), state)
+        return self.core.step(*self.reads(x, state, memory))
+
+    def reads(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
+        return torch.cat([x, memory.values[:, 0]], -1), state
 
     def scan(self, x: Tensor, state: State, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         vector = memory.values[:, :1].expand(-1, x.shape[1], -1)
         return self.core.inside(masked(torch.cat([x, vector], -1), lengths), state, lengths, reset)
+
+    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+        # Attention to one place alone has the weight 1, whatever is asked: what it finds is that vector, to the bit.
+        first = Memory(memory.values[:, :1], memory.values[:, :1], torch.ones_like(memory.lengths))
+        vector, weights = builder.attend(builder.constant(torch.zeros(self.memory_size)), *first, None, each)
+        return self.core.describe_step(builder, builder.concat([x, vector]), state), weights
 
 
 class Layers(Decoder):
@@ -397,6 +287,10 @@ class Layers(Decoder):
         y, second = self.above.inside(y, state[1], lengths, reset)
         return y, (first, second)
 
+    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+        y, weights = self.decoder.describe_step(builder, x, state[0], memory, each)
+        return self.above.describe_step(builder, y, state[1]), weights
+
     def weights(self, before: tuple[State, State], after: tuple[State, State], memory: Memory) -> Tensor:
         return self.decoder.weights(before[0], after[0], memory)
 
@@ -414,6 +308,14 @@ def _projected(core: Core, x: Tensor) -> Tensor:
     own = core.loop() if isinstance(core, Gated) else None
     assert own is not None  # or nobody asks
     return kernels.linear(x, own.U[:, : x.shape[-1]], own.b)
+
+
+def _described(core: Core, builder: Builder, x: Slot, fed: Slot, state: Any) -> Slot:
+    """The step of a core that reads [x, fed]: the same sums as the native loop's. Without one, a scan has others."""
+    own = core.loop() if isinstance(core, Gated) else None
+    if own is None:
+        raise Unstreamable(f"{type(core).__name__} has no native loop with attention inside")
+    return builder.gated(own.kind, x, own.U, own.b, own.weights, state, own.options, fed)
 
 
 def _left(core: Core, used: int) -> int:

@@ -1,0 +1,144 @@
+"""Images against torch: `python -m bench.images`.
+
+Training one Diagonal BiLSTM layer of 32 units behind a masked convolution of 7 x 7, with a read-out of 64 units, on
+images of 28 x 28 bits: the whole step, with clipping and AdamW. The peer is the same model as one writes it with Torch:
+maps skewed so that a diagonal is a column, what pixels read projected for all of them at once, then a Python loop over
+the diagonals, each one product for all rows and images. It begins with our weights, and its likelihood is checked
+against ours. Both sides run in this process, in turn; the ratio is of medians.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from elman.images import DiagonalBiLSTM, MaskedConvolution
+from elman.model import SequenceModel
+from elman.tasks.painter import ModelConfig, Reader, build
+
+SIDE, SIZE, HIDDEN = 28, 32, 64
+
+
+def skewed(x: Tensor) -> Tensor:
+    """(B, R, C, N) -> (B, R, R + C - 1, N): row r begins r places later."""
+    B, R, C, N = x.shape
+    return F.pad(x, (0, 0, 0, R)).reshape(B, R * (C + R), N)[:, :-R].reshape(B, R, C + R - 1, N)
+
+
+def straight(x: Tensor, C: int) -> Tensor:
+    """The inverse of `skewed`."""
+    B, R, _, N = x.shape
+    return F.pad(x.reshape(B, -1, N), (0, 0, 0, R)).reshape(B, R, C + R, N)[:, :, :C]
+
+
+class Half(nn.Module):
+    """An LSTM over diagonals, from the left."""
+
+    def __init__(self, ours: nn.Module) -> None:
+        super().__init__()
+        self.W, self.U, self.b = (nn.Parameter(getattr(ours, name).detach().clone()) for name in "WUb")
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, R, C, _ = x.shape
+        u = skewed(F.linear(x, self.U, self.b)).unbind(2)
+        inside = skewed(torch.ones(1, R, C, 1)).unbind(2)
+        h = c = x.new_zeros(B, R, SIZE)
+        hs = []
+        for s in range(R + C - 1):
+            above = F.pad(h, (0, 0, 1, 0))[:, :-1]
+            i, g, o, f = (u[s] + F.linear(torch.cat([h, above], -1), self.W)).chunk(4, -1)
+            c = (torch.sigmoid(i) * torch.tanh(g) + torch.sigmoid(f) * c) * inside[s]
+            h = torch.sigmoid(o) * torch.tanh(c)
+            hs.append(h)
+        return straight(torch.stack(hs, 2), C)
+
+
+class Plain(nn.Module):
+    """The same model."""
+
+    def __init__(self, ours: SequenceModel) -> None:
+        super().__init__()
+        first, block = ours.core.first, ours.core.layers[0]
+        assert isinstance(first, MaskedConvolution) and isinstance(block.layer, DiagonalBiLSTM)
+        k, N = first.reach, len(first.U)
+        square = torch.zeros(N, 1, 2 * k + 1, 2 * k + 1)
+        square.view(N, -1)[:, : first.U.shape[1]] = first.U.detach()
+        self.first, self.bias = nn.Parameter(square), nn.Parameter(first.b.detach().clone())
+        self.register_buffer("mask", torch.zeros_like(square))
+        self.mask.view(N, -1)[:, : first.U.shape[1]] = 1
+        self.left, self.right = Half(block.layer.left), Half(block.layer.right)
+        self.out = linear(block.V, block.d)
+        hidden, last = ours.readout.hidden, ours.readout.readout.linear
+        self.hidden, self.last = linear(hidden.weight, hidden.bias), linear(last.weight, last.bias)
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = F.conv2d(image[:, None] * 2.0 - 1, self.first * self.mask, self.bias, padding=self.mask.shape[-1] // 2)
+        x = x.permute(0, 2, 3, 1)
+        right = self.right(x.flip(2)).flip(2)
+        x = x + self.out(self.left(x) + F.pad(right, (0, 0, 0, 0, 1, 0))[:, :-1])
+        return self.last(self.hidden(x.relu()).relu())[..., 0]
+
+
+def linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    made = nn.Linear(weight.shape[1], weight.shape[0])
+    made.weight.data, made.bias.data = weight.detach().clone(), bias.detach().clone()
+    return made
+
+
+def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+
+    return step
+
+
+def seconds(step: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(0)
+    ours = build(ModelConfig(size=SIZE, hidden=HIDDEN), Reader(SIDE, SIDE, 1.0, "fixed"))
+    theirs = Plain(ours)
+    images = (torch.rand(given.batch, SIDE, SIDE) < 0.2).long()
+    bits = images.float()
+
+    def our_loss() -> Tensor:
+        return -ours.scan(images)[0].log_prob(images).sum() / images.numel()
+
+    def their_loss() -> Tensor:
+        return F.binary_cross_entropy_with_logits(theirs(bits), bits)
+
+    torch.testing.assert_close(our_loss(), their_loss(), rtol=1e-5, atol=0)
+    steps = {"elman": trainer(ours, our_loss), "torch": trainer(theirs, their_loss)}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for step in steps.values():
+        step()
+    for _ in range(given.rounds):
+        for name, step in steps.items():
+            times[name].append(seconds(step))
+    found = {name: given.batch / statistics.median(values) for name, values in times.items()}
+    found["ratio"] = found["elman"] / found["torch"]
+    print(json.dumps({"threads": given.threads, **{name: round(value, 2) for name, value in found.items()}}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""How good forecasts are, from several origins: the scan is cut at them, so that no row is read twice.
+
+With a function that fits a model again, the model is another one every few origins, which has seen all rows before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elman.config import Json
+from elman.data.panel import Series
+from elman.data.panel_files import Frame
+from elman.errors import InputError
+from elman.options import whole
+from elman.quantiles import LEVELS
+from elman.tasks.forecast_measures import Judged, measure
+from elman.tasks.forecast_paths import Forecast, sample_quantiles
+from elman.tasks.forecast_state import Carried, take
+from elman.training.scores import Scores
+
+if TYPE_CHECKING:
+    from elman.tasks.forecaster import Forecaster
+
+SHOWN = 4  # series of the first window that are kept, to be looked at
+
+Refit = Callable[[Frame], "Forecaster"]
+
+
+class Origins(NamedTuple):
+    """From how many origins, how many rows apart, forecasts are judged, and by how many paths from which seed."""
+
+    windows: int
+    stride: int
+    samples: int
+    seed: int
+
+
+class Shown(NamedTuple):
+    """Some forecasts beside what came before them (B, m, C) and what came (B, H, C)."""
+
+    forecast: Forecast
+    recent: NDArray[np.float64]
+    truth: NDArray[np.float64]
+
+
+class Rolled(NamedTuple):
+    """What was found at each origin; - log P of all rows that were read, their number, and the state after them."""
+
+    found: list[Judged]
+    nats: float
+    terms: int
+    state: Carried
+
+
+def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Scores:
+    """Of series that go on from a state; from as many origins as there are, where `windows` is 0."""
+    H = face.horizon
+    stride = whole("stride", origins.stride or H)
+    shortest = min((len(one.y) for one in series), default=0)
+    most = max(0, (shortest - H) // stride + 1)
+    wanted = origins.windows or max(1, most)
+    if wanted > most:
+        raise InputError(
+            f"{wanted} windows of {H} rows, {stride} apart, were asked for; the shortest series has {shortest} rows, "
+            f"enough for {most}. Give fewer windows or more rows."
+        )
+    rolled = roll(face, series, state, origins._replace(windows=wanted, stride=stride), last=True)
+    return _scores(face, len(series), [rolled], origins.samples)
+
+
+def backtest(
+    face: Forecaster, series: Sequence[Series], origins: Origins, every: int = 0, refit: Refit | None = None
+) -> Scores:
+    """Of the last rows of series that hold their own history. Every `every` origins `refit` makes a new model of all
+    rows before them; never, if that is 0."""
+    windows, H = whole("windows", origins.windows), face.horizon
+    stride, every = whole("stride", origins.stride or H), whole("refit_every", every, least=0)
+    if (refit is None) != (every == 0):
+        raise InputError(
+            f"refit_every is {every}, and refit is {'not given' if refit is None else 'given'}; a model that is fitted "
+            "again needs both: how often, and a function that takes a frame of rows and gives a forecaster"
+        )
+    judged = H + (windows - 1) * stride
+    short = next((one for one in series if len(one.y) <= judged), None)
+    if short is not None:
+        raise InputError(
+            f"series {short.name!r} has {len(short.y)} rows; {judged} are judged, and it needs some before them"
+        )
+    parts, step = [], every or windows
+    for first in range(0, windows, step):
+        history = [one.cut(0, len(one.y) - judged + first * stride) for one in series]
+        rest = [one.cut(len(one.y) - judged + first * stride) for one in series]
+        if refit is not None:
+            face = _checked(refit(face.inputs.reader.frame(history)), face)
+        count = min(step, windows - first)
+        state = face.read(history, face.init_state(history))
+        some = origins._replace(windows=count, stride=stride)
+        parts.append(roll(face, rest, state, some, last=first + count == windows))
+    return _scores(face, len(series), parts, origins.samples)
+
+
+def _checked(made: Forecaster, before: Forecaster) -> Forecaster:
+    if made.horizon != before.horizon or made.inputs.reader.target != before.inputs.reader.target:
+        raise InputError(
+            f"refit gave a model of {', '.join(made.inputs.reader.target)}, {made.horizon} ahead; the backtest is of "
+            f"{', '.join(before.inputs.reader.target)}, {before.horizon} ahead"
+        )
+    return made
+
+
+def roll(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins, *, last: bool) -> Rolled:
+    """From origin to origin; behind the last one of all, rows are read to their end."""
+    H, stride = face.horizon, origins.stride
+    found, nats, terms = [], 0.0, 0
+    for window in range(origins.windows):
+        origin, ends = window * stride, last and window + 1 == origins.windows
+        found.append(_judged(face, [one.cut(origin, origin + H) for one in series], state, origins))
+        rows = [one.cut(origin, None if ends else origin + stride) for one in series]
+        state, each, known = face.scored(rows, state)
+        nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
+    return Rolled(found, nats, terms, state)
+
+
+def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Judged:
+    ahead = face.inputs.known(
+        [one.name for one in series], np.array([one.start for one in series]),
+        np.array([len(one.y) for one in series]), np.stack([one.future for one in series]),
+        np.stack([one.static for one in series]),
+    )  # fmt: skip
+    truth = np.stack([one.y for one in series])
+    paths = face.paths(state, torch.from_numpy(ahead), origins.samples, origins.seed)
+    sums = state.error.numpy()
+    error = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
+    quantiles = sample_quantiles(paths, LEVELS)
+    few = slice(0, SHOWN)
+    shown = Forecast(
+        [one.name for one in series[few]], face.stamps(state.tick[few], face.horizon), face.inputs.reader.target,
+        paths[few].mean(1), LEVELS, quantiles[few], paths[few],
+    )  # fmt: skip
+    face.shown = Shown(shown, take(state, range(len(shown.names))).recent.numpy(), truth[few])
+    return Judged(truth, paths, quantiles, error)
+
+
+def _scores(face: Forecaster, series: int, parts: Sequence[Rolled], samples: int) -> Scores:
+    found = [judged for part in parts for judged in part.found]
+    numbers = measure(Judged(*(np.concatenate(part) for part in zip(*found, strict=True))))
+    numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}  # JSON has no NaN
+    nats, terms = sum(part.nats for part in parts), sum(part.terms for part in parts)
+    numbers |= {"nats": nats / max(1, terms), "series": series, "windows": len(found)}
+    details: dict[str, Json] = {"seasonality": face.seasonality, "horizon": face.horizon, "samples": samples}
+    shown = tuple(name for name in ("mase", "nats") if name in numbers)
+    return Scores(numbers, "wql" if "wql" in numbers else "crps", shown=shown, details=details)

@@ -1,0 +1,255 @@
+"""Images drawn pixel by pixel: from files of images to a model of them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from elman import artifact
+from elman.config import Json
+from elman.data import Batch, Batches, Position, Shuffled
+from elman.data.images import BINARISATIONS, EMBEDDED, Images, fingerprint, is_binary, read_images
+from elman.data.parts import SplitConfig, parts, shown, told
+from elman.errors import FileError, InputError
+from elman.model import SequenceModel
+from elman.options import choice, number, whole
+from elman.state import State
+from elman.tasks import pictures
+from elman.tasks.painter import EACH, ModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import Data, Task, Verb
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+GRID = 36  # images of a preview
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Images.
+
+    Args:
+        train: files of images, .npz, IDX or MATLAB 5, one name or a list; FILE:KEY where a file has several arrays; or
+            embedded:digits, 8 x 8 pixels
+        valid: the same for validation; empty for a part of train
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut the images into so many folds, by their number, and test on one; 0 for none
+        fold: those whose number leaves this remainder
+        columns: of images that a file has as one row of pixels each; 0 where they are square
+        white: the largest value; 0 for 255 of bytes, 16 of the embedded digits, 1 of other numbers
+        binarise: fixed (the values are 0 and 1), threshold (white where above the middle), sampled (white with the
+            probability that the value is of white, anew in each pass), none (grey), or auto: fixed where all values
+            are 0 or 1, else none
+        batch_size: images of a step, over all processes
+    """
+
+    train: list[str] | str = EMBEDDED
+    columns: int = 0
+    white: float = 0.0
+    binarise: str = "auto"
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from images to a model of them.
+
+    >>> RunConfig(model=ModelConfig(layer="row")).data.train
+    'embedded:digits'
+
+    Args:
+        task: what is trained; image draws images pixel by pixel
+        data: the images
+        model: the network
+    """
+
+    task: str = "image"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    out: str = "runs/image"
+
+
+class ImageData(Data):
+    """Images as levels, in shuffled batches."""
+
+    unit = "images"
+
+    def __init__(self, config: RunConfig, saved: Painter | None) -> None:
+        self.config, data = config, config.data
+        whole("data.batch_size", data.batch_size)
+        choice("data.binarise", data.binarise, ("auto", "none", *BINARISATIONS))
+        white = saved.reader.white if saved else number("data.white", data.white, 0)
+
+        def read(names: Sequence[str]) -> list[tuple[int, NDArray[Any]]]:
+            nonlocal white
+            found = read_images(names, data.columns, white)
+            white = found.white
+            return list(enumerate(found.values))
+
+        found = parts(data, read, lambda row: row[0], "images")
+        sizes = sorted({image.shape for part in found for _, image in part[:1]})
+        if len(sizes) > 1:
+            raise InputError(f"the images to train on, to validate and to test have the sizes {sizes}; they need one")
+        images = [Images(np.stack([image for _, image in part]), white) if part else None for part in found]
+        assert images[0] is not None and images[1] is not None
+        self.reader = saved.reader if saved else _reader(data, images[0])
+        self.train, self.valid, self.test = (
+            None if part is None else prepared(part, self.reader.binarise, name)
+            for part, name in zip(images, ("data.train", "data.valid", "data.test"), strict=True)
+        )
+        self.fingerprint = {
+            f"data.{name}": "" if part is None else fingerprint(part)
+            for name, part in zip(("train", "valid", "test"), images, strict=True)
+        }
+
+    def summary(self) -> list[str]:
+        r, numbers = self.reader, [0 if part is None else len(part) for part in (self.train, self.valid, self.test)]
+        return [
+            f"data: {shown(self.config.data.train)}: {told('images', *numbers)}",
+            f"pixels: {r.rows} x {r.columns}, {r.levels} levels, binarisation {r.binarise}",
+        ]
+
+    def first(self, part: Tensor, count: int) -> Tensor:
+        return part if count >= len(part) else part[:count]
+
+    def batches(self, rank: int, world: int) -> Batches:
+        assert self.train is not None
+        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
+        return _ImageBatches(self.train, order, self.config.seed)
+
+    def describe_loss(self, loss: float) -> str:
+        return f"{loss * self.reader.rows * self.reader.columns:.2f} nats an image ({self.reader.binarise})"
+
+
+class _ImageBatches:
+    def __init__(self, images: Tensor, order: Shuffled, seed: int) -> None:
+        self.images, self.order, self.seed, self.after = images, order, seed, order.after
+
+    def batch(self, at: Position) -> Batch:
+        x = levels(self.images, self.order.rows(at), self.seed, at.epoch)
+        reset = torch.zeros(x.shape[:2], dtype=torch.bool)
+        return Batch(x, x, reset, torch.full((len(x),), x.shape[1]))
+
+
+def _reader(data: DataConfig, images: Images) -> Reader:
+    rows, columns = images.values.shape[1:]
+    binarise = data.binarise
+    if binarise == "auto":
+        binarise = "fixed" if is_binary(images) else "none"
+    if binarise == "none" and not (images.white.is_integer() and images.white >= 1):
+        raise InputError(f"data.white is {images.white:g}; of images that are not binarised it is a whole number")
+    return Reader(rows, columns, 1.0 if binarise == "fixed" else images.white, binarise)
+
+
+class ImageTask(Task[RunConfig, ImageData, Painter]):
+    Config = RunConfig
+    title = "a model of images"
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {
+            "generate": Verb(_generate_arguments, GeneratedImages),
+            "evaluate": Verb(_evaluate_arguments, _evaluate),
+        }
+
+    def open(self, config: RunConfig, saved: Painter | None) -> ImageData:
+        return ImageData(config, saved)
+
+    def build(self, config: RunConfig, data: ImageData) -> Painter:
+        return Painter(build(config.model, data.reader), config.model, data.reader)
+
+    def load(self, folder: Path) -> Painter:
+        return Painter.load(folder)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """Nats a pixel, a term for each image: of nats an image, the gradient would grow with the image."""
+        assert isinstance(model, SequenceModel) and isinstance(batch.y, Tensor)
+        predicted, _ = model.scan(batch.x)
+        return -predicted.log_prob(batch.y).sum() / batch.y[0].numel(), len(batch.y), None
+
+    def evaluate(self, face: Painter, part: Tensor) -> Scores:
+        return face.evaluate(part)
+
+    def summary(self, face: Painter) -> str:
+        return repr(face)
+
+    def preview(self, face: Painter, config: RunConfig, step: int) -> Preview:
+        return Preview(picture=pictures.grid(face.draw(GRID, seed=config.seed).images.numpy(), face.reader.levels - 1))
+
+
+# What verbs ask
+
+
+def _evaluate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files of images, or {EMBEDDED}")
+    parser.add_argument("--batch_size", type=int, default=EACH, help="images at a time; does not change the numbers")
+
+
+def _evaluate(face: Painter, given: Namespace) -> Scores:
+    return face.evaluate(face.reader(given.data), given.batch_size)
+
+
+def _generate_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--count", type=int, help="how many; 64, or 1 of each image that is completed")
+    parser.add_argument("--out", default="grid.png", metavar="FILE", help="a new .png, a grid of all, or .npz, levels")
+    parser.add_argument("--complete", metavar="FILE", help="images of fewer rows, the upper ones, to go on from")
+    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+
+
+class GeneratedImages:
+    """Images drawn from a model, in a file."""
+
+    def __init__(self, face: Painter, given: Namespace) -> None:
+        self.path = Path(given.out)
+        choice("the ending of --out", self.path.suffix, (".png", ".npz"))
+        if self.path.exists():
+            raise InputError(f"{self.path} exists; it is not overwritten. Choose another name.")
+        whole("--seed", given.seed, least=0)
+        above = None if given.complete is None else _upper(face, given.complete)
+        self.drawn = face.draw(given.count or (64 if above is None else 1), seed=given.seed, above=above)
+        images = self.drawn.images.numpy()
+        if self.path.suffix == ".png":
+            pictures.check_plot()
+        try:
+            artifact.replace(self.path, lambda new: _write(new, self.path.suffix, images, face.reader.levels - 1))
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error}") from error
+
+    def pieces(self) -> Iterable[str]:
+        return [f"{len(self.drawn.images)} images in {self.path}, {self._nats:.2f} nats each on average\n"]
+
+    def to_json(self) -> dict[str, Json]:
+        return {"images": len(self.drawn.images), "out": str(self.path), "nats": (-self.drawn.log_prob).tolist()}
+
+    @property
+    def _nats(self) -> float:
+        return -float(self.drawn.log_prob.mean())
+
+
+def _upper(face: Painter, name: str) -> Tensor:
+    """The upper rows of images, as levels."""
+    rows = read_images([name], face.reader.columns, face.reader.white).values.shape[1]
+    if rows >= face.reader.rows:
+        raise InputError(
+            f"{name} holds images of {rows} rows, and this model draws {face.reader.rows}: leave out those to be drawn"
+        )
+    found = face.reader([name], rows)
+    return levels(found, range(len(found)))
+
+
+def _write(path: Path, ending: str, images: NDArray[np.int64], white: int) -> None:
+    if ending == ".png":
+        path.write_bytes(pictures.grid(images, white))
+    else:
+        with path.open("wb") as file:
+            np.savez_compressed(file, images=images.astype(np.uint8 if white < 256 else np.int32))

@@ -1,0 +1,68 @@
+"""How well a translator does: perplexity, BLEU and chrF; what its own symbols as a past cost it; where it looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from elman.config import Json
+from elman.data import pairs as reading
+from elman.data.pairs import Pair
+from elman.errors import MissingExtraError
+from elman.tasks.translator import EACH, Search, Translator
+from elman.training.scores import Scores
+
+
+def judged(
+    face: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
+) -> tuple[Scores, list[str]]:
+    """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
+    nats = torch.cat(face.nats(reading.encode(pairs, face.symbols), batch_size)).double()
+    numbers = {
+        "perplexity": math.exp(min(float(nats.mean()), 700.0)), "tokens": len(nats), "sentences": len(pairs),
+    }  # fmt: skip
+    if decides == "perplexity":
+        return Scores(numbers, "perplexity"), []
+    guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
+    numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
+    if decides == "exact":
+        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",)), guess
+    details: dict[str, Json] = {}
+    for name, metric in zip(("bleu", "chrf"), metrics(), strict=True):
+        numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
+        details[f"{name}_signature"] = str(metric.get_signature())
+    other = {"bleu": "chrf", "chrf": "bleu"}[decides]
+    return Scores(numbers, decides, larger_is_better=True, shown=(other, "perplexity"), details=details), guess
+
+
+def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
+    """By position t: the mean of log P(y[t] | the true symbols before), of log P(y[t] | the model's own), and their
+    difference, the gap; over the pairs that have such a position."""
+    rows = reading.encode(pairs, face.symbols)
+    forced, own = (face.nats(rows, batch_size, own) for own in (False, True))
+    found: list[Json] = []
+    for t in range(max(map(len, forced))):
+        a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
+        n = sum(len(row) > t for row in forced)
+        found.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
+    return found
+
+
+def aligned(face: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+    """A translation's alignment with the symbols of both sides, the end of the target among them."""
+    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(face.symbols, (
+        face.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
+    source, target = names
+    return {"source": source, "target": [*target, "</s>"], "weights": face.alignment(text, tokens)}
+
+
+def metrics() -> tuple[Any, Any]:
+    """BLEU (13a, cased) and chrF2, as sacrebleu has them."""
+    try:
+        from sacrebleu.metrics import BLEU, CHRF
+    except ImportError as error:
+        raise MissingExtraError("sacrebleu", "translate") from error
+    return BLEU(), CHRF()

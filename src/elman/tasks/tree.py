@@ -1,0 +1,217 @@
+"""Trees: a label for every node, for the root, or a number."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+
+from torch import nn
+
+from elman.data import Batch, Batches, Position
+from elman.data.batches import Alike
+from elman.data.parts import SplitConfig, parts, shown, told
+from elman.data.tagged import Column
+from elman.data.treebank import LabelledTree, TreeReader, fingerprint
+from elman.options import choice, whole
+from elman.state import State
+from elman.tasks import tree_labeller, tree_pictures
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import Data, Task, Verb
+from elman.tasks.tree_labeller import (
+    EACH,
+    TARGETS,
+    Example,
+    ModelConfig,
+    TreeLabeller,
+    TreeLexicon,
+    TreeModel,
+    batch_of,
+    written,
+)
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Labelled trees.
+
+    Args:
+        train: files, one name or a list
+        valid: the same for validation; empty for a part of train, by trees
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut the trees into so many folds, by their number, and test on one; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto (by the names), brackets as (3 (2 It) (4 works)), or conllu
+        tag: of conllu, the column of labels, by number or by name
+        target: what is learnt, the label of all nodes, of roots only, or the number that the label of a root is
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        min_count: words that occur less often in the training data are unknown
+        lower: look words up in lower case
+        batch_size: trees of a step, over all processes
+    """
+
+    train: list[str] | str = "train.txt"
+    format: str = "auto"
+    tag: Column = "deprel"
+    target: str = "nodes"
+    errors: str = "strict"
+    min_count: int = 1
+    lower: bool = True
+    batch_size: int = 25
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from labelled trees to a network that labels trees.
+
+    >>> RunConfig(model=ModelConfig(cell="recursive")).data.target
+    'nodes'
+
+    Args:
+        task: what is trained; tree is a label for every node of a tree, for its root, or a number
+        data: the trees
+        model: the network
+    """
+
+    task: str = "tree"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    out: str = "runs/tree"
+
+
+class TreeData(Data):
+    """Trees, and how they become tensors."""
+
+    unit = "nodes"
+
+    def __init__(
+        self, config: RunConfig, reader: TreeReader, known: TreeLexicon | None, *found: list[LabelledTree]
+    ) -> None:
+        self.config, self.reader = config, reader
+        self.train, self.valid, test = found
+        self.test = test or None
+        self.fingerprint = {f"data.{n}": fingerprint(p) for n, p in zip(("train", "valid", "test"), found, strict=True)}
+        data = config.data
+        self.lexicon = known or TreeLexicon.fit(self.train, data.target, data.min_count, data.lower)
+        if data.target != "nodes":
+            self.unit = "trees"
+        for part in (self.valid, test):  # an unknown label is found before an hour of training
+            for tree in part:
+                self.lexicon.targets(tree)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        heights = [tree.height for tree in self.train]
+        order = Alike(heights, self.config.data.batch_size, self.config.seed, rank, world)
+        return _Trees(self.lexicon, self.train, order)
+
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        nodes, lexicon = sum(len(tree.words) for tree in self.train), self.lexicon
+        answers = f"{len(lexicon.labels)} labels" if lexicon.labels else "a number"
+        return [
+            f"data: {shown(self.config.data.train)}: {told('trees', *numbers)}; {nodes:,} nodes to train on",
+            f"vocabulary: {len(lexicon.words.names):,} words; target: {lexicon.target}, {answers}",
+        ]
+
+    def first(self, part: list[LabelledTree], count: int) -> list[LabelledTree]:
+        """As many trees as have so many nodes, one at least."""
+        ends = [*accumulate(len(tree.words) if self.unit == "nodes" else 1 for tree in part)]
+        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
+
+
+class _Trees:
+    """Trees in batches of like height."""
+
+    def __init__(self, lexicon: TreeLexicon, trees: list[LabelledTree], order: Alike) -> None:
+        self.examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in trees]
+        self.target, self.order, self.after = lexicon.target, order, order.after
+
+    def batch(self, at: Position) -> Batch:
+        return batch_of([self.examples[i] for i in self.order.rows(at)], self.target)
+
+
+class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
+    Config = RunConfig
+    title = "a labeller of trees"
+
+    @property
+    def verbs(self) -> dict[str, Verb]:
+        return {
+            "evaluate": Verb(
+                _data_arguments, lambda face, given: face.evaluate(_read(face, given, True), given.batch_size)
+            ),
+            "predict": Verb(_predict_arguments, _predict),
+        }
+
+    def open(self, config: RunConfig, saved: TreeLabeller | None) -> TreeData:
+        data = config.data
+        choice("data.target", data.target, TARGETS)
+        for name in ("min_count", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        reader = TreeReader(data.format, data.tag, data.errors)
+        found = parts(data, reader, lambda tree: tree.number, "trees")
+        return TreeData(config, reader, saved.lexicon if saved else None, *found)
+
+    def build(self, config: RunConfig, data: TreeData) -> TreeLabeller:
+        model = TreeModel(config.model, data.lexicon)
+        if config.model.vectors:
+            model.embed.begin_with(config.model.vectors, data.lexicon.words.names)
+        return TreeLabeller(model, config.model, data.reader, data.lexicon)
+
+    def load(self, folder: Path) -> TreeLabeller:
+        return TreeLabeller.load(folder)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(labels | tree), over nodes; trees are independent, so nothing is carried."""
+        return tree_labeller.loss(model, batch)
+
+    def evaluate(self, face: TreeLabeller, part: list[LabelledTree]) -> Scores:
+        face.shown = part[:1]
+        return face.evaluate(part)
+
+    def summary(self, face: TreeLabeller) -> str:
+        return repr(face)
+
+    def preview(self, face: TreeLabeller, config: RunConfig, step: int) -> Preview:
+        """The first tree that was evaluated, coloured by what the model says."""
+        return Preview() if not face.shown else tree_pictures.preview(face, face.shown[0])
+
+
+def _data_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("data", nargs="+", metavar="DATA", help="files, or - for standard input")
+    parser.add_argument("--format", help="of the files: brackets or conllu")
+    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--batch_size", type=int, default=EACH, help="trees at a time; does not change the numbers")
+
+
+def _read(face: TreeLabeller, given: Namespace, labelled: bool) -> list[LabelledTree]:
+    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
+    return reader(given.data, labelled=labelled)
+
+
+def _predict_arguments(parser: ArgumentParser) -> None:
+    _data_arguments(parser)
+    parser.add_argument("--plot", metavar="PNG", help="draw the first trees, coloured by label, to a new file")
+
+
+def _predict(face: TreeLabeller, given: Namespace) -> Iterator[str]:
+    """Trees with the labels that the model gives them, as they came in; or a line with the answer for each tree."""
+    trees = _read(face, given, False)
+    if given.plot:
+        tree_pictures.draw(Path(given.plot), face, trees)
+    return _lines(face, trees, given.batch_size)
+
+
+def _lines(face: TreeLabeller, trees: list[LabelledTree], batch_size: int) -> Iterator[str]:
+    for tree, labels in zip(trees, face.labels(trees, batch_size), strict=True):
+        if face.lexicon.target == "nodes":
+            yield from written(tree, labels)
+        else:
+            yield labels[0] + "\n"

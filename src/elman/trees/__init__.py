@@ -1,0 +1,32 @@
+"""Recursions over trees. One cell, one file, the equation on top; a line in TREES, a page in docs/trees."""
+
+from __future__ import annotations
+
+from elman.data.forest import Forest, shape
+from elman.errors import UnknownNameError
+from elman.options import accepted
+from elman.trees.binary_tree_lstm import BinaryTreeLSTM
+from elman.trees.child_sum_tree_lstm import ChildSumTreeLSTM
+from elman.trees.core import TreeCore
+from elman.trees.recursive import Recursive
+from elman.trees.shift_reduce import ShiftReduce, steps
+
+__all__ = ["TREES", "Forest", "ShiftReduce", "TreeCore", "shape", "steps", "tree"]
+
+TREES: dict[str, type[TreeCore]] = {
+    "recursive": Recursive,
+    "binary_tree_lstm": BinaryTreeLSTM,
+    "child_sum_tree_lstm": ChildSumTreeLSTM,
+}
+
+
+def tree(name: str, input_size: int, size: int, **options: object) -> TreeCore:
+    """The tree cell called `name`, from `input_size` features to `size`.
+
+    >>> tree("binary_tree_lstm", 3, 4)
+    BinaryTreeLSTM(3, 4)
+    """
+    if name not in TREES:
+        raise UnknownNameError("tree cell", name, TREES)
+    accepted(name, TREES[name], options)
+    return TREES[name](input_size, size, **options)
