@@ -1,4 +1,7 @@
-"""What can be asked of the engine about sessions, one class each; texts without one are in text_jobs.py. A result is a `Reply`: a status and the body, encoded once."""
+"""What can be asked of the engine about sessions, one class each; texts without one are in text_jobs.py.
+
+A result is a `Reply`: a status and the body, encoded once.
+"""
 
 from __future__ import annotations
 
