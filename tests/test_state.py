@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -231,3 +232,29 @@ def test_the_same_state_is_the_same_bytes(tmp_path):
     for number in range(8):
         states.save(tmp_path / f"{number}", (torch.ones(1, 2), (torch.zeros(1, 3), ())))
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
+def test_what_is_sent_is_what_is_saved(tmp_path: Path) -> None:
+    state = (torch.randn(2, 3), (torch.randn(2, 4, dtype=torch.complex64), torch.tensor([[1], [2]])))
+    states.save(tmp_path / "state", state, fingerprint="abc")
+    data = states.dump(state, fingerprint="abc")
+    assert data == (tmp_path / "state").read_bytes()
+    like = states.map(lambda leaf: leaf[:0], state)
+    found = states.parse(data, like, fingerprint="abc")
+    assert all(torch.equal(a, b) for a, b in zip(states.leaves(found), states.leaves(state), strict=True))
+    for broken in (b"", data[:-1], data[:20], data[:-1] + bytes([data[-1] ^ 1]), b"\xff" * 100):
+        with pytest.raises(FileError):
+            states.parse(broken, like, fingerprint="abc")
+    with pytest.raises(FileError, match="another model"):
+        states.parse(data, like, fingerprint="abd")
+
+
+def test_rows_as_bytes() -> None:
+    state = (torch.randn(3, 2), (torch.randn(3, 2, dtype=torch.complex64), torch.tensor([[1], [2], [3]])))
+    rows = states.to_rows(state)
+    assert rows.shape == (3, states.row_bytes(state)) == (3, 8 + 16 + 8)
+    found = states.from_rows(rows[[2, 0]], states.map(lambda leaf: leaf[:0], state))
+    wanted = states.take(state, [2, 0])
+    assert all(torch.equal(a, b) for a, b in zip(states.leaves(found), states.leaves(wanted), strict=True))
+    with pytest.raises(InputError, match="remembers nothing"):
+        states.to_rows(())

@@ -201,3 +201,23 @@ def test_bad_states_sizes_and_cores_are_refused():
     stream = Stream(cell("gru", 3, 4), 1)
     with pytest.raises(InputError, match="state"):
         stream.state = (Tensor([[1.0]]),)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "lru", "mamba", "window"])
+@pytest.mark.parametrize("size", [16, 5])  # with and without gaps between the leaves
+def test_rows_as_bytes_are_those_of_the_state_and_go_on(name: str, size: int) -> None:
+    torch.manual_seed(0)
+    core = stack(name, 3, size, layers=2).eval()
+    stream, other = Stream(core, 4), Stream(core, 2)
+    x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
+    stream.step(x)
+    rows = stream.read([3, 1])
+    assert rows.dtype == np.uint8 and rows.shape == (2, stream.row_bytes)
+    assert np.array_equal(rows, states.to_rows(stream.take([3, 1])))
+    other.write([0, 1], rows)
+    assert np.array_equal(other.step(x[[3, 1]]), stream.step(x)[[3, 1]])
+    assert np.array_equal(other.read(), stream.read([3, 1]))
+    with pytest.raises(InputError, match="it takes uint8"):
+        other.write([0], rows)
+    with pytest.raises(InputError, match="none may be named twice"):
+        other.write([0, 0], rows)

@@ -15,8 +15,12 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_bytes
+from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -167,6 +171,47 @@ def name_for_export(kind: type[tuple[State, ...]]) -> None:
         torch.serialization.add_safe_globals([kind])  # example inputs are read back without running code
 
 
+def to_rows(state: State) -> NDArray[np.uint8]:
+    """The rows of a state as bytes (B, W), leaf behind leaf: what a store keeps of a session.
+
+    >>> to_rows((torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64))).shape
+    (2, 20)
+    """
+    parts = [_as_real(leaf.detach()).contiguous().numpy() for leaf in leaves(state)]
+    if not parts:
+        raise InputError("the state is (), that of a core which remembers nothing: it has no bytes, and no rows")
+    return np.concatenate([part.reshape(len(part), -1).view(np.uint8) for part in parts], axis=1)
+
+
+def row_bytes(state: State) -> int:
+    """How many bytes a row of a state has.
+
+    >>> row_bytes((torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.complex64)))
+    20
+    """
+    return sum(leaf.shape[1:].numel() * leaf.element_size() for leaf in leaves(state))
+
+
+def from_rows(rows: NDArray[np.uint8], like: State) -> State:
+    """The state whose `to_rows` are these; `like` is one of the same core, with any number of rows.
+
+    >>> from_rows(to_rows(torch.ones(2, 3)), torch.zeros(0, 3)).sum()
+    tensor(6.)
+    """
+    at = 0
+
+    def leaf(model: Tensor) -> Tensor:
+        nonlocal at
+        shape, dtype = _as_real(model).shape[1:], REAL.get(model.dtype, model.dtype)
+        width = shape.numel() * dtype.itemsize
+        part = np.array(rows[:, at : at + width], order="C")  # a copy, aligned
+        at += width
+        numbers = torch.from_numpy(part).view(dtype).reshape(len(rows), *shape)
+        return torch.view_as_complex(numbers) if model.is_complex() else numbers
+
+    return map(leaf, like)
+
+
 def fingerprint(module: nn.Module) -> str:
     """What tells a model from every other: sha256 of its parameters and buffers with their names, dtypes and shapes.
 
@@ -188,13 +233,26 @@ def save(path: str | os.PathLike[str], state: State, *, fingerprint: str = "") -
     >>> load(path, like=(torch.zeros(0, 2), torch.zeros(0, 2, dtype=torch.complex64)))[1].dtype
     torch.complex64
     """
-    tensors = {f"state{name}": _as_real(leaf.detach()) for name, leaf in _walk(state, "")}
-    header = json.dumps({"format": FORMAT, "sha256": artifact.digest(tensors), "fingerprint": fingerprint})
-    # One key: safetensors writes several in any order, and runs could not be compared byte by byte.
+    tensors, header = _written(state, fingerprint)
     try:
-        artifact.replace(Path(path), lambda new: artifact.write_tensors(new, tensors, {"header": header}))
+        artifact.replace(Path(path), lambda new: artifact.write_tensors(new, tensors, header))
     except OSError as error:
         raise FileError(f"cannot write the state to {path}: {error}") from error
+
+
+def dump(state: State, *, fingerprint: str = "") -> bytes:
+    """The bytes that `save` would write: what a state is sent as.
+
+    >>> parse(dump(torch.ones(1, 2)), like=torch.zeros(0, 2))
+    tensor([[1., 1.]])
+    """
+    tensors, header = _written(state, fingerprint)
+    return save_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
+
+
+def parse(data: bytes, like: State, *, fingerprint: str = "") -> State:
+    """What `dump` gave, or what stands in a state file; a FileError if it is anything else."""
+    return _restored("what was sent", *_sent(data), like, fingerprint)
 
 
 def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") -> State:
@@ -202,7 +260,20 @@ def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") ->
 
     With a `fingerprint`, only a state of the model that has it is taken.
     """
-    header, tensors = _read(path)
+    return _restored(path, *_read(path), like, fingerprint)
+
+
+def _written(state: State, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a state file, and its header."""
+    tensors = {f"state{name}": _as_real(leaf.detach()) for name, leaf in _walk(state, "")}
+    header = json.dumps({"format": FORMAT, "sha256": artifact.digest(tensors), "fingerprint": fingerprint})
+    # One key: safetensors writes several in any order, and runs could not be compared byte by byte.
+    return tensors, {"header": header}
+
+
+def _restored(
+    path: str | os.PathLike[str], header: dict[str, str], tensors: dict[str, Tensor], like: State, fingerprint: str
+) -> State:
     if fingerprint:
         _check_fingerprint(path, header, fingerprint)
     stored = sorted(name.removeprefix("state") for name in tensors)
@@ -228,11 +299,32 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tenso
         with safe_open(path, framework="pt") as file:
             metadata: dict[str, str] = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is not a dict)
-        header = dict(json.loads(metadata["header"])) if "header" in metadata else metadata
+        header = _header(metadata)
     except FileNotFoundError as error:
         raise FileError(f"there is no state file {path}") from error
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise FileError(f"{path} is not a readable state file ({error}); it may be truncated") from error
+    return _undamaged(path, header, tensors)
+
+
+def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The header and the tensors of a state file that is in memory, undamaged."""
+    try:
+        tensors = load_bytes(data)  # checks that the header is one, and that it fits the bytes
+        length = int.from_bytes(data[:8], "little")
+        header = _header(dict(json.loads(data[8 : 8 + length]).get("__metadata__") or {}))
+    except (SafetensorError, ValueError, TypeError, KeyError) as error:
+        raise FileError(f"what was sent is not a readable state file ({error}); it may be truncated") from error
+    return _undamaged("what was sent", header, tensors)
+
+
+def _header(metadata: dict[str, str]) -> dict[str, str]:
+    return dict(json.loads(metadata["header"])) if "header" in metadata else metadata
+
+
+def _undamaged(
+    path: str | os.PathLike[str], header: dict[str, str], tensors: dict[str, Tensor]
+) -> tuple[dict[str, str], dict[str, Tensor]]:
     if header.get("format") not in (FORMAT, BEFORE):
         raise FileError(
             f"{path} has the format {header.get('format')!r}, not {FORMAT!r}: not a state that this version knows"

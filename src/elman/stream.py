@@ -136,6 +136,24 @@ class Stream:
             raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
         self._engine.put(numbers, state)
 
+    def read(self, rows: Rows = None) -> np.ndarray:
+        """The states of the rows as bytes (n, W), as `elman.state.to_rows` has them."""
+        return self._engine.read(self._checked(rows))
+
+    def write(self, rows: Rows, given: np.ndarray) -> None:
+        """The rows, or all if that is None, go on from these bytes: the inverse of `read`."""
+        numbers = _distinct(self._checked(rows))
+        if given.dtype != np.uint8 or given.shape != (len(numbers), self.row_bytes):
+            raise InputError(
+                f"the states are {given.dtype}{list(given.shape)}; it takes uint8[{len(numbers)}, {self.row_bytes}]"
+            )
+        self._engine.write(numbers, given)
+
+    @property
+    def row_bytes(self) -> int:
+        """How many bytes the state of a row has."""
+        return self._engine.row_bytes
+
     def reorder(self, parents: Rows) -> None:
         """Row i goes on from where row parents[i] stands, one copy a row: what a beam search does at each step."""
         numbers = self._checked(parents)
@@ -187,6 +205,9 @@ class _Native:
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
         self.like = init_state(1)
+        self.row_bytes = states.row_bytes(self.like)
+        # Leaves begin at cache lines; where each is as wide as some, there is nothing between them.
+        self._dense = self.row_bytes == self._rows.state_row * self._numpy.itemsize
         self.put(np.arange(batch_size), init_state(batch_size))
 
     def share(self, batch_size: int) -> _Native:
@@ -219,6 +240,23 @@ class _Native:
         states.map(lambda leaf, new: leaf.copy_(new.detach()), self._leaves(stretches), state)
         self._rows.put(rows.ctypes.data, len(rows), stretches.data_ptr())
 
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        stretches = np.empty((len(rows), self._rows.state_row), self._numpy)
+        self._rows.take(rows.ctypes.data, len(rows), stretches.ctypes.data)
+        if not self._dense:
+            stretches = np.concatenate([stretches[:, part] for part in self._program.columns], axis=1)
+        return stretches.view(np.uint8)
+
+    def write(self, rows: np.ndarray, given: np.ndarray) -> None:
+        numbers = np.ascontiguousarray(given).view(self._numpy)
+        if not self._dense:
+            stretches, at = np.zeros((len(rows), self._rows.state_row), self._numpy), 0
+            for part in self._program.columns:
+                stretches[:, part] = numbers[:, at : at + part.stop - part.start]
+                at += part.stop - part.start
+            numbers = stretches
+        self._rows.put(rows.ctypes.data, len(rows), numbers.ctypes.data)
+
     def reorder(self, parents: np.ndarray) -> None:
         self._rows.reorder(parents.ctypes.data)
 
@@ -241,6 +279,7 @@ class _Scanned:
     def __init__(self, core: Core, batch_size: int) -> None:
         self._core, self._batch_size, self._all = core, batch_size, np.arange(batch_size)
         self.like, self._state = core.init_state(1), core.init_state(batch_size)
+        self.row_bytes = states.row_bytes(self.like)
         self._bound = (
             self._all,
             core,
@@ -273,6 +312,12 @@ class _Scanned:
 
     def put(self, rows: np.ndarray, state: State) -> None:
         self._state = states.put(self._state, torch.from_numpy(rows), state)
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return states.to_rows(self.take(rows))
+
+    def write(self, rows: np.ndarray, given: np.ndarray) -> None:
+        self.put(rows, states.from_rows(given, self.like))
 
     def reorder(self, parents: np.ndarray) -> None:
         self._state = self.take(parents)

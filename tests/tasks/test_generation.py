@@ -10,7 +10,7 @@ from elman.data.cache import encode_string
 from elman.data.vocabulary import BOUNDARY, Characters, Words
 from elman.errors import InputError
 from elman.markov import Markov
-from elman.tasks.generation import Generation, _Row
+from elman.tasks.generation import Generation, Row
 from elman.tasks.markov import MarkovModel, ModelConfig
 
 TEXT = "abc abd abe. " * 9
@@ -30,10 +30,10 @@ def start(lm, prompts, **settings):
 
 
 def test_a_row_ends_behind_the_first_stop_string_even_across_pieces():
-    row = _Row(Characters("ab.").decoder(""), ["ab", "b."])
+    row = Row(Characters("ab.").decoder(""), ["ab", "b."])
     a, b, dot = (Characters("ab.").encode(c)[0] for c in "ab.")
     assert [row.push(int(s)) for s in (b, a, b, dot)] == ["b", "a", "b", ""] and row.done
-    row = _Row(Characters("ab").decoder(""), [])
+    row = Row(Characters("ab").decoder(""), [])
     assert row.push(BOUNDARY) == "" and row.done
 
 

@@ -35,6 +35,7 @@ VERBS = {
     "predict": "what a model says of its inputs: tags, classes, hidden states, what follows in a series",
     "generate": "text from a model, or observations",
     "inspect": "where the gradient dies, what the state holds, how long it remembers: sentences, and a page",
+    "serve": "models with their states over HTTP: sessions, completions, responses",
     "compare": "runs side by side: what differs in their configs, how good they are, how long they took",
     "doctor": "what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",

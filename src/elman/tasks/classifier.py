@@ -8,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman import artifact
@@ -27,6 +30,7 @@ from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, L
 from elman.tables import Table
 from elman.tasks import files, measures, network
 from elman.tasks.pictures import Found
+from elman.tasks.serving import Numbers, rows_of_numbers
 from elman.training.scores import Scores
 from elman.words import WordEmbedding
 
@@ -177,6 +181,35 @@ class Classifier:
         self.model.eval()
         y, _ = self.model.core.scan(self.model.embed(x[None]))
         return self._values(self.model.readout.readout(y[0]))
+
+    def served(self) -> Numbers:
+        """As `elman serve` runs it: an answer after each input, where it reads numbers and not the future."""
+        inputs, readout = self.inputs, self.model.readout
+        if isinstance(inputs, TextInputs) or not self.model.core.causal or not isinstance(readout, Pooled):
+            raise InputError(
+                "this classifier reads words, or from both ends, so it does not answer after each input; it answers "
+                "`elman predict`. Sessions need numbers and --model.bidirectional false."
+            )
+        D = inputs.width
+
+        def encode(given: object) -> NDArray[Any]:
+            return inputs(rows_of_numbers(given, D, np.dtype(np.float64)), "inputs").numpy()
+
+        about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
+        model = SequenceModel(self.model.embed, self.model.core, readout.readout)
+        fingerprint = artifact.digest(files.tensors(self.model))
+        return Numbers(model, about, fingerprint, D, np.dtype(np.float32), encode, self._answered)
+
+    def _answered(self, predicted: Distribution) -> list[Json]:
+        """An answer with its probabilities for each row; of a number, with its standard deviation."""
+        values = self._values(predicted)
+        chances, names = self.probabilities(values).tolist(), self.labels.names
+        if self.labels.kind == "number":
+            return [{"answer": mean, "std": std} for mean, std in chances]
+        each = zip(self.answers(values), chances, strict=True)
+        return [
+            {"answer": cast(Json, answer), "probabilities": dict(zip(names, row, strict=True))} for answer, row in each
+        ]
 
     def _values(self, predicted: Distribution) -> Tensor:
         if isinstance(predicted, Gaussian):

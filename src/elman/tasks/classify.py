@@ -26,6 +26,7 @@ from elman.tasks import inspecting, network, pictures
 from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
 from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
+from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
@@ -288,6 +289,9 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
             for row in some
         ]
         return Looked(face.model, Sample(x, y, lengths, names=names))
+
+    def serve(self, face: Classifier) -> Served:
+        return face.served()
 
     def summary(self, face: Classifier) -> str:
         return repr(face)

@@ -64,7 +64,7 @@ class Generation:
         stop: str | list[str] | None = None,
         allow: Sequence[str] | None = None,
     ) -> None:
-        banned = _banned(vocabulary, [] if allow is None else allow, endless)
+        banned = banned_symbols(vocabulary, [] if allow is None else allow, endless)
         self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty, banned)
         whole("max_new_tokens", max_new_tokens, least=0)
         whole("num_beams", num_beams, most=MOST)
@@ -82,7 +82,7 @@ class Generation:
         # Where no prompt was given, the text goes on from the symbol that is pending.
         self.before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
         self._state: Callable[[], Carried] = lambda: start
-        self._rows = [_Row(vocabulary.decoder(before), self.stops) for before in self.before]
+        self._rows = [Row(vocabulary.decoder(before), self.stops) for before in self.before]
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -135,7 +135,7 @@ class Generation:
         return Carried(states.concat([h.state for h in best]), torch.tensor(last), seen, self.state.draws)
 
 
-class _Row:
+class Row:
     """The text of one row so far, as far as a stop string can reach back."""
 
     def __init__(self, decoder: Decoder, stops: list[str]) -> None:
@@ -177,7 +177,7 @@ def _with_rows(state: Carried, rows: dict[int, Carried]) -> Carried:
     return state
 
 
-def _banned(vocabulary: Vocabulary, allow: Sequence[str], endless: bool) -> tuple[int, ...]:
+def banned_symbols(vocabulary: Vocabulary, allow: Sequence[str], endless: bool) -> tuple[int, ...]:
     """The symbols that are not text, without those that are allowed."""
     for name in [allow] if isinstance(allow, str) else allow:
         choice("allow", name, ALLOWED)

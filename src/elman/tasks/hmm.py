@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from elman import state as states
 from elman.config import Json
 from elman.core import Options
 from elman.data import padded
@@ -28,6 +29,7 @@ from elman.lens import Sample
 from elman.options import whole
 from elman.tasks import inspecting
 from elman.tasks.inspecting import Looked
+from elman.tasks.serving import Numbers, Served, rows_of_numbers
 from elman.tasks.settings import Settings
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
@@ -35,6 +37,7 @@ from elman.training.scores import Scores
 
 if TYPE_CHECKING:
     from elman.hmm.estimator import HiddenMarkovEstimator
+    from elman.hmm.model import Emitted
 
 STRUCTURES = ("full", "left-to-right", "banded")
 
@@ -224,6 +227,23 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             [face.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
         ]
         return Looked(face.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(face, pieces[0]),)))
+
+    def serve(self, face: HiddenMarkovEstimator) -> Served:
+        """Observations in; out the filter's prediction of the next state, and the most probable observation."""
+        module, dtype = face.module(), np.dtype(np.float64)
+        D = len(face.reader_.names) if face.reader_.read == "columns" else 1
+        about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
+
+        def encode(given: object) -> NDArray[np.float64]:
+            x = rows_of_numbers(given, D, dtype)
+            module.emission(torch.from_numpy(x))  # refuses what it cannot emit, before anything is done
+            return x
+
+        def outputs(predicted: Emitted) -> list[Json]:
+            each = zip(predicted.p.tolist(), predicted.mode.tolist(), strict=True)
+            return [{"next_state": p, "next_observation": mode} for p, mode in each]
+
+        return Numbers(module, about, states.fingerprint(module), D, dtype, encode, outputs)
 
     def summary(self, face: HiddenMarkovEstimator) -> str:
         return repr(face)

@@ -25,6 +25,7 @@ from elman.training.unit import Loss, negative_log_likelihood
 
 if TYPE_CHECKING:
     from elman.tasks.inspecting import Looked
+    from elman.tasks.serving import Served
 
 
 class Face(Protocol):
@@ -161,6 +162,13 @@ class Task(Generic[C, D, F]):
         A task that has it may answer `elman inspect` (`inspecting.verb`), and be trained with `training.lens`.
         """
         raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.look)")
+
+    def serve(self, face: F) -> Served:
+        """How `elman serve` runs a model: what goes in, what comes out, and how many sessions go on side by side.
+
+        `serving.Numbers` is enough for what reads numbers. `elman predict`, where the task answers that, is served too.
+        """
+        raise InputError(f"{self.title} cannot be served: its task does not say how (Task.serve)")
 
     def summary(self, face: F) -> str:
         """What a model is, in a line."""

@@ -16,8 +16,10 @@ from elman.errors import InputError
 from elman.options import whole
 from elman.progress import say
 from elman.tasks.generation import ALLOWED
+from elman.tasks.serving import Served
 from elman.tasks.task import Data, Task, Verb
 from elman.tasks.text import Score, TextModel
+from elman.tasks.text_serving import ServedText
 from elman.training.record import Preview
 from elman.training.scores import Scores
 
@@ -128,6 +130,9 @@ class TextTask(Task[C, TextData, F]):
 
     def evaluate(self, face: F, part: Encoded) -> Scores:
         return _scores(face.evaluate(part))
+
+    def serve(self, face: F) -> Served:
+        return ServedText(face)
 
     def summary(self, face: F) -> str:
         return repr(face)

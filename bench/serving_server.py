@@ -1,0 +1,158 @@
+"""One of the servers that `bench.serving` compares: `python -m bench.serving_server KIND [STORE]`. Prints its port.
+
+All of them serve the same GRU 2 x 128 with an input of one number, on one thread, by uvicorn with httptools and uvloop.
+The peers keep states in a dict, as their tutorials do.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+import uvicorn
+
+SIZE, LAYERS = 128, 2
+
+
+def network() -> torch.nn.GRU:
+    torch.manual_seed(0)
+    return torch.nn.GRU(1, SIZE, LAYERS, batch_first=True).eval()
+
+
+def elman(path: str) -> uvicorn.Server:
+    import elman as library
+    from elman.serve.app import Service
+    from elman.serve.limits import Limits
+    from elman.serve.server import SWITCH, Server
+    from elman.serve.sessions import Sessions
+    from elman.serve.signing import Signer
+    from elman.serve.sqlite import SqliteStore
+    from elman.serve.store import MemoryStore
+    from elman.tasks.serving import Numbers
+
+    sys.setswitchinterval(SWITCH)
+    store = SqliteStore(path) if path else MemoryStore()
+    models = {"gru": Numbers.of_core(library.from_torch(network()))}
+    sessions = Sessions(store, models, Limits())
+    return Server(Service(sessions, Signer.of_store(store), durability="process" if path else "none"), "127.0.0.1", 0)
+
+
+class TorchModel:
+    def __init__(self) -> None:
+        self.gru = network()
+
+    def start(self) -> Any:
+        return torch.zeros(LAYERS, 1, SIZE)
+
+    @torch.inference_mode()
+    def step(self, x: list[list[float]], states: list[Any]) -> tuple[list[list[float]], list[Any]]:
+        y, h = self.gru(torch.tensor(x)[:, None], torch.cat(states, 1))
+        return y[:, 0].tolist(), list(h.split(1, 1))
+
+
+class OnnxModel:
+    """Two GRU nodes; gates are z, r, h there and r, z, n in PyTorch."""
+
+    def __init__(self) -> None:
+        import onnx
+        import onnxruntime as ort
+        from onnx import TensorProto, helper, numpy_helper
+
+        gru, nodes, weights = network(), [], {"axes": np.array([1], np.int64)}
+        for layer in range(LAYERS):
+            part = {name: getattr(gru, f"{name}_l{layer}").detach().numpy() for name in ("weight_ih", "weight_hh")}
+            bias = [getattr(gru, f"bias_{name}_l{layer}").detach().numpy() for name in ("ih", "hh")]
+            weights[f"W{layer}"], weights[f"R{layer}"] = map(_reordered, part.values())
+            weights[f"B{layer}"] = np.concatenate([_reordered(b) for b in bias], 1)
+            given = ["x" if layer == 0 else f"s{layer - 1}", f"W{layer}", f"R{layer}", f"B{layer}", "", f"h{layer}"]
+            nodes.append(
+                helper.make_node("GRU", given, [f"y{layer}", f"n{layer}"], hidden_size=SIZE, linear_before_reset=1)
+            )
+            nodes.append(helper.make_node("Squeeze", [f"y{layer}", "axes"], [f"s{layer}"]))
+        floats = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
+        inputs = [floats("x", 1, None, 1), *(floats(f"h{i}", 1, None, SIZE) for i in range(LAYERS))]
+        outputs = [floats(f"s{LAYERS - 1}", 1, None, SIZE), *(floats(f"n{i}", 1, None, SIZE) for i in range(LAYERS))]
+        kept = [numpy_helper.from_array(np.ascontiguousarray(v), name) for name, v in weights.items()]
+        model = helper.make_model(
+            helper.make_graph(nodes, "gru", inputs, outputs, kept), opset_imports=[helper.make_opsetid("", 17)]
+        )
+        model.ir_version = 9
+        onnx.checker.check_model(model)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+    def start(self) -> Any:
+        return [np.zeros((1, 1, SIZE), np.float32)] * LAYERS
+
+    def step(self, x: list[list[float]], states: list[Any]) -> tuple[list[list[float]], list[Any]]:
+        feed = {"x": np.array(x, np.float32)[None]}
+        if len(states) == 1:
+            feed |= {f"h{i}": states[0][i] for i in range(LAYERS)}
+        else:
+            feed |= {f"h{i}": np.concatenate([s[i] for s in states], 1) for i in range(LAYERS)}
+        y, *after = self.session.run(None, feed)
+        return y[0].tolist(), [[h[:, i : i + 1] for h in after] for i in range(len(x))]
+
+
+def _reordered(w: np.ndarray) -> np.ndarray:
+    r, z, n = np.split(w, 3)
+    return np.concatenate([z, r, n])[None]
+
+
+def fastapi(model: Any) -> uvicorn.Server:
+    from fastapi import FastAPI
+    from pydantic import BaseModel
+
+    class Step(BaseModel):
+        input: list[float]
+
+    class Item(BaseModel):
+        session: str
+        input: list[float]
+
+    class Items(BaseModel):
+        items: list[Item]
+
+    app, states = FastAPI(), {}
+
+    @app.post("/v1/sessions")
+    async def create() -> dict[str, str]:
+        id = str(len(states))
+        states[id] = model.start()
+        return {"id": id}
+
+    @app.post("/v1/sessions/{id}/step")
+    async def step(id: str, body: Step) -> dict[str, Any]:
+        (y,), (states[id],) = model.step([body.input], [states[id]])
+        return {"output": y}
+
+    @app.post("/v1/steps")
+    async def steps(body: Items) -> dict[str, Any]:
+        ids = [item.session for item in body.items]
+        y, after = model.step([item.input for item in body.items], [states[id] for id in ids])
+        states.update(zip(ids, after, strict=True))
+        return {"data": [{"output": row} for row in y]}
+
+    return uvicorn.Server(
+        uvicorn.Config(app, port=0, http="httptools", loop="uvloop", log_level="warning", access_log=False)
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    kind, path = sys.argv[1], (sys.argv[2:] or [""])[0]
+    server = elman(path) if kind == "elman" else fastapi({"torch": TorchModel, "onnx": OnnxModel}[kind]())
+    startup = server.startup
+
+    async def started(sockets: Any = None) -> None:
+        await startup(sockets)
+        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+
+    server.startup = started  # type: ignore[method-assign]
+    server.config.load()
+    server.run()
+
+
+if __name__ == "__main__":
+    main()

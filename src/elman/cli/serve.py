@@ -1,0 +1,132 @@
+"""elman serve: models with their states, over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from elman.errors import InputError, MissingExtraError
+from elman.progress import say
+
+if TYPE_CHECKING:
+    from elman.serve.app import Service
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+TIERS = ("none", "process", "power")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until a signal comes."""
+    given = _parser().parse_args(arguments)
+    if given.print_limits:
+        from elman.serve.limits import Limits
+
+        print("\n".join(Limits().lines()))
+        return 0
+    _check(given)
+    try:
+        import msgspec  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+        import uvloop  # noqa: F401
+        import websockets  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "serve") from error
+    from elman.serve.server import serve
+
+    return serve(_service(given), given.host, given.port)
+
+
+def _check(given: argparse.Namespace) -> None:
+    if not given.model and not given.run:
+        raise InputError("there is nothing to serve: elman serve RUN, or --model NAME=RUN as often as you like")
+    if given.host not in LOOPBACK and not given.api_key_file and not given.insecure:
+        raise InputError(
+            f"--host is {given.host}, which others can reach, and there are no keys. Give --api_key_file, or "
+            "--insecure if anyone may use every session"
+        )
+    if given.durability == "none" and given.store:
+        raise InputError("--store keeps sessions in a file; its durability is process or power, not none")
+    if given.durability in ("process", "power") and not given.store:
+        raise InputError(f"--durability {given.durability} needs --store FILE to keep sessions in")
+    if not 0 <= given.port < 65536:
+        raise InputError(f"--port is {given.port}; it must be from 0, for any that is free, to 65535")
+
+
+def _service(given: argparse.Namespace) -> Service:
+    from elman.saved import open_model
+    from elman.serve.app import Service
+    from elman.serve.keys import Keys
+    from elman.serve.limits import Limits
+    from elman.serve.predicting import predictor
+    from elman.serve.sessions import Sessions
+    from elman.serve.signing import Signer
+    from elman.serve.sqlite import SqliteStore
+    from elman.serve.store import MemoryStore
+
+    models, predictors = {}, {}
+    for name, path in _named(given):
+        task, face = open_model(path)
+        if "predict" in task.verbs:
+            predictors[name] = predictor(task, face)
+        try:
+            models[name] = task.serve(face)
+        except InputError as error:
+            if name not in predictors:
+                raise
+            say(f"elman serve: {name} answers /v1/predict only: {error}")
+    keys = Keys(given.api_key_file) if given.api_key_file else None
+    store = SqliteStore(given.store) if given.store else MemoryStore()
+    sessions = Sessions(store, models, Limits())
+    for name in sessions.strangers():
+        say(f"elman serve: warning: the store has sessions of {name}, which is not loaded; they answer 422")
+    signer = Signer.of_file(given.state_key_file) if given.state_key_file else Signer.of_store(store)
+    durability = given.durability or ("process" if given.store else "none")
+    return Service(
+        sessions,
+        signer,
+        keys=keys,
+        durability=durability,
+        ttl=given.ttl,
+        insecure=given.insecure,
+        predictors=predictors,
+    )
+
+
+def _named(given: argparse.Namespace) -> list[tuple[str, str]]:
+    """The models, each with its name: that of its folder where none is given."""
+    found = [(Path(given.run).resolve().name, given.run)] if given.run else []
+    for one in given.model or []:
+        name, equals, path = one.partition("=")
+        if not equals or not name or not path:
+            raise InputError(f"--model is {one!r}; it must be NAME=RUN")
+        found.append((name, path))
+    names = [name for name, _ in found]
+    if len(set(names)) < len(names):
+        raise InputError(f"two models have one name ({', '.join(names)}); give each its own: --model NAME=RUN")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="elman serve", description="Serve models with their states over HTTP.", allow_abbrev=False
+    )
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory or a saved model")
+    parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another; may be given several times")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
+    parser.add_argument("--port", type=int, default=8080, help="0 for any that is free")
+    parser.add_argument(
+        "--store", metavar="FILE", help="keep sessions in this file; without it they end with the server"
+    )
+    parser.add_argument("--durability", choices=TIERS, help="process survives kill -9, power the loss of power too")
+    parser.add_argument("--ttl", type=float, default=86_400.0, help="seconds that a session may rest before it expires")
+    parser.add_argument("--api_key_file", metavar="FILE", help="`tenant sha256` a line; read again on SIGHUP")
+    parser.add_argument(
+        "--state_key_file", metavar="FILE", help="keys that sign carried states: the first signs, all verify"
+    )
+    parser.add_argument("--insecure", action="store_true", help="listen to others without keys")
+    parser.add_argument("--print_limits", action="store_true", help="print every limit, and end")
+    return parser

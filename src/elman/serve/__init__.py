@@ -1,0 +1,30 @@
+"""A server for models with state. `elman serve` is its command; nothing in here knows a task by name.
+
+The path of a request, which is the order in which to read:
+
+    limits.py       every limit, in one table
+    errors.py       what is refused: a status, and OpenAI's error object
+    records.py      what is kept: a session, a checkpoint, inputs, a response, a key with its reply
+    store.py        the interface of a store and what it promises; the store in memory
+    sqlite.py       the store in a file
+    sessions.py     sessions over a store: versions, idempotency, checkpoints, rollback, expiry
+    engine.py       one thread that owns the models and the store: it takes what waits, steps it, commits, replies
+    jobs.py         what can be asked of the engine about sessions; text_jobs.py: texts without one
+    signing.py      states that clients carry
+    keys.py         who a request comes from
+    bodies.py       the JSON of requests, as types: checked where it is parsed
+    metrics.py      what Prometheus reads
+    openapi.py      the interface as a document
+    protocol.py     one connection: how long a request may take to come in
+    exchange.py     one request and its answer
+    app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
+    predicting.py   `elman predict` over HTTP
+    server.py       start, listen, drain, stop
+
+A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
+In each it takes all jobs that have come, looks up their sessions, lets the models go on with all of them side by side,
+a piece each, writes what is finished to the store, commits once, and only then lets the replies go. A session's state
+is bytes that go into a model's rows for a tick and come out again: rows belong to nobody; there is nothing to evict.
+
+What is promised is in docs/serving.md.
+"""

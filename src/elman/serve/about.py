@@ -1,0 +1,106 @@
+"""What the server says of itself: its models, its health, its numbers, its interface, its page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from elman.errors import ElmanError
+from elman.serve import bodies, jobs
+from elman.serve import openapi as document
+from elman.serve.errors import Refused, busy
+from elman.serve.exchange import Exchange
+
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "/": ("page.html", b"text/html; charset=utf-8"),
+    "/page.js": ("page.js", b"text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", b"text/css; charset=utf-8"),
+}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+    "form-action 'none'"
+)
+CANARY = 1.0  # seconds for which an answer of the canary counts
+STARTED = int(time.time())
+
+
+async def models(x: Exchange) -> None:
+    names = [*x.service.models, *(name for name in x.service.predictors if name not in x.service.models)]
+    await x.send(200, jobs.json({"object": "list", "data": [_model(x, name) for name in names]}))
+
+
+async def model(x: Exchange) -> None:
+    if x.named("id") not in x.service.predictors:
+        x.service.model(x.named("id"))
+    await x.send(200, jobs.json(_model(x, x.named("id"))))
+
+
+def _model(x: Exchange, name: str) -> dict[str, object]:
+    served = x.service.models.get(name)
+    about = {
+        "id": name, "object": "model", "created": STARTED, "owned_by": "elman",
+        "predicts": name in x.service.predictors, "sessions": served is not None,
+    }  # fmt: skip
+    if served is None:
+        return about
+    return {**about, "fingerprint": served.fingerprint, "state_bytes": served.row_bytes, **served.about}
+
+
+async def predict(x: Exchange) -> None:
+    """What `elman predict` answers, of data that are sent instead of files."""
+    body, _ = await x.parsed(bodies.PredictBody)
+    predictor = x.service.predictors.get(body.model)
+    if predictor is None:
+        x.service.model(body.model)
+        raise Refused(400, f"the model {body.model!r} does not answer `elman predict`", param="model")
+    try:
+        lines = await asyncio.to_thread(predictor, body.data, body.ending, body.options)
+    except ElmanError as error:
+        raise Refused(400, str(error), param="data") from error
+    await x.send(200, jobs.json({"object": "prediction", "model": body.model, "lines": lines}))
+
+
+async def health(x: Exchange) -> None:
+    """Whether the process lives."""
+    await x.send(200, b'{"status":"ok"}')
+
+
+class CanaryCheck:
+    """A step through engine and store, at most once a second, whoever asks."""
+
+    def __init__(self) -> None:
+        self.at, self.lock = 0.0, asyncio.Lock()
+
+    async def __call__(self, x: Exchange) -> None:
+        async with self.lock:
+            if time.monotonic() - self.at < CANARY:
+                return
+            await asyncio.wait_for(x.ask(jobs.Canary), 5)
+            self.at = time.monotonic()
+
+
+async def ready(x: Exchange) -> None:
+    """Whether it can serve: not while it drains, and not if a step or a commit fails."""
+    if x.service.engine.draining:
+        raise busy("the server is about to stop", 1_000, 503)
+    try:
+        await x.service.canary(x)
+    except (Refused, TimeoutError) as error:
+        raise Refused(503, f"a step through engine and store failed: {error}") from error
+    await x.send(200, b'{"status":"ready"}')
+
+
+async def metrics(x: Exchange) -> None:
+    await x.send(200, x.service.metrics.text(), kind=b"text/plain; version=0.0.4; charset=utf-8")
+
+
+async def openapi(x: Exchange) -> None:
+    await x.send(200, jobs.json(document.openapi(x.service.keys is not None)))
+
+
+async def page(x: Exchange) -> None:
+    name, kind = FILES[x.scope["path"]]
+    headers = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+    await x.send(200, (PAGE / name).read_bytes(), headers, kind)

@@ -1,0 +1,231 @@
+"""The routes, and what stands in front of all of them: who asks, from where, and what an error looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from elman.progress import say
+from elman.serve import about, completions, responses, session_routes, socket
+from elman.serve.engine import Engine
+from elman.serve.errors import Refused
+from elman.serve.exchange import Exchange, Gone, Make
+from elman.serve.keys import LOCAL, Keys
+from elman.serve.limits import Limits
+from elman.serve.metrics import Metrics
+from elman.serve.predicting import Predictor
+from elman.serve.sessions import Sessions
+from elman.serve.signing import Signer
+from elman.tasks.serving import Served
+
+Handler = Callable[[Exchange], Awaitable[None]]
+OPEN = ("/", "/page.js", "/page.css", "/healthz", "/readyz")  # without a key
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+# Method, path, what answers. Those that are asked most stand first.
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/v1/sessions/{id}/step", session_routes.step),
+    ("POST", "/v1/steps", session_routes.steps),
+    ("POST", "/v1/sessions", session_routes.create),
+    ("GET", "/v1/sessions/{id}", session_routes.get),
+    ("DELETE", "/v1/sessions/{id}", session_routes.delete),
+    ("POST", "/v1/sessions/{id}/generate", session_routes.generate),
+    ("POST", "/v1/sessions/{id}/fork", session_routes.fork),
+    ("POST", "/v1/sessions/{id}/rollback", session_routes.rollback),
+    ("GET", "/v1/sessions/{id}/state", session_routes.get_state),
+    ("PUT", "/v1/sessions/{id}/state", session_routes.put_state),
+    ("POST", "/v1/completions", completions.create),
+    ("POST", "/v1/responses", responses.create),
+    ("GET", "/v1/responses/{id}", responses.get),
+    ("DELETE", "/v1/responses/{id}", responses.delete),
+    ("POST", "/v1/chat/completions", completions.chat),
+    ("GET", "/v1/models", about.models),
+    ("GET", "/v1/models/{id}", about.model),
+    ("POST", "/v1/predict", about.predict),
+    ("GET", "/healthz", about.health),
+    ("GET", "/readyz", about.ready),
+    ("GET", "/metrics", about.metrics),
+    ("GET", "/openapi.json", about.openapi),
+    ("GET", "/", about.page),
+    ("GET", "/page.js", about.page),
+    ("GET", "/page.css", about.page),
+]
+
+
+class Service:
+    """All that handlers use; and the ASGI application."""
+
+    def __init__(
+        self, sessions: Sessions, signer: Signer, *, keys: Keys | None = None, durability: str = "none",
+        ttl: float = 86_400.0, insecure: bool = False, predictors: dict[str, Predictor] | None = None,
+        faults: Callable[[str], None] = lambda place: None,
+    ) -> None:  # fmt: skip
+        self.limits: Limits = sessions.limits
+        self.models, self.signer, self.keys = sessions.models, signer, keys
+        self.durability, self.ttl, self.insecure = durability, ttl, insecure
+        self.predictors = predictors or {}
+        self.engine = Engine(sessions, self._post, faults)
+        self.metrics = Metrics(self.engine)
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.canary = about.CanaryCheck()
+        self.sockets: set[socket.Socket] = set()
+        self.router = Router([*self._routes(), WebSocketRoute("/v1/stream", partial(_socket, self))])
+
+    def _routes(self) -> list[Route]:
+        paths: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in ROUTES:
+            paths.setdefault(path, {})[method] = handler
+        return [Route(path, _Endpoint(self, path, handlers), methods=None) for path, handlers in paths.items()]
+
+    def model(self, name: str) -> Served:
+        """The model called `name`, or a Refused."""
+        return self.engine.sessions.model(name)
+
+    # To the engine and back
+
+    def _post(self, calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
+        assert self.loop is not None
+        self.loop.call_soon_threadsafe(_deliver, calls)
+
+    async def ask(self, make: Make) -> Any:
+        """What the engine answers to a job; a Refused is raised."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.engine.submit(make(partial(_settle, future)))
+        result = await future
+        if isinstance(result, Refused):
+            raise result
+        return result
+
+    async def ask_all(self, makes: Sequence[Make | Refused]) -> list[Any]:
+        """The answers to several jobs, in their order; a Refused is one."""
+        results: list[Any] = [None] * len(makes)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = len(makes)
+
+        def take(place: int, result: Any) -> None:
+            nonlocal left
+            results[place] = result
+            left -= 1
+            if not left and not future.done():
+                future.set_result(None)
+
+        for place, make in enumerate(makes):
+            try:
+                if isinstance(make, Refused):
+                    raise make
+                self.engine.submit(make(partial(take, place)))
+            except Refused as refused:
+                take(place, refused)
+        if left:
+            await future
+        return results
+
+    # The application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        self.loop = asyncio.get_running_loop()
+        if scope["type"] == "websocket":
+            scope["tenant"] = ""
+            await self.router(scope, receive, send)
+            return
+        scope["tenant"] = ""
+        exchange = Exchange(self, scope, receive, send)
+        began = time.perf_counter()
+        try:
+            scope["tenant"] = exchange.tenant = self.admit(exchange.headers, scope["path"])
+            scope["exchange"] = exchange
+            scope["app"] = self  # has starlette raise what it would answer itself
+            await self.router(scope, receive, send)
+        except Refused as refused:
+            await exchange.refuse(refused)
+        except HTTPException as error:
+            await exchange.refuse(Refused(error.status_code, error.detail, headers=dict(error.headers or {})))
+        except Gone:
+            exchange.status = 499
+        except Exception as error:
+            say(f"elman serve: {type(error).__name__}: {error}")
+            await exchange.refuse(Refused(500, "this is a bug of the server"))
+        finally:
+            route = scope.get("route_path", "other")
+            self.metrics.requests.labels(route, str(exchange.status)).inc()
+            self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
+
+    def admit(self, headers: dict[bytes, bytes], path: str) -> str:
+        """The tenant that asks; refused if it may not."""
+        if self.keys is not None:
+            if path in OPEN:
+                return ""
+            return self.keys.tenant(headers.get(b"authorization", b"").decode("latin-1"))
+        if not self.insecure:
+            self._check_local(headers)
+        return LOCAL
+
+    def _check_local(self, headers: dict[bytes, bytes]) -> None:
+        """Without keys, a page of somewhere else must not reach us through the browser of whoever runs this."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if name not in LOOPBACK:
+            raise Refused(
+                403, f"the host is {host!r}; without keys only this machine may ask, as 127.0.0.1 or localhost"
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1") != f"http://{host}":
+            raise Refused(
+                403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page may ask"
+            )
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.loop = asyncio.get_running_loop()
+                self.engine.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await asyncio.to_thread(self.engine.stop, 25)
+                self.engine.sessions.store.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class _Endpoint:
+    """One path: which handler answers which method."""
+
+    def __init__(self, service: Service, path: str, handlers: dict[str, Handler]) -> None:
+        self.service, self.path, self.handlers = service, path, handlers
+        self.allowed = ", ".join(sorted(handlers))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: Exchange = scope["exchange"]
+        scope["route_path"] = self.path
+        exchange.scope = scope
+        handler = self.handlers.get(scope["method"])
+        if handler is None:
+            raise Refused(
+                405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed}
+            )
+        await handler(exchange)
+
+
+async def _socket(service: Service, websocket: Any) -> None:
+    await socket.Socket(service, websocket).run()
+
+
+def _deliver(calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
+    for hear, value in calls:
+        hear(value)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)

@@ -1,0 +1,171 @@
+"""`/v1/completions` as OpenAI has it. A state may be carried: `return_state` gives one, signed, `state` takes it in."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from elman.serve import bodies, jobs, text_jobs
+from elman.serve.engine import Job
+from elman.serve.errors import Refused
+from elman.serve.exchange import Exchange
+from elman.serve.session_routes import check, stops
+from elman.serve.sessions import new_id
+from elman.serve.text_jobs import Choice, Completed
+from elman.tasks.serving import Writing
+
+
+async def chat(x: Exchange) -> None:
+    raise Refused(
+        404, "there is no chat here: these models go on with a text and know no roles. Use /v1/completions, or "
+        "/v1/responses with a text as input.", code="no_chat",
+    )  # fmt: skip
+
+
+async def create(x: Exchange) -> None:
+    body, _ = await x.parsed(bodies.CompletionBody)
+    served = x.service.model(body.model)
+    prompts, settings, n = prompts_of(body.prompt), _settings(x, body), body.n or 1
+    check(x.limits, "prompts", "the number of prompts", len(prompts))
+    check(x.limits, "n", "n", n)
+    check(x.limits, "total_tokens", "prompts x n x max_tokens", len(prompts) * n * settings.max_new_tokens)
+    if body.state is not None and len(prompts) != 1:
+        raise Refused(400, "a state goes on with one prompt", param="state")
+    state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
+    seed = secrets.randbits(62) if body.seed is None else body.seed % 2**63
+    answer = _Answer(x, body, prompts)
+
+    def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
+        return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
+
+    if not body.stream:
+        await x.send(200, jobs.json(answer.whole(await x.ask(job))))
+        return
+    async for what, value in x.listen(job):
+        if not x.status:
+            await x.begin_events()
+        for chunk in answer.chunks(*value) if what == "news" else answer.last(value):
+            await x.event(chunk)
+    await x.event(b"[DONE]")
+    await x.end_events()
+
+
+def prompts_of(given: object) -> list[object]:
+    """A text, tokens, or a list of either."""
+    if isinstance(given, str) or (isinstance(given, list) and given and all(type(i) is int for i in given)):
+        return [given]
+    if isinstance(given, list) and given and all(isinstance(one, str | list) for one in given):
+        return given
+    raise Refused(400, "prompt is a text, a list of tokens, or a list of either", param="prompt")
+
+
+def _settings(x: Exchange, body: bodies.CompletionBody) -> Writing:
+    if body.num_beams != 1:
+        raise Refused(400, "num_beams is 1 at most here; `elman generate --num_beams` searches", param="num_beams")
+    if body.suffix:
+        raise Refused(400, "suffix cannot be used: these models read from the front", param="suffix")
+    if body.best_of not in (None, 1, body.n):
+        raise Refused(400, "best_of cannot be used: all n are returned", param="best_of")
+    most = 16 if body.max_tokens is None else body.max_tokens
+    check(x.limits, "max_tokens", "max_tokens", most)
+    check(x.limits, "logprobs", "logprobs", body.logprobs or 0)
+    try:
+        bias = tuple((int(token), value) for token, value in (body.logit_bias or {}).items())
+    except ValueError as error:
+        raise Refused(400, "logit_bias has tokens, as numbers, for keys", param="logit_bias") from error
+    return Writing(
+        most, _or(body.temperature, 1.0), body.top_k, _or(body.top_p, 1.0), body.repetition_penalty,
+        stops(body.stop, x.limits), keep_stop=False, bias=bias, presence=_or(body.presence_penalty, 0.0),
+        frequency=_or(body.frequency_penalty, 0.0), logprobs=body.logprobs,
+        scored=bool(body.echo) and body.logprobs is not None,
+    )  # fmt: skip
+
+
+def _or(value: float | None, other: float) -> float:
+    return other if value is None else value
+
+
+class _Answer:
+    """What was found, in OpenAI's words."""
+
+    def __init__(self, x: Exchange, body: bodies.CompletionBody, prompts: list[object]) -> None:
+        self.x, self.body, self.prompts = x, body, prompts
+        self.head = {
+            "id": new_id("cmpl"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": body.model,
+        }
+        self.begun: set[int] = set()
+
+    def whole(self, found: Completed) -> dict[str, Any]:
+        choices = [self._choice(i, choice) for i, choice in enumerate(found.choices)]
+        return {**self.head, "choices": choices, "usage": usage(found)}
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        before = self._echo(choice.prompt)
+        scores = [*choice.read, *choice.answer.get("logprobs", [])]
+        logprobs = None if self.body.logprobs is None else legacy(scores, 0 if choice.read else len(before))
+        answer = {"index": index, "text": before + choice.answer["text"], "logprobs": logprobs}
+        answer["finish_reason"] = reason(choice.answer["finish_reason"])
+        if self.body.return_state:
+            fingerprint = self.x.service.model(self.body.model).fingerprint
+            answer["state"] = self.x.service.signer.sign(self.x.tenant, fingerprint, choice.state)
+        return answer
+
+    def _echo(self, number: int) -> str:
+        prompt = self.prompts[number]
+        if not self.body.echo:
+            return ""
+        return prompt if isinstance(prompt, str) else self.x.service.model(self.body.model).spelt(prompt)
+
+    def chunks(self, place: int, news: list[dict[str, Any]], _: str | None) -> list[dict[str, Any]]:
+        found = []
+        for new in news:
+            text = new["text"]
+            if place not in self.begun:
+                self.begun.add(place)
+                text = self._echo(place // (self.body.n or 1)) + text
+            logprobs = legacy([new["logprob"]], 0) if self.body.logprobs is not None else None
+            found.append(self._chunk({"index": place, "text": text, "logprobs": logprobs, "finish_reason": None}))
+        return found
+
+    def last(self, found: Completed) -> list[dict[str, Any]]:
+        """What ends each text; and how much was read and written, if that was asked for."""
+        ends = []
+        for i, choice in enumerate(found.choices):
+            whole = self._choice(i, choice)
+            ends.append(self._chunk({**whole, "text": "" if i in self.begun else whole["text"], "logprobs": None}))
+        options = self.body.stream_options
+        if options is not None and options.include_usage:
+            ends.append({**self.head, "choices": [], "usage": usage(found)})
+        return ends
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        return {**self.head, "choices": [choice]}
+
+
+def usage(found: Completed) -> dict[str, int]:
+    read, wrote = found.prompt_tokens, found.completion_tokens
+    return {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote}
+
+
+def reason(given: str) -> str:
+    """OpenAI knows two: it stopped by itself, or it was as long as it might be."""
+    return "length" if given == "length" else "stop"
+
+
+def legacy(scores: list[dict[str, Any]], offset: int) -> dict[str, Any]:
+    """Log-probabilities in the form of OpenAI's completions."""
+    offsets = []
+    for score in scores:
+        offsets.append(offset)
+        offset += len(score["text"])
+    return {
+        "tokens": [score["text"] for score in scores],
+        "token_logprobs": [score["logprob"] for score in scores],
+        "top_logprobs": [{one["text"]: one["logprob"] for one in score.get("top", [])} for score in scores],
+        "text_offset": offsets,
+    }

@@ -1,0 +1,62 @@
+"""What the server refuses: a status, and the error object that OpenAI's clients read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    410: "gone_error",
+    412: "precondition_failed_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    422: "unprocessable_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "overloaded_error",
+    507: "storage_error",
+}
+
+
+class Refused(Exception):
+    """A request that is answered with an error.
+
+    >>> Refused(404, "there is no session x").body()
+    b'{"error":{"message":"there is no session x","type":"not_found_error","param":null,"code":null}}'
+    """
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None,
+        headers: dict[str, str] | None = None, **more: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status, self.message, self.code, self.param = status, message, code, param
+        self.headers, self.more = headers or {}, more
+
+    def error(self) -> dict[str, Any]:
+        """The error object."""
+        return {
+            "message": self.message,
+            "type": TYPES[self.status],
+            "param": self.param,
+            "code": self.code,
+            **self.more,
+        }
+
+    def body(self) -> bytes:
+        """The body of the answer."""
+        return msgspec.json.encode({"error": self.error()})
+
+
+def busy(message: str, milliseconds: int = 100, status: int = 429) -> Refused:
+    """Come back later; when, the headers say, as OpenAI's clients read them."""
+    headers = {"retry-after-ms": str(milliseconds), "retry-after": str(max(1, round(milliseconds / 1000)))}
+    return Refused(status, message, code="busy", headers=headers)

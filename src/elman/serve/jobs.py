@@ -1,0 +1,351 @@
+"""What can be asked of the engine about sessions, one class each; texts without one are in text_jobs.py.
+
+A result is a `Reply`: a status and the body, encoded once.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from elman.errors import ElmanError
+from elman.serve.engine import Engine, Hearing, Job
+from elman.serve.errors import Refused
+from elman.serve.records import Answered, Session
+from elman.serve.sessions import new_id, reused
+from elman.tasks.serving import Served, Work, Writing
+
+json = msgspec.json.Encoder().encode
+Hear = Callable[[Any], None]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer. Of a session it has the version, which is also its ETag."""
+
+    body: bytes
+    status: int = 200
+    version: int | None = None
+    replayed: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every write says: who asks, by which route, with which key, for which body."""
+
+    tenant: str
+    route: str
+    key: str = ""
+    digest: bytes = b""
+
+
+def described(id: str, session: Session, served: Served | None) -> dict[str, Any]:
+    """A session, as clients see it."""
+    about = {
+        "id": id, "object": "session", "model": session.model, "version": session.version, "position": session.position,
+        "created": int(session.created), "expires": int(session.expires), "state_bytes": len(session.state),
+        "durability": "power" if session.power else None, "checkpoints": session.marks if session.every else [],
+        "log_inputs": session.log, "parent": session.parent or None,
+    }  # fmt: skip
+    return about if served is not None else {**about, "loaded": False}
+
+
+# New ones
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a session is kept."""
+
+    ttl: float
+    power: bool = False
+    every: int = 0
+    keep: int = 0
+    log: bool = False
+
+
+class Keyed(Job):
+    """A job that makes something new: with a key it makes it once, for a day."""
+
+    def __init__(self, reply: Hear, asked: Asked, scope: str = "") -> None:
+        Job.__init__(self, reply)  # not super: a Respond is a Complete too, and begins that by itself
+        self.asked, self.tenant, self.scope = asked, asked.tenant, (asked.tenant, asked.route, scope)
+
+    def start(self, engine: Engine) -> None:
+        if self.asked.key:
+            before = engine.sessions.answered(self.scope, self.asked.key, self.asked.digest)
+            if before is not None:
+                return engine.finish(self, Reply(before.body, before.status, replayed=True))
+        self.make(engine)
+
+    def make(self, engine: Engine) -> None:
+        raise NotImplementedError
+
+    def made(self, engine: Engine, body: bytes, status: int = 200) -> None:
+        """It is done; remember it."""
+        if self.asked.key:
+            engine.sessions.answer(self.scope, self.asked.key, Answered(self.asked.digest, status, body))
+        engine.finish(self, Reply(body, status))
+
+
+class Create(Keyed):
+    """A session, from the start or from a state that was carried."""
+
+    def __init__(
+        self, reply: Hear, asked: Asked, model: str, options: Options, seed: int | None, state: bytes | None
+    ) -> None:
+        super().__init__(reply, asked)
+        self.model, self.options, self.seed, self.state = model, options, seed, state
+
+    def make(self, engine: Engine) -> None:
+        sessions, now, o = engine.sessions, engine.sessions.clock(), self.options
+        served = sessions.model(self.model)
+        seed = secrets.randbits(62) if self.seed is None else self.seed
+        state = served.start(seed) if self.state is None else self.state
+        session = Session(
+            self.tenant, self.model, sessions.fingerprints[self.model], state, now, o.ttl, now + o.ttl, power=o.power,
+            every=o.every, keep=o.keep, log=o.log,
+        )  # fmt: skip
+        id = new_id("sess")
+        sessions.add(id, session)
+        self.made(engine, json(described(id, session, served)), 201)
+
+
+class Fork(Keyed):
+    """Another session that begins where one is."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, seed: int | None) -> None:
+        super().__init__(reply, asked, id)
+        self.id, self.seed = id, seed
+
+    def make(self, engine: Engine) -> None:
+        sessions = engine.sessions
+        parent, served = sessions.usable(self.id, self.tenant)
+        if parent.forks >= sessions.limits.forks:
+            raise Refused(429, f"the session has {parent.forks} forks, which is the limit", code="too_many_forks")
+        state = parent.state if self.seed is None else served.seeded(parent.state, self.seed)
+        now = sessions.clock()
+        session = Session(
+            parent.tenant, parent.model, parent.fingerprint, state, now, parent.ttl, now + parent.ttl,
+            position=parent.position, power=parent.power, every=parent.every, keep=parent.keep, log=parent.log,
+            parent=self.id,
+        )  # fmt: skip
+        id = new_id("sess")
+        sessions.add(id, session)
+        parent.forks += 1
+        sessions.save(self.id, parent)
+        self.made(engine, json(described(id, session, served)), 201)
+
+
+# One session
+
+
+class Get(Job):
+    """What a session is."""
+
+    def __init__(self, reply: Hear, tenant: str, id: str) -> None:
+        super().__init__(reply)
+        self.tenant, self.id = tenant, id
+
+    def start(self, engine: Engine) -> None:
+        session = engine.sessions.find(self.id, self.tenant)
+        served = engine.sessions.models.get(session.model)
+        engine.finish(self, Reply(json(described(self.id, session, served)), version=session.version))
+
+
+class GetState(Get):
+    """Its state, as a state file."""
+
+    def start(self, engine: Engine) -> None:
+        session, served = engine.sessions.usable(self.id, self.tenant)
+        engine.finish(self, Reply(served.dump(session.state), version=session.version))
+
+
+class Delete(Get):
+    """Delete it."""
+
+    def __init__(self, reply: Hear, tenant: str, id: str) -> None:
+        super().__init__(reply, tenant, id)
+        self.line = id
+
+    def start(self, engine: Engine) -> None:
+        session = engine.sessions.find(self.id, self.tenant)
+        engine.sessions.remove(self.id, session)
+        engine.finish(self, Reply(json({"id": self.id, "object": "session", "deleted": True})))
+
+
+class Write(Job):
+    """A write of a session: its key is looked up, then its version; at its end both are stored with the state."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str) -> None:
+        super().__init__(reply)
+        self.asked, self.tenant, self.id, self.line, self.version = asked, asked.tenant, id, id, version
+
+    def start(self, engine: Engine) -> None:
+        session, served = engine.sessions.usable(self.id, self.tenant)
+        asked = self.asked
+        if asked.key and (session.key, session.route) == (asked.key, asked.route):
+            if session.digest != asked.digest:
+                raise reused(asked.key)
+            return engine.finish(self, Reply(session.reply, version=session.version, replayed=True))
+        if self.version != "any" and self.version != session.version:
+            raise Refused(
+                412, f"the session is at version {session.version}, not {self.version}", code="version_mismatch",
+                version=session.version, position=session.position,
+            )  # fmt: skip
+        self.write(engine, session, served)
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        raise NotImplementedError
+
+    def committed(self, engine: Engine, session: Session, **answer: Any) -> None:
+        """State, version, key and reply are one record."""
+        reply = json({"session": self.id, "version": session.version, "position": session.position, **answer})
+        if self.asked.key:
+            session.route, session.key = self.asked.route, self.asked.key
+            session.digest, session.reply = self.asked.digest, reply
+        engine.sessions.save(self.id, session)
+        engine.finish(self, Reply(reply, version=session.version))
+
+
+class Step(Write):
+    """Read some inputs."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, inputs: object, one: bool) -> None:
+        super().__init__(reply, asked, id, version)
+        self.inputs, self.one = inputs, one
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        work = reading(served, self.inputs, engine.sessions.limits.inputs)
+        work.begin(session.state)
+
+        def then(work: Work) -> None:
+            engine.sessions.written(self.id, session, work.end(), work)
+            answer = work.answer()
+            if self.one:
+                answer = {"output": answer["outputs"][0]}  # type: ignore[index]
+            self.committed(engine, session, **answer)
+
+        engine.go(self, served, work, then)
+
+
+class Generate(Write, Hearing):
+    """Read a prompt and write on. What is heard before the end is provisional."""
+
+    def __init__(
+        self,
+        reply: Hear,
+        asked: Asked,
+        id: str,
+        version: int | str,
+        prompt: object,
+        settings: Writing,
+        hear: Hear | None,
+    ) -> None:
+        super().__init__(reply, asked, id, version)
+        self.prompt, self.settings, self.hear = prompt, settings, hear
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        work = prompted(served, self.prompt, self.settings, engine.sessions.limits.prompt)
+        work.begin(session.state)
+
+        def then(work: Work) -> None:
+            self.heard(engine, work)
+            engine.sessions.written(self.id, session, work.end(), work)
+            self.committed(engine, session, **work.answer())
+
+        engine.go(self, served, work, then)
+
+    def heard(self, engine: Engine, work: Work) -> None:
+        if self.hear is not None and (news := work.news()):
+            engine.tell(self.hear, news)
+
+
+class Rollback(Write):
+    """Go back to a position."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, position: int) -> None:
+        super().__init__(reply, asked, id, version)
+        self.position = position
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        sessions = engine.sessions
+        checkpoint, logged = sessions.past(self.id, session, self.position)
+        exact = {checkpoint.computed, *(one.computed for one in logged)} == {sessions.computed} or not logged
+
+        def then(work: Work | None) -> None:
+            state = checkpoint.state if work is None else work.end()
+            sessions.rewound(self.id, session, state, self.position)
+            self.committed(engine, session, inexact=not exact)
+
+        if not logged:
+            return then(None)
+        work = served.replaying([one.record for one in logged], self.position - checkpoint.position)
+        work.begin(checkpoint.state)
+        engine.go(self, served, work, then)
+
+
+class PutState(Write):
+    """Go on from a state that was sent."""
+
+    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, data: bytes) -> None:
+        super().__init__(reply, asked, id, version)
+        self.data = data
+
+    def write(self, engine: Engine, session: Session, served: Served) -> None:
+        try:
+            state = served.parse(self.data)
+        except ElmanError as error:
+            raise Refused(422, str(error), code="state_mismatch") from error
+        engine.sessions.replaced(self.id, session, state)
+        self.committed(engine, session, state_bytes=len(state))
+
+
+def reading(served: Served, inputs: object, most: int) -> Work:
+    """A work that reads inputs."""
+    try:
+        work = served.reading(inputs)
+    except ElmanError as error:
+        raise Refused(400, str(error), param="inputs") from error
+    if len(work) > most:
+        raise Refused(400, f"there are {len(work)} inputs; {most} at most can be read at once", param="inputs")
+    return work
+
+
+def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Work:
+    """A work that reads a prompt and writes."""
+    try:
+        work = served.writing(prompt, settings)
+    except ElmanError as error:
+        raise Refused(400, str(error), param="prompt") from error
+    if len(work) - settings.max_new_tokens > most:
+        raise Refused(
+            400, f"the prompt has {len(work) - settings.max_new_tokens} tokens; {most} at most are read", param="prompt"
+        )
+    return work
+
+
+class Canary(Job):
+    """A step of each model and a write of the store: what readiness means."""
+
+    def start(self, engine: Engine) -> None:
+        engine.sessions.store.put("meta", "canary", str(engine.sessions.clock()).encode())
+        left = dict(engine.sessions.models)
+
+        def then(name: str) -> Callable[[Work], None]:
+            def done(work: Work) -> None:
+                left.pop(name)
+                if not left:
+                    engine.finish(self, Reply(b""))
+
+            return done
+
+        for name, served in engine.sessions.models.items():
+            work = served.canary()
+            work.begin(served.start(0))
+            engine.go(self, served, work, then(name))

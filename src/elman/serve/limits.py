@@ -1,0 +1,74 @@
+"""Every limit of the server, in one table. They are checked where a request is parsed, before anything is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+MEANING = {
+    "body": "bytes in a request",
+    "headers": "bytes before the body of a request",
+    "receive_seconds": "for a request to come in whole",
+    "prompt": "tokens in a prompt",
+    "prompts": "prompts in a request for completions",
+    "max_tokens": "tokens to write",
+    "n": "completions of one prompt",
+    "total_tokens": "tokens to write in one request: prompts x n x max_tokens",
+    "stops": "strings that end a text",
+    "stop_characters": "characters in each of them",
+    "logprobs": "tokens whose log-probabilities are given beside that of the one chosen",
+    "inputs": "inputs in one step",
+    "bulk": "sessions in one request to /v1/steps",
+    "state_bytes": "bytes in a state that is sent",
+    "sessions": "sessions and stored responses of one tenant",
+    "forks": "forks of one session",
+    "checkpoints": "checkpoints that a session may keep",
+    "line": "requests that wait for one session",
+    "queue": "requests that wait for the engine",
+    "key": "characters in an idempotency key",
+    "ttl_seconds": "that a session may rest before it expires",
+    "socket_message": "bytes in a message on a socket",
+    "socket_flight": "messages of one socket that are not answered yet",
+    "connections": "open at the same time",
+    "tombstones": "expired sessions that are remembered as such",
+}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """`elman serve --print_limits` prints them.
+
+    >>> Limits(n=4).n
+    4
+    """
+
+    body: int = 8 << 20
+    headers: int = 64 << 10
+    receive_seconds: float = 10.0
+    prompt: int = 65_536
+    prompts: int = 64
+    max_tokens: int = 16_384
+    n: int = 64
+    total_tokens: int = 262_144
+    stops: int = 4
+    stop_characters: int = 256
+    logprobs: int = 20
+    inputs: int = 8_192
+    bulk: int = 1_024
+    state_bytes: int = 16 << 20
+    sessions: int = 4_000_000
+    forks: int = 1_024
+    checkpoints: int = 64
+    line: int = 16
+    queue: int = 8_192
+    key: int = 255
+    ttl_seconds: float = 30 * 86_400.0
+    socket_message: int = 1 << 20
+    socket_flight: int = 256
+    connections: int = 4_096
+    tombstones: int = 100_000
+
+    def lines(self) -> list[str]:
+        """A line for each: its name, how much, of what."""
+        shown: list[tuple[str, Any]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
+        return [f"{name:<16} {value:>12,}  {MEANING[name]}" for name, value in shown]

@@ -1,0 +1,71 @@
+"""Start, listen, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from elman.errors import ElmanError
+from elman.progress import say
+from elman.serve.app import Service
+from elman.serve.protocol import protocol
+
+DRAIN = 25  # seconds until connections that are still busy are cut: with the engine's own end it is under 30
+SWITCH = 0.0005  # seconds: how soon the engine's thread gets its turn beside a busy event loop
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain: from the signal on readyz says no, and sockets are closed behind their last answer."""
+
+    def __init__(self, service: Service, host: str, port: int) -> None:
+        self.service = service
+        limits = service.limits
+        super().__init__(
+            uvicorn.Config(
+                service, host=host, port=port, http=protocol(limits), ws="websockets-sansio", loop="uvloop",
+                log_level="warning", access_log=False, lifespan="on", limit_concurrency=limits.connections,
+                timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message + 1024, server_header=False,
+                date_header=False,
+            )
+        )  # fmt: skip
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.service.engine.draining:
+            self.service.engine.draining = True
+            assert self.service.loop is not None
+            self.service.loop.call_soon_threadsafe(self._say_goodbye)
+        super().handle_exit(sig, frame)
+
+    def _say_goodbye(self) -> None:
+        self.goodbyes = [asyncio.ensure_future(socket.drain()) for socket in list(self.service.sockets)]
+
+    async def startup(self, sockets: Any = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            port = self.servers[0].sockets[0].getsockname()[1]
+            say(f"elman serve: http://{self.config.host}:{port} ({', '.join(self.service.models)})")
+            if self.service.keys is not None and threading.current_thread() is threading.main_thread():
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._read_keys)
+
+    def _read_keys(self) -> None:
+        assert self.service.keys is not None
+        try:
+            self.service.keys.read()
+            say(f"elman serve: read {self.service.keys.path} again")
+        except ElmanError as error:
+            say(f"elman serve: the keys stay as they were: {error}")
+
+
+def serve(service: Service, host: str, port: int) -> int:
+    """Run until a signal comes; the exit code."""
+    sys.setswitchinterval(SWITCH)
+    server = Server(service, host, port)
+    server.run()
+    service.engine.stop(1)
+    return 0 if server.started else 2

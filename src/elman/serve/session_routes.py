@@ -1,0 +1,172 @@
+"""Sessions over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from elman.serve import bodies, jobs
+from elman.serve.bodies import parse
+from elman.serve.engine import Job
+from elman.serve.errors import Refused
+from elman.serve.exchange import Exchange
+from elman.serve.jobs import Asked, Reply
+from elman.serve.limits import Limits
+from elman.tasks.serving import Writing
+
+
+async def create(x: Exchange) -> None:
+    body, data = await x.parsed(bodies.NewSession)
+    served = x.service.model(body.model)
+    state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
+    if state is not None and body.seed is not None:
+        state = served.seeded(state, body.seed)
+    asked, options = x.asked("create", data), _options(x, body)
+    await x.reply(await x.ask(lambda reply: jobs.Create(reply, asked, body.model, options, body.seed, state)))
+
+
+def _options(x: Exchange, body: bodies.NewSession) -> jobs.Options:
+    limits, wanted = x.limits, body.durability or x.service.durability
+    durable = x.service.engine.sessions.store.durable
+    if wanted != "none" and not durable:
+        raise Refused(400, f"durability {wanted} needs a server with --store; this one has none", param="durability")
+    if wanted == "none" and durable:
+        raise Refused(400, "this server stores every session: durability is process or power", param="durability")
+    ttl = x.service.ttl if body.ttl_seconds is None else body.ttl_seconds
+    if ttl > limits.ttl_seconds:
+        raise Refused(400, f"ttl_seconds is {ttl}; {limits.ttl_seconds:g} at most", param="ttl_seconds")
+    marks = body.checkpoints
+    if marks is not None and marks.keep > limits.checkpoints:
+        raise Refused(400, f"checkpoints.keep is {marks.keep}; {limits.checkpoints} at most", param="checkpoints.keep")
+    if body.log_inputs and marks is None:
+        raise Refused(400, "log_inputs needs checkpoints to replay from", param="log_inputs")
+    every, keep = (marks.every, marks.keep) if marks is not None else (0, 0)
+    return jobs.Options(ttl, wanted == "power", every, keep, body.log_inputs)
+
+
+async def get(x: Exchange) -> None:
+    await x.reply(await x.ask(lambda reply: jobs.Get(reply, x.tenant, x.named("id"))))
+
+
+async def delete(x: Exchange) -> None:
+    await x.reply(await x.ask(lambda reply: jobs.Delete(reply, x.tenant, x.named("id"))))
+
+
+async def step(x: Exchange) -> None:
+    body, data = await x.parsed(bodies.StepBody)
+    inputs, one = bodies.given(body)
+    version, asked = x.version(body.version), x.asked("step", data)
+    await x.reply(await x.ask(lambda reply: jobs.Step(reply, asked, x.named("id"), version, inputs, one)))
+
+
+async def generate(x: Exchange) -> None:
+    body, data = await x.parsed(bodies.GenerateBody)
+    settings, version, asked = writing(body, x.limits), x.version(body.version), x.asked("generate", data)
+    id = x.named("id")
+    if not body.stream:
+
+        def alone(reply: Callable[[Any], None]) -> Job:
+            return jobs.Generate(reply, asked, id, version, body.prompt, settings, None)
+
+        await x.reply(await x.ask(alone))
+        return
+
+    def heard(reply: Callable[[Any], None], hear: Callable[[Any], None]) -> Job:
+        return jobs.Generate(reply, asked, id, version, body.prompt, settings, hear)
+
+    async for what, value in x.listen(heard):
+        if not x.status:
+            await x.begin_events()
+        if what == "news":
+            for news in value:
+                await x.event(news, "token")
+        else:
+            await x.event(value.body, "done")
+    await x.end_events()
+
+
+def writing(body: bodies.GenerateBody, limits: Limits) -> Writing:
+    """The settings of a body, within the limits."""
+    check(limits, "max_tokens", "max_new_tokens", body.max_new_tokens)
+    check(limits, "logprobs", "logprobs", body.logprobs or 0)
+    return Writing(
+        body.max_new_tokens, body.temperature, body.top_k, body.top_p, body.repetition_penalty,
+        stops(body.stop, limits), seed=body.seed, allow=tuple(body.allow), logprobs=body.logprobs,
+    )  # fmt: skip
+
+
+def check(limits: Limits, name: str, param: str, value: float) -> None:
+    """Refuse what is past a limit."""
+    if value > getattr(limits, name):
+        raise Refused(400, f"{param} is {value}; {getattr(limits, name)} at most", param=param)
+
+
+def stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
+    """The strings that end a text."""
+    found = (given,) if isinstance(given, str) else tuple(given or ())
+    check(limits, "stops", "the number of stop strings", len(found))
+    check(limits, "stop_characters", "the length of a stop string", max(map(len, found), default=0))
+    if "" in found:
+        raise Refused(400, "stop is the empty string, which every text holds", param="stop")
+    return found
+
+
+async def fork(x: Exchange) -> None:
+    body, data = await x.parsed(bodies.ForkBody)
+    asked = x.asked("fork", data)
+    await x.reply(await x.ask(lambda reply: jobs.Fork(reply, asked, x.named("id"), body.seed)))
+
+
+async def rollback(x: Exchange) -> None:
+    body, data = await x.parsed(bodies.RollbackBody)
+    version, asked = x.version(body.version), x.asked("rollback", data)
+    await x.reply(await x.ask(lambda reply: jobs.Rollback(reply, asked, x.named("id"), version, body.position)))
+
+
+async def get_state(x: Exchange) -> None:
+    reply = await x.ask(lambda reply: jobs.GetState(reply, x.tenant, x.named("id")))
+    await x.reply(reply, b"application/octet-stream")
+
+
+async def put_state(x: Exchange) -> None:
+    data = await x.body()
+    if len(data) > x.limits.state_bytes:
+        raise Refused(413, f"the state has {len(data)} bytes; {x.limits.state_bytes} at most")
+    version, asked = x.version(None), x.asked("state", data)
+    await x.reply(await x.ask(lambda reply: jobs.PutState(reply, asked, x.named("id"), version, data)))
+
+
+async def steps(x: Exchange) -> None:
+    """Steps of many sessions; each has a status of its own."""
+    body, _ = await x.parsed(bodies.Items)
+    check(x.limits, "bulk", "the number of items", len(body.items))
+    results = await x.service.ask_all([_item(x, raw) for raw in body.items])
+    await x.send(200, jobs.json({"object": "list", "data": [answered(result) for result in results]}))
+
+
+def _item(x: Exchange, raw: msgspec.Raw) -> Callable[[Callable[[Any], None]], Job] | Refused:
+    try:
+        return step_of(x.tenant, bytes(raw), x.limits)
+    except Refused as refused:
+        return refused
+
+
+def step_of(tenant: str, data: bytes, limits: Limits) -> Callable[[Callable[[Any], None]], Job]:
+    """The job of an item of /v1/steps, or of a message on a socket."""
+    item = parse(bodies.Item, data)
+    inputs, one = bodies.given(item)
+    if len(item.key) > limits.key:
+        raise Refused(400, f"the key is longer than {limits.key} characters", param="key")
+    digest = hashlib.sha256(b"step\0" + data).digest() if item.key else b""
+    asked = Asked(tenant, "step", item.key, digest)
+    return lambda reply: jobs.Step(reply, asked, item.session, item.version, inputs, one)
+
+
+def answered(result: Reply | Refused) -> dict[str, Any]:
+    """What became of an item."""
+    if isinstance(result, Refused):
+        return {"status": result.status, "error": result.error()}
+    return {"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)}

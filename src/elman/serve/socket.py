@@ -1,0 +1,106 @@
+"""`/v1/stream`: steps of many sessions on one socket, as JSON messages, answered in the order in which they are done.
+
+A message is an item of /v1/steps with an `id` of the client's own; the answer has the same. Not more than `credits`
+messages may be unanswered; the first message of the server says how many that is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from elman.serve.errors import Refused
+from elman.serve.session_routes import answered, step_of
+
+if TYPE_CHECKING:
+    from elman.serve.app import Service
+
+json = msgspec.json.Encoder().encode
+
+
+class Envelope(msgspec.Struct, forbid_unknown_fields=True):
+    """A message: a step, and what the client calls it."""
+
+    id: int | str
+    step: msgspec.Raw
+
+
+class Socket:
+    """One socket."""
+
+    def __init__(self, service: Service, websocket: WebSocket) -> None:
+        self.service, self.websocket = service, websocket
+        self.flight = 0
+        self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Take messages until the client goes, or the server drains."""
+        try:
+            tenant = self.service.admit(dict(self.websocket.scope["headers"]), "/v1/stream")
+        except Refused as refused:
+            await self.websocket.close(1008, refused.message[:120])
+            return
+        await self.websocket.accept()
+        self.service.sockets.add(self)
+        writer = asyncio.create_task(self._write())
+        try:
+            await self.websocket.send_bytes(json({"credits": self.service.limits.socket_flight}))
+            await self._read(tenant)
+        except WebSocketDisconnect:
+            pass
+        finally:
+            self.service.sockets.discard(self)
+            self.answers.put_nowait(None)
+            await writer
+            if self.websocket.application_state is WebSocketState.CONNECTED:
+                await self.websocket.close(1000)
+
+    async def _read(self, tenant: str) -> None:
+        limits = self.service.limits
+        while True:
+            message = await self.websocket.receive()
+            if message["type"] == "websocket.disconnect":
+                return
+            data = message.get("bytes") or (message.get("text") or "").encode()
+            if len(data) > limits.socket_message:
+                await self.websocket.close(1009, f"a message has {limits.socket_message} bytes at most")
+                return
+            self._step(tenant, data)
+
+    def _step(self, tenant: str, data: bytes) -> None:
+        name: Any = None
+        self.flight += 1
+        try:
+            envelope = msgspec.json.decode(data, type=Envelope)
+            name = envelope.id
+            if self.flight > self.service.limits.socket_flight:
+                raise Refused(429, f"{self.service.limits.socket_flight} messages are unanswered, which is the limit")
+            make = step_of(tenant, bytes(envelope.step), self.service.limits)
+            self.service.engine.submit(make(partial(self._answer, name)))
+        except Refused as refused:
+            self._answer(name, refused)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            self._answer(name, Refused(400, f'a message is {{"id": ..., "step": {{...}}}}: {error}'))
+
+    def _answer(self, name: Any, result: Any) -> None:
+        self.flight -= 1
+        self.answers.put_nowait(json({"id": name, **answered(result)}))
+
+    async def _write(self) -> None:
+        while (answer := await self.answers.get()) is not None:
+            try:
+                await self.websocket.send_bytes(answer)
+            except (RuntimeError, WebSocketDisconnect, OSError):
+                return
+
+    async def drain(self) -> None:
+        """Answer what is under way, and say goodbye."""
+        while self.flight and self.websocket.application_state is WebSocketState.CONNECTED:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        if self.websocket.application_state is WebSocketState.CONNECTED:
+            await self.websocket.close(1012, "the server is about to stop")

@@ -1,0 +1,348 @@
+"""How a model is served: what a task answers to `elman serve` (`Task.serve`). The server knows models by this alone.
+
+A session is a state, and a state is bytes. A request is a `Work`: it is given the bytes, goes on a piece a tick beside
+the works of other sessions, and gives the bytes back. Nothing of a session stays here between two works, so there is no
+slot that could be shared, leaked or lost; and what comes out does not depend on which works stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elman import state as states
+from elman.config import Json
+from elman.core import Core
+from elman.errors import InputError
+from elman.model import SequenceModel
+from elman.state import State
+from elman.stream import Stream
+
+PIECE = 64  # inputs of one session in a tick, at most: nobody waits long behind a long prompt
+ROWS = 256  # sessions that are stepped side by side
+Bytes = NDArray[np.uint8]
+
+
+class Work:
+    """What one request does with one state. `begin`, some ticks until it is `done`, then `end`."""
+
+    done = False
+    taken = 0  # inputs that it has read or made itself
+    failed = ""  # why it cannot go on; then nothing of it counts
+
+    def begin(self, state: bytes) -> None:
+        """Go on from this state."""
+        raise NotImplementedError
+
+    def begin_read(self, state: bytes) -> None:
+        """The same, for a state that has read the inputs of this work already."""
+        raise NotImplementedError
+
+    def end(self) -> bytes:
+        """The state after it."""
+        raise NotImplementedError
+
+    def answer(self) -> dict[str, Json]:
+        """What came of it, once it is done."""
+        raise NotImplementedError
+
+    def news(self) -> list[dict[str, Json]]:
+        """What came of it since this was asked last."""
+        return []
+
+    def record(self) -> bytes:
+        """What it has read and made, as `Served.replaying` takes it."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """How many inputs it was given."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How to go on with a text: what `elman generate` takes, and what the interface of OpenAI has beside that.
+
+    Args:
+        max_new_tokens: at most so many
+        temperature: 0 takes the most probable symbol
+        top_k: choose among so many symbols; 0 for all
+        top_p: choose among the symbols that have this probability together
+        repetition_penalty: what log-probabilities of symbols seen are multiplied by
+        stop: strings that end it
+        keep_stop: whether the string that ended it is part of the text
+        seed: None goes on with the random numbers of the state
+        allow: choose this too, the end of an endless text, unknown words
+        bias: added to the logits of some symbols
+        presence: subtracted from the logits of symbols that were written before
+        frequency: the same, times how often they were
+        logprobs: log-probabilities of the symbols, and of so many of the most probable ones; None for none
+        scored: whether symbols that are read have them too
+    """
+
+    max_new_tokens: int = 200
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    keep_stop: bool = True
+    seed: int | None = None
+    allow: tuple[str, ...] = ()
+    bias: tuple[tuple[int, float], ...] = ()
+    presence: float = 0.0
+    frequency: float = 0.0
+    logprobs: int | None = None
+    scored: bool = False
+
+
+class Served(Protocol):
+    """A model as a server runs it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights: a state goes on with the model that it came from."""
+
+    @property
+    def about(self) -> dict[str, Json]:
+        """What a client wants to know: what it is, and what an input is."""
+
+    @property
+    def row_bytes(self) -> int:
+        """How long a state is."""
+
+    def start(self, seed: int) -> bytes:
+        """The state before the first input."""
+
+    def seeded(self, state: bytes, seed: int) -> bytes:
+        """The state with other random numbers, where it has some."""
+
+    def reading(self, inputs: object) -> Work:
+        """To read some inputs. An InputError says what an input is."""
+
+    def writing(self, prompt: object, settings: Writing) -> Work:
+        """To read a prompt and go on with it. An InputError where the model does not write."""
+
+    def spelt(self, prompt: object) -> str:
+        """A prompt as a text."""
+
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        """To do once more what works have recorded, `most` inputs of it."""
+
+    def canary(self) -> Work:
+        """To read one input of no meaning: whether the model still runs."""
+
+    def advance(self, works: Sequence[Work]) -> None:
+        """A tick: each of the works, of different sessions, goes on a piece."""
+
+    def dump(self, state: bytes) -> bytes:
+        """A state as a state file."""
+
+    def parse(self, data: bytes) -> bytes:
+        """The state in a state file; a FileError where it is not one of this model."""
+
+
+class NumberWork(Work):
+    """Rows of numbers x (T, D) to read; an output for each."""
+
+    def __init__(self, x: NDArray[Any]) -> None:
+        self.x, self.outputs = x, []
+
+    x: NDArray[Any]
+    core: Bytes
+    outputs: list[Json]
+
+    def begin(self, state: bytes) -> None:
+        self.core = np.frombuffer(state, np.uint8)
+        self.done = not len(self.x)
+
+    def end(self) -> bytes:
+        return self.core.tobytes()
+
+    def answer(self) -> dict[str, Json]:
+        return {"outputs": self.outputs}
+
+    def record(self) -> bytes:
+        return self.x.tobytes()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass
+class Numbers:
+    """A core, or a model with a distribution for each step, that reads numbers.
+
+    Args:
+        module: the core or the model
+        about: what a client wants to know
+        fingerprint: of the weights
+        width: D, numbers in an input
+        dtype: of an input
+        encode: inputs as they were sent to x (T, D), or an InputError
+        outputs: what is answered, a row of Json for each row of y (T, H), or of the distribution
+
+    >>> import elman
+    >>> served = Numbers.of_core(elman.cell("gru", 1, 4))
+    >>> work = served.reading([[0.5], [0.25]])
+    >>> work.begin(served.start(0))
+    >>> served.advance([work])
+    >>> work.done, len(work.answer()["outputs"])
+    (True, 2)
+    """
+
+    module: Core | SequenceModel
+    about: dict[str, Json]
+    fingerprint: str
+    width: int
+    dtype: np.dtype[Any]
+    encode: Callable[[object], NDArray[Any]]
+    outputs: Callable[[Any], Sequence[Json]]
+    rows: int = ROWS
+    stream: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.module.eval()
+        self.stream = Stream(self.module, self.rows)
+        self.core = self.module.core if isinstance(self.module, SequenceModel) else self.module
+        self.row_bytes = self.stream.row_bytes
+        if not self.row_bytes:
+            raise InputError("the model remembers nothing, so there is no session to keep; use `elman predict`")
+        self._like = self.core.init_state(1)
+        self._places = np.arange(self.rows)
+
+    @classmethod
+    def of_core(cls, core: Core) -> Numbers:
+        """A bare core: y is the output."""
+        dtype, D = np.dtype(str(next(core.parameters()).dtype).removeprefix("torch.")), core.input_size
+        about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
+
+        def encode(given: object) -> NDArray[Any]:
+            return rows_of_numbers(given, D, dtype)
+
+        return cls(core, about, states.fingerprint(core), D, dtype, encode, lambda y: y.tolist())
+
+    def start(self, seed: int) -> bytes:
+        return states.to_rows(self.core.init_state(1)).tobytes()
+
+    def seeded(self, state: bytes, seed: int) -> bytes:
+        return state
+
+    def reading(self, inputs: object) -> Work:
+        return NumberWork(self.encode(inputs))
+
+    def writing(self, prompt: object, settings: Writing) -> Work:
+        raise InputError("this model reads numbers and does not write any; send inputs to step")
+
+    def spelt(self, prompt: object) -> str:
+        raise InputError("this model reads numbers")
+
+    def canary(self) -> Work:
+        return NumberWork(np.zeros((1, self.width), self.dtype))
+
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        x = np.frombuffer(b"".join(records), self.dtype).reshape(-1, self.width)
+        return NumberWork(x[:most])
+
+    def dump(self, state: bytes) -> bytes:
+        rows = np.frombuffer(state, np.uint8)[None]
+        return states.dump(states.from_rows(rows, self._like), fingerprint=self.fingerprint)
+
+    def parse(self, data: bytes) -> bytes:
+        return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self._like)
+
+    def advance(self, works: Sequence[Work]) -> None:
+        each = [work for work in works if isinstance(work, NumberWork)]
+        single = [work for work in each if len(work.x) - work.taken == 1]
+        several = [work for work in each if len(work.x) - work.taken > 1]
+        for at in range(0, len(single), self.rows):
+            self._step(single[at : at + self.rows])
+        for at in range(0, len(several), self.rows):
+            self._scan(several[at : at + self.rows])
+
+    def _step(self, works: list[NumberWork]) -> None:
+        places = self._places[: len(works)]
+        self.stream.write(places, np.stack([work.core for work in works]))
+        x = np.stack([work.x[work.taken] for work in works])
+        y = self.stream.step(x, places) if self.module is self.core else self.stream.distribution(x, places)
+        after, outputs = self.stream.read(places), self.outputs(y)
+        good = finite(after, self._like)
+        for work, core, output, is_good in zip(works, after, outputs, good, strict=True):
+            self._moved(work, core, [output], is_good)
+
+    @torch.inference_mode()
+    def _scan(self, works: list[NumberWork]) -> None:
+        pieces = [work.x[work.taken : work.taken + PIECE] for work in works]
+        lengths = torch.tensor([len(piece) for piece in pieces])
+        x = np.zeros((len(works), int(lengths.max()), *pieces[0].shape[1:]), pieces[0].dtype)
+        for row, piece in zip(x, pieces, strict=True):
+            row[: len(piece)] = piece
+        given = torch.from_numpy(x)
+        features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
+        state = states.from_rows(np.stack([work.core for work in works]), self._like)
+        y, state = self.core.scan(features, state, lengths=lengths)
+        after = states.to_rows(state)
+        good = finite(after, self._like)
+        for i, work in enumerate(works):
+            mine = y[i, : len(pieces[i])]
+            outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)
+            self._moved(work, after[i], outputs, good[i])
+
+    def _moved(self, work: NumberWork, core: Bytes, outputs: Sequence[Json], is_good: bool) -> None:
+        work.core, work.taken = core, work.taken + len(outputs)
+        work.outputs.extend(outputs)
+        if not is_good:
+            work.failed = "the state would no longer be a number; the inputs are too large for this model"
+        work.done = work.taken == len(work.x) or not is_good
+
+
+def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Inputs as they were sent, as x (T, D): a list of rows of D numbers, or of numbers where D is 1.
+
+    >>> rows_of_numbers([1, 2.5], 1, np.dtype(np.float32)).shape
+    (2, 1)
+    """
+    rows: list[Any] = given if isinstance(given, list) else [None]
+    if width == 1 and all(type(row) in (int, float) for row in rows):
+        rows = [[row] for row in rows]
+    if not all(isinstance(row, list) and len(row) == width and _numeric(row) for row in rows):
+        raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
+    try:
+        with np.errstate(over="ignore"):
+            x = np.array(rows, np.float64).reshape(len(rows), width).astype(dtype)
+    except OverflowError:
+        x = np.full((1, width), np.inf)
+    if not np.isfinite(x).all():
+        raise InputError("an input is not a finite number")
+    return x
+
+
+def _numeric(row: list[object]) -> bool:
+    return all(type(value) in (int, float) for value in row)
+
+
+def one_row(state: State, start: State) -> bytes:
+    """The bytes of a state of one row, whose numbers are finite, or as they are at the start."""
+    if any(len(leaf) != 1 for leaf in states.leaves(state)):
+        raise InputError("a session is one row; the state that was sent has another number of them")
+    rows = states.to_rows(state)
+    if rows.tobytes() != states.to_rows(start).tobytes() and not finite(rows, start)[0]:
+        raise InputError("the state that was sent has numbers that are not finite")
+    return rows.tobytes()
+
+
+def finite(rows: Bytes, like: State) -> list[bool]:
+    """Whether all numbers of each row (n, W) of states are finite."""
+    kinds = {leaf.dtype for leaf in states.leaves(like)}
+    if len(kinds) == 1 and (kind := kinds.pop()).is_floating_point:
+        numbers = rows.view(str(kind).removeprefix("torch."))
+        return np.isfinite(numbers).all(axis=1).tolist()
+    good = torch.ones(len(rows), dtype=torch.bool)
+    for leaf in states.leaves(states.from_rows(rows, like)):
+        good &= torch.isfinite(leaf).flatten(1).all(1)
+    return good.tolist()

@@ -1,0 +1,90 @@
+"""A server of this process, on a free port of the loopback: what the tests of the server share."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import httpx
+import torch
+
+import elman
+from elman.data import VOCABULARIES
+from elman.serve.app import Service
+from elman.serve.limits import Limits
+from elman.serve.server import Server
+from elman.serve.sessions import Sessions
+from elman.serve.signing import Signer
+from elman.serve.store import MemoryStore
+from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.serving import Numbers
+from elman.tasks.text_serving import ServedText
+
+
+def language_model(seed=0, **config):
+    torch.manual_seed(seed)
+    settings = ModelConfig(**{"size": 24, "layers": 2, **config})
+    return LanguageModel(build(settings, 257), VOCABULARIES["byte"](), settings)
+
+
+def core(seed=0, size=16):
+    torch.manual_seed(seed)
+    return elman.stack("gru", 1, size, layers=2)
+
+
+def served_models():
+    return {"book": ServedText(language_model()), "gru": Numbers.of_core(core())}
+
+
+def service(models=None, store=None, limits=None, **options):
+    store = MemoryStore() if store is None else store
+    sessions = Sessions(store, models or served_models(), limits or Limits())
+    options.setdefault("durability", "process" if store.durable else "none")
+    return Service(sessions, Signer.of_store(store), **options)
+
+
+class Running:
+    """A server that runs, and a client of it."""
+
+    def __init__(self, service):
+        self.service = service
+        self.server = Server(service, "127.0.0.1", 0)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        deadline = time.monotonic() + 20
+        while not self.server.started:
+            assert time.monotonic() < deadline and self.thread.is_alive(), "the server did not start"
+            time.sleep(0.005)
+        self.port = self.server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+
+    def post(self, path, json=None, **more):
+        return self.client.post(path, json={} if json is None else json, **more)
+
+    def session(self, model="gru", **options):
+        answer = self.post("/v1/sessions", {"model": model, **options})
+        assert answer.status_code == 201, answer.text
+        return answer.json()["id"]
+
+    def step(self, id, inputs, version="any", **more):
+        return self.post(f"/v1/sessions/{id}/step", {"version": version, "inputs": inputs}, **more)
+
+    def stop(self):
+        self.client.close()
+        self.server.handle_exit(15, None)
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def running(*args, **options):
+    found = Running(service(*args, **options))
+    try:
+        yield found
+    finally:
+        found.stop()
+
+
+def error(answer):
+    """The error object of an answer."""
+    return answer.json()["error"]

@@ -1,0 +1,216 @@
+"""The `openai` client, unmodified; and langchain-openai where it is installed."""
+
+import json
+
+import httpx
+import openai
+import pytest
+from running import error, language_model, running
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=2)
+
+
+LM = language_model()
+
+
+def test_models(client):
+    assert {one.id for one in client.models.list()} == {"book", "gru"}
+    assert client.models.retrieve("book").id == "book"
+
+
+def test_a_completion_is_the_text_of_the_library(client):
+    found = client.completions.create(model="book", prompt="Once", max_tokens=20, seed=7)
+    assert found.choices[0].text == LM.generate("Once", seed=7, max_new_tokens=20)
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage.prompt_tokens == 4 and found.usage.completion_tokens == 20
+
+
+def test_several_prompts_and_choices_share_one_reading(client, server):
+    before = server.service.engine.steps
+    found = client.completions.create(
+        model="book", prompt=["Once", "It was"], max_tokens=8, n=3, seed=7, temperature=0.5
+    )
+    texts = [choice.text for choice in found.choices]
+    wanted = [
+        LM.generate(prompt, seed=7 + i, max_new_tokens=8, temperature=0.5)
+        for prompt in ("Once", "It was")
+        for i in range(3)
+    ]
+    assert texts == wanted and [choice.index for choice in found.choices] == [0, 1, 2, 3, 4, 5]
+    assert server.service.engine.steps - before == 4 + 6 + 6 * 8
+
+
+def test_tokens_as_a_prompt_echo_and_logprobs(client):
+    tokens = LM.vocabulary.encode("Once upon").tolist()
+    asked = {"model": "book", "prompt": tokens, "echo": True, "logprobs": 2, "temperature": 0}
+    read = client.completions.create(**asked, max_tokens=0).choices[0]
+    assert read.text == "Once upon"
+    assert sum(read.logprobs.token_logprobs) == pytest.approx(-LM.score("Once upon")[0].nats, abs=1e-4)
+    choice = client.completions.create(**asked, max_tokens=3).choices[0]
+    assert choice.text == "Once upon" + LM.generate("Once upon", max_new_tokens=3, temperature=0)
+    assert choice.logprobs.token_logprobs[:9] == read.logprobs.token_logprobs
+    assert len(choice.logprobs.tokens) == 12 and all(len(top) <= 2 for top in choice.logprobs.top_logprobs)
+    # What was chosen at temperature 0 is the most probable.
+    for lp, top in zip(choice.logprobs.token_logprobs[9:], choice.logprobs.top_logprobs[9:], strict=True):
+        assert lp == max(top.values())
+
+
+def went_on(prompt, more, then, **first):
+    """What follows `more` behind a text that was written; random bytes are no text, so the state is carried."""
+    begun = LM.start(prompt, **first)
+    list(begun)
+    return LM.generate(more, state=begun.state, seed=then, max_new_tokens=first["max_new_tokens"])
+
+
+def test_a_stream_is_the_same_text_in_pieces(client):
+    whole = client.completions.create(model="book", prompt="Once", max_tokens=20, seed=3, n=2)
+    pieces = ["", ""]
+    usage = None
+    for chunk in client.completions.create(
+        model="book", prompt="Once", max_tokens=20, seed=3, n=2, stream=True, stream_options={"include_usage": True}
+    ):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            pieces[choice.index] += choice.text
+    assert pieces == [choice.text for choice in whole.choices] and usage.completion_tokens == 40
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_is_not_part_of_the_text(client, stream):
+    text = LM.generate("Once", seed=3, max_new_tokens=40)
+    stop = text[10:13]
+    found = client.completions.create(model="book", prompt="Once", max_tokens=40, seed=3, stop=[stop], stream=stream)
+    if stream:
+        chunks = [chunk.choices[0] for chunk in found]
+        got, reason = "".join(choice.text for choice in chunks), chunks[-1].finish_reason
+    else:
+        got, reason = found.choices[0].text, found.choices[0].finish_reason
+    assert got == text[: text.index(stop)] and reason == "stop"
+
+
+def test_biases_and_penalties(client):
+    greedy = {"model": "book", "prompt": "Once", "max_tokens": 12, "temperature": 0}
+    never = client.completions.create(**greedy, logit_bias={"97": 100})
+    token = LM.vocabulary.decode([97])
+    assert never.choices[0].text == token * 12
+    again = client.completions.create(**greedy, logit_bias={"97": 3}, frequency_penalty=2, presence_penalty=2)
+    assert again.choices[0].text != token * 12
+
+
+def test_a_carried_state_goes_on_and_cannot_be_changed(client, server):
+    first = client.completions.create(
+        model="book", prompt="Once", max_tokens=5, seed=7, extra_body={"return_state": True}
+    ).choices[0]
+    state = first.model_extra["state"]
+    more = (
+        client.completions.create(model="book", prompt=" upon", max_tokens=5, seed=8, extra_body={"state": state})
+        .choices[0]
+        .text
+    )
+    assert more == went_on("Once", " upon", 8, seed=7, max_new_tokens=5)
+    for wrong in (state[:-4] + ("AAAA" if state[-4:] != "AAAA" else "BBBB"), "", "?", "A" * 100, "é"):
+        with pytest.raises(openai.UnprocessableEntityError):
+            client.completions.create(model="book", prompt="", max_tokens=1, extra_body={"state": wrong})
+    session = server.session("book", state=state, seed=8)
+    text = server.post(f"/v1/sessions/{session}/generate", {"version": 0, "prompt": " upon", "max_new_tokens": 5})
+    assert text.json()["text"] == more
+
+
+def test_two_children_of_one_response(client):
+    parent = client.responses.create(model="book", input="Once", max_output_tokens=6, extra_body={"seed": 1})
+    assert parent.output_text == LM.generate("Once", seed=1, max_new_tokens=6)
+    for seed in (2, 3):
+        child = client.responses.create(
+            model="book", input=" and", previous_response_id=parent.id, max_output_tokens=6, extra_body={"seed": seed}
+        )
+        assert child.output_text == went_on("Once", " and", seed, seed=1, max_new_tokens=6)
+        assert child.previous_response_id == parent.id
+    assert client.responses.retrieve(parent.id).output_text == parent.output_text
+    client.responses.delete(parent.id)
+    for call in (client.responses.retrieve, client.responses.delete):
+        with pytest.raises(openai.NotFoundError):
+            call(parent.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(model="book", input="x", previous_response_id=parent.id)
+
+
+def test_a_response_that_is_not_stored(client):
+    found = client.responses.create(model="book", input="Once", max_output_tokens=2, store=False)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(found.id)
+
+
+def test_a_streamed_response(client):
+    kinds, text = [], ""
+    with client.responses.stream(model="book", input="Once", max_output_tokens=6, extra_body={"seed": 1}) as events:
+        for event in events:
+            kinds.append(event.type)
+            text += event.delta if event.type == "response.output_text.delta" else ""
+    assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete")
+    assert text == LM.generate("Once", seed=1, max_new_tokens=6)
+
+
+def test_a_response_with_a_key_is_made_once(client, server):
+    one, two = (
+        client.responses.create(model="book", input="Hi", max_output_tokens=9, extra_headers={"Idempotency-Key": "r"})
+        for _ in range(2)
+    )
+    assert one.id == two.id and one.output_text == two.output_text
+
+
+def test_silent_retries(server):
+    """The client sends again what failed to come through: with its own key, which it sends each time."""
+    answers = []
+
+    class Flaky(httpx.HTTPTransport):
+        def handle_request(self, request):
+            answer = super().handle_request(request)
+            answer.read()
+            answers.append((request.headers.get("idempotency-key"), json.loads(answer.content)["id"]))
+            if len(answers) == 1:
+                raise httpx.ReadError("the answer was lost")
+            return answer
+
+    client = openai.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", max_retries=2, http_client=httpx.Client(transport=Flaky())
+    )
+    found = client.responses.create(
+        model="book", input="Hi", max_output_tokens=4, extra_headers={"Idempotency-Key": "retry"}
+    )
+    assert len(answers) == 2 and answers[0] == answers[1] and found.id == answers[0][1]
+
+
+def test_there_is_no_chat(client, server):
+    with pytest.raises(openai.NotFoundError, match="no chat"):
+        client.chat.completions.create(model="book", messages=[{"role": "user", "content": "Hi"}])
+    with pytest.raises(openai.BadRequestError, match="roles"):
+        client.responses.create(model="book", input=[{"role": "user", "content": "Hi"}])
+
+
+def test_errors_are_those_the_client_knows(client, server):
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="none", prompt="x")
+    for body in ({"n": 0}, {"temperature": -1}, {"top_p": 0}, {"prompt": [999]}, {"prompt": [["x"]]}, {"num_beams": 2},
+                 {"logit_bias": {"x": 1}}, {"logit_bias": {"999": 1}}, {"prompt": []}):  # fmt: skip
+        answer = server.post("/v1/completions", {"model": "book", "prompt": "x", **body})
+        assert answer.status_code == 400, (body, answer.text)
+    assert server.post("/v1/completions", {"model": "gru", "prompt": "x"}).status_code == 400
+    assert error(server.post("/v1/completions", {"model": "book", "prompt": "x", "n": "2"}))["param"] == "n"
+
+
+def test_langchain(server):
+    langchain = pytest.importorskip("langchain_openai")
+    llm = langchain.OpenAI(
+        base_url=f"{server.url}/v1", api_key="none", model="book", max_tokens=8, temperature=0, seed=1
+    )
+    assert llm.invoke("Once") == LM.generate("Once", max_new_tokens=8, temperature=0)
+    assert "".join(llm.stream("Once")) == LM.generate("Once", max_new_tokens=8, temperature=0)

@@ -1,0 +1,66 @@
+"""The demo page in a real browser, where chromium and playwright are installed; always in `make test-browser`."""
+
+import os
+import shutil
+
+import pytest
+from running import language_model, running
+
+from elman.tasks.text_serving import ServedText
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium")
+    if os.environ.get("ELMAN_BROWSER") != "1":
+        pytest.importorskip("playwright.sync_api")
+        if path is None:
+            pytest.skip("chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        found = play.chromium.launch(executable_path=path or "/usr/bin/chromium", args=FLAGS)
+        yield found
+        found.close()
+
+
+def test_type_stream_fork_and_roll_back(browser):
+    with running({"book": ServedText(language_model())}) as server:
+        page = browser.new_page()
+        wrong, asked = [], []
+        page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: wrong.append(str(e)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(server.url)
+        page.wait_for_selector("html[data-ready=yes]")
+        assert "book reads a text" in page.inner_text("#about")
+        page.click("#new")
+        box = page.locator("article").first
+        box.locator("textarea").fill("Once upon")
+        box.locator("[data-act=read]").click()
+        box.locator("[data-fact=version]:text-is('1')").wait_for()
+        assert box.locator("pre").inner_text() == "Once upon"
+        assert "bytes" in box.locator("[data-fact=state]").inner_text()
+        box.locator("[data-act=write]").click()
+        box.locator("[data-fact=version]:text-is('2')").wait_for()
+        assert box.locator("[data-fact=position]").inner_text() == "109"
+        written = box.locator("pre").text_content()
+        assert written.startswith("Once upon") and len(written) > 50
+        box.locator("[data-act=fork]").click()
+        page.locator("article").nth(1).wait_for()
+        assert page.locator("article").nth(1).locator("pre").text_content() == written
+        box.locator("[data-act=back]").click()
+        box.locator("[data-fact=position]:text-is('9')").wait_for()
+        assert box.locator("pre").text_content() == "Once upon"
+        box.locator("[data-act=back]").click()
+        box.locator("[data-act=back]").click()
+        page.locator("#message:has-text('where the session began')").wait_for()
+        page.locator("article").nth(1).locator("[data-act=remove]").click()
+        page.locator("article").nth(1).wait_for(state="detached")
+        assert wrong == [] and all(url.startswith((server.url, "data:")) for url in asked), (wrong, asked)
+        page.close()

@@ -1,0 +1,240 @@
+"""Sessions over HTTP: exact, exactly once, and refused in the right words."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from running import core, error, language_model, running
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running() as found:
+        yield found
+
+
+def offline(x):
+    with torch.no_grad():
+        y, _ = core().scan(torch.tensor(x, dtype=torch.float32)[None, :, None])
+    return y[0].numpy()
+
+
+def test_steps_are_those_of_a_scan_bit_for_bit(server):
+    x = [0.5, -1.25, 3.0, 0.125, 7.0]
+    id, found = server.session(), []
+    for t in (0, 1):
+        answer = server.post(f"/v1/sessions/{id}/step", {"version": t, "input": [x[t]]})
+        found.append(answer.json()["output"])
+        assert answer.json()["version"] == t + 1 == answer.json()["position"] and answer.headers["etag"] == f'"{t + 1}"'
+    found += server.step(id, [[v] for v in x[2:]], version=2).json()["outputs"]
+    assert np.array_equal(np.array(found, np.float32), offline(x))
+
+
+def test_a_text_is_read_scored_and_written_as_offline(server):
+    lm = language_model()
+    id = server.session("book", seed=5)
+    read = server.step(id, "Once upon a time", version=0).json()
+    score, state = lm.score("Once upon a time")
+    assert sum(one["logprob"] for one in read["outputs"]) == pytest.approx(-score.nats, abs=1e-4)
+    wrote = server.post(f"/v1/sessions/{id}/generate", {"version": 1, "max_new_tokens": 20}).json()
+    assert wrote["text"] == lm.generate("Once upon a time", seed=5, max_new_tokens=20)
+    assert wrote["position"] == 36 and wrote["finish_reason"] == "length"
+    again = server.post(f"/v1/sessions/{id}/generate", {"version": 2, "max_new_tokens": 20}).json()
+    assert wrote["text"] + again["text"] == lm.generate("Once upon a time", seed=5, max_new_tokens=40)
+
+
+def test_events_are_the_text_and_the_last_is_what_was_committed(server):
+    id, lm = server.session("book", seed=1), language_model()
+    body = {"version": 0, "prompt": "It", "max_new_tokens": 12, "temperature": 0.7, "stream": True}
+    events = []
+    with server.client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                events.append(json.loads(line[6:]))
+    *tokens, done = events
+    assert "".join(one["text"] for one in tokens) == done["text"]
+    assert done["text"] == lm.generate("It", seed=1, max_new_tokens=12, temperature=0.7) and done["version"] == 1
+
+
+def test_versions(server):
+    id = server.session()
+    assert server.step(id, [[1.0]], version=0).status_code == 200
+    late = server.step(id, [[1.0]], version=0)
+    assert late.status_code == 412 and error(late)["version"] == 1 and error(late)["position"] == 1
+    assert server.post(f"/v1/sessions/{id}/step", {"input": [1.0]}).status_code == 400
+    assert server.post(f"/v1/sessions/{id}/step", {"input": [1.0]}, headers={"if-match": '"1"'}).status_code == 200
+    assert server.post(f"/v1/sessions/{id}/step", {"input": [1.0]}, headers={"if-match": "*"}).status_code == 200
+    both = server.post(f"/v1/sessions/{id}/step", {"input": [1.0], "version": 3}, headers={"if-match": '"4"'})
+    assert both.status_code == 400
+
+
+def test_a_key_applies_once_and_stands_for_one_body(server):
+    id, key = server.session(), {"idempotency-key": "a"}
+    first = server.step(id, [[1.0]], version=0, headers=key)
+    again = server.step(id, [[1.0]], version=0, headers=key)
+    assert again.status_code == 200 and again.content == first.content
+    assert again.headers["idempotency-replayed"] == "true" and "idempotency-replayed" not in first.headers
+    assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 1
+    other = server.step(id, [[2.0]], version=0, headers=key)
+    assert other.status_code == 422 and error(other)["code"] == "key_reused"
+    # Only the last key is kept: an older one is answered by its version.
+    assert server.step(id, [[1.0]], version=1, headers={"idempotency-key": "b"}).status_code == 200
+    assert server.step(id, [[1.0]], version=0, headers=key).status_code == 412
+
+
+def test_create_and_fork_take_keys_too(server):
+    key = {"idempotency-key": "c"}
+    one = server.post("/v1/sessions", {"model": "gru"}, headers=key)
+    two = server.post("/v1/sessions", {"model": "gru"}, headers=key)
+    assert one.json()["id"] == two.json()["id"] and two.status_code == 201
+    assert server.post("/v1/sessions", {"model": "book"}, headers=key).status_code == 422
+    path = f"/v1/sessions/{one.json()['id']}/fork"
+    assert server.post(path, headers=key).json()["id"] == server.post(path, headers=key).json()["id"]
+    assert server.post(path).json()["id"] != server.post(path).json()["id"]
+
+
+def test_a_fork_goes_its_own_way(server):
+    id = server.session()
+    server.step(id, [[1.0], [2.0]])
+    other = server.post(f"/v1/sessions/{id}/fork").json()
+    assert other["parent"] == id and other["position"] == 2 and other["version"] == 0
+    mine = server.step(id, [[3.0]]).json()["outputs"]
+    theirs = server.step(other["id"], [[-3.0]]).json()["outputs"]
+    assert np.array_equal(np.float32(mine[0]), offline([1, 2, 3])[2])
+    assert np.array_equal(np.float32(theirs[0]), offline([1, 2, -3])[2])
+
+
+@pytest.mark.parametrize("position", [0, 3, 4, 7, 9])
+def test_rollback_is_as_if_it_had_not_happened(server, position):
+    x = [float(v) for v in range(10)]
+    id = server.session(checkpoints={"every": 4, "keep": 4}, log_inputs=True)
+    server.step(id, [[v] for v in x[:3]])
+    for v in x[3:]:
+        server.step(id, [[v]])
+    back = server.post(f"/v1/sessions/{id}/rollback", {"version": 8, "position": position}).json()
+    assert back["position"] == position and back["version"] == 9 and back["inexact"] is False
+    found = server.step(id, [[v] for v in x[position:]]).json()["outputs"]
+    assert np.array_equal(np.array(found, np.float32), offline(x)[position:])
+
+
+def test_rollback_of_a_text_brings_back_its_random_numbers(server):
+    lm = language_model()
+    id = server.session("book", seed=2, checkpoints={"every": 5, "keep": 9}, log_inputs=True)
+    server.step(id, "Call me", version=0)
+    text = server.post(f"/v1/sessions/{id}/generate", {"version": 1, "max_new_tokens": 15}).json()["text"]
+    assert text == lm.generate("Call me", seed=2, max_new_tokens=15)
+    server.post(f"/v1/sessions/{id}/rollback", {"version": 2, "position": 12})
+    rest = server.post(f"/v1/sessions/{id}/generate", {"version": 3, "max_new_tokens": 10}).json()
+    whole = lm.start("Call me", seed=2, max_new_tokens=15)
+    symbols = [whole.state.token.item() for _ in whole]
+    assert rest["tokens"] == symbols[5:]
+
+
+def test_rollback_is_refused_where_the_past_was_not_kept(server):
+    plain = server.session()
+    server.step(plain, [[1.0]])
+    assert server.post(f"/v1/sessions/{plain}/rollback", {"version": "any", "position": 0}).status_code == 422
+    marks = server.session(checkpoints={"every": 2, "keep": 2})
+    for v in range(7):
+        server.step(marks, [[float(v)]])
+    assert server.client.get(f"/v1/sessions/{marks}").json()["checkpoints"] == [4, 6]
+    for position, status in ((0, 422), (5, 422), (8, 422), (6, 200), (4, 200)):
+        answer = server.post(f"/v1/sessions/{marks}/rollback", {"version": "any", "position": position})
+        assert answer.status_code == status, (position, answer.text)
+
+
+def test_a_state_goes_out_and_in(server):
+    id, other = server.session(), server.session()
+    server.step(id, [[1.0], [2.0]])
+    data = server.client.get(f"/v1/sessions/{id}/state").content
+    answer = server.client.put(f"/v1/sessions/{other}/state", content=data, headers={"if-match": '"0"'})
+    assert answer.status_code == 200 and answer.json()["version"] == 1
+    assert server.step(other, [[3.0]]).json()["outputs"] == server.step(id, [[3.0]]).json()["outputs"]
+    text = server.session("book")
+    assert server.client.put(f"/v1/sessions/{text}/state", content=data, headers={"if-match": "*"}).status_code == 422
+    broken = bytearray(data)
+    broken[-1] ^= 1
+    assert (
+        server.client.put(f"/v1/sessions/{id}/state", content=bytes(broken), headers={"if-match": "*"}).status_code
+        == 422
+    )
+
+
+def test_the_state_file_is_that_of_the_library(server, tmp_path):
+    lm, id = language_model(), server.session("book", seed=4)
+    server.step(id, "Hello wor")
+    (tmp_path / "state.safetensors").write_bytes(server.client.get(f"/v1/sessions/{id}/state").content)
+    state = lm.load_state(tmp_path / "state.safetensors")
+    text = server.post(f"/v1/sessions/{id}/generate", {"version": "any", "max_new_tokens": 9}).json()["text"]
+    assert text == lm.generate("", state=state, max_new_tokens=9)
+
+
+def test_many_sessions_in_one_request(server):
+    ids = [server.session() for _ in range(5)]
+    items = [{"session": id, "version": 0, "input": [float(i)]} for i, id in enumerate(ids)]
+    items += [{"session": "sess_none", "version": 0, "input": [1.0]}, {"session": ids[0], "version": 9, "input": [1.0]}]
+    items += [{"session": ids[0], "version": 1, "input": ["x"]}, {"session": ids[0]}]
+    answer = server.post("/v1/steps", {"items": items}).json()["data"]
+    assert [one["status"] for one in answer] == [200] * 5 + [404, 412, 400, 400]
+    for i, one in enumerate(answer[:5]):
+        assert np.array_equal(np.float32(one["body"]["output"]), offline([float(i)])[0])
+
+
+def test_what_is_refused(server):
+    id = server.session()
+    for body, status in (
+        ({"version": 0}, 400),
+        ({"version": 0, "inputs": "text"}, 400),
+        ({"version": 0, "inputs": [[1.0, 2.0]]}, 400),
+        ({"version": 0, "inputs": [[True]]}, 400),
+        ({"version": 0, "inputs": [[1e39]]}, 400),
+        ({"version": 0, "input": [1.0], "inputs": [[1.0]]}, 400),
+        ({"version": 0, "inputs": [[1.0]], "extra": 1}, 400),
+        ({"version": -1, "inputs": [[1.0]]}, 400),
+        ({"version": "some", "inputs": [[1.0]]}, 400),
+    ):
+        answer = server.post(f"/v1/sessions/{id}/step", body)
+        assert answer.status_code == status, (body, answer.text)
+        assert {"message", "type", "param", "code"} <= set(error(answer))
+    assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 0
+    for raw in (b'{"version": 0, "inputs": [[NaN]]}', b'{"version": 0, "inputs": [[1e999]]}', b"{", b"[" * 100_000):
+        answer = server.client.post(
+            f"/v1/sessions/{id}/step", content=raw, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code == 400, raw[:20]
+    assert server.post(f"/v1/sessions/{id}/generate", {"version": 0}).status_code == 400  # it does not write
+    assert server.client.post(f"/v1/sessions/{id}/step", content=b"{}").status_code == 415
+    assert server.client.get("/v1/sessions/none").status_code == 404
+    assert server.client.put(f"/v1/sessions/{id}/step").status_code == 405
+    assert server.client.get("/nowhere").status_code == 404
+    assert server.post("/v1/sessions", {"model": "none"}).status_code == 404
+    assert server.post("/v1/sessions", {"model": "gru", "durability": "process"}).status_code == 400
+
+
+def test_a_state_that_is_no_longer_a_number_changes_nothing(server):
+    model = server.service.models["gru"]
+    id = server.session()
+    server.step(id, [[1.0]])
+    before = server.client.get(f"/v1/sessions/{id}/state").content
+    outputs, model.stream._engine.step = model.stream._engine.step, lambda x, rows: broken(x, rows)
+
+    def broken(x, rows):
+        y = outputs(x, rows)
+        model.stream.write(rows, np.full((len(rows), model.row_bytes), 255, np.uint8))
+        return y
+
+    try:
+        answer = server.step(id, [[1.0]])
+    finally:
+        model.stream._engine.step = outputs
+    assert answer.status_code == 422 and error(answer)["code"] == "state_not_finite"
+    assert server.client.get(f"/v1/sessions/{id}/state").content == before
+    assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 1
+
+
+def test_deleting(server):
+    id = server.session()
+    assert server.client.delete(f"/v1/sessions/{id}").json() == {"id": id, "object": "session", "deleted": True}
+    assert server.client.get(f"/v1/sessions/{id}").status_code == 404
+    assert server.client.delete(f"/v1/sessions/{id}").status_code == 404

@@ -1,0 +1,144 @@
+"""One suite for every store; then what the file alone promises."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from elman.errors import FileError
+from elman.serve.sqlite import SqliteStore
+from elman.serve.store import MemoryStore, StoreFull
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    found = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "store.db")
+    yield found
+    found.close()
+
+
+def test_reads_see_writes_before_and_after_the_commit(store):
+    assert store.get("sessions", "a") is None
+    store.put("sessions", "a", b"1", parent="t")
+    assert store.get("sessions", "a") == b"1"
+    store.commit(sync=False)
+    store.put("sessions", "a", b"2", parent="t")
+    assert store.get("sessions", "a") == b"2" and store.get("responses", "a") is None
+    store.delete("sessions", "a")
+    assert store.get("sessions", "a") is None
+    store.commit(sync=True)
+    assert store.get("sessions", "a") is None and store.counts("sessions") == {}
+
+
+def test_undo_brings_everything_back(store):
+    store.put("checkpoints", "a/1", b"1", parent="a", expires=5.0)
+    store.commit(sync=False)
+    store.put("checkpoints", "a/1", b"x", parent="b", expires=9.0)
+    store.put("checkpoints", "a/2", b"2", parent="a")
+    store.delete("checkpoints", "a/1")
+    store.undo()
+    assert store.children("checkpoints", "a") == [("a/1", b"1")] and store.children("checkpoints", "b") == []
+    assert store.expired(6.0, 10) == [("checkpoints", "a/1")]
+
+
+def test_children_are_in_order_and_include_what_is_new(store):
+    for number in (3, 1):
+        store.put("inputs", f"a/{number}", bytes([number]), parent="a")
+    store.commit(sync=False)
+    store.put("inputs", "a/2", b"\2", parent="a")
+    store.put("inputs", "b/1", b"b", parent="b")
+    store.delete("inputs", "a/3")
+    assert store.children("inputs", "a") == [("a/1", b"\1"), ("a/2", b"\2")]
+    store.commit(sync=False)
+    assert store.children("inputs", "a") == [("a/1", b"\1"), ("a/2", b"\2")]
+    assert store.counts("inputs") == {"a": 2, "b": 1}
+
+
+def test_what_expires(store):
+    store.put("sessions", "never", b"")
+    for number in range(5):
+        store.put("sessions", str(number), b"", expires=10.0 + number)
+    store.commit(sync=False)
+    assert store.expired(9.0, 10) == []
+    assert sorted(store.expired(12.0, 10)) == [("sessions", "0"), ("sessions", "1"), ("sessions", "2")]
+    assert len(store.expired(99.0, 2)) == 2
+    store.put("sessions", "0", b"", expires=50.0)
+    store.delete("sessions", "1")
+    store.commit(sync=False)
+    assert store.expired(12.0, 10) == [("sessions", "2")]
+
+
+def test_a_file_is_there_again(tmp_path):
+    store = SqliteStore(tmp_path / "store.db")
+    store.put("sessions", "a", bytes(range(256)), parent="t", expires=3.0)
+    store.commit(sync=True)
+    store.put("sessions", "b", b"lost")
+    store.close()
+    again = SqliteStore(tmp_path / "store.db")
+    assert again.get("sessions", "a") == bytes(range(256)) and again.get("sessions", "b") is None
+    again.close()
+
+
+def test_a_second_server_is_refused(tmp_path):
+    path = tmp_path / "store.db"
+    store = SqliteStore(path)
+    script = (
+        "import sys; from elman.serve.sqlite import SqliteStore\n"
+        "try: SqliteStore(sys.argv[1])\nexcept Exception as e: print(type(e).__name__, e)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=60).stdout
+    assert found.startswith("FileError") and "in use by another server" in found
+    store.close()
+    SqliteStore(path).close()
+
+
+def test_other_files_are_refused_and_left_alone(tmp_path):
+    (tmp_path / "text").write_text("not a database, but long enough to be looked at by SQLite" * 50)
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE mine (x)")
+    other.commit()
+    other.close()
+    for name in ("text", "other.db"):
+        before = (tmp_path / name).read_bytes()
+        with pytest.raises(FileError, match="store"):
+            SqliteStore(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == before or name == "other.db"
+
+
+def test_a_full_store_undoes_the_whole_commit_and_recovers(tmp_path):
+    store = SqliteStore(tmp_path / "store.db")
+    store.put("sessions", "a", b"1")
+    store.commit(sync=False)
+    store._db.execute("PRAGMA max_page_count=60")
+    store.put("sessions", "a", b"2")
+    for number in range(100):
+        store.put("sessions", f"large{number}", os.urandom(4096))
+    with pytest.raises(StoreFull):
+        store.commit(sync=False)
+    assert store.get("sessions", "a") == b"1" and store.get("sessions", "large0") is None
+    store._db.execute("PRAGMA max_page_count=100000")
+    store.put("sessions", "a", b"3")
+    store.commit(sync=False)
+    assert store.get("sessions", "a") == b"3"
+    store.close()
+
+
+def test_a_commit_with_sync_waits_for_the_disk_and_the_next_does_not(tmp_path):
+    store = SqliteStore(tmp_path / "store.db")
+    for sync, level in ((True, 2), (False, 1), (True, 2)):
+        store.put("sessions", "a", b"")
+        store.commit(sync)
+        assert store._db.execute("PRAGMA synchronous").fetchone()[0] == level
+    store.close()
+
+
+def test_rows_that_come_and_go_leave_nothing_in_memory():
+    store = MemoryStore()
+    for number in range(20_000):
+        store.put("sessions", str(number), b"", parent="t", expires=1e9)
+        store.commit(sync=False)
+        store.delete("sessions", str(number))
+        store.commit(sync=False)
+    assert len(store._due) < 3_000 and not store._rows["sessions"] and not store._parents["sessions"]

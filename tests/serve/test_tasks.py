@@ -1,0 +1,134 @@
+"""Every task that is served gives, step by step and in any company, what it gives offline."""
+
+import io
+import json
+from contextlib import redirect_stdout
+
+import numpy as np
+import pytest
+import torch
+from running import language_model, running
+
+import elman
+from elman import cli
+from elman.saved import open_model
+from elman.serve.predicting import predictor
+from elman.tasks.serving import Writing
+from elman.tasks.text_serving import ServedText
+
+
+def run_all(served, works, states):
+    """The works side by side; their answers and last states."""
+    for work, state in zip(works, states, strict=True):
+        work.begin(state)
+    while left := [work for work in works if not work.done]:
+        served.advance(left)
+    return [work.answer() for work in works], [work.end() for work in works]
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"cell": "lru"}, {"cell": "mingru"}, {"cell": "lstm", "dtype": "float64"}, {"cutoffs": [20, 100]}]
+)
+def test_texts_side_by_side_are_those_of_the_library(config):
+    lm = language_model(**config)
+    served = ServedText(lm, rows=3)
+    prompts = ["", "Once", "x" * 150, "It was the best of times", "é", "Once"]
+    settings = [
+        {}, {"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.9, "repetition_penalty": 1.3}, {"temperature": 0},
+        {"stop": ["e"]},
+    ]  # fmt: skip
+    works = [
+        served.writing(prompt, Writing(max_new_tokens=30, **{**s, "stop": tuple(s.get("stop", ()))}))
+        for prompt, s in zip(prompts, settings, strict=True)
+    ]
+    answers, states = run_all(served, works, [served.start(seed) for seed in range(6)])
+    for seed, (prompt, s, answer, state) in enumerate(zip(prompts, settings, answers, states, strict=True)):
+        generation = lm.start(prompt, seed=seed, max_new_tokens=30, **s)
+        text = "".join(pieces[0] for pieces in generation)
+        assert answer["text"] == text and answer["finish_reason"] == generation.finish_reasons[0]
+        assert served.dump(state) == elman.state.dump(generation.state, fingerprint=lm.fingerprint)
+        assert served.parse(served.dump(state)) == state
+
+
+def test_a_markov_model_and_texts_with_an_end(tmp_path):
+    from elman.tasks.markov import RunConfig
+
+    text = "to be or not to be\nthat is the question\n" * 30
+    settings = {"data": {"unit": "lines"}, "out": str(tmp_path / "run")}
+    lm, _ = elman.train(RunConfig(**settings), data=text)
+    task, face = open_model(tmp_path / "run")
+    served = task.serve(face)
+    works = [served.writing("to", Writing(max_new_tokens=60)), served.writing("", Writing(max_new_tokens=60))]
+    answers, states = run_all(served, works, [served.start(1), served.start(2)])
+    assert [a["text"] for a in answers] == [lm.generate(p, seed=s, max_new_tokens=60) for p, s in (("to", 1), ("", 2))]
+    assert answers[0]["finish_reason"] == "end"
+    more, _ = run_all(served, [served.writing("to", Writing(max_new_tokens=9))], states[:1])
+    first = lm.start("to", seed=1, max_new_tokens=60)
+    list(first)
+    assert more[0]["text"] == lm.generate("to", state=first.state, max_new_tokens=9)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A classifier of numbers that is causal, and an HMM, each trained for a moment."""
+    folder = tmp_path_factory.mktemp("runs")
+    random = np.random.default_rng(0)
+    lines = [",".join([str(i % 2), *(f"{v:.3f}" for v in random.normal(i % 2, 1, 6))]) for i in range(40)]
+    (folder / "rows.csv").write_text("\n".join(["label," + ",".join(f"x{i}" for i in range(6)), *lines]) + "\n")
+    x = np.repeat([0.0, 5.0], 50)[:, None] + random.normal(size=(100, 1))
+    (folder / "columns.csv").write_text("value\n" + "\n".join(f"{v:.4f}" for v in x[:, 0]) + "\n")
+    out = io.StringIO()
+    with redirect_stdout(out):
+        assert cli.main(["train", "--task", "hmm", "--data.train", str(folder / "columns.csv"), "--out",
+                         str(folder / "hmm"), "--model.n_components", "2"]) == 0  # fmt: skip
+    return folder
+
+
+def test_an_hmm_filters_what_it_is_sent(runs):
+    task, face = open_model(runs / "hmm")
+    served = task.serve(face)
+    x = [[[0.1], [5.2], [4.9]], [[1.0]], [[0.0]] * 70]
+    answers, _ = run_all(served, [served.reading(rows) for rows in x], [served.start(0)] * 3)
+    for rows, answer in zip(x, answers, strict=True):
+        with torch.no_grad():
+            predicted, _ = face.module().scan(torch.tensor([rows], dtype=torch.float64))
+        found = np.array([one["next_state"] for one in answer["outputs"]])
+        assert np.array_equal(found, predicted.p[0].numpy())
+    with running({"hmm": served}, predictors={"hmm": predictor(task, face)}) as server:
+        id = server.session("hmm")
+        assert server.step(id, [[0.1], [5.2], [4.9]]).json()["outputs"] == answers[0]["outputs"]
+        body = {"model": "hmm", "data": (runs / "columns.csv").read_text(), "ending": "csv"}
+        lines = server.post("/v1/predict", body).json()["lines"]
+        out = io.StringIO()
+        with redirect_stdout(out):
+            cli.main(["predict", str(runs / "hmm"), str(runs / "columns.csv")])
+        assert "\n".join(lines) + "\n" == out.getvalue()
+        more = server.post("/v1/predict", {**body, "options": {"posteriors": True}}).json()["lines"]
+        assert more[0].endswith("p0,p1")
+        for wrong in ({"errors": "strict"}, {"posteriors": "x"}, {"none": True}):
+            assert server.post("/v1/predict", {**body, "options": wrong}).status_code == 400
+        assert server.post("/v1/predict", {**body, "ending": "../x"}).status_code == 400
+        assert server.post("/v1/predict", {**body, "data": ""}).status_code == 400
+
+
+def test_a_causal_classifier_answers_after_each_input():
+    from elman.data.inputs import Labels, SeriesInputs
+    from elman.data.labelled import Reader
+    from elman.tasks.classifier import Classifier, ModelConfig, build
+
+    torch.manual_seed(0)
+    inputs, labels = SeriesInputs((1.0, 0.0), (2.0, 1.0)), Labels("class", ("no", "yes"))
+    config = ModelConfig(size=8, bidirectional=False, pool="mean", embedding_size=4)
+    face = Classifier(build(config, inputs, labels).eval(), config, Reader(), inputs, labels)
+    served = face.served()
+    x = [[[0.5, 1.0], [2.0, -1.0], [3.0, 0.0]], [[1.0, 1.0]]]
+    answers, states = run_all(served, [served.reading(rows) for rows in x], [served.start(0)] * 2)
+    for rows, answer in zip(x, answers, strict=True):
+        wanted = face.each(inputs(np.array(rows), "here"))
+        found = [list(one["probabilities"].values()) for one in answer["outputs"]]
+        assert np.array_equal(found, wanted.exp().tolist())
+    step, _ = run_all(
+        served, [served.reading(x[0][2:])], run_all(served, [served.reading(x[0][:2])], [served.start(0)])[1]
+    )
+    assert step[0]["outputs"] == answers[0]["outputs"][2:]
+    assert json.dumps(answers)
