@@ -20,6 +20,7 @@ from elman.data.batches import Batch, Position
 from elman.data.calendar import Ticks
 from elman.data.panel import PanelReader, Series
 from elman.errors import InputError
+from elman.lengths import valid
 from elman.options import whole
 
 Floats = NDArray[np.float32]
@@ -166,7 +167,7 @@ def padded(parts: Sequence[NDArray[np.float64]], lengths: Ticks, value: float) -
 
 
 def _inside(lengths: Ticks) -> NDArray[np.bool_]:
-    return np.arange(int(lengths.max(initial=0))) < lengths[:, None]
+    return valid(torch.from_numpy(lengths), int(lengths.max(initial=0))).numpy()
 
 
 class Segment(NamedTuple):
