@@ -118,6 +118,17 @@ def test_rollback_is_as_if_it_had_not_happened(server, position):
     assert np.array_equal(np.array(found, np.float32), offline(x)[position:])
 
 
+def test_rollback_behind_a_rollback_into_the_middle_of_a_write(server):
+    """What the first one cut off is no part of the past that the second one replays."""
+    id = server.session(checkpoints={"every": 1, "keep": 8}, log_inputs=True)
+    server.step(id, [[1.0], [2.0], [3.0], [4.0], [5.0]])
+    server.post(f"/v1/sessions/{id}/rollback", {"version": 1, "position": 3})
+    server.step(id, [[-6.0], [-7.0]])
+    server.post(f"/v1/sessions/{id}/rollback", {"version": 3, "position": 4})
+    found = server.step(id, [[8.0]], version=4).json()["outputs"]
+    assert np.array_equal(np.float32(found[0]), offline([1, 2, 3, -6, 8])[4])
+
+
 def test_rollback_of_a_text_brings_back_its_random_numbers(server):
     lm = language_model()
     id = server.session("book", seed=2, checkpoints={"every": 5, "keep": 9}, log_inputs=True)

@@ -36,11 +36,13 @@ class Server(uvicorn.Server):
         )  # fmt: skip
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Once: drain. Ctrl-C once more: leave at once. uvicorn's own would raise the signal again when all is done."""
         if not self.service.engine.draining:
             self.service.engine.draining = True
             assert self.service.loop is not None
             self.service.loop.call_soon_threadsafe(self._say_goodbye)
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def _say_goodbye(self) -> None:
         self.goodbyes = [asyncio.ensure_future(socket.drain()) for socket in list(self.service.sockets)]

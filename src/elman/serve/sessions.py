@@ -228,10 +228,9 @@ class Sessions:
                 422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); kept "
                 f"are {', '.join(map(str, session.marks))}", code="no_checkpoint",
             )  # fmt: skip
+        # A checkpoint stands where a write began. What began before it and goes beyond was cut there by a rollback.
         logged = [decode(Inputs, value) for _, value in self.store.children("inputs", id)]
-        return decode(Checkpoint, data), [
-            one for one in logged if one.position + one.taken > marks[-1] and one.position < position
-        ]
+        return decode(Checkpoint, data), [one for one in logged if marks[-1] <= one.position < position]
 
     def rewound(self, id: str, session: Session, state: bytes, position: int) -> None:
         """The session is where it was: what came after that is no longer part of its past."""
