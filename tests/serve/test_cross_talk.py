@@ -65,7 +65,7 @@ async def abandoned(client, id, version, counts):
 async def text(client, chance, counts):
     seed, prompt = chance.randrange(2**40), "Once upon a time"[: chance.randint(0, 16)]
     id = (await client.post("/v1/sessions", json={"model": "book", "seed": seed})).json()["id"]
-    body = {"version": 0, "prompt": prompt, "max_new_tokens": 400, "stream": True}
+    body = {"version": 0, "prompt": prompt, "max_new_tokens": 3000, "stream": True}
     if chance.random() < 0.4:  # goes away in the middle
         async with client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
             async for _ in answer.aiter_lines():
