@@ -3,8 +3,10 @@
 Training: embeddings and units 256, a bidirectional GRU encoder, 64 pairs of 5 to 25 symbols, V = 2,000; the whole step,
 with clipping and AdamW. Additive: the peer packs the encoder's input and attends in a Python loop over GRU steps, the
 projections of memory and inputs outside it. Luong: the peer's decoder is one GRU and its attention a few batched
-products. Beam: 5 beginnings for 256 sentences of weights as they begin, the peer batched over sentences and beams with
-its additive model, both 30 symbols at most. Both sides run in this process, in turn; the ratio is of medians.
+products. Beam: 5 beginnings, the peer batched over sentences and beams with its additive model, both 30 symbols at
+most: of 256 made-up sentences by weights as they begin, or with `--run RUN --source test.en` of a file by those of a
+run (gru, one layer of 256, embeddings of 256, additive attention, not tied), which the peer is given too; how many
+sentences both find the same symbols for is printed. Both sides run in this process, in turn; the ratio is of medians.
 """
 
 import argparse
@@ -12,13 +14,16 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import elman
 from elman.data.pairs import Pairs, Vocabularies, batch_of
 from elman.data.vocabulary import Words
+from elman.decoding.beam import beam
 from elman.pairing import EncoderDecoder, smoothed
 from elman.tasks.translator import ModelConfig, build
 
@@ -36,10 +41,10 @@ def rows(n: int) -> list[tuple[np.ndarray, np.ndarray]]:
 class Plain(nn.Module):
     """The same models as one would write them with torch.nn."""
 
-    def __init__(self, additive: bool) -> None:
+    def __init__(self, additive: bool, symbols: int = V) -> None:
         super().__init__()
-        self.additive = additive
-        self.source, self.target = nn.Embedding(V, SIZE), nn.Embedding(V, SIZE)
+        self.additive, self.symbols = additive, symbols
+        self.source, self.target = nn.Embedding(symbols, SIZE), nn.Embedding(symbols, SIZE)
         self.encoder = nn.GRU(SIZE, SIZE, bidirectional=True, batch_first=True)
         self.bridge = nn.Linear(2 * SIZE, SIZE)
         self.cell = nn.GRUCell(2 * SIZE, SIZE)  # the context's part; that of the inputs is hoisted
@@ -48,7 +53,7 @@ class Plain(nn.Module):
         self.query, self.key = nn.Linear(SIZE, SIZE, bias=False), nn.Linear(2 * SIZE, SIZE)
         self.v = nn.Linear(SIZE, 1, bias=False)
         self.join = nn.Linear((4 if additive else 3) * SIZE, SIZE)
-        self.out = nn.Linear(SIZE, V)
+        self.out = nn.Linear(SIZE, symbols)
 
     def encode(self, x: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -86,7 +91,7 @@ class Plain(nn.Module):
     def search(self, x: Pairs) -> Tensor:
         """A beam, batched over sentences and beginnings, until all have ended."""
         memory, keys, past, h = (part.repeat_interleave(BEAMS, 0) for part in self.encode(x))
-        B = len(x.sizes)
+        B, V = len(x.sizes), self.symbols
         token = torch.zeros(B * BEAMS, dtype=torch.int64)
         sums = torch.full((B, BEAMS), -torch.inf)
         sums[:, 0] = 0
@@ -141,25 +146,58 @@ def training(attention: str) -> tuple[Callable[[], None], Callable[[], None]]:
     return trainer(mine, own), trainer(plain, theirs)
 
 
-def searching() -> tuple[Callable[[], None], Callable[[], None]]:
-    from elman.decoding.beam import beam
+def peer_of(mine: EncoderDecoder) -> Plain:
+    """The peer with the weights of ours."""
+    plain, decoder, cell = Plain(True, mine.target.weight.shape[0]), mine.decoder, mine.decoder.core
+    plain.encoder = elman.to_torch(mine.encoder)
+    E = cell.input_size - decoder.memory_size
+    zeros = torch.zeros(2 * SIZE)
+    weights = {
+        plain.source.weight: mine.source.weight, plain.target.weight: mine.target.weight,
+        plain.bridge.weight: mine.bridge.W, plain.bridge.bias: mine.bridge.b,
+        plain.cell.weight_ih: cell.U[:, E:], plain.inputs.weight: cell.U[:, :E], plain.inputs.bias: cell.b,
+        plain.cell.weight_hh: cell.W, plain.cell.bias_hh: torch.cat([zeros, cell.c]),
+        plain.query.weight: decoder.Q, plain.key.weight: decoder.K, plain.key.bias: decoder.k,
+        plain.v.weight: decoder.v[None], plain.join.weight: decoder.O, plain.join.bias: decoder.o,
+        plain.out.weight: mine.readout.linear.weight, plain.out.bias: mine.readout.linear.bias,
+    }  # fmt: skip
+    with torch.no_grad():
+        for theirs, own in weights.items():
+            theirs.copy_(own)
+    return plain.eval()
 
-    given = [(source, source[:0]) for source, _ in rows(256)]
-    batches = [batch_of(given[i : i + BATCH]).x for i in range(0, len(given), BATCH)]
+
+def searching(run: str | None, source: str | None) -> tuple[Callable[[], object], Callable[[], object]]:
     torch.manual_seed(0)
-    mine, plain = ours("additive").eval(), Plain(True).eval()
+    if run and source:
+        translator = elman.load(run)
+        mine, lines = translator.model, Path(source).read_text().splitlines()
+        sources = sorted((translator.symbols.source.encode(line) for line in lines), key=len)
+    else:
+        mine, sources = ours("additive").eval(), [source for source, _ in rows(256)]
+    plain = peer_of(mine)
+    given = [(one, one[:0]) for one in sources]
+    batches = [batch_of(given[i : i + BATCH]).x for i in range(0, len(given), BATCH)]
 
     @torch.inference_mode()
-    def own() -> None:
+    def own() -> list[list[int]]:
+        found = []
         for x in batches:
             model, state = mine.given(x.source, x.sizes)
             start = torch.zeros(len(x.sizes), dtype=torch.int64)
-            beam(model, state, start, num_beams=BEAMS, max_new_tokens=MOST, length_penalty=0.0)
+            best = beam(model, state, start, num_beams=BEAMS, max_new_tokens=MOST, length_penalty=0.0)
+            found += [row[0].tokens for row in best]
+        return found
 
-    return own, lambda: [plain.search(x) for x in batches] and None
+    def theirs() -> list[list[int]]:
+        return [row for x in batches for row in plain.search(x)[::BEAMS].tolist()]
+
+    same = sum(a == b[: len(a)] for a, b in zip(own(), theirs(), strict=True))
+    print(json.dumps({"sentences": len(sources), "same symbols": same}))
+    return own, theirs
 
 
-def measure(own: Callable[[], None], theirs: Callable[[], None], rounds: int) -> dict[str, float]:
+def measure(own: Callable[[], object], theirs: Callable[[], object], rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {"elman": [], "torch": []}
     for i in range(rounds + 1):
         for name, run in (("elman", own), ("torch", theirs)):
@@ -176,11 +214,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", choices=("additive", "general", "beam"))
+    parser.add_argument("--run", help="whose weights search")
+    parser.add_argument("--source", help="the file of sentences that are translated by them")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     for name in ("additive", "general", "beam"):
         if given.only in (None, name):
-            pair = searching() if name == "beam" else training(name)
+            pair = searching(given.run, given.source) if name == "beam" else training(name)
             print(json.dumps({"what": name, "threads": given.threads, **measure(*pair, given.rounds)}))
 
 
