@@ -3,6 +3,8 @@
 import gzip
 import itertools
 import json
+import math
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +14,7 @@ from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
 from elman.data.pairs import PairReader, Pairs, batch_of
+from elman.decoding import Sampling
 from elman.distributions import Categorical
 from elman.errors import InputError
 from elman.pairing import smoothed
@@ -171,6 +174,34 @@ def test_limits_prefix_and_coverage(trained):
     assert face.translations(["b"], Search(num_beams=2, coverage_penalty=0.5))[0] == covered[1]
 
 
+def test_samples_are_as_frequent_as_they_are_probable(trained):
+    face, N = load(trained / "run"), 3000
+    (drawn,) = face.samples(["a b"], Sampling(), count=N)
+    counts = Counter((tuple(s.tokens), s.log_prob) for s in drawn)
+    (tokens, log_p), _ = counts.most_common(1)[0]
+    x = batch_of([(face.symbols.source.encode("a b"), np.array(tokens, np.int64))])
+    with torch.no_grad():
+        assert face.model.forced(x.x, x.lengths).log_prob(x.y).sum().item() == pytest.approx(log_p, abs=1e-5)
+    for (_, log_prob), count in counts.most_common(5):
+        p = math.exp(log_prob)  # 0.02 more: the unknown symbol is never drawn, so all others are more probable
+        assert count / N == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / N) + 0.02)
+
+
+def test_samples_are_the_same_alone_and_keep_to_their_limits(trained):
+    face, hot = load(trained / "run"), Sampling(temperature=1.5, top_k=3)
+    texts = ["a b c d", "b", "", "d c"]
+    together = face.samples(texts, hot, count=3, seed=7)
+    assert together == [face.samples([text], hot, count=3, seed=7, batch_size=1)[0] for text in texts]
+    assert together[0][1:] == face.samples(texts[:1], hot, count=2, seed=8)[0]  # number i has the seed 7 + i
+    assert len({tuple(s.tokens) for s in face.samples(["a b c d"], hot, count=20)[0]}) > 5
+    assert [row[0].tokens for row in face.samples(texts, Sampling(temperature=0))] == [
+        row[0].tokens for row in face.translations(texts, Search())
+    ]
+    limits = Search(min_ratio=2.0, max_ratio=2.0)
+    begun = face.samples(["a b"], hot, count=9, limits=limits, prefixes=["c c"])[0]
+    assert all(4 <= len(s.tokens) <= 14 and s.text.startswith("c c") for s in begun)
+
+
 def test_perplexity_does_not_depend_on_the_batch(trained, capsys):
     data = [str(trained / "valid.src"), str(trained / "valid.tgt")]
     answers = []
@@ -200,6 +231,12 @@ def test_predict(trained, tmp_path, capsys):
     assert main([*run, "--num_beams", "3", "--n_best", "2", "--scores"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
     assert main([*run, "--n_best", "2"]) == 2
+    capsys.readouterr()
+    assert main([*run, "--temperature", "0.7", "--top_p", "0.9", "--n_best", "2", "--seed", "3", "--scores"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 5
+    assert main([*run, "--temperature", "0.7", "--num_beams", "2"]) == 2
+    assert "does not sample" in capsys.readouterr().err
+    assert main([*run, "--temperature", "-1"]) == 2
 
 
 def test_a_picture_of_an_alignment():

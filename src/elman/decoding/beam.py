@@ -16,7 +16,6 @@ found for a row does not depend on the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,24 +24,13 @@ from torch import Tensor
 
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
+from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
 from elman.decoding.stepper import Predictor, Scores, Symbols, stepper
-from elman.errors import InputError
 from elman.options import number, whole
 from elman.state import State
 
 Sums = NDArray[np.float64]
-Limit = int | Sequence[int]  # one for all rows, or one each
 MOST = 10_000  # beams: each is a row of the model
-
-
-class Hypothesis(NamedTuple):
-    """A continuation, its log-probability, the state (1 row) that has read all of it but the last symbol, and what it
-    was compared by."""
-
-    tokens: list[int]
-    log_prob: float
-    state: State
-    score: float
 
 
 def beam(
@@ -67,8 +55,8 @@ def beam(
     """
     K, B = whole("num_beams", num_beams, most=MOST), len(token)
     penalty = number("length_penalty", length_penalty, 0)
-    allowed = _Allowed(banned, np.array(_each(min_new_tokens, B, K)), [p for p in prefixes for _ in range(K)])
-    rows = _Rows(B, K, token.numpy(), np.array(_each(max_new_tokens, B, K), np.int64))
+    allowed = Allowed(banned, each(min_new_tokens, B, K), [p for p in prefixes for _ in range(K)])
+    rows = _Rows(B, K, token.numpy(), each(max_new_tokens, B, K))
     model_rows = stepper(model, state, B, times=K)
     while len(going_on := rows.going_on()):
         log_probs = model_rows.log_probs(rows.token[going_on], going_on).cpu().numpy()
@@ -77,35 +65,6 @@ def beam(
         model_rows.reorder(rows.grow(log_probs, going_on, penalty, extra))
         rows.end(ended)
     return rows.hypotheses(model_rows.state)
-
-
-def _each(limit: Limit, B: int, K: int) -> list[int]:
-    given = [limit] * B if isinstance(limit, int) else list(limit)
-    return [whole("a limit of tokens", one, least=0) for one in given for _ in range(K)]
-
-
-class _Allowed:
-    """Which symbols a sequence may go on with."""
-
-    def __init__(self, banned: Sequence[int], least: Symbols, prefixes: Sequence[Sequence[int]]) -> None:
-        self.banned, self.least, self.prefixes = list(banned), least, prefixes
-        self.begins = max(map(len, prefixes), default=0)
-
-    def apply(self, log_probs: Scores, lengths: Symbols, rows: Symbols) -> None:
-        """Make log_probs (n, V) of the sequences in `rows`, so long by now, minus infinity where a symbol may not
-        follow."""
-        if len(set(self.banned)) == log_probs.shape[1]:
-            raise InputError("all symbols are banned; there is nothing left to choose")
-        if self.banned:
-            log_probs[:, self.banned] = -np.inf
-        if log_probs.shape[1] > len({*self.banned, BOUNDARY}):
-            log_probs[lengths < self.least[rows], BOUNDARY] = -np.inf
-        for i, (row, at) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)) if self.begins else ():
-            if at < len(self.prefixes[row]):
-                symbol = self.prefixes[row][at]
-                kept = float(log_probs[i, symbol])
-                log_probs[i] = -np.inf
-                log_probs[i, symbol] = kept
 
 
 class _Rows:
@@ -162,8 +121,8 @@ class _Rows:
 
     def hypotheses(self, state: State) -> list[list[Hypothesis]]:
         """Those of each row that are possible, with their rows of `state`."""
-        each = zip(self.written, self.lengths.tolist(), self.sums.tolist(), self.scores.tolist(), strict=True)
-        found = [Hypothesis(t[:n].tolist(), s, states.take(state, [i]), c) for i, (t, n, s, c) in enumerate(each)]
+        all_ = zip(self.written, self.lengths.tolist(), self.sums.tolist(), self.scores.tolist(), strict=True)
+        found = [Hypothesis(t[:n].tolist(), s, states.take(state, [i]), c) for i, (t, n, s, c) in enumerate(all_)]
         rows = (found[b * self.K : (b + 1) * self.K] for b in range(self.B))
         return [[h for h in row if h.log_prob > -np.inf] for row in rows]
 

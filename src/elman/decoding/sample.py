@@ -7,6 +7,7 @@ alone. With the settings left alone that is `Categorical.sample`, at temperature
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import draws
+from elman import state as states
+from elman.data.vocabulary import BOUNDARY
+from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
 from elman.decoding.stepper import Predictor, Scores, Symbols, stepper
 from elman.errors import InputError
 from elman.state import State
@@ -140,3 +144,44 @@ class Sampler:
         """What the rows go on from."""
         token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
         return Carried(self.stepper.state, token, seen, draws.after(self.draws, self.drawn))
+
+
+def sample(
+    model: Predictor,
+    state: State,
+    token: Tensor,
+    drawn: Tensor,
+    settings: Sampling,
+    *,
+    max_new_tokens: Limit,
+    min_new_tokens: Limit = 0,
+    prefixes: Sequence[Sequence[int]] = (),
+) -> list[Hypothesis]:
+    """A continuation by chance of each row of `state`, until its boundary or as long as it may be.
+
+    The next input of the rows is `token` (B,), their random numbers `drawn` (B, 2); limits and prefixes are as in
+    `beam`. A row is the same alone and in any batch, and is not computed any more once it has ended. log_prob is what
+    the model says of what was drawn, whatever the settings made of it; score is that divided by the symbols.
+    """
+    B, rows = len(token), stepper(model, state, len(token))
+    least, most = each(min_new_tokens, B), each(max_new_tokens, B)
+    allowed, pending = Allowed(settings.banned, least, prefixes), token.numpy().copy()
+    written, sums, t = [list[int]() for _ in range(B)], np.zeros(B), 0
+    seen: NDArray[np.bool_] = np.zeros((B, 0), bool)
+    u = draws.ahead(drawn, max(1, int(most.max(initial=0)))).numpy()
+    while len(going_on := np.flatnonzero((most > t) & ((pending != BOUNDARY) | (t == 0)))):
+        log_probs = rows.log_probs(pending[going_on], going_on).cpu().numpy()
+        seen = seen if seen.size else np.zeros((B, log_probs.shape[1]), bool)
+        left = log_probs.copy()
+        allowed.apply(left, np.full(len(going_on), t), going_on)
+        pending[going_on] = chosen = settings.choose(left, seen[going_on], u[going_on, t : t + 1])
+        seen[going_on, chosen] = True
+        sums[going_on] += log_probs[np.arange(len(chosen)), chosen]
+        for row, symbol in zip(going_on.tolist(), chosen.tolist(), strict=True):
+            written[row].append(symbol)
+        t += 1
+    after = rows.state
+    return [
+        Hypothesis(tokens, float(s), states.take(after, [i]), float(s) / max(1, len(tokens)))
+        for i, (tokens, s) in enumerate(zip(written, sums, strict=True))
+    ]

@@ -16,7 +16,8 @@ import torch
 from elman import state as states
 from elman.data import Vocabulary
 from elman.data.vocabulary import BOUNDARY, Decoder, Ids
-from elman.decoding.beam import MOST, Hypothesis, beam
+from elman.decoding.beam import MOST, beam
+from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
 from elman.options import choice, number, whole

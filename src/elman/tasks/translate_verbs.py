@@ -13,6 +13,7 @@ from elman import progress
 from elman.data.pairs import Pair, PairReader, made_up
 from elman.data.parts import is_synthetic
 from elman.data.synthetic import PREFIX, parse
+from elman.decoding.sample import Sampling
 from elman.errors import FileError, InputError
 from elman.options import whole
 from elman.tasks.translate_measures import aligned, exposure, judged
@@ -71,7 +72,15 @@ def evaluate(face: Translator, given: Namespace) -> Scores:
 
 def predict_arguments(parser: ArgumentParser) -> None:
     _arguments(parser, "files of one sentence a line, or -")
-    parser.add_argument("--n_best", type=int, default=1, help="translations of each sentence, at most num_beams")
+    parser.add_argument(
+        "--n_best", type=int, default=1, help="translations of each sentence, of a search at most num_beams"
+    )
+    chance = parser.add_argument_group("by chance, in place of a search")
+    chance.add_argument("--temperature", type=float, help="draw symbols: below 1 sharper, above 1 flatter")
+    chance.add_argument("--top_k", type=int, help="draw from so many of the most probable symbols")
+    chance.add_argument("--top_p", type=float, help="draw from the most probable symbols with this probability in all")
+    chance.add_argument("--repetition_penalty", type=float, help="times the log-probability of symbols written before")
+    chance.add_argument("--seed", type=int, default=0, help="of the first of the n_best; each has the next one")
     parser.add_argument("--scores", action="store_true", help="write log P and the score of the search too")
     parser.add_argument("--prefix", default="", help="what every translation begins with")
     parser.add_argument("--alignments", help="a new file for where the best translations look, JSON lines")
@@ -79,12 +88,18 @@ def predict_arguments(parser: ArgumentParser) -> None:
 
 def predict(face: Translator, given: Namespace) -> Iterator[str]:
     """A line for each translation; with --n_best or --scores, tab-separated behind the number of the sentence."""
-    whole("n_best", given.n_best, most=given.num_beams)
+    sampling = _sampling(given)
+    whole("n_best", given.n_best, most=None if sampling else given.num_beams)
     sources = [pair.source for pair in _reader(face, given)(given.data, paired=False)]
     if empty := [i for i, source in enumerate(sources, 1) if not source.strip()]:
         progress.say(f"{len(empty)} empty lines, the first is number {empty[0]}: their translations are empty too")
     prefixes = [given.prefix] * len(sources) if given.prefix else ()
-    found = face.translations(sources, _search(given), given.batch_size, prefixes)
+    more = _search(given), given.batch_size, prefixes
+    found = (
+        face.samples(sources, sampling, given.n_best, given.seed, *more)
+        if sampling
+        else face.translations(sources, *more)
+    )
     if given.alignments:
         _write_alignments(face, Path(given.alignments), sources, [row[0].tokens for row in found])
     for number_, row in enumerate(found, 1):
@@ -93,6 +108,17 @@ def predict(face: Translator, given: Namespace) -> Iterator[str]:
             if given.scores:
                 cells = [f"{translation.log_prob:.6f}", f"{translation.score:.6f}", *cells]
             yield "\t".join([str(number_), *cells] if given.n_best > 1 or given.scores else cells) + "\n"
+
+
+def _sampling(given: Namespace) -> Sampling | None:
+    """How to draw, if any setting of drawing is given."""
+    names = ("temperature", "top_k", "top_p", "repetition_penalty")
+    settings = {name: value for name in names if (value := getattr(given, name)) is not None}
+    if settings and (given.num_beams > 1 or given.coverage_penalty):
+        raise InputError(
+            f"a beam search does not sample: leave {', '.join(settings)}, or num_beams and coverage_penalty"
+        )
+    return Sampling(**settings) if settings else None
 
 
 def _write_alignments(face: Translator, path: Path, sources: Sequence[str], tokens: Sequence[Sequence[int]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import artifact
+from elman import state as states
 from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
 from elman.config import Json
@@ -22,7 +23,9 @@ from elman.core import Core, Options
 from elman.data import pairs as reading
 from elman.data.pairs import Pair, PairReader, Pairs, Vocabularies, batch_of
 from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
-from elman.decoding.beam import Hypothesis, beam
+from elman.decoding.beam import beam
+from elman.decoding.hypotheses import Hypothesis
+from elman.decoding.sample import Sampling, sample
 from elman.decoding.stepper import Predictor
 from elman.embed import Embedding
 from elman.errors import FileError, InputError
@@ -158,6 +161,11 @@ class Search:
     max_ratio: float = 3.0
     coverage_penalty: float = 0.0
 
+    def limits(self, sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+        """How many symbols translations of sources of so many symbols have at least, and at most."""
+        low, high = number("min_ratio", self.min_ratio, 0), number("max_ratio", self.max_ratio, self.min_ratio)
+        return [math.ceil(low * n) for n in sizes], [math.floor(high * n) + 10 for n in sizes]
+
 
 class Translation(NamedTuple):
     """A translation of a source, its symbols, log P of it (with its end), and by what it was compared with others."""
@@ -197,6 +205,35 @@ class Translator:
 
         Of an empty text the translation is empty. `prefixes`, if given, are what each translation begins with.
         """
+        return self._found(texts, partial(self._search, search=search), batch_size, prefixes)
+
+    @torch.inference_mode()
+    def samples(
+        self,
+        texts: Sequence[str],
+        sampling: Sampling,
+        count: int = 1,
+        seed: int = 0,
+        limits: Search | None = None,
+        batch_size: int = EACH,
+        prefixes: Sequence[str] = (),
+    ) -> list[list[Translation]]:
+        """`count` translations of each text by chance, number i with the seed `seed` + i.
+
+        They are the same alone and in any batch; `limits` says how long they are.
+        """
+        numbers = range(whole("seed", seed, least=0), seed + whole("count", count))
+        draw = partial(self._sample, sampling=sampling, seeds=numbers, limits=limits or Search())
+        return self._found(texts, draw, batch_size, prefixes)
+
+    def _found(
+        self,
+        texts: Sequence[str],
+        find: Callable[..., list[list[Hypothesis]]],
+        batch_size: int,
+        prefixes: Sequence[str],
+    ) -> list[list[Translation]]:
+        """What `find` makes of each text, in batches of like lengths."""
         whole("batch_size", batch_size)
         rows = [self.symbols.source.encode(text) for text in texts]
         begun = [self.symbols.target.encode(prefix).tolist() for prefix in prefixes] or [[]] * len(rows)
@@ -209,18 +246,17 @@ class Translator:
             batch = batch_of([(rows[i], rows[i][:0]) for i in chosen])
             assert isinstance(batch.x, Pairs)
             model, state = self.model.given(batch.x.source, batch.x.sizes)
-            hypotheses = self._search(model, state, batch.x.sizes.tolist(), search, [begun[i] for i in chosen])
+            hypotheses = find(model, state, batch.x.sizes.tolist(), [begun[i] for i in chosen])
             for i, row in zip(chosen, hypotheses, strict=True):
                 found[i] = [self._read(h) for h in row]
         self.model.train(training)
         return found
 
     def _search(
-        self, model: SequenceModel, state: State, sizes: list[int], search: Search, prefixes: list[list[int]]
+        self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], search: Search
     ) -> list[list[Hypothesis]]:
-        low, high = number("min_ratio", search.min_ratio, 0), number("max_ratio", search.max_ratio, search.min_ratio)
-        unknown, penalty = self.symbols.target.unknown, number("coverage_penalty", search.coverage_penalty, 0)
-        bonus = None
+        penalty = number("coverage_penalty", search.coverage_penalty, 0)
+        (least, most), bonus = search.limits(sizes), None
         if penalty:
             core = self._attending(model)
             model, state = (
@@ -231,10 +267,27 @@ class Translator:
             bonus = partial(_covered, lengths=lengths, penalty=penalty)
         return beam(
             cast(Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
-            max_new_tokens=[math.floor(high * n) + 10 for n in sizes],
-            min_new_tokens=[math.ceil(low * n) for n in sizes], length_penalty=search.length_penalty,
-            banned=[] if unknown is None else [unknown], prefixes=prefixes, bonus=bonus,
+            max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty, banned=self._banned,
+            prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
+
+    def _sample(
+        self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], sampling: Sampling,
+        seeds: range, limits: Search,
+    ) -> list[list[Hypothesis]]:  # fmt: skip
+        N, settings = len(seeds), replace(sampling, banned=self._banned)
+        drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
+        least, most = limits.limits([n for n in sizes for _ in seeds])
+        found = sample(
+            cast(Predictor, model.repeat(N)), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY), drawn,
+            settings, max_new_tokens=most, min_new_tokens=least, prefixes=[p for p in prefixes for _ in seeds],
+        )  # fmt: skip
+        return [found[i : i + N] for i in range(0, len(found), N)]
+
+    @property
+    def _banned(self) -> tuple[int, ...]:
+        unknown = self.symbols.target.unknown
+        return () if unknown is None else (unknown,)
 
     def _attending(self, model: SequenceModel) -> Bound:
         if not isinstance(model.core, Bound) or self.config.attention == "none":
