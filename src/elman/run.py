@@ -99,7 +99,8 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         face.model.eval()
         scores = task.evaluate(face, part)
         if settings.training.lens and processes.first:
-            run.recorder.metrics(step, **lens.watched(*task.look(face, part, *lens.WATCHED)))
+            looked = task.look(face, part, *lens.WATCHED)
+            run.recorder.metrics(step, **lens.watched(looked.model, looked.sample))
         run.recorder.preview(step, task.preview(face, settings, step))
         face.model.train()
         if callback:

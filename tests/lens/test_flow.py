@@ -156,6 +156,18 @@ def test_a_copy_cell_reaches_as_far_as_there_is_anything():
     assert found.horizon == 29 and found.slope == 0.0
 
 
+@pytest.mark.parametrize("lengths", [[12, 12, 12], [12, 11, 12]])
+def test_the_state_before_a_beginning_is_nobodys(lengths):
+    torch.manual_seed(0)
+    core, x = elman.cell("gru", 3, 4), torch.randn(3, 12, 3)
+    reset = torch.zeros(3, 12, dtype=torch.bool)
+    [whole] = lens.reach(core, Sample(x, lengths=torch.tensor(lengths)), anchors=3)
+    reset[:, 0] = True
+    [begun] = lens.reach(core, Sample(x, lengths=torch.tensor(lengths), reset=reset), anchors=3)
+    assert whole.tau == list(range(1, 13)) and begun.tau == list(range(1, 12)) and begun.furthest == 11
+    assert begun.raw[:10] == pytest.approx(whole.raw[:10], rel=1e-5)
+
+
 def test_few_rows_have_several_anchors():
     [found] = lens.reach(elman.cell("gru", 2, 3), Sample(torch.randn(1, 40, 2)), anchors=8)
     assert found.tau[-1] == 20

@@ -26,6 +26,14 @@ RIBBON = {
     "path": ["state 1"] * len(TEXT), "table": {"header": ["", "stay"], "rows": [["state 0", "3"]]},
 }  # fmt: skip
 
+TREE = {
+    "kind": "tree", "title": "Tree", "about": "A tree.", "labels": ["0", "1", "2"], "parents": [2, 2, 4, 4, -1],
+    "place": [0.0, 1.0, 0.5, 2.0, 1.25], "height": [0.0, 0.0, 1.0, 0.0, 2.0],
+    "words": ["it <b>", "works", "", "well", ""],
+    "said": ["1", "1", "2", "0", "2"], "chance": [0.5, 0.6, 0.7, 0.8, 0.9], "truth": ["1", "1", "2", "2", "2"],
+    "gradient": [0.01, 0.02, 0.1, 0.2, 0.5], "way": [0, 2, 4],
+}  # fmt: skip
+
 
 def look(title, cell="gru"):
     torch.manual_seed(0)
@@ -37,7 +45,7 @@ def look(title, cell="gru"):
     report = lens.inspect(model, x, x.roll(-1, 1), names=[TEXT] * 3, title=title)
     lines = [{"step": step, "update_ratio": 1e-3 * step, "lens_horizon": 3.0 * step} for step in (1, 2, 3)]
     own = {"model.cell": cell, "out": "</script>"}
-    return replace(report, panels=(RIBBON,), config=own, command="elman inspect <x>", training=lines)
+    return replace(report, panels=(RIBBON, TREE), config=own, command="elman inspect <x>", training=lines)
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +113,11 @@ def test_the_panels_stand_in_their_order_and_strings_are_text(browser, folder):
     page = Visit(browser, folder / "one.html").page
     order = page.evaluate("[...document.querySelectorAll('section')].map(s => s.id)")
     assert order == [
-        "verdict", "reach", "flow", "text", "context", "gates", "spectrum", "lyapunov", "task-0-0", "health", "config",
+        "verdict", "reach", "flow", "text", "context", "gates", "spectrum", "lyapunov", "task-0-0", "task-0-1",
+        "health", "config",
     ]  # fmt: skip
     assert page.locator("#strip span").nth(len(TEXT) - 1).inner_text() == TEXT[-1]
-    assert page.locator("img, b.x, script:not([id])").count() == 5  # the five that stand in the file
+    assert page.locator("img, b.x, script:not([id])").count() == 6  # the scripts that stand in the file
     assert "runs/book <i>" in page.locator("h1").inner_text() and "<x>" in page.locator("pre").inner_text()
     page.close()
 
@@ -161,6 +170,25 @@ def test_a_click_on_a_unit_is_followed_by_every_panel(browser, folder, report):
     page.close()
 
 
+def test_a_tree_is_drawn_with_its_words_and_a_click_on_its_way_chooses_a_step(browser, folder):
+    page = Visit(browser, folder / "one.html").page
+    canvas = page.locator("#task-0-1 canvas").first
+    drawn = "() => document.querySelector('#task-0-1 canvas').toDataURL()"
+    by_label = page.evaluate(drawn)
+    page.locator("#task-0-1 button[data-tree=gradient]").click()
+    assert page.evaluate(drawn) != by_label
+    box = canvas.bounding_box()
+    canvas.hover(position={"x": 12, "y": 20 * 1.75 + 4})  # the root
+    assert page.locator(".tip").inner_text() == "says 2 (90 %), is 2, |dL/ds| 0.5 for the loss at the root"
+    canvas.click(position={"x": 12, "y": 20 * 1.75 + 4})
+    assert "t=2" in page.url and box["height"] == 3 * 20 + 8
+    with page.expect_download() as found:
+        page.locator("#task-0-1 .head button", has_text="SVG").click()
+    text = found.value.path().read_text()
+    assert "it &#60;b&#62;" in text and "<b>" not in text
+    page.close()
+
+
 def test_addresses_lead_to_what_was_chosen_and_pictures_can_be_saved(browser, folder):
     visit = Visit(browser, folder / "two.html", address="#report=1&layer=1&unit=4&t=50&colour=gradient")
     page = visit.page
@@ -190,8 +218,8 @@ def test_odd_reports_are_shown_too(browser, tmp_path):
 
 def test_a_policy_names_the_scripts_and_nothing_closes_them_early(report):
     text = render([report])
-    assert "default-src 'none'" in text and text.count("'sha256-") == 7 and "unsafe" not in text.partition("</head>")[0]
-    assert text.count("<script") == 6 and text.count("</script>") == 6
+    assert "default-src 'none'" in text and text.count("'sha256-") == 8 and "unsafe" not in text.partition("</head>")[0]
+    assert text.count("<script") == 7 and text.count("</script>") == 7
     assert "alert(" not in text  # texts are inside the packed data
     assert "Leon Sorokin" in text and "Permission is hereby granted" in text
 

@@ -144,7 +144,7 @@ def test_what_the_lens_sees_is_what_the_model_says(tmp_path):
     task = ForecastTask()
     data = task.open(config, None)
     face = task.build(config, data)
-    model, sample = task.look(face, data.valid, 2, 1000)
+    model, sample, _ = task.look(face, data.valid, 2, 1000)
     h, _ = model.core.scan(model.embed(sample.x), lengths=sample.lengths)
     terms = sample.log_prob(model.readout(h, sample.lengths), sample.y, sample.lengths)
     series = [one for one in data.series if one.name in "ab"]

@@ -35,6 +35,8 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     for report in reports:
         print_table(report.table())
+        if report.about:
+            print(f"  {report.about}")
         print("\n".join(f"  {sentence}" for sentence in report.verdict))
         for name, why in report.missing.items():
             print(f"  Left out: {name}, since {why}.")
@@ -55,8 +57,11 @@ def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
         other = task.verbs["inspect"].answer(face, Namespace(**{**vars(given), "run": given.against}))
         found.append(_report(other, given.against, given.against, command))
     if given.at:
-        model = fresh(looked.model)
-        begun = looked._replace(model=model, sample=rebound(model, looked.sample))
+        if looked.begun is not None:
+            begun = looked.begun()
+        else:
+            model = fresh(looked.model)
+            begun = looked._replace(model=model, sample=rebound(model, looked.sample))
         found.append(_report(begun, given.run, f"{given.run} at init", command))
     return found
 

@@ -286,7 +286,8 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
 
     An anchor is the end of a row. Of a causal model with few rows, each row is cut into several that overlap, of half
     its length. Where the model reads the future and answers at every step, the anchor is in the middle of the row.
-    Where every layer's reach has fallen below 1e-9 of its largest, there is no more to see, and tau ends.
+    Where every layer's reach has fallen below 1e-9 of its largest, there is no more to see, and tau ends; and at the
+    first input, where that is a reset: the state before it is nobody's.
 
     >>> from elman.cells import cell
     >>> [found] = reach(cell("gru", 3, 4), Sample(torch.randn(4, 20, 3)), anchors=4)
@@ -294,7 +295,7 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
     True
     """
     sample, at = anchored(model, sample, anchors)
-    T = sample.shape[1]
+    T, begins = sample.shape[1], sample.reset[:, 0]
     even = bool((at == T - 1).all())
     borders = [T - tau for tau in reversed(lags(T))] if even else list(range(T))
     norms: dict[str, list[Tensor]] = {}
@@ -305,9 +306,10 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
         # Before step a - tau + 1 stands the state tau steps before a.
         t = torch.arange(values.shape[1] - 1, -1, -1).expand_as(values) if even else own[:, None] - torch.arange(T)
         norms.setdefault(found.name, []).append(values.gather(1, t.clamp(min=0)))
-        there.setdefault(found.name, []).append(t >= 0)
+        first = torch.tensor(borders[-values.shape[1] :])[t.clamp(min=0)] == 0
+        there.setdefault(found.name, []).append((t >= 0) & ~(first & begins[found.rows][:, None]))
     taus = lags(T) if even else list(range(1, T + 1))
-    longest = taus[-1] if even else 0
+    longest = 0 if not even else T - 1 if T > 1 and int(begins.sum()) * 2 > len(begins) else T
     return [Reach(name, *_over_anchors(taus, _level(norms[name]), _level(there[name])), longest) for name in norms]
 
 
@@ -341,6 +343,6 @@ def _at(at: Tensor) -> Choose:
 
 def _over_anchors(taus: list[int], values: Tensor, there: Tensor) -> tuple[list[int], list[float]]:
     """The mean over anchors (A, taus) that go back so far, as long as half of them do."""
-    most = int((there.sum(0) * 2 >= len(values)).sum())
+    most = max(1, int((there.sum(0) * 2 >= len(values)).sum()))
     mean = torch.where(there, values, 0.0).sum(0) / there.sum(0).clamp(min=1)
     return taus[:most], mean[:most].double().tolist()

@@ -19,6 +19,7 @@ from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.lengths import valid
 from elman.lens.layers import NUMBERS, Layer, flat, jacobian, unflat
+from elman.trees import Climb
 
 LOW, HIGH = 0.1, 0.9
 WIDEST = 1024
@@ -48,14 +49,17 @@ def gates(layer: Layer, states: Tensor) -> list[Gate]:
     if isinstance(layer.cell, Bound):
         layer, states = _inner(layer, layer.cell, states)
     inside = valid(layer.lengths, layer.x.shape[1])
+    keeps = "a"
     if isinstance(layer.cell, Diagonal):
         a = layer.cell.decays(layer.x)
         values = {} if a.is_complex() or a.dim() < 3 else {"a": a[inside]}
     elif isinstance(layer.cell, Gated):
-        values = _of_gated(layer, states, inside)
+        values, keeps = _of_gated(layer, states, inside), layer.cell.keeps
+    elif isinstance(layer.cell, Climb):
+        x, before = layer.x[inside], states[:, :-1][inside]
+        values, keeps = layer.cell.gates(x, unflat(before, layer.cell.init_state(len(x)))), layer.cell.tree.keeps
     else:
         return []
-    keeps = layer.cell.keeps if isinstance(layer.cell, Gated) else "a"
     return [
         Gate(layer.name, name, v.mean(0), (v < LOW).float().mean(0), (v > HIGH).float().mean(0), name == keeps)
         for name, v in values.items()

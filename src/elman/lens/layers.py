@@ -24,6 +24,7 @@ from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
 from elman.compose.structure import Around
 from elman.core import Core
 from elman.state import State
+from elman.trees import Climb
 
 NUMBERS = 1 << 25  # that a piece of work holds at a time, about
 
@@ -116,7 +117,7 @@ def title(number: int, cell: Core, backwards: bool = False) -> str:
     >>> title(0, cell("gru", 3, 4))
     '0 gru'
     """
-    what = cell.decoder if isinstance(cell, Bound) else cell
+    what = cell.decoder if isinstance(cell, Bound) else cell.tree if isinstance(cell, Climb) else cell
     return f"{number} {type(what).__name__.lower()}" + (" (right to left)" if backwards else "")
 
 

@@ -75,6 +75,7 @@ class Report:
     config: dict[str, Json] = field(default_factory=dict)
     command: str = ""
     training: list[dict[str, float]] = field(default_factory=list)
+    about: str = ""  # what a step is, where it is not an input
 
     @property
     def kind(self) -> str:
@@ -86,7 +87,8 @@ class Report:
         """Everything but the values of units: numbers of six digits, null for what is infinite or not a number."""
         content = {
             "format": FORMAT, "title": self.title, "model": self.model, "command": self.command, "rows": self.rows,
-            "steps": self.steps, "causal": self.causal, "loss": self.loss, "kind": self.kind, "verdict": self.verdict,
+            "steps": self.steps, "causal": self.causal, "loss": self.loss, "kind": self.kind, "about": self.about,
+            "verdict": self.verdict,
             "reach": [part.to_json() for part in self.reach],
             "flow": [{"layer": part.name, "steps": part.steps, "norm": part.norm} for part in self.flow],
             "lyapunov": [{"layer": name, "exponents": values} for name, values in self.lyapunov.items()],
@@ -210,6 +212,7 @@ def inspect(
         title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
         found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, shown,
         list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
+        about=sample.about,
     )  # fmt: skip
 
 

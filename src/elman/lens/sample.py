@@ -48,6 +48,7 @@ class Sample:
         panels: what the task shows beside, ready for JSON
         core: where the model's is bound to a memory, that core for these rows
         state: before the first input, where it is not the first state
+        about: what a step is, where it is not an input
     """
 
     x: State
@@ -60,6 +61,7 @@ class Sample:
     panels: tuple[dict[str, object], ...] = ()
     core: Core | None = None
     state: State | None = None
+    about: str = ""
 
     def __post_init__(self) -> None:
         B, T = states.leaves(self.x)[0].shape[:2]

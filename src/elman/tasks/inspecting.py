@@ -25,6 +25,7 @@ class Looked(NamedTuple):
 
     model: nn.Module
     sample: Sample
+    begun: Callable[[], Looked] | None = None  # the same with fresh weights, where the data depend on weights
 
 
 def verb(

@@ -18,7 +18,8 @@ from elman.data.tagged import Column
 from elman.data.treebank import LabelledTree, TreeReader, fingerprint
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import tree_labeller, tree_pictures
+from elman.tasks import inspecting, tree_labeller, tree_looking, tree_pictures
+from elman.tasks.inspecting import Looked
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
 from elman.tasks.tree_labeller import (
@@ -148,6 +149,7 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
                 _data_arguments, lambda face, given: face.evaluate(_read(face, given, True), given.batch_size)
             ),
             "predict": Verb(_predict_arguments, _predict),
+            "inspect": inspecting.verb(self, lambda face, given: _read(face, given, True), _format_argument),
         }
 
     def open(self, config: RunConfig, saved: TreeLabeller | None) -> TreeData:
@@ -176,6 +178,9 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         face.shown = part[:1]
         return face.evaluate(part)
 
+    def look(self, face: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Looked:
+        return tree_looking.look(face, part, rows, steps)
+
     def summary(self, face: TreeLabeller) -> str:
         return repr(face)
 
@@ -186,9 +191,13 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
 
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help="files, or - for standard input")
-    parser.add_argument("--format", help="of the files: brackets or conllu")
+    _format_argument(parser)
     parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="trees at a time; does not change the numbers")
+
+
+def _format_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--format", help="of the files: brackets or conllu")
 
 
 def _read(face: TreeLabeller, given: Namespace, labelled: bool) -> list[LabelledTree]:

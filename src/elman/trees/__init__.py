@@ -7,11 +7,12 @@ from elman.errors import UnknownNameError
 from elman.options import accepted
 from elman.trees.binary_tree_lstm import BinaryTreeLSTM
 from elman.trees.child_sum_tree_lstm import ChildSumTreeLSTM
+from elman.trees.climb import Climb, climbs, deepest
 from elman.trees.core import TreeCore
 from elman.trees.recursive import Recursive
 from elman.trees.shift_reduce import ShiftReduce, steps
 
-__all__ = ["TREES", "Forest", "ShiftReduce", "TreeCore", "shape", "steps", "tree"]
+__all__ = ["TREES", "Climb", "Forest", "ShiftReduce", "TreeCore", "climbs", "deepest", "shape", "steps", "tree"]
 
 TREES: dict[str, type[TreeCore]] = {
     "recursive": Recursive,

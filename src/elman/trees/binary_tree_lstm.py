@@ -30,6 +30,7 @@ class BinaryTreeLSTM(TreeCore):
     """
 
     places = 2
+    keeps = "f"
 
     def __init__(self, input_size: int, size: int, *, forget_bias: float = 1.0) -> None:
         super().__init__(input_size, size)
@@ -50,14 +51,22 @@ class BinaryTreeLSTM(TreeCore):
         return LSTMState(*(self.zeros(batch_size, self.output_size) for _ in range(2)))
 
     def combine(self, x: Tensor, children: LSTMState) -> LSTMState:
-        H, missing = self.output_size, 2 - children.h.shape[1]
-        h, c_k = (nn.functional.pad(leaf, (0, 0, 0, missing)) for leaf in children)
-        sums = kernels.linear(h.flatten(1), self.W) + _twice(kernels.linear(x, self.U, self.b), H)
-        i, g, o, *f = sums.split(H, 1)
+        c_k = nn.functional.pad(children.c, (0, 0, 0, 2 - children.c.shape[1]))
+        i, g, o, f_1, f_2 = self._sums(x, children.h)
         c = kernels.sigmoid(i) * kernels.tanh(g)
-        for k in range(2):
-            c = c + kernels.sigmoid(f[k]) * c_k[:, k]
+        for k, f in enumerate((f_1, f_2)):
+            c = c + kernels.sigmoid(f) * c_k[:, k]
         return LSTMState(kernels.sigmoid(o) * kernels.tanh(c), c)
+
+    def gates(self, x: Tensor, children: LSTMState) -> dict[str, Tensor]:
+        i, _, o, *f = self._sums(x, children.h)
+        return {"i": kernels.sigmoid(i), "o": kernels.sigmoid(o), "f": kernels.sigmoid(torch.stack(f, 1))}
+
+    def _sums(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        """What i, g, o, f_1 and f_2 squash."""
+        h = nn.functional.pad(h, (0, 0, 0, 2 - h.shape[1]))
+        u = _twice(kernels.linear(x, self.U, self.b), self.output_size)
+        return (kernels.linear(h.flatten(1), self.W) + u).split(self.output_size, 1)
 
     def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: LSTMState | None) -> LSTMState:
         H, b = self.output_size, _twice(self.b, self.output_size)

@@ -31,6 +31,7 @@ class ChildSumTreeLSTM(TreeCore):
     """
 
     ordered = False
+    keeps = "f"
 
     def __init__(self, input_size: int, size: int, *, forget_bias: float = 1.0) -> None:
         super().__init__(input_size, size)
@@ -51,12 +52,20 @@ class ChildSumTreeLSTM(TreeCore):
         return LSTMState(*(self.zeros(batch_size, self.output_size) for _ in range(2)))
 
     def combine(self, x: Tensor, children: LSTMState) -> LSTMState:
+        i, g, o, f = self._sums(x, children.h)
+        c = kernels.sigmoid(i) * kernels.tanh(g) + (kernels.sigmoid(f) * children.c).sum(1)
+        return LSTMState(kernels.sigmoid(o) * kernels.tanh(c), c)
+
+    def gates(self, x: Tensor, children: LSTMState) -> dict[str, Tensor]:
+        i, _, o, f = self._sums(x, children.h)
+        return {"i": kernels.sigmoid(i), "o": kernels.sigmoid(o), "f": kernels.sigmoid(f)}
+
+    def _sums(self, x: Tensor, h: Tensor) -> tuple[Tensor, ...]:
+        """What i, g, o (B, H) and f (B, K, H) squash."""
         H = self.output_size
         u = kernels.linear(x, self.U, self.b)
-        i, g, o = (u[:, : 3 * H] + kernels.linear(children.h.sum(1), self.W[: 3 * H])).split(H, 1)
-        f = kernels.sigmoid(u[:, None, 3 * H :] + kernels.linear(children.h, self.W[3 * H :]))
-        c = kernels.sigmoid(i) * kernels.tanh(g) + (f * children.c).sum(1)
-        return LSTMState(kernels.sigmoid(o) * kernels.tanh(c), c)
+        own = (u[:, : 3 * H] + kernels.linear(h.sum(1), self.W[: 3 * H])).split(H, 1)
+        return *own, u[:, None, 3 * H :] + kernels.linear(h, self.W[3 * H :])
 
     def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: LSTMState | None) -> LSTMState:
         u = kernels.linear(x, self.U, self.b)

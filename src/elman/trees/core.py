@@ -39,6 +39,7 @@ class TreeCore(nn.Module):
     places: ClassVar[int | None] = None  # the children that a node may have; None for any number
     ordered: ClassVar[bool] = True  # whether it matters which child is which
     variants: ClassVar[Sequence[Options]] = ({},)  # option sets that the tests cover
+    keeps: ClassVar[str] = ""  # the gate that says how much of a child stays
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -52,6 +53,10 @@ class TreeCore(nn.Module):
         """x (B, D), zeros where a node has no input; children a state of (B, K, H) leaves, zeros for a child that is
         not there, K >= 0 -> the state of the nodes, (B, H)."""
         raise NotImplementedError(f"{type(self).__name__} has no combine")
+
+    def gates(self, x: Tensor, children: Any) -> dict[str, Tensor]:
+        """The gates between 0 and 1 by name, (B, H), or (B, K, H) where each child has its own: the lens shows them."""
+        return {}
 
     def scan(self, x: Tensor, forest: Forest) -> tuple[Tensor, Any]:
         """x (M, D), the inputs that `forest.source` numbers: y (N, H) of each row of the forest, and their states."""

@@ -115,6 +115,13 @@ function picture(where, name, height, draw, events = {}) {
   buttons(events.buttons || where, name, () => canvas, () => {
     const surface = new SvgSurface(width(), tall()); draw(surface); return surface.toString();
   });
+  return redraw;
+}
+
+// What stands nearest of `frame.points` [x, y, what]; null where nothing is near.
+function nearestPoint(x, y, frame, most = 14) {
+  const best = frame.points.map(p => [Math.hypot(p[0] - x, p[1] - y), p[2]]).sort((a, b) => a[0] - b[0])[0];
+  return best && best[0] < most ? best[1] : null;
 }
 
 const tipNode = make("div", { class: "tip" });

@@ -7,6 +7,7 @@ function verdicts() {
   document.title = `${first.title} – Elman lens`;
   main.append(make("h1", {}, lens.reports.map(r => r.title).join(" against "), make("span", { class: `badge ${first.kind}`, id: "kind" }, first.kind)),
     make("p", { class: "meta" }, `${first.model}, looked at with ${first.rows} rows of ${first.steps} steps; loss ${shown(first.loss)} nats`));
+  if (first.about) main.append(make("p", { class: "meta" }, first.about));
   const where = panel("verdict", "Verdict", "What the numbers below say, and what lecture notes would do about it.");
   const box = make("div", { class: "verdicts" });
   for (const r of lens.reports) {
@@ -257,13 +258,9 @@ function mark(surface, points) {
 }
 
 function nearest(where) {
-  const near = (x, y, f) => {
-    const best = f.points.map(p => [Math.hypot(p[0] - x, p[1] - y), p[2]]).sort((a, b) => a[0] - b[0])[0];
-    return best && best[0] < 14 ? best[1] : null;
-  };
   return {
     buttons: where,
-    click: (x, y, f) => { const unit = near(x, y, f); if (unit !== null) chooseUnit(layer().layer, unit); },
-    hover: (x, y, f) => { const unit = near(x, y, f); return unit === null ? "" : `unit ${unit}`; },
+    click: (x, y, f) => { const unit = nearestPoint(x, y, f); if (unit !== null) chooseUnit(layer().layer, unit); },
+    hover: (x, y, f) => { const unit = nearestPoint(x, y, f); return unit === null ? "" : `unit ${unit}`; },
   };
 }

@@ -20,9 +20,9 @@ function spectra() {
       surface.text(cx + scale + 3, cy - 4, "1", css("--soft"));
       return { points };
     }, { hover: (x, y, f) => {
-      const best = f.points.map(p => [Math.hypot(p[0] - x, p[1] - y), p[2]]).sort((a, b) => a[0] - b[0])[0];
-      if (!best || best[0] > 12) return "";
-      const i = best[1], constant = part.time_constants[i], period = part.periods[i];
+      const i = nearestPoint(x, y, f);
+      if (i === null) return "";
+      const constant = part.time_constants[i], period = part.periods[i];
       return `|λ| ${shown(Math.hypot(part.real[i], part.imag[i]))}, time constant ${constant === null ? "none, it does not die" : shown(constant) + " steps"}, period ${period === null ? "none" : shown(period) + " steps"}`;
     } });
   }
@@ -52,6 +52,7 @@ function exponents() {
 function ownPanels() {
   for (const r of lens.reports) for (const [k, own] of r.panels.entries()) {
     const where = panel(`task-${lens.reports.indexOf(r)}-${k}`, named(r, own.title), own.about || "Of the first row: a ribbon for each, as dark as it is probable; at the top, what is chosen.");
+    if (own.kind === "tree") { treePanel(where, own, lens.reports.indexOf(r)); continue; }
     const column = t => own.columns ? `${t} “${own.columns[t].trim() || "end"}”` : `input ${t}`;
     const paths = [...new Set(own.path)];
     picture(where, own.title, () => 24 * own.rows.length + 54, surface => {
