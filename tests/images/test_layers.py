@@ -170,3 +170,11 @@ def test_what_cannot_be_built_is_said():
         PixelNetwork(D, N, C, layer="rwo")
     with pytest.raises(InputError, match="columns is 0"):
         DiagonalBiLSTM(D, N, 0)
+
+
+def test_an_order_that_evaluation_made_serves_training():
+    layer, x = DiagonalBiLSTM(1, 2, 7), torch.randn(3, 11, 7)  # a size that no other test has
+    with torch.inference_mode():
+        layer.scan(x)
+    layer.scan(x)[0].sum().backward()
+    assert layer.left.W.grad is not None

@@ -34,6 +34,11 @@ TREE = {
     "gradient": [0.01, 0.02, 0.1, 0.2, 0.5], "way": [0, 2, 4],
 }  # fmt: skip
 
+IMAGE = {
+    "kind": "image", "title": "Image", "about": "An image.", "pixels": [[0, 1, 1], [1, 0, 0]], "white": 1,
+    "nats": [[0.7, 0.1, 0.25], [0.5, 1.5, 0.0]],
+}  # fmt: skip
+
 
 def look(title, cell="gru"):
     torch.manual_seed(0)
@@ -45,7 +50,7 @@ def look(title, cell="gru"):
     report = lens.inspect(model, x, x.roll(-1, 1), names=[TEXT] * 3, title=title)
     lines = [{"step": step, "update_ratio": 1e-3 * step, "lens_horizon": 3.0 * step} for step in (1, 2, 3)]
     own = {"model.cell": cell, "out": "</script>"}
-    return replace(report, panels=(RIBBON, TREE), config=own, command="elman inspect <x>", training=lines)
+    return replace(report, panels=(RIBBON, TREE, IMAGE), config=own, command="elman inspect <x>", training=lines)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +119,7 @@ def test_the_panels_stand_in_their_order_and_strings_are_text(browser, folder):
     order = page.evaluate("[...document.querySelectorAll('section')].map(s => s.id)")
     assert order == [
         "verdict", "reach", "flow", "text", "context", "gates", "spectrum", "lyapunov", "task-0-0", "task-0-1",
-        "health", "config",
+        "task-0-2", "health", "config",
     ]  # fmt: skip
     assert page.locator("#strip span").nth(len(TEXT) - 1).inner_text() == TEXT[-1]
     assert page.locator("img, b.x, script:not([id])").count() == 6  # the scripts that stand in the file
@@ -186,6 +191,17 @@ def test_a_tree_is_drawn_with_its_words_and_a_click_on_its_way_chooses_a_step(br
         page.locator("#task-0-1 .head button", has_text="SVG").click()
     text = found.value.path().read_text()
     assert "it &#60;b&#62;" in text and "<b>" not in text
+    page.close()
+
+
+def test_an_image_tells_what_each_pixel_costs(browser, folder):
+    page = Visit(browser, folder / "one.html").page
+    canvas = page.locator("#task-0-2 canvas").nth(1)
+    size = canvas.bounding_box()["height"] - 4
+    canvas.hover(position={"x": size * 0.75, "y": size * 0.75})  # of two rows and three columns
+    assert page.locator(".tip").inner_text() == "row 1, column 1: level 0, 1.5 nats"
+    canvas.click(position={"x": size * 0.75, "y": size * 0.75})
+    assert "t=1" in page.url
     page.close()
 
 

@@ -226,3 +226,45 @@ def test_grey_levels_are_drawn_as_they_are_scanned(readout):
     drawn = face.draw(9)
     assert 2 < drawn.images.unique().numel() <= 17 and drawn.images.max() <= 16
     torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
+
+
+def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
+    folder, face, _ = trained
+    command = ["inspect", str(folder / "run"), str(folder / "test.npz"), "--rows", "6", "--at", "init", "--json"]
+    capfd.readouterr()
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    here, begun = json.loads(capfd.readouterr().out)
+    assert [part["layer"] for part in here["reach"]] == ["0 maskedconvolution", "1 diagonalbilstm"]
+    assert here["steps"] == SIDE and here["rows"] == 6 and "row of pixels" in here["about"] and here["context"]
+    images = levels(face.reader([str(folder / "test.npz")]), range(6))
+    assert here["loss"] == pytest.approx(-float(face.log_prob(images).mean()) / SIDE, rel=1e-4)
+    (panel,), (other,) = here["panels"], begun["panels"]
+    assert panel["pixels"] == images[0].tolist() == other["pixels"]
+    assert np.sum(panel["nats"]) == pytest.approx(-float(face.log_prob(images[:1])[0]), rel=1e-4)
+    assert np.sum(other["nats"]) > np.sum(panel["nats"])  # fresh weights
+    assert panel["nats"][0][0] == pytest.approx(np.log(2), abs=0.7)  # nothing stands before the first pixel
+
+
+def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
+    """The row below reads h alone: of the right half, which is the last, c leads nowhere."""
+    from elman.lens import inspect
+    from elman.tasks.image import ImageTask
+
+    folder, face, _ = trained
+    report = inspect(*ImageTask().look(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
+    assert [part.leaf for part in report.shown] == ["above", "h"]
+    assert bool((report.shown[1].flow > 0).any())
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    command = ["train", "--task", "image", "--init_from", str(folder / "run"), "--training.steps", "1", "--optim.lr"]
+    more = write(tmp_path / "more.npz", bars(40, 3))
+    assert main([*command, "1e-9", "--data.train", more, "--out", str(tmp_path / "run")]) == 0
+    assert "binarisation threshold" in capsys.readouterr().err
+    tuned, images = load(tmp_path / "run"), face.reader([str(folder / "test.npz")])
+    assert tuned.reader == face.reader and tuned.config == face.config
+    torch.testing.assert_close(tuned.log_prob(images), face.log_prob(images))
+    wide = write(tmp_path / "wide.npz", np.zeros((20, SIDE, SIDE + 1), np.uint8))
+    assert main([*command, "1e-9", "--data.train", wide, "--out", str(tmp_path / "wide")]) == 2
+    assert f"{SIDE} x {SIDE + 1} pixels, and the model that this run begins with" in capsys.readouterr().err

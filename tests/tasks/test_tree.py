@@ -172,3 +172,19 @@ def test_vectors_are_where_the_words_begin(config, tmp_path):
     face = task.build(config, task.open(config, None))
     row = face.model.embed.weight[face.lexicon.words.numbers(["good"])[0]]
     assert row.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    command = ["train", "--task", "tree", "--init_from", str(folder / "run"), "--training.steps", "1", "--data.train"]
+    more = write(tmp_path / "more.txt", 20, seed=3)
+    assert main([*command, more, "--optim.lr", "1e-9", "--out", str(tmp_path / "run")]) == 0
+    words = len(face.lexicon.words.names)
+    assert f"{words} words and 5 labels" in capsys.readouterr().err
+    tuned, trees = load(tmp_path / "run"), face.reader([str(folder / "test.txt")])
+    assert tuned.lexicon.to_json() == face.lexicon.to_json() and tuned.config == face.config and tuned.labels(trees) == face.labels(trees)
+    assert main([*command, more, "--data.target", "roots", "--out", str(tmp_path / "roots")]) == 2
+    assert "trained for nodes" in capsys.readouterr().err
+    (tmp_path / "odd.txt").write_text("(9 (2 it) (4 works))\n" * 8)
+    assert main([*command, str(tmp_path / "odd.txt"), "--out", str(tmp_path / "odd")]) == 2
+    assert "the label '9', which the model was not trained on" in capsys.readouterr().err

@@ -60,8 +60,8 @@ def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
         if looked.begun is not None:
             begun = looked.begun()
         else:
-            model = fresh(looked.model)
-            begun = looked._replace(model=model, sample=rebound(model, looked.sample))
+            model = fresh(looked.model)  # what the task shows is of the trained weights, and left out
+            begun = looked._replace(model=model, sample=replace(rebound(model, looked.sample), panels=()))
         found.append(_report(begun, given.run, f"{given.run} at init", command))
     return found
 

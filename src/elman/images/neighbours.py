@@ -121,6 +121,7 @@ def _order(B: int, T: int, C: int, geometry: Geometry, reset: Tensor) -> Order:
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)  # what is kept serves training too, whoever asked for it first
 def _plain_order(B: int, T: int, C: int, geometry: Geometry, device: torch.device) -> Order:
     """The order of images without a reset: by level, within it by image, within that by row."""
     r, c = np.divmod(np.arange(T * C), C)

@@ -26,7 +26,7 @@ from elman.errors import FileError
 if TYPE_CHECKING:
     from elman.lens.report import Report, Shown
 
-SCRIPTS = ("uplot.js", "draw.js", "page.js", "panels.js", "tree.js", "spectra.js")
+SCRIPTS = ("uplot.js", "draw.js", "page.js", "panels.js", "own.js", "spectra.js")
 LEVELS = 64  # that a colour can show; fewer than 256 deflate better
 STYLES = ("uplot.css", "page.css")
 

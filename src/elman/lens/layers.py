@@ -23,6 +23,7 @@ from elman.cells.gated import Gated
 from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
 from elman.compose.structure import Around
 from elman.core import Core
+from elman.images.network import PixelNetwork, ResidualPixels
 from elman.state import State
 from elman.trees import Climb
 
@@ -99,6 +100,11 @@ def parts(core: Core, state: State) -> Iterator[tuple[Core, State]]:
         for inner, part in zip(core.cores, state, strict=True):
             assert isinstance(inner, Core)
             yield from parts(inner, part)
+    elif isinstance(core, PixelNetwork):
+        for inner, part in zip(core.parts(), state, strict=True):
+            yield from parts(inner, part)
+    elif isinstance(core, ResidualPixels):
+        yield from parts(core.layer, state)
     elif isinstance(core, Bound) and not core.decoder.recurs:
         yield from parts(core.decoder.core, state)
     elif isinstance(core, Remember):

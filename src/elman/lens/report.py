@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from elman import kernels
 from elman import state as states
 from elman.cells.hmm import HMM
 from elman.config import Json
+from elman.images.pixels import Pixels
 from elman.lengths import valid
 from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
@@ -28,6 +30,7 @@ from elman.lens.verdict import Seen, kind, verdict, worst
 from elman.options import whole
 from elman.state import State
 from elman.tables import Table
+from elman.trees import Climb
 
 FORMAT = "elman-lens-1"
 ROWS = 16  # of which states are looked at
@@ -197,23 +200,36 @@ def inspect(
         sample = Sample(x, y, every, names=names, labels=labels or {})
     missing: dict[str, str] = {}
     loss, layers, values = _looked(model, sample)
-    found = _dynamics(layers, values, missing)
-    lags = reach(model, sample, anchors)
     flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))
+    memories = {layer.name: _memory(layer, flows) for layer in layers}
+    found = _dynamics(layers, values, memories, missing)
+    lags = reach(model, sample, anchors)
     within = context(model, sample, anchors)
     if within is None:
         missing["context"] = "the model reads the future: the last n inputs alone are another model's input"
     gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
     sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
     filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
-    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters)
-    followers, shown = _units(sample, layers, values, flows)
+    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, _longer(layers))
+    followers, shown = _units(sample, layers, values, flows, memories)
     return Report(
         title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
         found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, shown,
         list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
         about=sample.about,
     )  # fmt: skip
+
+
+def _longer(layers: list[Layer]) -> dict[str, str]:
+    """Remedies of layers for which there is no other cell of a sequence."""
+    found = {}
+    for layer in layers:
+        if isinstance(layer.cell, Pixels):
+            found[layer.name] = "a wider window (model.kernel) or more layers (model.layers)"
+        if isinstance(layer.cell, Climb):
+            gated = bool(layer.cell.tree.keeps)
+            found[layer.name] = "a larger forget_bias (model.options)" if gated else "binary_tree_lstm, which has gates"
+    return found
 
 
 def _summary(model: nn.Module) -> str:
@@ -242,7 +258,26 @@ class _Dynamics(NamedTuple):
     radius: dict[str, float]
 
 
-def _dynamics(layers: list[Layer], values: list[Tensor], missing: dict[str, str]) -> _Dynamics:
+class _Memory(NamedTuple):
+    """The leaf of a state in which a cell keeps its memory: what it is called, and which of the real numbers it is."""
+
+    name: str
+    numbers: slice
+
+
+def _memory(layer: Layer, flows: list[Flow]) -> _Memory:
+    """The last leaf that the loss depends on; the last of all where it depends on none."""
+    state = layer.cell.init_state(1)
+    ends = [0, *accumulate(flat(leaf).shape[1] for leaf in states.leaves(state))]
+    names = [name.rpartition(".")[2] or "s" for name in states.names(state)]
+    parts = [_Memory(name, slice(*pair)) for name, pair in zip(names, pairwise(ends), strict=True)]
+    gradient = next((part.units for part in flows if part.name == layer.name), torch.zeros(0, ends[-1]))
+    return next((part for part in reversed(parts) if bool((gradient[:, part.numbers] != 0).any())), parts[-1])
+
+
+def _dynamics(
+    layers: list[Layer], values: list[Tensor], memories: dict[str, _Memory], missing: dict[str, str]
+) -> _Dynamics:
     found = _Dynamics([], {}, [], {}, {}, {})
     for layer, states_ in zip(layers, values, strict=True):
         if not bool(states_.isfinite().all()):
@@ -252,17 +287,17 @@ def _dynamics(layers: list[Layer], values: list[Tensor], missing: dict[str, str]
             missing[f"spectra of {layer.name}"] = "its first row is empty" if layer.size else "its state is empty"
             continue
         with frozen(layer.cell):
-            _of_layer(layer, states_, found)
+            _of_layer(layer, states_, memories[layer.name], found)
         if layer.size > WIDEST:
             missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; up to {WIDEST} are looked at"
     return found
 
 
-def _of_layer(layer: Layer, states_: Tensor, found: _Dynamics) -> None:
+def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, found: _Dynamics) -> None:
     found.exponents[layer.name] = lyapunov(layer, EXPONENTS).tolist()
     spectra = spectrum(layer)
     found.spectra.extend(spectra)
-    if spectra:
+    if spectra and spectra[0].name != "J":  # of a Jacobian, which is that of one step
         found.radius[layer.name] = max(float(part.values.abs().max()) for part in spectra)
     found_isometry = isometry(layer)
     if found_isometry is not None:
@@ -270,25 +305,19 @@ def _of_layer(layer: Layer, states_: Tensor, found: _Dynamics) -> None:
         found.largest[layer.name] = float(found_isometry.values[0].max())
     steps = timescale(layer, states_)
     if steps is not None:
-        found.timescales[layer.name] = steps[-_last_leaf(layer)[1] :]
-
-
-def _last_leaf(layer: Layer) -> tuple[str, int]:
-    """The last leaf of a state, in which a cell keeps its memory: what it is called, how many real numbers it has."""
-    state = layer.cell.init_state(1)
-    return states.names(state)[-1].rpartition(".")[2] or "s", flat(states.leaves(state)[-1]).shape[1]
+        found.timescales[layer.name] = steps[memory.numbers]
 
 
 def _units(
-    sample: Sample, layers: list[Layer], values: list[Tensor], flows: list[Flow]
+    sample: Sample, layers: list[Layer], values: list[Tensor], flows: list[Flow], memories: dict[str, _Memory]
 ) -> tuple[list[Follower], list[Shown]]:
     followers: list[Follower] = []
     shown: list[Shown] = []
     labels = {**(properties(sample.names, sample.shape[1]) if sample.names else {}), **sample.labels}
     by_layer = {part.name: part for part in flows}
     for layer, states_ in zip(layers, values, strict=True):
-        leaf, width = _last_leaf(layer)
-        memory = torch.nan_to_num(states_[:, 1:, states_.shape[2] - width :])
+        leaf, numbers = memories[layer.name]
+        memory = torch.nan_to_num(states_[:, 1:, numbers])
         if layer.backwards:
             memory = kernels.reverse(memory, layer.lengths)
         B, T = memory.shape[:2]
@@ -296,7 +325,7 @@ def _units(
         own = {name: where[:B, :T] for name, where in labels.items()}
         followers.extend(units(layer.name, memory, own, inside))
         chosen = _chosen(memory, followers, layer.name, max(1, SHOWN // len(layers)))
-        gradient = by_layer[layer.name].units[:, -width:][:, chosen]
+        gradient = by_layer[layer.name].units[:, numbers][:, chosen]
         shown.append(Shown(layer.name, leaf, chosen.tolist(), memory[0][:, chosen], gradient))
     return followers, shown
 

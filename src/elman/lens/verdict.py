@@ -24,12 +24,13 @@ class Seen(NamedTuple):
     reach: Sequence[Reach]
     exponents: dict[str, list[float]]  # by layer
     largest: dict[str, float]  # singular value of a step, by layer
-    radius: dict[str, float]  # largest |eigenvalue| of a recurrent matrix, by layer
+    radius: dict[str, float]  # largest |eigenvalue| of a recurrent matrix or of a decay, by layer
     context: Context | None
     gates: Sequence[Gate]
     health: Sequence[Health]
     loss: float
     filters: frozenset[str] = frozenset()  # layers that are hidden Markov models
+    longer: dict[str, str] = {}  # what would let a layer reach further, where it is not a matter of cells
 
 
 def kind(reach: Reach) -> str:
@@ -150,6 +151,8 @@ def _remedy(seen: Seen) -> str:
 
 
 def _longer(seen: Seen, r: Reach, radius: float | None) -> str:
+    if r.name in seen.longer:
+        return f"Remedy, if the task needs more: {seen.longer[r.name]}."
     keep = next((g for g in seen.gates if g.layer == r.name and g.keeps), None)
     if keep is not None:
         mean = float(keep.mean.mean())

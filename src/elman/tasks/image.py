@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,15 @@ from elman.data import Batch, Batches, Position, Shuffled
 from elman.data.images import BINARISATIONS, EMBEDDED, Images, fingerprint, is_binary, read_images
 from elman.data.parts import SplitConfig, parts, shown, told
 from elman.errors import FileError, InputError
+from elman.images.readout import PixelRow
+from elman.lens import Sample
+from elman.lens.fresh import fresh
+from elman.lens.layers import frozen
 from elman.model import SequenceModel
 from elman.options import choice, number, whole
 from elman.state import State
-from elman.tasks import pictures
+from elman.tasks import inspecting, pictures
+from elman.tasks.inspecting import Looked
 from elman.tasks.painter import EACH, ModelConfig, Painter, Reader, build, levels, prepared
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
@@ -31,6 +36,11 @@ from elman.training.scores import Scores
 from elman.training.unit import Loss
 
 GRID = 36  # images of a preview
+ABOUT = (
+    "A step is a row of pixels, and the state is what the next row needs to know of those above: so reach, context and "
+    "exponents are counted in rows. Numbers of the state are ordered by column, then by unit. Gates are left out: they "
+    "belong to pixels, inside a step."
+)
 
 
 @dataclass(frozen=True)
@@ -71,12 +81,14 @@ class RunConfig(TrainedSettings):
         task: what is trained; image draws images pixel by pixel
         data: the images
         model: the network
+        init_from: a run or a saved model whose weights this run begins with, on images of its size; empty for none
     """
 
     task: str = "image"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     out: str = "runs/image"
+    init_from: str = ""
 
 
 class ImageData(Data):
@@ -103,6 +115,11 @@ class ImageData(Data):
         images = [Images(np.stack([image for _, image in part]), white) if part else None for part in found]
         assert images[0] is not None and images[1] is not None
         self.reader = saved.reader if saved else _reader(data, images[0])
+        if sizes[0] != (self.reader.rows, self.reader.columns):
+            raise InputError(
+                f"the images of data.train have {sizes[0][0]} x {sizes[0][1]} pixels, and the model that this run "
+                f"begins with {self.reader.rows} x {self.reader.columns}"
+            )
         self.train, self.valid, self.test = (
             None if part is None else prepared(part, self.reader.binarise, name)
             for part, name in zip(images, ("data.train", "data.valid", "data.test"), strict=True)
@@ -160,6 +177,7 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
         return {
             "generate": Verb(_generate_arguments, GeneratedImages),
             "evaluate": Verb(_evaluate_arguments, _evaluate),
+            "inspect": inspecting.verb(self, lambda face, given: face.reader(given.data)),
         }
 
     def open(self, config: RunConfig, saved: Painter | None) -> ImageData:
@@ -167,6 +185,13 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
 
     def build(self, config: RunConfig, data: ImageData) -> Painter:
         return Painter(build(config.model, data.reader), config.model, data.reader)
+
+    def settings(self, face: Painter) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
+        return {**model, "data.binarise": face.reader.binarise, "data.columns": face.reader.columns}
+
+    def take(self, face: Painter, source: Painter) -> list[str]:
+        return [*super().take(face, source), f"binarisation {source.reader.binarise}"]
 
     def load(self, folder: Path) -> Painter:
         return Painter.load(folder)
@@ -180,11 +205,38 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
     def evaluate(self, face: Painter, part: Tensor) -> Scores:
         return face.evaluate(part)
 
+    def look(self, face: Painter, part: Tensor, rows: int, steps: int) -> Looked:
+        """Images from the start of the data, each as far as `steps` of its rows."""
+        x = levels(part, range(min(rows, len(part))))[:, :steps]
+        found = self._looked(face.model, face.reader, x)
+        return found._replace(begun=lambda: self._looked(fresh(face.model), face.reader, x))
+
+    def _looked(self, model: nn.Module, reader: Reader, x: Tensor) -> Looked:
+        ink = x.float().mean(2) / (reader.levels - 1)
+        names = [[f"{value:.3g} " for value in row] for row in ink.tolist()]
+        panels = (_panel(model, reader, x[:1]),)
+        return Looked(model, Sample(x, x, names=names, labels={"ink": ink}, panels=panels, about=ABOUT))
+
     def summary(self, face: Painter) -> str:
         return repr(face)
 
     def preview(self, face: Painter, config: RunConfig, step: int) -> Preview:
         return Preview(picture=pictures.grid(face.draw(GRID, seed=config.seed).images.numpy(), face.reader.levels - 1))
+
+
+@torch.no_grad()
+def _panel(model: nn.Module, reader: Reader, x: Tensor) -> dict[str, object]:
+    """The first image (1, R, C), and what each of its pixels costs."""
+    assert isinstance(model, SequenceModel)
+    with frozen(model):
+        predicted, _ = model.scan(x)
+    assert isinstance(predicted, PixelRow)
+    nats = -predicted.each(x)[0]
+    return {
+        "kind": "image", "title": "Image", "pixels": x[0].tolist(), "white": reader.levels - 1, "nats": nats.tolist(),
+        "about": "The first image, and how many nats each of its pixels costs, given those before it: bright is a "
+        "surprise. Click a row to choose that step.",
+    }  # fmt: skip
 
 
 # What verbs ask

@@ -5,17 +5,19 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
 from torch import nn
 
+from elman.config import Json
 from elman.data import Batch, Batches, Position
 from elman.data.batches import Alike
 from elman.data.parts import SplitConfig, parts, shown, told
 from elman.data.tagged import Column
 from elman.data.treebank import LabelledTree, TreeReader, fingerprint
+from elman.errors import InputError
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import inspecting, tree_labeller, tree_looking, tree_pictures
@@ -79,12 +81,14 @@ class RunConfig(TrainedSettings):
         task: what is trained; tree is a label for every node of a tree, for its root, or a number
         data: the trees
         model: the network
+        init_from: a run or a saved model whose weights, words and labels this run begins with; empty for none
     """
 
     task: str = "tree"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     out: str = "runs/tree"
+    init_from: str = ""
 
 
 class TreeData(Data):
@@ -157,6 +161,11 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         choice("data.target", data.target, TARGETS)
         for name in ("min_count", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
+        if saved and data.target != saved.lexicon.target:
+            raise InputError(
+                f"data.target is {data.target}, and the model that this run begins with was trained for "
+                f"{saved.lexicon.target}; it has no other answers"
+            )
         reader = TreeReader(data.format, data.tag, data.errors)
         found = parts(data, reader, lambda tree: tree.number, "trees")
         return TreeData(config, reader, saved.lexicon if saved else None, *found)
@@ -166,6 +175,16 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         if config.model.vectors:
             model.embed.begin_with(config.model.vectors, data.lexicon.words.names)
         return TreeLabeller(model, config.model, data.reader, data.lexicon)
+
+    def settings(self, face: TreeLabeller) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
+        lexicon = {"data.target": face.lexicon.target, "data.lower": face.lexicon.lower}
+        return {**model, **lexicon, "data.tag": face.reader.tag, "model.vectors": ""}
+
+    def take(self, face: TreeLabeller, source: TreeLabeller) -> list[str]:
+        words, labels = len(source.lexicon.words.names), source.lexicon.labels
+        answers = f"{len(labels)} labels" if labels else "the scale of its numbers"
+        return [*super().take(face, source), f"{words:,} words and {answers}"]
 
     def load(self, folder: Path) -> TreeLabeller:
         return TreeLabeller.load(folder)

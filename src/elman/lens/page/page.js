@@ -133,6 +133,12 @@ function tip(event, text) {
   tipNode.style.top = event.clientY + 16 + "px";
 }
 
+// Which ticks of a logarithmic axis have numbers: powers of ten, and over less than three decades 2 and 5 between them.
+function nicely(u, splits) {
+  const few = splits.length && splits[splits.length - 1] / splits[0] < 1000;
+  return splits.map(v => (few ? [1, 2, 5] : [1]).some(k => { const p = Math.log10(v / k); return Math.abs(p - Math.round(p)) < 1e-6; }) ? v : null);
+}
+
 // Curves by uPlot. Each series has its own x; zeros cannot stand on a logarithmic axis and are left out.
 function curves(where, name, height, series, { xlabel, ylabel, xlog = false, ylog = false, points = false }) {
   const box = make("div", { class: "chart" });
@@ -143,12 +149,12 @@ function curves(where, name, height, series, { xlabel, ylabel, xlog = false, ylo
   if (!xs.length) { box.append(make("p", { class: "left" }, "There is nothing above zero to draw.")); return; }
   const data = [xs, ...kept.map(s => { const by = new Map(s.xy); return xs.map(x => by.has(x) ? by.get(x) : null); })];
   const axis = (label, log) => ({ stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1 },
-    ticks: { stroke: () => css("--line"), width: 1 }, label, labelSize: 20, font: "11px system-ui", labelFont: "11px system-ui", size: log ? 54 : 44,
+    ticks: { stroke: () => css("--line"), width: 1 }, ...(log ? { filter: nicely } : {}), label, labelSize: 20, font: "11px system-ui", labelFont: "11px system-ui", size: log ? 54 : 44,
     values: (u, splits) => splits.map(v => v === null ? "" : shown(v, 3)) });
   const options = {
     width: Math.max(200, box.clientWidth), height, legend: { live: true },
     scales: { x: { time: false, distr: xlog ? 3 : 1, range: (u, low, high) => high > low ? [low, high] : [low / 2, high * 2 + 1] }, y: { distr: ylog ? 3 : 1 } },
-    axes: [{ ...axis(xlabel, false), size: 34 }, axis(ylabel, ylog)],
+    axes: [{ ...axis(xlabel, xlog), size: 34 }, axis(ylabel, ylog)],
     series: [{ label: xlabel }, ...kept.map((s, i) => ({ label: s.label, stroke: () => colour(s.colour ?? i), width: 2, dash: s.dash || [],
       spanGaps: true, points: { show: points }, value: (u, v) => v === null ? "–" : shown(v) }))],
   };

@@ -4,7 +4,7 @@
 function spectra() {
   const every = lens.reports.flatMap((r, k) => r.spectrum.map(part => ({ ...part, title: named(r, `${part.layer}, ${part.name}`) })));
   if (!every.length) return;
-  const where = panel("spectrum", "Spectra on the disc", "Eigenvalues of recurrent matrices, or the decays of a linear recurrence. Inside the circle a mode dies, outside it grows; the angle is its rotation a step.");
+  const where = panel("spectrum", "Spectra on the disc", "Eigenvalues of recurrent matrices, the decays of a linear recurrence, or (J) the Jacobian of a step in the middle. Inside the circle a mode dies, outside it grows; the angle is its rotation a step.");
   const grid = make("div", { class: "grid" });
   where.append(grid);
   for (const [k, part] of every.entries()) {
@@ -53,6 +53,7 @@ function ownPanels() {
   for (const r of lens.reports) for (const [k, own] of r.panels.entries()) {
     const where = panel(`task-${lens.reports.indexOf(r)}-${k}`, named(r, own.title), own.about || "Of the first row: a ribbon for each, as dark as it is probable; at the top, what is chosen.");
     if (own.kind === "tree") { treePanel(where, own, lens.reports.indexOf(r)); continue; }
+    if (own.kind === "image") { imagePanel(where, own, lens.reports.indexOf(r)); continue; }
     const column = t => own.columns ? `${t} “${own.columns[t].trim() || "end"}”` : `input ${t}`;
     const paths = [...new Set(own.path)];
     picture(where, own.title, () => 24 * own.rows.length + 54, surface => {

@@ -1,5 +1,5 @@
 "use strict";
-// A tree, its root on the left and a line for each word: readable at any width, as tall as the sentence is long.
+// Panels of trees and images. A tree: its root on the left and a line for each word: readable at any width, as tall as the sentence is long.
 
 const LINE = 20;
 
@@ -58,3 +58,32 @@ function treePanel(where, own, which) {
     },
   });
 }
+
+// An image, and what each of its pixels costs.
+function imagePanel(where, own, which) {
+  const rows = own.pixels.length, columns = own.pixels[0].length, most = Math.max(...own.nats.flat(), 1e-9);
+  const pictures = [["image", "the image", v => heatless(v / own.white), own.pixels, own.white], ["nats", `nats a pixel, ${shown(most, 3)} at most`, v => heat(v / most), own.nats, most]];
+  const grid = make("div", { class: "grid" });
+  where.append(grid);
+  for (const [name, title, paint, values, top] of pictures) {
+    const figure = make("div", { class: "figure" }, make("h3", {}, title));
+    grid.append(figure);
+    picture(figure, `${name}-${which}`, width => Math.min(width, 320) * rows / columns + 4, surface => {
+      const size = Math.min(surface.width, 320) / columns;
+      surface.image(0, 0, size * columns, size * rows, raster(values.flat().map(v => Math.round(255 * v / top)), rows, columns, byte => paint(byte / 255 * top)));
+      if (lens.at.t !== null && lens.at.report === which && lens.at.t < rows) {
+        const y = size * lens.at.t, right = size * columns;
+        surface.line([[0, y], [right, y], [right, y + size], [0, y + size], [0, y]], css("--mark"), 2);
+      }
+      return { size };
+    }, {
+      click: (x, y, f) => { const t = Math.floor(y / f.size); if (t >= 0 && t < rows) select({ report: which, t }); },
+      hover: (x, y, f) => {
+        const r = Math.floor(y / f.size), c = Math.floor(x / f.size);
+        return r >= 0 && r < rows && c >= 0 && c < columns ? `row ${r}, column ${c}: level ${own.pixels[r][c]}, ${shown(own.nats[r][c], 3)} nats` : "";
+      },
+    });
+  }
+}
+
+const heatless = share => mix([[20, 20, 22], [245, 245, 242]], share);
