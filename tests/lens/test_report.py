@@ -11,6 +11,7 @@ from elman import lens
 from elman.core import Core
 from elman.embed import Embedding
 from elman.errors import InputError
+from elman.lens.influence import _hopeless
 from elman.lens.sample import Sample
 from elman.readout import Softmax
 
@@ -52,6 +53,11 @@ def test_integrated_gradients_are_complete(name):
     found = lens.influence(model, Sample(x, x.roll(-1)), "integrated", window=12)
     assert found.residual < 1e-3 and found.values.shape == (12, 12) and found.start == 28
     assert found.values.triu(1).abs().max() == 0  # no step knows the inputs after it
+
+
+def test_a_sum_that_converges_too_slowly_is_given_up():
+    assert _hopeless(0.02, 0.04, 64)  # two more halvings leave 0.005
+    assert not _hopeless(0.02, 0.5, 64) and not _hopeless(0.02, 0.04, 32) and not _hopeless(0.004, 0.01, 64)
 
 
 def test_influence_is_the_gradient_of_each_loss():
@@ -125,6 +131,7 @@ def test_not_a_number():
     report = lens.inspect(core, torch.randn(2, 9, 2))
     assert report.health[0].not_finite == 0 and "not finite from step 0" in " ".join(report.verdict)
     assert json.dumps(report.to_json(), allow_nan=False) and report.missing
+    assert report.verdict[0] == "The gradient in layer 0 gru is not finite." and "nan times" not in str(report.verdict)
 
 
 def test_what_reads_the_future_says_what_cannot_be_had():

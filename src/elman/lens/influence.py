@@ -27,6 +27,7 @@ from elman.state import State
 KINDS = ("gradient", "input", "integrated")
 RESIDUAL = 1e-3
 MOST = 256  # terms of the sum
+FEW = 64
 
 
 @dataclass(frozen=True)
@@ -109,5 +110,6 @@ def _integrated(model: nn.Module, x: Tensor, part: Sample, state: State | None) 
 
 
 def _hopeless(residual: float, before: float, terms: int) -> bool:
-    """Whether a residual that goes on falling as it did would be too large with the most terms, as behind a relu."""
-    return not residual * (residual / before) ** math.log2(MOST / terms) < RESIDUAL and before < math.inf
+    """Whether a residual that goes on falling as it did would be too large with the most terms, as behind a relu. With
+    few terms nobody can say."""
+    return terms >= FEW and not residual * (residual / before) ** math.log2(MOST / terms) < RESIDUAL

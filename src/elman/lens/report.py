@@ -345,5 +345,5 @@ def _influences(model: nn.Module, sample: Sample, missing: dict[str, str]) -> li
     found = [influence(model, sample, how) for how in ("gradient", "integrated")]
     residual = found[1].residual
     if residual is not None and not residual < 1e-3:
-        missing["integrated gradients"] = f"they do not add up: the residual is {residual:.2g}"
+        missing["completeness of integrated gradients"] = f"they add up to within {residual:.2g} only"
     return found

@@ -62,6 +62,8 @@ def _gradient(seen: Seen) -> str:
     if r is None:
         return "The model has no state, so no gradient travels through time."
     far = r.furthest
+    if not all(map(math.isfinite, r.raw)):
+        return f"The gradient in layer {r.name} is not finite."
     if kind(r) == "exploding":
         top, tau = max(zip(r.relative, r.tau, strict=True))
         return (
@@ -74,7 +76,8 @@ def _gradient(seen: Seen) -> str:
             f"The gradient vanishes in layer {r.name}: it is {half} and below 1 % beyond {r.horizon} of the {far} "
             f"steps looked at ({r.slope:+.3f} nats a step)."
         )
-    return f"The gradient is stable: over {far} steps back it is {half}, and still {r.relative[-1]:.0%} at the end."
+    steps = _many(far, "step")
+    return f"The gradient is stable: over {steps} back it is {half}, and still {r.relative[-1]:.0%} at the end."
 
 
 def _dynamics(seen: Seen) -> str:
@@ -100,6 +103,8 @@ def _memory(seen: Seen) -> str:
     if c is None:
         return f"The loss is {seen.loss:.3f}; the model reads the future, so there is no context to shorten."
     more = c.excess[0]
+    if not math.isfinite(c.loss):
+        return f"The loss is {c.loss} at the anchors."
     if c.effective <= 1:
         return f"The loss is {c.loss:.3f} at the anchors, and the last input alone does as well ({more:+.3f})."
     return (
@@ -116,7 +121,7 @@ def _units(seen: Seen) -> str:
     dead, full = sum(len(h.dead) for h in seen.health), sum(len(h.saturated) for h in seen.health)
     if not total:
         return ""
-    sentence = f"Of {total} numbers in the state {dead} are dead and {full} saturated"
+    sentence = f"Of {_many(total, 'number')} in the state {dead} are dead and {full} saturated"
     if not seen.gates:
         return sentence + "."
     gate = max(seen.gates, key=lambda g: g.saturation)
@@ -139,15 +144,20 @@ def _remedy(seen: Seen) -> str:
         return "Remedy: none; a filter forgets what its observations have settled."
     if seen.context is not None and seen.context.effective <= r.horizon // 2:
         return (
-            f"Remedy: none is urgent, for the loss uses {seen.context.effective} inputs and the gradient reaches "
-            f"{r.horizon} back; if the task needs more, train on longer windows."
+            f"Remedy: none is urgent, for the loss uses {_many(seen.context.effective, 'input')} and the gradient "
+            f"reaches {r.horizon} back; if the task needs more, train on longer windows."
         )
     if seen.context is not None and seen.context.effective > 2 * r.horizon:
         return (
-            f"Remedy: none if the loss is good: it uses {seen.context.effective} inputs though small changes reach "
-            f"{r.horizon} steps, for the state has latched. Gradients had to train the fresh weights: see --at init."
+            f"Remedy: none if the loss is good: it uses {_many(seen.context.effective, 'input')} though small changes "
+            f"reach {r.horizon} steps, for the state has latched. Gradients had to train the fresh weights: see --at "
+            "init."
         )
     return _longer(seen, r, radius)
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
 def _longer(seen: Seen, r: Reach, radius: float | None) -> str:

@@ -133,11 +133,16 @@ function tip(event, text) {
   tipNode.style.top = event.clientY + 16 + "px";
 }
 
-// Which ticks of a logarithmic axis have numbers: powers of ten, and over less than three decades 2 and 5 between them.
+// Which ticks of a logarithmic axis are drawn: powers of ten, over many decades every so many of them, over less than three
+// 2 and 5 between them.
 function nicely(u, splits) {
-  const few = splits.length && splits[splits.length - 1] / splits[0] < 1000;
-  return splits.map(v => (few ? [1, 2, 5] : [1]).some(k => { const p = Math.log10(v / k); return Math.abs(p - Math.round(p)) < 1e-6; }) ? v : null);
+  const decades = splits.length ? Math.log10(splits[splits.length - 1] / splits[0]) : 0, each = Math.ceil(decades / 8) || 1;
+  const drawn = v => (decades < 3 ? [1, 2, 5] : [1]).some(k => { const p = Math.log10(v / k); return Math.abs(p - Math.round(p)) < 1e-6 && Math.round(p) % each === 0; });
+  return splits.map(v => drawn(v) ? v : null);
 }
+
+// How the lines of each report are dashed, so that layers may keep their colours.
+const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
 
 // Curves by uPlot. Each series has its own x; zeros cannot stand on a logarithmic axis and are left out.
 function curves(where, name, height, series, { xlabel, ylabel, xlog = false, ylog = false, points = false }) {
@@ -148,8 +153,8 @@ function curves(where, name, height, series, { xlabel, ylabel, xlog = false, ylo
   const xs = [...new Set(kept.flatMap(s => s.xy.map(p => p[0])))].sort((a, b) => a - b);
   if (!xs.length) { box.append(make("p", { class: "left" }, "There is nothing above zero to draw.")); return; }
   const data = [xs, ...kept.map(s => { const by = new Map(s.xy); return xs.map(x => by.has(x) ? by.get(x) : null); })];
-  const axis = (label, log) => ({ stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1 },
-    ticks: { stroke: () => css("--line"), width: 1 }, ...(log ? { filter: nicely } : {}), label, labelSize: 20, font: "11px system-ui", labelFont: "11px system-ui", size: log ? 54 : 44,
+  const axis = (label, log) => ({ stroke: () => css("--soft"), grid: { stroke: () => css("--line"), width: 1, ...(log ? { filter: nicely } : {}) },
+    ticks: { stroke: () => css("--line"), width: 1, ...(log ? { filter: nicely } : {}) }, ...(log ? { filter: nicely } : {}), label, labelSize: 20, font: "11px system-ui", labelFont: "11px system-ui", size: log ? 54 : 44,
     values: (u, splits) => splits.map(v => v === null ? "" : shown(v, 3)) });
   const options = {
     width: Math.max(200, box.clientWidth), height, legend: { live: true },

@@ -22,7 +22,7 @@ function verdicts() {
 
 function reaches() {
   const where = panel("reach", "Reach", "How strongly the loss at a step depends on the state τ steps before, relative to the step before it, for each layer. Horizontal: no loss of gradient. A straight fall is exponential forgetting.");
-  const series = lens.reports.flatMap((r, k) => r.reach.map((part, i) => ({ label: named(r, part.layer), x: part.tau, y: part.relative, colour: i, dash: k ? [6, 4] : [] })));
+  const series = lens.reports.flatMap((r, k) => r.reach.map((part, i) => ({ label: named(r, part.layer), x: part.tau, y: part.relative, colour: i, dash: DASHES[k % DASHES.length] })));
   if (!series.length) { where.append(make("p", { class: "left" }, "There is no state, so nothing reaches back.")); return; }
   curves(where, "reach", 300, series, { xlabel: "τ, steps before", ylabel: "relative |dL/ds|", xlog: true, ylog: true });
   table(where, ["layer", "half-life", "horizon (1 %)", "slope, nats a step", "|dL/ds| just before"],

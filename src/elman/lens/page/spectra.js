@@ -29,7 +29,7 @@ function spectra() {
 }
 
 function exponents() {
-  const there = lens.reports.flatMap((r, k) => r.lyapunov.map((part, i) => ({ label: named(r, part.layer), x: part.exponents.map((_, n) => n + 1), y: part.exponents, colour: i, dash: k ? [6, 4] : [] })));
+  const there = lens.reports.flatMap((r, k) => r.lyapunov.map((part, i) => ({ label: named(r, part.layer), x: part.exponents.map((_, n) => n + 1), y: part.exponents, colour: i, dash: DASHES[k % DASHES.length] })));
   if (!there.length) return;
   const where = panel("lyapunov", "Lyapunov exponents and isometry", "How fast directions of the state grow or die on these data, nats a step; above zero is chaos. Then the singular values of a step, and of several steps in a row: a line at one keeps everything.");
   curves(where, "lyapunov", 240, there, { xlabel: "number", ylabel: "exponent", points: true });
