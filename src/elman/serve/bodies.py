@@ -63,6 +63,12 @@ class Item(Body):
 class Items(Body):
     """Steps of many sessions."""
 
+    items: list[Item]
+
+
+class RawItems(Body):
+    """The same, where some are wrong: each is parsed by itself, and has an error of its own."""
+
     items: list[msgspec.Raw]
 
 

@@ -35,6 +35,7 @@ class Socket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self.service, self.websocket = service, websocket
         self.flight = 0
+        self.reached: dict[str, dict[str, int]] = {}  # version and position of each session that was stepped here
         self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     async def run(self) -> None:
@@ -56,8 +57,9 @@ class Socket:
             self.service.sockets.discard(self)
             self.answers.put_nowait(None)
             await writer
-            if self.websocket.application_state is WebSocketState.CONNECTED:
-                await self.websocket.close(1000)
+            if self._open:
+                with suppress(WebSocketDisconnect):  # the client may be gone without a word
+                    await self.websocket.close(1000)
 
     async def _read(self, tenant: str) -> None:
         limits = self.service.limits
@@ -99,8 +101,14 @@ class Socket:
 
     async def drain(self) -> None:
         """Answer what is under way, and say goodbye."""
-        while self.flight and self.websocket.application_state is WebSocketState.CONNECTED:
+        while self.flight and self._open:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0)
-        if self.websocket.application_state is WebSocketState.CONNECTED:
+        self.answers.put_nowait(json({"goodbye": "the server is about to stop", "sessions": self.reached}))
+        while self._open and not self.answers.empty():
+            await asyncio.sleep(0.01)
+        if self._open:
             await self.websocket.close(1012, "the server is about to stop")
+
+    @property
+    def _open(self) -> bool:
+        return self.websocket.application_state is WebSocketState.CONNECTED

@@ -268,6 +268,9 @@ class ServedText:
             raise InputError(f"a text is a string, or a list of tokens from 0 to {V - 1}")
         return np.array(given, np.int64)
 
+    def together(self, inputs: list[Any], states: list[bytes]) -> None:
+        return None
+
     # A tick
 
     def advance(self, works: Sequence[Work]) -> None:
