@@ -156,7 +156,7 @@ class Service:
             await exchange.refuse(Refused(error.status_code, error.detail, headers=dict(error.headers or {})))
         except Gone:
             exchange.status = 499
-        except Exception as error:
+        except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
             say(f"elman serve: {type(error).__name__}: {error}")
             await exchange.refuse(Refused(500, "this is a bug of the server"))
         finally:

@@ -149,9 +149,14 @@ class Engine:
     def _start(self, job: Job) -> None:
         if job.cancelled:
             return self.finish(job, Refused(409, "cancelled"))
+        self._guarded(job, job.start, self)
+
+    def _guarded(self, job: Job, call: Callable[[Any], None], given: Any) -> None:
+        """What a job does. Whatever it raises is its own answer: a bug in one must not end the thread of all."""
         try:
-            job.start(self)
+            call(given)
         except Exception as error:
+            self.sessions.cache.pop(job.line, None)  # half changed, perhaps: the store has it whole
             self.finish(job, _refusal(error))
 
     def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
@@ -191,7 +196,7 @@ class Engine:
             before = sum(running.work.taken for running in group)
             try:
                 group[0].served.advance([running.work for running in group])
-            except Exception as error:
+            except Exception as error:  # as in _guarded, of a model: the works of the tick are refused, the rest goes on
                 say(f"elman serve: a tick failed: {type(error).__name__}: {error}")
                 for running in group:
                     self.finish(running.job, _refusal(error))
@@ -209,10 +214,7 @@ class Engine:
             if isinstance(job, Hearing):
                 job.heard(self, work)
             return
-        try:
-            running.then(work)
-        except Exception as error:
-            self.finish(job, _refusal(error))
+        self._guarded(job, running.then, work)
 
     def _chosen(self) -> list[_Running]:
         """What goes on in this tick: all, or as many as a tick has room for, of each tenant in turn."""

@@ -39,6 +39,7 @@ class Reply(msgspec.Struct):
     body: bytes
     status: int = 200
     version: int | None = None
+    position: int | None = None
     replayed: bool = False
 
 
@@ -199,7 +200,8 @@ class Write(Job):
         if asked.key and (session.key, session.route) == (asked.key, asked.route):
             if session.digest != asked.digest:
                 raise reused(asked.key)
-            return engine.finish(self, Reply(session.reply, version=session.version, replayed=True))
+            at = session.version, session.position
+            return engine.finish(self, Reply(session.reply, 200, *at, replayed=True))
         if self.version != "any" and self.version != session.version:
             raise Refused(
                 412, f"the session is at version {session.version}, not {self.version}", code="version_mismatch",
@@ -217,7 +219,7 @@ class Write(Job):
             session.route, session.key = self.asked.route, self.asked.key
             session.digest, session.reply = self.asked.digest, reply
         engine.sessions.save(self.id, session)
-        engine.finish(self, Reply(reply, version=session.version))
+        engine.finish(self, Reply(reply, 200, session.version, session.position))
 
 
 class Step(Write):

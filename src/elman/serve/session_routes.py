@@ -146,20 +146,22 @@ async def steps(x: Exchange) -> None:
     try:
         items = list(parse(bodies.Items, data).items)
     except Refused:
-        items = [_item(raw) for raw in parse(bodies.RawItems, data).items]
+        items = [item_of(raw) for raw in parse(bodies.RawItems, data).items]
     check(x.limits, "bulk", "the number of items", len(items))
-    results = await x.service.ask_steps(x.tenant, [_checked(item, x.limits) for item in items])
+    results = await x.service.ask_steps(x.tenant, [checked(item, x.limits) for item in items])
     await x.send(200, jobs.json({"object": "list", "data": [answered(result) for result in results]}))
 
 
-def _item(raw: msgspec.Raw) -> bodies.Item | Refused:
+def item_of(raw: msgspec.Raw) -> bodies.Item | Refused:
+    """An item of /v1/steps, or of a message on a socket."""
     try:
         return parse(bodies.Item, bytes(raw))
     except Refused as refused:
         return refused
 
 
-def _checked(item: bodies.Item | Refused, limits: Limits) -> bodies.Item | Refused:
+def checked(item: bodies.Item | Refused, limits: Limits) -> bodies.Item | Refused:
+    """An item, or what is wrong with it."""
     if isinstance(item, Refused):
         return item
     if (item.input is UNSET) == (item.inputs is UNSET):
@@ -167,14 +169,6 @@ def _checked(item: bodies.Item | Refused, limits: Limits) -> bodies.Item | Refus
     if len(item.key) > limits.key:
         return Refused(400, f"the key is longer than {limits.key} characters", param="key")
     return item
-
-
-def step_of(tenant: str, data: bytes, limits: Limits) -> Callable[[Callable[[Any], None]], Job]:
-    """The job of a message on a socket."""
-    item = _checked(parse(bodies.Item, data), limits)
-    if isinstance(item, Refused):
-        raise item
-    return lambda reply: jobs.Step.of(reply, tenant, item)
 
 
 def answered(result: Reply | Refused) -> dict[str, Any]:
