@@ -109,7 +109,7 @@ class StreamOptions(Struct):
 
 
 class CompletionBody(Body):
-    """OpenAI's completions, with `state`, `return_state`, `top_k` and `repetition_penalty` beside it."""
+    """OpenAI's completions, with `state`, `return_state`, `top_k`, `num_beams` and `repetition_penalty` beside it."""
 
     model: str
     prompt: Any = ""

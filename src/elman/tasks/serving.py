@@ -142,6 +142,14 @@ class Served(Protocol):
     def writing(self, prompt: object, settings: Writing) -> Work:
         """To read a prompt and go on with it. An InputError where the model does not write."""
 
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        """The most probable texts after a state that has read a prompt, the best first: answers, and states after them.
+
+        It computes by itself, in any thread.
+        """
+
     def spelt(self, prompt: object) -> str:
         """A prompt as a text."""
 
@@ -258,6 +266,11 @@ class Numbers:
 
     def writing(self, prompt: object, settings: Writing) -> Work:
         raise InputError("this model reads numbers and does not write any; send inputs to step")
+
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        raise InputError("this model reads numbers and does not write any")
 
     def spelt(self, prompt: object) -> str:
         raise InputError("this model reads numbers")
