@@ -12,9 +12,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
+
+import uvloop
 
 CONNECTIONS, ROWS = 64, 256
 
@@ -35,84 +38,170 @@ def server(kind: str, path: str = "") -> Iterator[int]:
             process.kill()
 
 
-class Connection:
+class Connection(asyncio.Protocol):
     """HTTP with as little around it as will do, so that the load costs little beside the server."""
 
+    waiting: asyncio.Future[bytes] | None = None
+
     async def open(self, port: int) -> "Connection":
-        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        self.came, self.wanted = bytearray(), 0
+        self.transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", port)
         return self
 
+    def data_received(self, data: bytes) -> None:
+        self.came += data
+        if not self.wanted:
+            head = self.came.find(b"\r\n\r\n") + 4
+            if head == 3:
+                return
+            at = self.came.find(b"content-length: ", 0, head) + 16
+            self.head, self.wanted = head, head + int(self.came[at : self.came.index(b"\r", at)])
+        if len(self.came) == self.wanted:
+            assert self.came[9:12] in (b"200", b"201"), bytes(self.came)
+            answer, self.came, self.wanted = self.came[self.head :], bytearray(), 0
+            self.answered(answer)
+
+    def answered(self, answer: bytearray) -> None:
+        assert self.waiting is not None
+        self.waiting.set_result(bytes(answer))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_exception(error or ConnectionError("the server closed the connection"))
+
     async def post(self, path: str, body: bytes) -> bytes:
-        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        head += f"content-length: {len(body)}\r\n\r\n"
-        self.writer.write(head.encode() + body)
-        answer = await self.reader.readuntil(b"\r\n\r\n")
-        length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        data = await self.reader.readexactly(length)
-        assert answer[9:12] in (b"200", b"201"), (answer, data[:200])
-        return data
+        self.waiting = asyncio.get_running_loop().create_future()
+        self.transport.write(request(path, body))
+        return await self.waiting
 
     async def session(self) -> str:
         return json.loads(await self.post("/v1/sessions", b'{"model":"gru"}'))["id"]
 
 
+def request(path: str, body: bytes) -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+class Driver(Connection):
+    """Sends one request over and over, each when the one before is answered; how long each took."""
+
+    def drive(self, path: str, body: bytes, seconds: float) -> asyncio.Future[None]:
+        self.times: list[float] = []
+        self.request, self.answered = request(path, body), self._again  # type: ignore[method-assign]
+        self.waiting = self.over = asyncio.get_running_loop().create_future()
+        self.began = time.perf_counter()
+        self.end = self.began + seconds
+        self.transport.write(self.request)
+        return self.over
+
+    def _again(self, answer: bytearray) -> None:
+        now = time.perf_counter()
+        self.times.append(now - self.began)
+        self.began = now
+        if now < self.end:
+            self.transport.write(self.request)
+        else:
+            self.over.set_result(None)
+            self.transport.close()
+
+
+STEP = b'{"version":"any","input":[0.5]}'
+
+
 async def one_each(port: int, seconds: float, connections: int = CONNECTIONS) -> list[float]:
     """Steps one by one on some connections: how long each took."""
-    times: list[float] = []
-
-    async def drive() -> None:
-        connection = await Connection().open(port)
-        path = f"/v1/sessions/{await connection.session()}/step"
-        await connection.post(path, b'{"version":"any","input":[0.5]}')
-        end = time.perf_counter() + seconds
-        while (began := time.perf_counter()) < end:
-            await connection.post(path, b'{"version":"any","input":[0.5]}')
-            times.append(time.perf_counter() - began)
-        connection.writer.close()
-
-    await asyncio.gather(*(drive() for _ in range(connections)))
-    return times
+    drivers = [await Driver().open(port) for _ in range(connections)]
+    paths = [f"/v1/sessions/{await driver.session()}/step" for driver in drivers]
+    await asyncio.gather(*(driver.drive(path, STEP, seconds) for driver, path in zip(drivers, paths, strict=True)))
+    return [each for driver in drivers for each in driver.times]
 
 
 async def bulk(port: int, seconds: float) -> float:
     """Steps a second, 256 sessions in a request, two requests under way."""
-    done = 0
-
-    async def drive() -> None:
-        nonlocal done
-        connection = await Connection().open(port)
-        ids = [await connection.session() for _ in range(ROWS)]
-        body = json.dumps({"items": [{"session": id, "version": "any", "input": [0.5]} for id in ids]}).encode()
-        await connection.post("/v1/steps", body)
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            await connection.post("/v1/steps", body)
-            done += ROWS
-
-    await asyncio.gather(drive(), drive())
-    return done / seconds
+    drivers = [await Driver().open(port) for _ in range(2)]
+    bodies = []
+    for driver in drivers:
+        ids = [await driver.session() for _ in range(ROWS)]
+        items = [{"session": id, "version": "any", "input": [0.5]} for id in ids]
+        bodies.append(json.dumps({"items": items}).encode())
+    each = zip(drivers, bodies, strict=True)
+    await asyncio.gather(*(driver.drive("/v1/steps", body, seconds) for driver, body in each))
+    return ROWS * sum(len(driver.times) for driver in drivers) / seconds
 
 
 async def socket(port: int, seconds: float) -> float:
-    """Steps a second, 64 sessions on one socket, each with one step under way."""
-    from websockets.asyncio.client import connect
+    """Steps a second, 64 sessions on one socket, each with one step under way.
 
+    Frames are put together and taken apart here: what is on the wire is what any client sends.
+    """
     connection = await Connection().open(port)
     ids = [await connection.session() for _ in range(CONNECTIONS)]
-    messages = [
-        json.dumps({"id": i, "step": {"session": id, "version": "any", "input": [0.5]}}) for i, id in enumerate(ids)
-    ]
-    async with connect(f"ws://127.0.0.1:{port}/v1/stream", compression=None) as ws:
-        await ws.recv()
-        for message in messages:
-            await ws.send(message)
-        end, done = time.perf_counter() + seconds, 0
-        while time.perf_counter() < end:
-            answer = await ws.recv()
-            number = int(answer[6 : answer.index(b",")])  # {"id":7,
-            done += 1
-            await ws.send(messages[number])
-    return done / seconds
+    steps = [{"id": i, "step": {"session": id, "version": "any", "input": [0.5]}} for i, id in enumerate(ids)]
+    client = Frames([frame(json.dumps(step).encode()) for step in steps])
+    await asyncio.get_running_loop().create_connection(lambda: client, "127.0.0.1", port)
+    return await client.drive(seconds)
+
+
+def frame(text: bytes) -> bytes:
+    """A message of a client, masked with zeros."""
+    length = bytes([0x80 | len(text)]) if len(text) < 126 else b"\xfe" + len(text).to_bytes(2, "big")
+    return b"\x81" + length + bytes(4) + text
+
+
+class Frames(asyncio.Protocol):
+    """The client's side of a socket: every answer is followed by the next step of its session."""
+
+    def __init__(self, messages: list[bytes]) -> None:
+        self.messages, self.came, self.open, self.done = messages, b"", False, 0
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport: Any = transport
+        head = "GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+        head += "sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        transport.write(head.encode())
+
+    async def drive(self, seconds: float) -> float:
+        began = time.perf_counter()
+        self.end = began + seconds
+        await self.over
+        self.transport.abort()
+        return self.done / (time.perf_counter() - began)
+
+    def data_received(self, data: bytes) -> None:
+        self.came += data
+        if not self.open:
+            head = self.came.find(b"\r\n\r\n")
+            if head < 0:
+                return
+            assert self.came.startswith(b"HTTP/1.1 101"), self.came
+            self.came, self.open = self.came[head + 4 :], True
+        at, found = 0, self.came
+        asked = []
+        while len(found) >= at + 4:
+            short = found[at + 1]
+            assert found[at] in (0x81, 0x82) and short < 127
+            head, length = (4, int.from_bytes(found[at + 2 : at + 4], "big")) if short == 126 else (2, short)
+            if len(found) < at + head + length:
+                break
+            text = found[at + head : at + head + 24]
+            if text.startswith(b'{"id":'):
+                assert found.startswith(b'"status":200', found.index(b",", at + head) + 1), found[at : at + 300]
+                self.done += 1
+                asked.append(self.messages[int(text[6 : text.index(b",")])])
+            else:  # the credits
+                asked += self.messages
+            at += head + length
+        self.came = found[at:]
+        if time.perf_counter() < self.end:
+            self.transport.write(b"".join(asked))
+        elif not self.over.done():
+            self.over.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_exception(error or ConnectionError("the server closed the socket"))
 
 
 async def equal(ports: dict[str, int]) -> None:
@@ -147,9 +236,53 @@ def resume(folder: str) -> float:
         return times
 
     with server("elman", path) as port:
-        ids = asyncio.run(create(port))
+        ids = uvloop.run(create(port))
     with server("elman", path) as port:
-        return statistics.quantiles(asyncio.run(steps(port, ids)), n=100)[98] * 1e3
+        return statistics.quantiles(uvloop.run(steps(port, ids)), n=100)[98] * 1e3
+
+
+ONE, BULK, SOCKET = "one per request, 64 connections", "256 rows per request", "one socket, 64 sessions"
+LATENCY = "one connection, p50 in ms"
+
+
+class Table:
+    """What was measured, by row and server; and how busy the generator of the load was, of one core."""
+
+    def __init__(self) -> None:
+        self.values: dict[tuple[str, str], list[float]] = {}
+        self.busy: dict[tuple[str, str], list[float]] = {}
+
+    def note(self, row: str, name: str, measured: Coroutine[Any, Any, float]) -> None:
+        cpu, began = time.process_time(), time.perf_counter()
+        self.values.setdefault((row, name), []).append(uvloop.run(measured))
+        share = (time.process_time() - cpu) / (time.perf_counter() - began)
+        self.busy.setdefault((row, name), []).append(share)
+
+    def median(self, row: str, name: str) -> float:
+        return statistics.median(self.values[row, name])
+
+    def show(self) -> None:
+        for (row, name), values in self.values.items():
+            spread, busy = f"{min(values):.4g} to {max(values):.4g}", statistics.median(self.busy[row, name])
+            print(f"{row:<34} {name:<7} {statistics.median(values):9.4g}  ({spread}; load {busy:.0%} of a core)")
+
+    def ratios(self, peers: list[str]) -> None:
+        for peer in peers:
+            print(f"{ONE}, over {peer}: {self.median(ONE, 'elman') / self.median(ONE, peer):.2f}")
+        if peers:
+            best = max(peers, key=lambda peer: self.median(BULK, peer))
+            print(f"{BULK}, over {best}: {self.median(BULK, 'elman') / self.median(BULK, best):.2f}")
+        print(f"{SOCKET}, over {ONE}: {self.median(SOCKET, 'elman') / self.median(ONE, 'elman'):.2f}")
+        added = self.median(LATENCY, "stored") - self.median(LATENCY, "elman")
+        print(f"added by durability process, p50: {added:.3f} ms")
+
+
+async def rate(port: int, seconds: float) -> float:
+    return len(await one_each(port, seconds)) / seconds
+
+
+async def latency(port: int, seconds: float) -> float:
+    return statistics.median(await one_each(port, seconds, 1)) * 1e3
 
 
 def main() -> None:
@@ -158,32 +291,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers", nargs="*", default=["torch", "onnx"])
     given = parser.parse_args()
+    table = Table()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         ports = {kind: stack.enter_context(server(kind)) for kind in ("elman", *given.peers)}
         ports["stored"] = stack.enter_context(server("elman", str(Path(folder) / "store.db")))
-        asyncio.run(equal(ports))
-        rates: dict[tuple[str, str], list[float]] = {}
-
-        def note(row: str, name: str, value: float) -> None:
-            rates.setdefault((row, name), []).append(value)
-
+        uvloop.run(equal(ports))
         for _ in range(given.rounds):
             for name, port in ports.items():
-                note(
-                    "one per request, 64 connections, steps/s",
-                    name,
-                    len(asyncio.run(one_each(port, given.seconds))) / given.seconds,
-                )
-                note("256 rows per request, steps/s", name, asyncio.run(bulk(port, given.seconds)))
-            note("one socket, 64 sessions, steps/s", "elman", asyncio.run(socket(ports["elman"], given.seconds)))
-            for name in ("elman", "stored"):
-                times = asyncio.run(one_each(ports[name], given.seconds, 1))
-                note("one connection, p50 in ms", name, statistics.median(times) * 1e3)
-        for (row, name), values in rates.items():
-            spread = f"{min(values):.4g} to {max(values):.4g}"
-            print(f"{row:<42} {name:<8} {statistics.median(values):10.4g}  ({spread})")
-    print(f"{'first step after a restart, p99 in ms':<42} {'stored':<8} {resume(tempfile.mkdtemp()):10.4g}")
+                table.note(ONE, name, rate(port, given.seconds))
+                table.note(BULK, name, bulk(port, given.seconds))
+                table.note(LATENCY, name, latency(port, given.seconds))
+            table.note(SOCKET, "elman", socket(ports["elman"], given.seconds))
+        table.show()
+        table.ratios(given.peers)
+        print(f"first step after a restart, p99 in ms: {resume(folder):.3g}")
 
 
 if __name__ == "__main__":

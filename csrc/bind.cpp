@@ -16,6 +16,7 @@
 #include "crowd.h"
 #include "fields.h"
 #include "gated_layout.h"
+#include "json.h"
 #include "kernels.h"
 
 namespace elman {
@@ -541,6 +542,10 @@ NB_MODULE(_native, m) {
   def(m, "reverse", [](int64_t B, int64_t T, int64_t bytes, Address x, Address lengths, Address y, int threads) {
     check_lengths(at<const int64_t>(lengths), B, T);
     kernels().reverse(B, T, bytes, at<const char>(x), at<const int64_t>(lengths), at<char>(y), threads);
+  });
+  m.attr("JSON_NUMBER") = json_number;
+  def(m, "json_rows", [](int64_t n, int64_t H, Address y, Address text, Address ends) {
+    json_rows(n, H, at<const float>(y), at<char>(text), at<int64_t>(ends));
   });
   def(m, "philox", [](int64_t B, int64_t n, int64_t first, Address draws, Address words, int threads) {
     kernels().philox(B, n, first, at<const int64_t>(draws), at<int64_t>(words), threads);

@@ -16,7 +16,7 @@ from elman.serve.keys import Keys
 from elman.serve.limits import MEANING, Limits
 
 SMALL = Limits(
-    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, total_tokens=12, stops=2,
+    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12, stops=2,
     stop_characters=5, logprobs=4, inputs=3, bulk=2, state_bytes=3_000, checkpoints=2, key=8, ttl_seconds=100.0,
     socket_message=300, socket_flight=3,
 )  # fmt: skip
@@ -48,6 +48,7 @@ COMPLETION = {"model": "book", "prompt": "x", "max_tokens": 1}
         ("/v1/completions", {**COMPLETION, "prompt": "x" * 10}, {**COMPLETION, "prompt": "x" * 11}),
         ("/v1/completions", {**COMPLETION, "prompt": ["x"] * 2}, {**COMPLETION, "prompt": ["x"] * 3}),
         ("/v1/completions", {**COMPLETION, "n": 3}, {**COMPLETION, "n": 4}),
+        ("/v1/completions", {**COMPLETION, "num_beams": 3}, {**COMPLETION, "num_beams": 4}),
         ("/v1/completions", {**COMPLETION, "n": 2, "max_tokens": 6}, {**COMPLETION, "n": 3, "max_tokens": 5}),
         ("/v1/completions", {**COMPLETION, "stop": ["a", "b"]}, {**COMPLETION, "stop": ["a", "b", "c"]}),
         ("/v1/completions", {**COMPLETION, "stop": "a" * 5}, {**COMPLETION, "stop": "a" * 6}),
@@ -197,6 +198,33 @@ def test_a_socket(server):
         ws.send("{")
         assert json.loads(ws.recv())["status"] == 400
         assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 4
+
+
+def test_a_socket_is_told_where_its_sessions_are_before_it_is_closed(models):
+    found = running(models)
+    server = found.__enter__()
+    ids = [server.session(), server.session()]
+    with connect(server.url.replace("http", "ws") + "/v1/stream") as ws:
+        ws.recv()
+        for i, id in enumerate(ids):
+            ws.send(json.dumps({"id": i, "step": {"session": id, "version": 0, "inputs": [[1.0]] * (i + 2)}}))
+        assert [json.loads(ws.recv())["status"] for _ in ids] == [200, 200]
+        found.__exit__(None, None, None)
+        last = json.loads(ws.recv())
+        assert last["sessions"] == {id: {"version": 1, "position": i + 2} for i, id in enumerate(ids)}
+        with pytest.raises(Exception, match="1012"):
+            ws.recv()
+
+
+def test_a_client_that_asks_before_it_sends_is_answered(server):
+    head = b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=3) as connection:
+        connection.sendall(head + b"content-length: 12\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")
+        connection.sendall(b'{"items":[]}')
+        assert connection.recv(1000).endswith(b'{"object":"list","data":[]}')
+        connection.sendall(b"HEAD /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 405")
 
 
 def test_a_socket_has_limits(server):

@@ -97,6 +97,21 @@ def test_a_stop_string_is_not_part_of_the_text(client, stream):
     assert got == text[: text.index(stop)] and reason == "stop"
 
 
+def test_a_beam_search_is_that_of_the_library(client):
+    lm, prompts = language_model(), ["Once upon", "It"]
+    more = {"extra_body": {"num_beams": 4, "return_state": True}, "max_tokens": 9}
+    found = client.completions.create(model="book", prompt=prompts, n=2, **more)
+    assert [found.choices[i].text for i in (0, 2)] == [lm.generate(p, num_beams=4, max_new_tokens=9) for p in prompts]
+    assert found.choices[1].text not in ("", found.choices[0].text) and found.usage.completion_tokens == 36
+    (whole,) = client.completions.create(model="book", prompt="It", stream=True, **more)
+    assert whole.choices[0].text == found.choices[2].text
+    state = {"state": found.choices[2].state, "num_beams": 4}
+    rest = client.completions.create(model="book", prompt="", max_tokens=5, extra_body=state).choices[0].text
+    start = lm.start("It", num_beams=4, max_new_tokens=9)
+    list(start)
+    assert rest == lm.generate("", state=start.state, num_beams=4, max_new_tokens=5)
+
+
 def test_biases_and_penalties(client):
     greedy = {"model": "book", "prompt": "Once", "max_tokens": 12, "temperature": 0}
     never = client.completions.create(**greedy, logit_bias={"97": 100})
@@ -199,7 +214,7 @@ def test_there_is_no_chat(client, server):
 def test_errors_are_those_the_client_knows(client, server):
     with pytest.raises(openai.NotFoundError, match="there is no model"):
         client.completions.create(model="none", prompt="x")
-    for body in ({"n": 0}, {"temperature": -1}, {"top_p": 0}, {"prompt": [999]}, {"prompt": [["x"]]}, {"num_beams": 2},
+    for body in ({"n": 0}, {"temperature": -1}, {"top_p": 0}, {"prompt": [999]}, {"prompt": [["x"]]}, {"num_beams": 2, "temperature": 0.5}, {"num_beams": 2, "n": 3},
                  {"logit_bias": {"x": 1}}, {"logit_bias": {"999": 1}}, {"prompt": []}):  # fmt: skip
         answer = server.post("/v1/completions", {"model": "book", "prompt": "x", **body})
         assert answer.status_code == 400, (body, answer.text)

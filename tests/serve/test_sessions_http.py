@@ -2,9 +2,11 @@
 
 import json
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies
 from running import core, error, language_model, running
 
 
@@ -190,6 +192,70 @@ def test_many_sessions_in_one_request(server):
     assert [one["status"] for one in answer] == [200] * 5 + [404, 412, 400, 400]
     for i, one in enumerate(answer[:5]):
         assert np.array_equal(np.float32(one["body"]["output"]), offline([float(i)])[0])
+
+
+def test_many_steps_with_repeats_keys_and_checkpoints(server):
+    """What is not plain waits for its turn, in the order in which it was sent."""
+    plain, kept, text = server.session(), server.session(checkpoints={"every": 1, "keep": 2}), server.session("book")
+    items = [
+        {"session": plain, "version": 0, "input": [1.0], "key": "k"}, {"session": plain, "version": 1, "input": [2.0]},
+        {"session": kept, "version": 0, "input": [1.0]}, {"session": text, "version": 0, "input": 65},
+        {"session": plain, "version": "any", "inputs": [[3.0], [4.0]]},
+    ]  # fmt: skip
+    data = server.post("/v1/steps", {"items": items}).json()["data"]
+    assert [one["status"] for one in data] == [200] * 5, data
+    assert [data[i]["body"]["version"] for i in (0, 1, 4)] == [1, 2, 3]
+    outputs = [data[0]["body"]["output"], data[1]["body"]["output"], *data[4]["body"]["outputs"]]
+    assert np.array_equal(np.array(outputs, np.float32), offline([1, 2, 3, 4]))
+    assert server.client.get(f"/v1/sessions/{kept}").json()["checkpoints"] == [0, 1]
+    again = server.post("/v1/steps", {"items": [{"session": plain, "version": "any", "input": [5.0], "key": "z"}] * 2})
+    assert [one["replayed"] for one in again.json()["data"]] == [False, True]
+
+
+def test_a_state_that_is_not_finite_is_one_items_error(server):
+    ids = [server.session(), server.session()]
+    model = server.service.models["gru"]
+    stepped = model._stepped
+
+    def first_broken(x, states):
+        return ((state, output, i > 0) for i, (state, output, _) in enumerate(stepped(x, states)))
+
+    model._stepped = first_broken
+    try:
+        items = [{"session": id, "version": 0, "input": [1.0]} for id in ids]
+        data = server.post("/v1/steps", {"items": items}).json()["data"]
+    finally:
+        del model._stepped
+    assert [one["status"] for one in data] == [422, 200] and data[0]["error"]["code"] == "state_not_finite"
+    assert [server.client.get(f"/v1/sessions/{id}").json()["version"] for id in ids] == [0, 1]
+
+
+@hypothesis.settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@hypothesis.given(at=strategies.integers(0, 4000), put=strategies.binary(max_size=40), cut=strategies.integers(0, 80))
+def test_states_and_tokens_that_were_changed_are_refused(server, at, put, cut):
+    """Anywhere, in any way: a state file or a token is as it was, or it is refused in words."""
+    state, token = _sent(server)
+    for data in (state, token):
+        place = at % len(data)
+        changed = data[:place] + put + data[place + cut :]
+        if data is state:
+            path = f"/v1/sessions/{server.fuzzed}/state"
+            answer = server.client.put(path, content=changed, headers={"if-match": "*"})
+        else:
+            body = {"model": "book", "max_tokens": 1, "state": changed.decode("latin-1")}
+            answer = server.post("/v1/completions", body)
+        assert answer.status_code == (200 if changed == data else 422), (changed[:80], answer.text)
+
+
+def _sent(server):
+    """A state file and a token of this server's."""
+    if not hasattr(server, "fuzzed"):
+        server.fuzzed = server.session("book", seed=3)
+        server.step(server.fuzzed, "Once")
+        server.file = server.client.get(f"/v1/sessions/{server.fuzzed}/state").content
+        body = {"model": "book", "prompt": "Once", "max_tokens": 1, "return_state": True}
+        server.token = server.post("/v1/completions", body).json()["choices"][0]["state"].encode()
+    return server.file, server.token
 
 
 def test_what_is_refused(server):

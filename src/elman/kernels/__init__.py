@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
     "bank_scan", "best_path", "calls", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter",
-    "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
+    "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
     "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
     "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
@@ -196,6 +198,15 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     [[2.0, 1.0, 3.0]]
     """
     return _table_for(x).reverse(x, lengths)
+
+
+def json_rows(y: NDArray[np.float32]) -> list[bytes]:
+    """Each row of y (n, H) as a JSON array. Read as float32 the numbers have the same bits; what is not finite is null.
+
+    >>> json_rows(np.array([[0.5, -2.0]], np.float32))
+    [b'[0.5,-2.0]']
+    """
+    return _table.json_rows(y)
 
 
 def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:

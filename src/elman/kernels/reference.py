@@ -6,11 +6,14 @@ through a product: an infinity before a reset or in the padding would come throu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import state as states
@@ -127,6 +130,12 @@ def reverse(x: Tensor, lengths: Tensor) -> Tensor:
     source = torch.where(valid(lengths, T), lengths[:, None] - 1 - t, t)
     rows = torch.arange(B, device=x.device)[:, None]
     return x[rows, source]
+
+
+def json_rows(y: NDArray[np.float32]) -> list[bytes]:
+    """Each row of y (n, H) as a JSON array; what is not finite is null. A float32 is spelt as the double that it is."""
+    spelt = ((repr(value) if math.isfinite(value) else "null" for value in row) for row in y.tolist())
+    return [f"[{','.join(row)}]".encode() for row in spelt]
 
 
 def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:

@@ -14,9 +14,11 @@ from starlette.types import Receive, Scope, Send
 
 from elman.progress import say
 from elman.serve import about, completions, responses, session_routes, socket
+from elman.serve.bodies import Item
 from elman.serve.engine import Engine
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange, Gone, Make
+from elman.serve.jobs import Steps
 from elman.serve.keys import LOCAL, Keys
 from elman.serve.limits import Limits
 from elman.serve.metrics import Metrics
@@ -103,28 +105,30 @@ class Service:
             raise result
         return result
 
-    async def ask_all(self, makes: Sequence[Make | Refused]) -> list[Any]:
-        """The answers to several jobs, in their order; a Refused is one."""
-        results: list[Any] = [None] * len(makes)
+    async def ask_steps(self, tenant: str, items: Sequence[Item | Refused]) -> list[Any]:
+        """What the engine answers to each of many steps; a Refused is an answer."""
+        results: list[Any] = [item if isinstance(item, Refused) else None for item in items]
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = len(makes)
+        left = results.count(None)
 
-        def take(place: int, result: Any) -> None:
+        def answered(found: dict[int, Any]) -> None:
             nonlocal left
-            results[place] = result
-            left -= 1
+            for place, result in found.items():
+                results[place] = result
+            left -= len(found)
             if not left and not future.done():
                 future.set_result(None)
 
-        for place, make in enumerate(makes):
-            try:
-                if isinstance(make, Refused):
-                    raise make
-                self.engine.submit(make(partial(take, place)))
-            except Refused as refused:
-                take(place, refused)
-        if left:
-            await future
+        def apart(place: int) -> Callable[[Any], None]:
+            return lambda result: answered({place: result})
+
+        def together(found: dict[int, Any] | Refused) -> None:
+            answered(dict.fromkeys(job.places, found) if isinstance(found, Refused) else found)
+
+        good = [(place, item) for place, item in enumerate(items) if not isinstance(item, Refused)]
+        job = Steps(together, tenant, good, apart)
+        self.engine.submit(job)
+        await future
         return results
 
     # The application
@@ -152,13 +156,11 @@ class Service:
             await exchange.refuse(Refused(error.status_code, error.detail, headers=dict(error.headers or {})))
         except Gone:
             exchange.status = 499
-        except Exception as error:
+        except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
             say(f"elman serve: {type(error).__name__}: {error}")
             await exchange.refuse(Refused(500, "this is a bug of the server"))
         finally:
-            route = scope.get("route_path", "other")
-            self.metrics.requests.labels(route, str(exchange.status)).inc()
-            self.metrics.seconds.labels(route).observe(time.perf_counter() - began)
+            self.metrics.count(scope.get("route_path", "other"), exchange.status, time.perf_counter() - began)
 
     def admit(self, headers: dict[bytes, bytes], path: str) -> str:
         """The tenant that asks; refused if it may not."""

@@ -63,6 +63,12 @@ class Item(Body):
 class Items(Body):
     """Steps of many sessions."""
 
+    items: list[Item]
+
+
+class RawItems(Body):
+    """The same, where some are wrong: each is parsed by itself, and has an error of its own."""
+
     items: list[msgspec.Raw]
 
 
@@ -103,7 +109,7 @@ class StreamOptions(Struct):
 
 
 class CompletionBody(Body):
-    """OpenAI's completions, with `state`, `return_state`, `top_k` and `repetition_penalty` beside it."""
+    """OpenAI's completions, with `state`, `return_state`, `top_k`, `num_beams` and `repetition_penalty` beside it."""
 
     model: str
     prompt: Any = ""

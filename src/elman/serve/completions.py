@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import secrets
 import time
 from collections.abc import Callable
@@ -30,12 +32,17 @@ async def create(x: Exchange) -> None:
     prompts, settings, n = prompts_of(body.prompt), _settings(x, body), body.n or 1
     check(x.limits, "prompts", "the number of prompts", len(prompts))
     check(x.limits, "n", "n", n)
-    check(x.limits, "total_tokens", "prompts x n x max_tokens", len(prompts) * n * settings.max_new_tokens)
+    check(x.limits, "beams", "num_beams", body.num_beams)
+    total = len(prompts) * max(n, body.num_beams) * settings.max_new_tokens
+    check(x.limits, "total_tokens", "prompts x n (or num_beams) x max_tokens", total)
     if body.state is not None and len(prompts) != 1:
         raise Refused(400, "a state goes on with one prompt", param="state")
     state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
     seed = secrets.randbits(62) if body.seed is None else body.seed % 2**63
     answer = _Answer(x, body, prompts)
+    if body.num_beams > 1:
+        await _search(x, answer, prompts, settings, state)
+        return
 
     def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
         return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
@@ -52,6 +59,32 @@ async def create(x: Exchange) -> None:
     await x.end_events()
 
 
+async def _search(
+    x: Exchange, answer: _Answer, prompts: list[object], settings: Writing, state: bytes | None
+) -> None:
+    """The most probable texts. The engine reads the prompts; the search has a thread of its own, and nobody waits for it."""
+    body, served = answer.body, x.service.model(answer.body.model)
+    read = dataclasses.replace(settings, max_new_tokens=0)
+    begun: Completed = await x.ask(
+        lambda reply: text_jobs.Complete(reply, x.tenant, body.model, prompts, read, 1, 0, state, None)
+    )
+    choices = []
+    for one in begun.choices:
+        prompt = prompts[one.prompt]
+        found = await asyncio.to_thread(served.search, one.state, prompt, settings, body.num_beams)
+        choices += [Choice(one.prompt, *each, []) for each in found[: body.n or 1]]
+    wrote = sum(len(choice.answer["tokens"]) for choice in choices)
+    whole = Completed(choices, begun.prompt_tokens, wrote)
+    if not body.stream:
+        await x.send(200, jobs.json(answer.whole(whole)))
+        return
+    await x.begin_events()
+    for chunk in answer.last(whole):
+        await x.event(chunk)
+    await x.event(b"[DONE]")
+    await x.end_events()
+
+
 def prompts_of(given: object) -> list[object]:
     """A text, tokens, or a list of either."""
     if isinstance(given, str) or (isinstance(given, list) and given and all(type(i) is int for i in given)):
@@ -62,8 +95,8 @@ def prompts_of(given: object) -> list[object]:
 
 
 def _settings(x: Exchange, body: bodies.CompletionBody) -> Writing:
-    if body.num_beams != 1:
-        raise Refused(400, "num_beams is 1 at most here; `elman generate --num_beams` searches", param="num_beams")
+    if body.num_beams > 1:
+        _check_search(body)
     if body.suffix:
         raise Refused(400, "suffix cannot be used: these models read from the front", param="suffix")
     if body.best_of not in (None, 1, body.n):
@@ -81,6 +114,18 @@ def _settings(x: Exchange, body: bodies.CompletionBody) -> Writing:
         frequency=_or(body.frequency_penalty, 0.0), logprobs=body.logprobs,
         scored=bool(body.echo) and body.logprobs is not None,
     )  # fmt: skip
+
+
+def _check_search(body: bodies.CompletionBody) -> None:
+    """A beam search finds what is most probable, and draws nothing."""
+    drawn = (body.temperature, body.top_p, body.top_k, body.repetition_penalty) != (1.0, 1.0, 0, 1.0)
+    if drawn or body.logit_bias or body.presence_penalty or body.frequency_penalty or body.logprobs is not None:
+        raise Refused(
+            400, "a beam search does not sample: leave temperature, top_p, top_k, penalties, logit_bias and logprobs, "
+            "or num_beams", param="num_beams",
+        )  # fmt: skip
+    if (body.n or 1) > body.num_beams:
+        raise Refused(400, f"n is {body.n}; a search with {body.num_beams} beams finds no more than that", param="n")
 
 
 def _or(value: float | None, other: float) -> float:

@@ -13,7 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from elman.errors import ElmanError
@@ -45,6 +45,8 @@ class Job:
 
 
 class _Running:
+    __slots__ = ("job", "served", "work", "then")
+
     def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         self.job, self.served, self.work, self.then = job, served, work, then
 
@@ -54,9 +56,9 @@ class Engine:
 
     def __init__(self, sessions: Sessions, post: Post, faults: Callable[[str], None] = lambda place: None) -> None:
         self.sessions, self.post, self.fault = sessions, post, faults
-        self.coming: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self.coming: queue.SimpleQueue[Sequence[Job]] = queue.SimpleQueue()
         self.active: dict[str, deque[_Running]] = {}  # by tenant
-        self.lines: dict[str, deque[Job]] = {}
+        self.lines: dict[str, list[Job]] = {}
         self.ready: deque[Job] = deque()  # whose turn has come, at the next tick
         self.replies: list[tuple[Job, Any]] = []
         self.news: list[tuple[Callable[[Any], None], Any]] = []
@@ -69,15 +71,16 @@ class Engine:
 
     # From any thread
 
-    def submit(self, job: Job) -> None:
-        """Take a job, or refuse it. From one thread, that of the event loop."""
-        self.submitted += 1  # before it is asked whether the engine drains: it does not end while a job is counted
+    def submit(self, *jobs: Job) -> None:
+        """Take jobs, or refuse them all. From one thread, that of the event loop."""
+        # Counted before it is asked whether the engine drains: it does not end while a job is counted.
+        self.submitted += len(jobs)
         if self.draining or self.waiting > self.sessions.limits.queue:
-            self.submitted -= 1
+            self.submitted -= len(jobs)
             if self.draining:
                 raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
             raise busy(f"{self.waiting} requests are waiting, which is the limit")
-        self.coming.put(job)
+        self.coming.put(jobs)
 
     @property
     def waiting(self) -> int:
@@ -90,7 +93,7 @@ class Engine:
     def stop(self, seconds: float) -> bool:
         """Finish what is there, commit, and end; whether that came about in time."""
         self.draining = True
-        self.coming.put(None)
+        self.coming.put(())
         self.thread.join(seconds)
         return not self.thread.is_alive()
 
@@ -119,8 +122,8 @@ class Engine:
         try:
             came = self.coming.get(timeout=SWEEP) if wait else self.coming.get_nowait()
             while True:
-                if came is not None:
-                    self._enter(came)
+                for job in came:
+                    self._enter(job)
                 came = self.coming.get_nowait()
         except queue.Empty:
             pass
@@ -129,19 +132,31 @@ class Engine:
         """Start a job, or put it into the line of its session."""
         if not job.line:
             return self._start(job)
-        line = self.lines.setdefault(job.line, deque())
+        line = self.lines.get(job.line)
+        if line is None:
+            self.lines[job.line] = [job]
+            return self._start(job)
         if len(line) > self.sessions.limits.line:
             return self.finish_outside(job, busy(f"{len(line)} requests wait for this session", 50, 409))
         line.append(job)
-        if len(line) == 1:
-            self._start(job)
+
+    def enter_more(self, jobs: Sequence[Job]) -> None:
+        """Jobs that a job has made of itself. Each is answered, though none was submitted."""
+        self.answered -= len(jobs)
+        for job in jobs:
+            self._enter(job)
 
     def _start(self, job: Job) -> None:
         if job.cancelled:
             return self.finish(job, Refused(409, "cancelled"))
+        self._guarded(job, job.start, self)
+
+    def _guarded(self, job: Job, call: Callable[[Any], None], given: Any) -> None:
+        """What a job does. Whatever it raises is its own answer: a bug in one must not end the thread of all."""
         try:
-            job.start(self)
+            call(given)
         except Exception as error:
+            self.sessions.cache.pop(job.line, None)  # half changed, perhaps: the store has it whole
             self.finish(job, _refusal(error))
 
     def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
@@ -158,7 +173,7 @@ class Engine:
         self.replies.append((job, result))
         line = self.lines.get(job.line) if job.line else None
         if line and line[0] is job:
-            line.popleft()
+            del line[0]
             if line:
                 self.ready.append(line[0])
             else:
@@ -181,7 +196,7 @@ class Engine:
             before = sum(running.work.taken for running in group)
             try:
                 group[0].served.advance([running.work for running in group])
-            except Exception as error:
+            except Exception as error:  # as in _guarded, of a model: the works of the tick are refused, the rest goes on
                 say(f"elman serve: a tick failed: {type(error).__name__}: {error}")
                 for running in group:
                     self.finish(running.job, _refusal(error))
@@ -199,25 +214,30 @@ class Engine:
             if isinstance(job, Hearing):
                 job.heard(self, work)
             return
-        try:
-            running.then(work)
-        except Exception as error:
-            self.finish(job, _refusal(error))
+        self._guarded(job, running.then, work)
 
     def _chosen(self) -> list[_Running]:
         """What goes on in this tick: all, or as many as a tick has room for, of each tenant in turn."""
         chosen: list[_Running] = []
+        if len(self.active) == 1 and len(everyone := next(iter(self.active.values()))) <= BATCH:
+            self.active.clear()
+            for running in everyone:
+                self._choose(running, chosen)
+            return chosen
         while self.active and len(chosen) < BATCH:
             for tenant in list(self.active):
                 waiting = self.active[tenant]
                 running = waiting.popleft()
                 if not waiting:
                     del self.active[tenant]
-                if running.job.cancelled:
-                    self.finish(running.job, Refused(409, "cancelled"))
-                elif not running.job.finished:
-                    chosen.append(running)
+                self._choose(running, chosen)
         return chosen
+
+    def _choose(self, running: _Running, chosen: list[_Running]) -> None:
+        if running.job.cancelled:
+            self.finish(running.job, Refused(409, "cancelled"))
+        elif not running.job.finished:
+            chosen.append(running)
 
     def _sweep(self) -> None:
         now = self.sessions.clock()

@@ -43,33 +43,21 @@ class Exchange:
         return str(self.scope["path_params"][name])
 
     async def body(self) -> bytes:
-        """The whole body, refused where it is too long or takes too long."""
+        """The whole body, refused where it is too long. How long it may take, protocol.py says."""
         length = self.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.limits.body:
             raise self._too_long()
         parts, size = [], 0
-        try:
-            async with asyncio.timeout(self.limits.receive_seconds):
-                while True:
-                    message = await self._receive()
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > self.limits.body:
-                        raise self._too_long()
-                    if not message.get("more_body"):
-                        return b"".join(parts)
-        except TimeoutError:
-            raise Refused(
-                408,
-                f"the body did not come within {self.limits.receive_seconds:g} seconds",
-                headers={"connection": "close"},
-            ) from None
-
-    async def _receive(self) -> dict[str, Any]:
-        message = dict(await self.receive())
-        if message["type"] == "http.disconnect":
-            raise Gone
-        return message
+        while True:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise Gone
+            parts.append(message["body"])
+            size += len(parts[-1])
+            if size > self.limits.body:
+                raise self._too_long()
+            if not message["more_body"]:
+                return b"".join(parts)
 
     def _too_long(self) -> Refused:
         return Refused(
@@ -80,10 +68,14 @@ class Exchange:
 
     async def parsed(self, kind: type[T]) -> tuple[T, bytes]:
         """The body as JSON of a kind, and the bytes."""
+        data = await self.json_body()
+        return bodies.parse(kind, data), data
+
+    async def json_body(self) -> bytes:
+        """A body that says that it is JSON."""
         if not self.headers.get(b"content-type", b"").startswith(JSON):
             raise Refused(415, "the body must be JSON, with content-type: application/json")
-        data = await self.body()
-        return bodies.parse(kind, data), data
+        return await self.body()
 
     def asked(self, route: str, data: bytes) -> Asked:
         """Who asks for what, with which key."""
@@ -124,7 +116,7 @@ class Exchange:
 
     async def reply(self, reply: Reply, kind: bytes = JSON) -> None:
         """An engine's reply."""
-        headers = dict(reply.headers)
+        headers = {}
         if reply.version is not None:
             headers["etag"] = f'"{reply.version}"'
         if reply.replayed:

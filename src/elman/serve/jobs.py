@@ -5,37 +5,45 @@ A result is a `Reply`: a status and the body, encoded once.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from elman.errors import ElmanError
+from elman.serve.bodies import Item, given
 from elman.serve.engine import Engine, Hearing, Job
 from elman.serve.errors import Refused
 from elman.serve.records import Answered, Session
 from elman.serve.sessions import new_id, reused
-from elman.tasks.serving import Served, Work, Writing
+from elman.tasks.serving import NOT_FINITE, Served, Spelt, Work, Writing
 
-json = msgspec.json.Encoder().encode
+
+def _raw(value: object) -> msgspec.Raw:
+    if isinstance(value, Spelt):
+        return msgspec.Raw(value.text)
+    raise NotImplementedError(type(value))
+
+
+json = msgspec.json.Encoder(enc_hook=_raw).encode
 Hear = Callable[[Any], None]
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(msgspec.Struct):
     """An answer. Of a session it has the version, which is also its ETag."""
 
     body: bytes
     status: int = 200
     version: int | None = None
+    position: int | None = None
     replayed: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Asked:
+class Asked(msgspec.Struct):
     """What every write says: who asks, by which route, with which key, for which body."""
 
     tenant: str
@@ -192,7 +200,8 @@ class Write(Job):
         if asked.key and (session.key, session.route) == (asked.key, asked.route):
             if session.digest != asked.digest:
                 raise reused(asked.key)
-            return engine.finish(self, Reply(session.reply, version=session.version, replayed=True))
+            at = session.version, session.position
+            return engine.finish(self, Reply(session.reply, 200, *at, replayed=True))
         if self.version != "any" and self.version != session.version:
             raise Refused(
                 412, f"the session is at version {session.version}, not {self.version}", code="version_mismatch",
@@ -203,14 +212,14 @@ class Write(Job):
     def write(self, engine: Engine, session: Session, served: Served) -> None:
         raise NotImplementedError
 
-    def committed(self, engine: Engine, session: Session, **answer: Any) -> None:
+    def committed(self, engine: Engine, session: Session, answer: Mapping[str, Any]) -> None:
         """State, version, key and reply are one record."""
         reply = json({"session": self.id, "version": session.version, "position": session.position, **answer})
         if self.asked.key:
             session.route, session.key = self.asked.route, self.asked.key
             session.digest, session.reply = self.asked.digest, reply
         engine.sessions.save(self.id, session)
-        engine.finish(self, Reply(reply, version=session.version))
+        engine.finish(self, Reply(reply, 200, session.version, session.position))
 
 
 class Step(Write):
@@ -220,18 +229,87 @@ class Step(Write):
         super().__init__(reply, asked, id, version)
         self.inputs, self.one = inputs, one
 
+    @classmethod
+    def of(cls, reply: Hear, tenant: str, item: Item) -> Step:
+        """An item of /v1/steps, or of a message on a socket. Its key stands for what it says, however that is spelt."""
+        digest = hashlib.sha256(b"step\0" + json(item)).digest() if item.key else b""
+        inputs, one = given(item)
+        return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
+
     def write(self, engine: Engine, session: Session, served: Served) -> None:
         work = reading(served, self.inputs, engine.sessions.limits.inputs)
         work.begin(session.state)
 
         def then(work: Work) -> None:
             engine.sessions.written(self.id, session, work.end(), work)
-            answer = work.answer()
-            if self.one:
-                answer = {"output": answer["outputs"][0]}  # type: ignore[index]
-            self.committed(engine, session, **answer)
+            outputs = work.answer()["outputs"]
+            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})  # type: ignore[index]
 
         engine.go(self, served, work, then)
+
+
+class Steps(Job):
+    """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
+    each is a `Step` of its own, which replies by itself. The reply is a result for each of the plain ones, by place."""
+
+    def __init__(self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]) -> None:
+        super().__init__(reply)
+        self.tenant, self.items, self.apart = tenant, items, apart
+        self.places = [place for place, _ in items]  # that it replies for
+
+    def start(self, engine: Engine) -> None:
+        plain: dict[str, list[tuple[int, str, Session, object]]] = {}
+        rest, seen = [], set()
+        for place, item in self.items:
+            session = None if item.session in seen else self._at_rest(engine, item)
+            seen.add(item.session)  # a second step of it goes behind the first
+            if session is None:
+                rest.append((place, item))
+            else:
+                plain.setdefault(session.model, []).append((place, item.session, session, item.input))
+        done: dict[int, Any] = {}
+        for model, steps in plain.items():
+            states, inputs = [session.state for _, _, session, _ in steps], [one for *_, one in steps]
+            after = engine.sessions.models[model].together(inputs, states)
+            if after is None:
+                there = {place for place, *_ in steps}
+                rest += [one for one in self.items if one[0] in there]
+            else:
+                self._write(engine, steps, after, done)
+        self.places = list(done)
+        engine.finish(self, done)
+        engine.enter_more([Step.of(self.apart(place), self.tenant, item) for place, item in sorted(rest, key=_place)])
+
+    def _at_rest(self, engine: Engine, item: Item) -> Session | None:
+        """The session of a plain step, which can go on at once."""
+        sessions = engine.sessions
+        if item.key or item.input is UNSET or item.session in engine.lines:
+            return None
+        try:
+            session = sessions.find(item.session, self.tenant)
+        except Refused:
+            return None  # the Step says why
+        if item.version not in ("any", session.version) or session.every:
+            return None
+        return session if sessions.fingerprints.get(session.model) == session.fingerprint else None
+
+    def _write(
+        self, engine: Engine, steps: list[tuple[int, str, Session, object]], after: list[tuple[bytes, Any] | None],
+        done: dict[int, Any],
+    ) -> None:  # fmt: skip
+        for (place, id, session, _), found in zip(steps, after, strict=True):
+            if found is None:
+                done[place] = Refused(422, NOT_FINITE, code="state_not_finite")
+                continue
+            session.version, session.position, session.state = session.version + 1, session.position + 1, found[0]
+            answer = {"session": id, "version": session.version, "position": session.position, "output": found[1]}
+            engine.sessions.save(id, session)
+            done[place] = Reply(json(answer), version=session.version)
+        engine.steps += len(steps)
+
+
+def _place(one: tuple[int, Item]) -> int:
+    return one[0]
 
 
 class Generate(Write, Hearing):
@@ -257,7 +335,7 @@ class Generate(Write, Hearing):
         def then(work: Work) -> None:
             self.heard(engine, work)
             engine.sessions.written(self.id, session, work.end(), work)
-            self.committed(engine, session, **work.answer())
+            self.committed(engine, session, work.answer())
 
         engine.go(self, served, work, then)
 
@@ -281,7 +359,7 @@ class Rollback(Write):
         def then(work: Work | None) -> None:
             state = checkpoint.state if work is None else work.end()
             sessions.rewound(self.id, session, state, self.position)
-            self.committed(engine, session, inexact=not exact)
+            self.committed(engine, session, {"inexact": not exact})
 
         if not logged:
             return then(None)
@@ -303,7 +381,7 @@ class PutState(Write):
         except ElmanError as error:
             raise Refused(422, str(error), code="state_mismatch") from error
         engine.sessions.replaced(self.id, session, state)
-        self.committed(engine, session, state_bytes=len(state))
+        self.committed(engine, session, {"state_bytes": len(state)})
 
 
 def reading(served: Served, inputs: object, most: int) -> Work:

@@ -13,7 +13,8 @@ MEANING = {
     "prompts": "prompts in a request for completions",
     "max_tokens": "tokens to write",
     "n": "completions of one prompt",
-    "total_tokens": "tokens to write in one request: prompts x n x max_tokens",
+    "beams": "sequences that a beam search keeps",
+    "total_tokens": "tokens to write in one request: prompts x n (or num_beams) x max_tokens",
     "stops": "strings that end a text",
     "stop_characters": "characters in each of them",
     "logprobs": "tokens whose log-probabilities are given beside that of the one chosen",
@@ -49,6 +50,7 @@ class Limits:
     prompts: int = 64
     max_tokens: int = 16_384
     n: int = 64
+    beams: int = 64
     total_tokens: int = 262_144
     stops: int = 4
     stop_characters: int = 256

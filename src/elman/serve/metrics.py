@@ -22,6 +22,16 @@ class Metrics:
             "elman_request_seconds", "From head to last byte", ["route"], buckets=BUCKETS, registry=self.registry
         )
         self.registry.register(_EngineMetrics(engine))
+        self._found: dict[tuple[str, int], tuple[Counter, Histogram]] = {}  # to look labels up takes longer than to count
+
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """A request was answered."""
+        found = self._found.get((route, status))
+        if found is None:
+            found = self.requests.labels(route, str(status)), self.seconds.labels(route)
+            self._found[route, status] = found
+        found[0].inc()
+        found[1].observe(seconds)
 
     def text(self) -> bytes:
         """All of it."""

@@ -3,43 +3,83 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from elman.serve.limits import Limits
 
 
+class Together:
+    """A transport that holds the head of an answer back until its body comes: one packet, where uvicorn sends two."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport, self.held = transport, b""
+
+    def write(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/1.1 ") and data[9:10] != b"1" and not self.held:  # 100 is not an answer yet
+            self.held = data
+        else:
+            self.transport.write(self.held + data)
+            self.held = b""
+
+    def flush(self) -> None:
+        """Where there is no body."""
+        if self.held:
+            self.transport.write(self.held)
+            self.held = b""
+
+    def close(self) -> None:
+        self.flush()
+        self.transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
 def protocol(limits: Limits) -> type[HttpToolsProtocol]:
     """The class of a connection with these limits."""
 
     class Connection(HttpToolsProtocol):
-        """Closed if a request's head does not come in time, or is too long. The body is the app's to wait for."""
+        """Closed if a request does not come in time, or if its head is too long."""
 
         deadline: asyncio.TimerHandle | None = None
-        head = 0
+        head = 0  # bytes of it so far; -1 while a body comes
+        coming = True  # a request, or the rest of one
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
+            super().connection_made(Together(transport))  # type: ignore[arg-type]
             self._wait()
 
         def data_received(self, data: bytes) -> None:
             if self.head >= 0:
-                if self.deadline is None:
-                    self._wait()
                 self.head += len(data)
                 if self.head > limits.headers and b"\r\n\r\n" not in data:
                     self._refuse(b"431 Request Header Fields Too Large")
                     return
+            self.coming = True
             super().data_received(data)
+            if self.coming and self.deadline is None:  # most requests come whole, and need no timer
+                self._wait()
 
         def on_headers_complete(self) -> None:
-            self._stop()
             self.head = -1
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
-            self.head = 0
+            self.head, self.coming = 0, False
+            self._stop()
             super().on_message_complete()
+
+        def on_response_complete(self) -> None:
+            self.transport.flush()  # type: ignore[attr-defined]
+            super().on_response_complete()
+
+        def handle_websocket_upgrade(self) -> None:
+            self._stop()
+            self.coming = False
+            self.transport = self.transport.transport  # type: ignore[attr-defined]
+            super().handle_websocket_upgrade()
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._stop()

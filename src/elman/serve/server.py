@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 import threading
@@ -31,7 +32,7 @@ class Server(uvicorn.Server):
                 service, host=host, port=port, http=protocol(limits), ws="websockets-sansio", loop="uvloop",
                 log_level="warning", access_log=False, lifespan="on", limit_concurrency=limits.connections,
                 timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message + 1024, server_header=False,
-                date_header=False,
+                date_header=False, proxy_headers=False,
             )
         )  # fmt: skip
 
@@ -67,6 +68,8 @@ class Server(uvicorn.Server):
 def serve(service: Service, host: str, port: int) -> int:
     """Run until a signal comes; the exit code."""
     sys.setswitchinterval(SWITCH)
+    gc.collect()
+    gc.freeze()  # what is loaded stays; it need not be looked through again
     server = Server(service, host, port)
     server.run()
     service.engine.stop(1)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from elman.serve import bodies, jobs
 from elman.serve.bodies import parse
 from elman.serve.engine import Job
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange
-from elman.serve.jobs import Asked, Reply
+from elman.serve.jobs import Reply
 from elman.serve.limits import Limits
 from elman.tasks.serving import Writing
 
@@ -141,28 +141,34 @@ async def put_state(x: Exchange) -> None:
 
 async def steps(x: Exchange) -> None:
     """Steps of many sessions; each has a status of its own."""
-    body, _ = await x.parsed(bodies.Items)
-    check(x.limits, "bulk", "the number of items", len(body.items))
-    results = await x.service.ask_all([_item(x, raw) for raw in body.items])
+    data = await x.json_body()
+    items: list[bodies.Item | Refused]
+    try:
+        items = list(parse(bodies.Items, data).items)
+    except Refused:
+        items = [item_of(raw) for raw in parse(bodies.RawItems, data).items]
+    check(x.limits, "bulk", "the number of items", len(items))
+    results = await x.service.ask_steps(x.tenant, [checked(item, x.limits) for item in items])
     await x.send(200, jobs.json({"object": "list", "data": [answered(result) for result in results]}))
 
 
-def _item(x: Exchange, raw: msgspec.Raw) -> Callable[[Callable[[Any], None]], Job] | Refused:
+def item_of(raw: msgspec.Raw) -> bodies.Item | Refused:
+    """An item of /v1/steps, or of a message on a socket."""
     try:
-        return step_of(x.tenant, bytes(raw), x.limits)
+        return parse(bodies.Item, bytes(raw))
     except Refused as refused:
         return refused
 
 
-def step_of(tenant: str, data: bytes, limits: Limits) -> Callable[[Callable[[Any], None]], Job]:
-    """The job of an item of /v1/steps, or of a message on a socket."""
-    item = parse(bodies.Item, data)
-    inputs, one = bodies.given(item)
+def checked(item: bodies.Item | Refused, limits: Limits) -> bodies.Item | Refused:
+    """An item, or what is wrong with it."""
+    if isinstance(item, Refused):
+        return item
+    if (item.input is UNSET) == (item.inputs is UNSET):
+        return Refused(400, "a step has either `input` or `inputs`", param="inputs")
     if len(item.key) > limits.key:
-        raise Refused(400, f"the key is longer than {limits.key} characters", param="key")
-    digest = hashlib.sha256(b"step\0" + data).digest() if item.key else b""
-    asked = Asked(tenant, "step", item.key, digest)
-    return lambda reply: jobs.Step(reply, asked, item.session, item.version, inputs, one)
+        return Refused(400, f"the key is longer than {limits.key} characters", param="key")
+    return item
 
 
 def answered(result: Reply | Refused) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from elman.serve.store import Store
 from elman.tasks.serving import Served, Work
 
 DAY = 86_400.0
+MODELS = "models"  # of sessions, so that none has to be read to know them
 CACHED = 4_096  # sessions that are kept decoded
 encode = msgspec.msgpack.Encoder().encode
 T = TypeVar("T")
@@ -65,15 +66,9 @@ class Sessions:
             self.counts[tenant] = self.counts.get(tenant, 0) + number
 
     def strangers(self) -> list[str]:
-        """The models of sessions in the store that are not loaded, or not with these weights."""
-        found = {(session.model, session.fingerprint) for session in self._some()}
-        known = set(self.fingerprints.items())
-        return sorted({name for name, _ in found - known})
-
-    def _some(self) -> Iterable[Session]:
-        for tenant in self.store.counts("sessions"):
-            for _, data in self.store.children("sessions", tenant):
-                yield decode(Session, data)
+        """The models of which the store has had sessions, and that are not loaded, or not with these weights."""
+        known = {_model_id(*one) for one in self.fingerprints.items()}
+        return sorted({name.decode() for id, name in self.store.children("meta", MODELS) if id not in known})
 
     # Finding
 
@@ -139,6 +134,9 @@ class Sessions:
     def add(self, id: str, session: Session) -> None:
         """A new session."""
         self.admit(session.tenant)
+        model = _model_id(session.model, session.fingerprint)
+        if self.store.get("meta", model) is None:
+            self.store.put("meta", model, session.model.encode(), parent=MODELS)
         if session.every:
             self._mark(id, session)
         self.save(id, session)
@@ -298,6 +296,10 @@ class Sessions:
         self.touched.clear()
         self.sync = False
         self.count()
+
+
+def _model_id(name: str, fingerprint: bytes) -> str:
+    return f"model/{fingerprint.hex()}/{name}"
 
 
 def child(id: str, number: int) -> str:

@@ -110,6 +110,9 @@ class MemoryStore:
     def _set(self, table: str, id: str, row: Row | None) -> None:
         rows, parents = self._rows[table], self._parents[table]
         old = rows.get(id)
+        if old is not None and row is not None and old[1:] == row[1:]:
+            rows[id] = row
+            return
         self._expiring += bool(row and row[2]) - bool(old and old[2])
         if old is not None and (row is None or row[1] != old[1]):
             del parents[old[1]][id]

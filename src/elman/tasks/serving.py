@@ -7,7 +7,9 @@ slot that could be shared, leaked or lost; and what comes out does not depend on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elman import kernels
 from elman import state as states
 from elman.config import Json
 from elman.core import Core
@@ -25,7 +28,18 @@ from elman.stream import Stream
 
 PIECE = 64  # inputs of one session in a tick, at most: nobody waits long behind a long prompt
 ROWS = 256  # sessions that are stepped side by side
+NUMBERS = frozenset((int, float))
+NOT_FINITE = "the state would no longer be a number; the inputs are too large for this model"
 Bytes = NDArray[np.uint8]
+
+
+class Spelt:
+    """Something that is JSON already."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text
 
 
 class Work:
@@ -47,8 +61,8 @@ class Work:
         """The state after it."""
         raise NotImplementedError
 
-    def answer(self) -> dict[str, Json]:
-        """What came of it, once it is done."""
+    def answer(self) -> dict[str, Any]:
+        """What came of it, once it is done: what can be written as JSON, or is `Spelt`."""
         raise NotImplementedError
 
     def news(self) -> list[dict[str, Json]]:
@@ -128,6 +142,14 @@ class Served(Protocol):
     def writing(self, prompt: object, settings: Writing) -> Work:
         """To read a prompt and go on with it. An InputError where the model does not write."""
 
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        """The most probable texts after a state that has read a prompt, the best first: answers, and states after them.
+
+        It computes by itself, in any thread.
+        """
+
     def spelt(self, prompt: object) -> str:
         """A prompt as a text."""
 
@@ -139,6 +161,12 @@ class Served(Protocol):
 
     def advance(self, works: Sequence[Work]) -> None:
         """A tick: each of the works, of different sessions, goes on a piece."""
+
+    def together(self, inputs: list[Any], states: list[bytes]) -> list[tuple[bytes, Any] | None] | None:
+        """One input for each of many states, in one go: states and outputs, or None where a state is not finite.
+
+        None for all of it if this model has no such way, or if something is not an input: then each goes by `reading`.
+        """
 
     def dump(self, state: bytes) -> bytes:
         """A state as a state file."""
@@ -154,17 +182,17 @@ class NumberWork(Work):
         self.x, self.outputs = x, []
 
     x: NDArray[Any]
-    core: Bytes
-    outputs: list[Json]
+    core: bytes
+    outputs: list[Any]
 
     def begin(self, state: bytes) -> None:
-        self.core = np.frombuffer(state, np.uint8)
+        self.core = state
         self.done = not len(self.x)
 
     def end(self) -> bytes:
-        return self.core.tobytes()
+        return self.core
 
-    def answer(self) -> dict[str, Json]:
+    def answer(self) -> dict[str, Any]:
         return {"outputs": self.outputs}
 
     def record(self) -> bytes:
@@ -185,7 +213,7 @@ class Numbers:
         width: D, numbers in an input
         dtype: of an input
         encode: inputs as they were sent to x (T, D), or an InputError
-        outputs: what is answered, a row of Json for each row of y (T, H), or of the distribution
+        outputs: what is answered for each row of y (T, H), or of the distribution: Json, or `Spelt`
 
     >>> import elman
     >>> served = Numbers.of_core(elman.cell("gru", 1, 4))
@@ -202,7 +230,7 @@ class Numbers:
     width: int
     dtype: np.dtype[Any]
     encode: Callable[[object], NDArray[Any]]
-    outputs: Callable[[Any], Sequence[Json]]
+    outputs: Callable[[Any], Sequence[Any]]
     rows: int = ROWS
     stream: Stream = field(init=False)
 
@@ -225,7 +253,7 @@ class Numbers:
         def encode(given: object) -> NDArray[Any]:
             return rows_of_numbers(given, D, dtype)
 
-        return cls(core, about, states.fingerprint(core), D, dtype, encode, lambda y: y.tolist())
+        return cls(core, about, states.fingerprint(core), D, dtype, encode, _spelt)
 
     def start(self, seed: int) -> bytes:
         return states.to_rows(self.core.init_state(1)).tobytes()
@@ -238,6 +266,11 @@ class Numbers:
 
     def writing(self, prompt: object, settings: Writing) -> Work:
         raise InputError("this model reads numbers and does not write any; send inputs to step")
+
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        raise InputError("this model reads numbers and does not write any")
 
     def spelt(self, prompt: object) -> str:
         raise InputError("this model reads numbers")
@@ -265,15 +298,29 @@ class Numbers:
         for at in range(0, len(several), self.rows):
             self._scan(several[at : at + self.rows])
 
+    def together(self, inputs: list[Any], states: list[bytes]) -> list[tuple[bytes, Any] | None] | None:
+        try:
+            x = self.encode(inputs)
+        except InputError:
+            return None
+        found: list[tuple[bytes, Any] | None] = []
+        for at in range(0, len(x), self.rows):
+            stepped = self._stepped(x[at : at + self.rows], states[at : at + self.rows])
+            found += [(state, output) if good else None for state, output, good in stepped]
+        return found
+
     def _step(self, works: list[NumberWork]) -> None:
-        places = self._places[: len(works)]
-        self.stream.write(places, np.stack([work.core for work in works]))
-        x = np.stack([work.x[work.taken] for work in works])
+        x = np.concatenate([work.x[work.taken :] for work in works])
+        for work, (core, output, good) in zip(works, self._stepped(x, [work.core for work in works]), strict=True):
+            self._moved(work, core, (output,), good)
+
+    def _stepped(self, x: NDArray[Any], states: list[bytes]) -> Iterator[tuple[bytes, Any, bool]]:
+        """One input for each state: the state after it, the output, and whether the state is finite."""
+        places = self._places[: len(states)]
+        self.stream.write(places, _joined(states))
         y = self.stream.step(x, places) if self.module is self.core else self.stream.distribution(x, places)
-        after, outputs = self.stream.read(places), self.outputs(y)
-        good = finite(after, self._like)
-        for work, core, output, is_good in zip(works, after, outputs, good, strict=True):
-            self._moved(work, core, [output], is_good)
+        after = self.stream.read(places)
+        return zip(_cut(after), self.outputs(y), finite(after, self._like), strict=True)
 
     @torch.inference_mode()
     def _scan(self, works: list[NumberWork]) -> None:
@@ -284,20 +331,20 @@ class Numbers:
             row[: len(piece)] = piece
         given = torch.from_numpy(x)
         features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
-        state = states.from_rows(np.stack([work.core for work in works]), self._like)
+        state = states.from_rows(_joined([work.core for work in works]), self._like)
         y, state = self.core.scan(features, state, lengths=lengths)
         after = states.to_rows(state)
-        good = finite(after, self._like)
+        good, cores = finite(after, self._like), _cut(after)
         for i, work in enumerate(works):
             mine = y[i, : len(pieces[i])]
             outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)
-            self._moved(work, after[i], outputs, good[i])
+            self._moved(work, cores[i], outputs, good[i])
 
-    def _moved(self, work: NumberWork, core: Bytes, outputs: Sequence[Json], is_good: bool) -> None:
+    def _moved(self, work: NumberWork, core: bytes, outputs: Sequence[Any], is_good: bool) -> None:
         work.core, work.taken = core, work.taken + len(outputs)
         work.outputs.extend(outputs)
         if not is_good:
-            work.failed = "the state would no longer be a number; the inputs are too large for this model"
+            work.failed = NOT_FINITE
         work.done = work.taken == len(work.x) or not is_good
 
 
@@ -308,22 +355,37 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[
     (2, 1)
     """
     rows: list[Any] = given if isinstance(given, list) else [None]
-    if width == 1 and all(type(row) in (int, float) for row in rows):
-        rows = [[row] for row in rows]
-    if not all(isinstance(row, list) and len(row) == width and _numeric(row) for row in rows):
-        raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
+    if width == 1 and all(type(row) in NUMBERS for row in rows):
+        rows = [rows] if len(rows) == 1 else [[row] for row in rows]
+    flat = []
+    for row in rows:
+        if type(row) is not list or len(row) != width or not NUMBERS.issuperset(map(type, row)):
+            raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
+        flat += row
     try:
-        with np.errstate(over="ignore"):
-            x = np.array(rows, np.float64).reshape(len(rows), width).astype(dtype)
+        if not all(map(math.isfinite, flat)):
+            raise OverflowError
+        packed = struct.pack(f"={len(flat)}{dtype.char}", *flat)  # "=" refuses what a float32 cannot hold
     except OverflowError:
-        x = np.full((1, width), np.inf)
-    if not np.isfinite(x).all():
-        raise InputError("an input is not a finite number")
-    return x
+        raise InputError("an input is not a finite number") from None
+    return np.frombuffer(bytearray(packed), dtype).reshape(-1, width)
 
 
-def _numeric(row: list[object]) -> bool:
-    return all(type(value) in (int, float) for value in row)
+def _spelt(y: NDArray[Any] | torch.Tensor) -> Sequence[Any]:
+    """Rows of outputs, as JSON."""
+    found = np.asarray(y)
+    return [Spelt(row) for row in kernels.json_rows(found)] if found.dtype == np.float32 else found.tolist()
+
+
+def _joined(states: list[bytes]) -> Bytes:
+    """States as rows."""
+    return np.frombuffer(b"".join(states), np.uint8).reshape(len(states), -1)
+
+
+def _cut(rows: Bytes) -> list[bytes]:
+    """The rows, each by itself."""
+    whole, width = rows.tobytes(), rows.shape[1]
+    return [whole[at : at + width] for at in range(0, len(whole), width)]
 
 
 def one_row(state: State, start: State) -> bytes:

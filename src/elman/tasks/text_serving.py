@@ -19,6 +19,7 @@ from elman import draws as random
 from elman import state as states
 from elman.config import Json
 from elman.data.vocabulary import BOUNDARY, Ids, Vocabulary
+from elman.decoding.beam import beam
 from elman.decoding.sample import AHEAD, Carried, Sampling
 from elman.decoding.stepper import Scores
 from elman.errors import FileError, InputError
@@ -111,7 +112,7 @@ class TextWork(Work):
         self.done = self.row.done or len(self.symbols) - len(self.ids) >= self.most
         self.reason = self.row.reason
         if not self.settings.keep_stop and self.reason == "stop":
-            self.text = self.text[: -max(len(stop) for stop in self.settings.stop if self.text.endswith(stop))]
+            self.text = _without_stop(self.text, self.settings.stop)
         new["text"], self.sent = self.text[self.sent : self._safe()], self._safe()
         self.fresh.append(new)
 
@@ -158,6 +159,11 @@ class TextWork(Work):
     def record(self) -> bytes:
         first = self.drawn - (len(self.symbols) - len(self.ids))
         return RECORD.pack(self.seed, first) + np.array([len(self.ids), *self.symbols], "<i8").tobytes()
+
+
+def _without_stop(text: str, stops: Sequence[str]) -> str:
+    """A text without the string that ended it."""
+    return text[: -max(len(stop) for stop in stops if text.endswith(stop))]
 
 
 class ServedText:
@@ -245,6 +251,34 @@ class ServedText:
         ids = self._ids(prompt)
         return TextWork(self, ids, prompt if isinstance(prompt, str) else "", settings, settings.scored)
 
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        core, token, seed, drawn, seen = self.opened(state)
+        stops = list(settings.stop)
+
+        def ended(tokens: list[int]) -> bool:
+            return tokens[-1] == BOUNDARY or any(stop in self.vocabulary.decode(tokens) for stop in stops)
+
+        (found,) = beam(
+            self.model, states.from_rows(core[None], self._like), torch.tensor([token]), num_beams=num_beams,
+            max_new_tokens=settings.max_new_tokens, ended=ended,
+            banned=banned_symbols(self.vocabulary, settings.allow, self.endless),
+        )  # fmt: skip
+        before = self.spelt(prompt) or self.vocabulary.decode([token])
+        answers = []
+        for one in found:
+            row = Row(self.vocabulary.decoder(before), stops)
+            text = "".join(map(row.push, one.tokens))
+            if row.reason == "stop" and not settings.keep_stop:
+                text = _without_stop(text, stops)
+            now = seen.copy()
+            now[one.tokens] = True
+            last = one.tokens[-1] if one.tokens else token
+            after = self.closed(states.to_rows(one.state)[0], last, seed, drawn, now)
+            answers.append(({"text": text, "finish_reason": row.reason, "tokens": one.tokens}, after))
+        return answers
+
     def spelt(self, prompt: object) -> str:
         return prompt if isinstance(prompt, str) else self.vocabulary.decode(self._ids(prompt).tolist())
 
@@ -267,6 +301,9 @@ class ServedText:
         if not isinstance(given, list) or not all(type(i) is int and 0 <= i < V for i in given):
             raise InputError(f"a text is a string, or a list of tokens from 0 to {V - 1}")
         return np.array(given, np.int64)
+
+    def together(self, inputs: list[Any], states: list[bytes]) -> None:
+        return None
 
     # A tick
 
