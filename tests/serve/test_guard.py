@@ -16,9 +16,9 @@ from elman.serve.keys import Keys
 from elman.serve.limits import MEANING, Limits
 
 SMALL = Limits(
-    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12, stops=2,
-    stop_characters=5, logprobs=4, inputs=3, bulk=2, state_bytes=3_000, checkpoints=2, key=8, ttl_seconds=100.0,
-    socket_message=300, socket_flight=3,
+    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12,
+    stops=2, stop_characters=5, logprobs=4, inputs=3, bulk=2, state_bytes=3_000, checkpoints=2, key=8,
+    ttl_seconds=100.0, socket_message=300, socket_flight=3,
 )  # fmt: skip
 
 

@@ -243,7 +243,7 @@ class Step(Write):
         def then(work: Work) -> None:
             engine.sessions.written(self.id, session, work.end(), work)
             outputs = work.answer()["outputs"]
-            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})  # type: ignore[index]
+            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})
 
         engine.go(self, served, work, then)
 
@@ -252,7 +252,9 @@ class Steps(Job):
     """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
     each is a `Step` of its own, which replies by itself. The reply is a result for each of the plain ones, by place."""
 
-    def __init__(self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]) -> None:
+    def __init__(
+        self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]
+    ) -> None:
         super().__init__(reply)
         self.tenant, self.items, self.apart = tenant, items, apart
         self.places = [place for place, _ in items]  # that it replies for

@@ -85,8 +85,11 @@ class ServedSeries:
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
         self.like = face.init_state()
-        blank = [np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))]
-        none = Series("", NEW + 1, *blank, np.zeros(reader.width(reader.static)))
+        blank = [
+            np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
+        ]
+        y, past, future = blank
+        none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
         self._start = states.to_rows(face.init_state([none])).tobytes()
         self.row_bytes = len(self._start)
         columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
@@ -135,7 +138,7 @@ class ServedSeries:
     # Works
 
     def reading(self, inputs: object) -> Work:
-        rows = inputs if isinstance(inputs, list) else [None]
+        rows: list[Any] = inputs if isinstance(inputs, list) else [None]
         if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
             raise InputError(f"an input is {self.about['input']}, and all have the same")
         if not all(value is None or type(value) in (int, float, str) for row in rows for value in row.values()):
@@ -206,9 +209,7 @@ class ServedSeries:
         quantiles = quantile(said, QUANTILES).numpy().reshape(B, C, -1)
         each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
         times = self.face.stamps(state.tick, 1)
-        return [
-            {"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)
-        ]  # type: ignore[return-value]
+        return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
 
 
 def _finite(state: Carried) -> list[bool]:
