@@ -19,7 +19,7 @@ from elman.serve.bodies import Item, given
 from elman.serve.engine import Engine, Hearing, Job
 from elman.serve.errors import Refused
 from elman.serve.records import Answered, Session
-from elman.serve.sessions import new_id, reused
+from elman.serve.sessions import Sessions, new_id, reused
 from elman.tasks.serving import NOT_FINITE, Served, Spelt, Work, Writing
 
 
@@ -52,15 +52,16 @@ class Asked(msgspec.Struct):
     digest: bytes = b""
 
 
-def described(id: str, session: Session, served: Served | None) -> dict[str, Any]:
+def described(id: str, session: Session, sessions: Sessions) -> dict[str, Any]:
     """A session, as clients see it."""
+    durability = "power" if session.power else "process" if sessions.store.durable else "none"
     about = {
         "id": id, "object": "session", "model": session.model, "version": session.version, "position": session.position,
         "created": int(session.created), "expires": int(session.expires), "state_bytes": len(session.state),
-        "durability": "power" if session.power else None, "checkpoints": session.marks if session.every else [],
+        "durability": durability, "checkpoints": session.marks if session.every else [],
         "log_inputs": session.log, "parent": session.parent or None,
     }  # fmt: skip
-    return about if served is not None else {**about, "loaded": False}
+    return about if session.model in sessions.models else {**about, "loaded": False}
 
 
 # New ones
@@ -121,7 +122,7 @@ class Create(Keyed):
         )  # fmt: skip
         id = new_id("sess")
         sessions.add(id, session)
-        self.made(engine, json(described(id, session, served)), 201)
+        self.made(engine, json(described(id, session, sessions)), 201)
 
 
 class Fork(Keyed):
@@ -147,7 +148,7 @@ class Fork(Keyed):
         sessions.add(id, session)
         parent.forks += 1
         sessions.save(self.id, parent)
-        self.made(engine, json(described(id, session, served)), 201)
+        self.made(engine, json(described(id, session, sessions)), 201)
 
 
 # One session
@@ -162,8 +163,8 @@ class Get(Job):
 
     def start(self, engine: Engine) -> None:
         session = engine.sessions.find(self.id, self.tenant)
-        served = engine.sessions.models.get(session.model)
-        engine.finish(self, Reply(json(described(self.id, session, served)), version=session.version))
+        about = described(self.id, session, engine.sessions)
+        engine.finish(self, Reply(json(about), version=session.version))
 
 
 class GetState(Get):

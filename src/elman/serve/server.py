@@ -73,4 +73,5 @@ def serve(service: Service, host: str, port: int) -> int:
     server = Server(service, host, port)
     server.run()
     service.engine.stop(1)
+    gc.unfreeze()
     return 0 if server.started else 2
