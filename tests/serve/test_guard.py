@@ -227,6 +227,11 @@ def test_a_client_that_asks_before_it_sends_is_answered(server):
         assert connection.recv(1000).startswith(b"HTTP/1.1 405")
 
 
+def test_clients_let_go_of_a_connection_before_the_server_does(server):
+    """Else it is closed under a request: httpx, and so OpenAI's client, keeps one as long as uvicorn does by itself."""
+    assert server.server.config.timeout_keep_alive > 2 * httpx.Limits().keepalive_expiry
+
+
 def test_a_socket_has_limits(server):
     url = server.url.replace("http", "ws") + "/v1/stream"
     id = server.session(ttl_seconds=50)
