@@ -215,7 +215,10 @@ class Write(Job):
 
     def committed(self, engine: Engine, session: Session, answer: Mapping[str, Any]) -> None:
         """State, version, key and reply are one record."""
-        reply = json({"session": self.id, "version": session.version, "position": session.position, **answer})
+        about = {"session": self.id, "version": session.version, "position": session.position}
+        self.replied(engine, session, json({**about, **answer}))
+
+    def replied(self, engine: Engine, session: Session, reply: bytes) -> None:
         if self.asked.key:
             session.route, session.key = self.asked.route, self.asked.key
             session.digest, session.reply = self.asked.digest, reply
@@ -244,7 +247,10 @@ class Step(Write):
         def then(work: Work) -> None:
             engine.sessions.written(self.id, session, work.end(), work)
             outputs = work.answer()["outputs"]
-            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})
+            if self.one:
+                self.replied(engine, session, _stepped(self.id, session, outputs[0]))
+            else:
+                self.committed(engine, session, {"outputs": outputs})
 
         engine.go(self, served, work, then)
 
@@ -305,10 +311,18 @@ class Steps(Job):
                 done[place] = Refused(422, NOT_FINITE, code="state_not_finite")
                 continue
             session.version, session.position, session.state = session.version + 1, session.position + 1, found[0]
-            answer = {"session": id, "version": session.version, "position": session.position, "output": found[1]}
             engine.sessions.save(id, session)
-            done[place] = Reply(json(answer), version=session.version)
+            done[place] = Reply(_stepped(id, session, found[1]), 200, session.version)
         engine.steps += len(steps)
+
+
+def _stepped(id: str, session: Session, output: Any) -> bytes:
+    """The reply to one input."""
+    if not isinstance(output, Spelt):
+        return json({"session": id, "version": session.version, "position": session.position, "output": output})
+    return b'{"session":"%b","version":%d,"position":%d,"output":%b}' % (
+        id.encode(), session.version, session.position, output.text,
+    )  # fmt: skip
 
 
 def _place(one: tuple[int, Item]) -> int:
