@@ -7,6 +7,7 @@ printed is the median over the rounds, and ratios of medians. All traffic is on 
 import argparse
 import asyncio
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -153,7 +154,7 @@ class Frames(asyncio.Protocol):
     """The client's side of a socket: every answer is followed by the next step of its session."""
 
     def __init__(self, messages: list[bytes]) -> None:
-        self.messages, self.came, self.open, self.done = messages, b"", False, 0
+        self.messages, self.came, self.open, self.done, self.end = messages, b"", False, 0, math.inf
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -257,6 +258,7 @@ class Table:
         self.values.setdefault((row, name), []).append(uvloop.run(measured))
         share = (time.process_time() - cpu) / (time.perf_counter() - began)
         self.busy.setdefault((row, name), []).append(share)
+        print(f"  {row}, {name}: {self.values[row, name][-1]:.4g}", file=sys.stderr, flush=True)
 
     def median(self, row: str, name: str) -> float:
         return statistics.median(self.values[row, name])

@@ -41,4 +41,8 @@ def test_digits():
     if "native" in kernels.available():
         given = np.array([[1 / 3, 1e-7, 2.5e12, 100, 0.00012]], np.float32)
         assert kernels.json_rows(given) == [b"[0.333333343,1.00000001e-07,2.49999996e+12,100.0,0.000119999997]"]
-        assert [f"{value:.9g}" for value in given[0, :3].tolist()] == ["0.333333343", "1.00000001e-07", "2.49999996e+12"]
+        assert [f"{value:.9g}" for value in given[0, :3].tolist()] == [
+            "0.333333343",
+            "1.00000001e-07",
+            "2.49999996e+12",
+        ]

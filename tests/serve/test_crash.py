@@ -1,7 +1,7 @@
 """kill -9 at named points and at random instants: nothing acknowledged is lost, nothing is applied twice.
 
 The harness forks a server from this process, which is warm, and kills it. `python tests/serve/test_crash.py 1000` does
-it a thousand times.
+it a thousand times; a second number says with which to begin.
 """
 
 import os
@@ -133,12 +133,12 @@ def test_killed_at_random_instants(tmp_path):
         crash(tmp_path / f"{number}.db", "", 0, seconds=random.Random(number).uniform(0.05, 0.3))
 
 
-def main(times):
+def main(times, first=0):
     import tempfile
 
     began, counted = time.monotonic(), 0
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(times):
+        for number in range(first, first + times):
             chance = random.Random(number)
             place = chance.choice([*PLACES, ""])
             path = Path(folder) / f"{number}.db"
@@ -150,4 +150,4 @@ def main(times):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

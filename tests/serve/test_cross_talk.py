@@ -2,7 +2,8 @@
 
 The bugs of other servers that this is about: states of requests that were cancelled or timed out, left in a slot for
 the next one (Triton 7117); slots restored or reused with another's state (llama.cpp 25913, 27148); a batch whose rows
-depend on each other (vLLM 55600, SGLang 23496). `python tests/serve/test_cross_talk.py 10000` does it at full size.
+depend on each other (vLLM 55600, SGLang 23496). `python tests/serve/test_cross_talk.py 10000` does it at full size;
+a second number says with which session to begin.
 """
 
 import asyncio
@@ -82,9 +83,9 @@ async def text(client, chance, counts):
     counts["outputs"] += 12
 
 
-async def crowd(url, sessions, clients=24):
+async def crowd(url, sessions, clients=24, first=0):
     counts = {"outputs": 0, "abandoned": 0, "gone": 0}
-    numbers_left = iter(range(sessions))
+    numbers_left = iter(range(first, first + sessions))
     limits = httpx.Limits(max_connections=clients + 8)
     async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
 
@@ -107,5 +108,5 @@ def test_nothing_is_mixed_up():
 if __name__ == "__main__":
     with running({"gru": Numbers.of_core(CORE), "book": ServedText(LM)}) as server:
         began = time.monotonic()
-        found = asyncio.run(crowd(server.url, int(sys.argv[1])))
+        found = asyncio.run(crowd(server.url, int(sys.argv[1]), first=int((sys.argv[2:] or ["0"])[0])))
         print(found, f"{time.monotonic() - began:.0f} s, all equal to offline runs")

@@ -16,9 +16,9 @@ from elman.serve.keys import Keys
 from elman.serve.limits import MEANING, Limits
 
 SMALL = Limits(
-    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12, stops=2,
-    stop_characters=5, logprobs=4, inputs=3, bulk=2, state_bytes=3_000, checkpoints=2, key=8, ttl_seconds=100.0,
-    socket_message=300, socket_flight=3,
+    body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12,
+    stops=2, stop_characters=5, logprobs=4, inputs=3, bulk=2, state_bytes=3_000, checkpoints=2, key=8,
+    ttl_seconds=100.0, socket_message=300, socket_flight=3,
 )  # fmt: skip
 
 
@@ -225,6 +225,11 @@ def test_a_client_that_asks_before_it_sends_is_answered(server):
         assert connection.recv(1000).endswith(b'{"object":"list","data":[]}')
         connection.sendall(b"HEAD /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 405")
+
+
+def test_clients_let_go_of_a_connection_before_the_server_does(server):
+    """Else it is closed under a request: httpx, and so OpenAI's client, keeps one as long as uvicorn does by itself."""
+    assert server.server.config.timeout_keep_alive > 2 * httpx.Limits().keepalive_expiry
 
 
 def test_a_socket_has_limits(server):

@@ -47,7 +47,9 @@ class Crowd:
 
     def step(self, ids, values):
         """A step of each: the outputs."""
-        items = [(i, Item(id, "any", input=[float(value)])) for i, (id, value) in enumerate(zip(ids, values, strict=True))]
+        items = [
+            (i, Item(id, "any", input=[float(value)])) for i, (id, value) in enumerate(zip(ids, values, strict=True))
+        ]
         (found,) = self.ask([lambda reply: jobs.Steps(reply, TENANT, items, None)])
         return np.array([msgspec.json.decode(found[i].body)["output"] for i in range(len(ids))], np.float32)
 
@@ -122,10 +124,12 @@ def main(what, count, path=""):
     crowd, began, before = Crowd(core, SqliteStore(path) if path else None), time.monotonic(), memory()
     if what == "churn":
         left, first, last = churn(crowd, count)
-        print(f"{count} sessions created and deleted, {left} left; {first:.0f} MB after a tenth, {last:.0f} MB at the end")
+        print(
+            f"{count} sessions created and deleted, {left} left; {first:.0f} MB after a tenth, {last:.0f} MB at the end"
+        )
     else:
         found = held(crowd, core, count)
-        print(f"{found} sessions held, two steps of each to the bits of a scan; {memory() - before:.0f} MB more than before")
+        print(f"{found} sessions held, two steps of each to the bits of a scan; {memory() - before:.0f} MB for them")
     print(f"{time.monotonic() - began:.0f} s")
 
 

@@ -214,7 +214,8 @@ def test_there_is_no_chat(client, server):
 def test_errors_are_those_the_client_knows(client, server):
     with pytest.raises(openai.NotFoundError, match="there is no model"):
         client.completions.create(model="none", prompt="x")
-    for body in ({"n": 0}, {"temperature": -1}, {"top_p": 0}, {"prompt": [999]}, {"prompt": [["x"]]}, {"num_beams": 2, "temperature": 0.5}, {"num_beams": 2, "n": 3},
+    for body in ({"n": 0}, {"temperature": -1}, {"top_p": 0}, {"prompt": [999]}, {"prompt": [["x"]]},
+                 {"num_beams": 2, "n": 3}, {"num_beams": 2, "temperature": 0.5},
                  {"logit_bias": {"x": 1}}, {"logit_bias": {"999": 1}}, {"prompt": []}):  # fmt: skip
         answer = server.post("/v1/completions", {"model": "book", "prompt": "x", **body})
         assert answer.status_code == 400, (body, answer.text)

@@ -4,8 +4,9 @@ import os
 import shutil
 
 import pytest
-from running import language_model, running
+from running import core, language_model, running
 
+from elman.tasks.serving import Numbers
 from elman.tasks.text_serving import ServedText
 
 FLAGS = (
@@ -30,7 +31,7 @@ def browser():
 
 
 def test_type_stream_fork_and_roll_back(browser):
-    with running({"book": ServedText(language_model())}) as server:
+    with running({"book": ServedText(language_model()), "gru": Numbers.of_core(core())}) as server:
         page = browser.new_page()
         wrong, asked = [], []
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
@@ -60,7 +61,17 @@ def test_type_stream_fork_and_roll_back(browser):
         box.locator("[data-act=back]").click()
         box.locator("[data-act=back]").click()
         page.locator("#message:has-text('where the session began')").wait_for()
+        page.select_option("#model", "gru")
+        page.click("#new")
+        numbers = page.locator("article").nth(2)
+        numbers.locator("textarea").fill("[[0.5], [1]]")
+        numbers.locator("[data-act=read]").click()
+        numbers.locator("[data-fact=position]:text-is('2')").wait_for()
+        assert numbers.locator("[data-act=write]").count() == 0
+        box.locator("textarea").fill(" a time")  # its model is its own, whichever is chosen above
+        box.locator("[data-act=read]").click()
+        box.locator("[data-fact=position]:text-is('7')").wait_for()
         page.locator("article").nth(1).locator("[data-act=remove]").click()
-        page.locator("article").nth(1).wait_for(state="detached")
+        page.locator("article").nth(2).wait_for(state="detached")
         assert wrong == [] and all(url.startswith((server.url, "data:")) for url in asked), (wrong, asked)
         page.close()

@@ -132,3 +132,50 @@ def test_a_causal_classifier_answers_after_each_input():
     )
     assert step[0]["outputs"] == answers[0]["outputs"][2:]
     assert json.dumps(answers)
+
+
+def days(first, values):
+    return [{"ds": str(np.datetime64("2024-01-01") + first + i), "y": value} for i, value in enumerate(values)]
+
+
+@pytest.mark.parametrize("gaps", ["error", "fill"])
+def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
+    from elman.tasks.forecast import RunConfig
+    from elman.tasks.forecast_serving import ServedSeries
+
+    random = np.random.default_rng(0)
+    rows = days(0, (10 + random.normal(size=80)).round(3).tolist())
+    config = RunConfig(
+        out=str(tmp_path / "run"), data={"horizon": 3, "seasonality": 7, "gaps": gaps},
+        model={"size": 8, "layers": 1}, training={"steps": 2}, seed=1,
+    )  # fmt: skip
+    face, _ = elman.train(config, {"train": {name: [row[name] for row in rows] for name in ("ds", "y")}})
+    served = ServedSeries(face)
+
+    def offline(given):
+        face.read_from_start({name: [row[name] for row in given] for name in ("ds", "y")})
+        said = face.forecast(1, samples=0)
+        quantiles = {str(q): said.quantiles[0, 0, :, k].tolist() for k, q in enumerate((0.1, 0.5, 0.9))}
+        return {"next": said.times[0][0], "mean": said.mean[0, 0].tolist(), "quantiles": quantiles}
+
+    several = [days(0, [1.0, 2.5, None, 4.0] * 6), days(100, [3.0, 9.0]), days(7, [8.0])]
+    answers, ends = run_all(served, [served.reading(one) for one in several], [served.start(0)] * 3)
+    for given, answer in zip(several, answers, strict=True):
+        assert answer["outputs"] == [offline(given[: i + 1]) for i in range(len(given))]
+    assert served.parse(served.dump(ends[1])) == ends[1]
+    with running({"sales": served}) as server:
+        id = server.session("sales", checkpoints={"every": 1, "keep": 9}, log_inputs=True)
+        first = server.step(id, several[0][:5]).json()
+        assert first["outputs"] == answers[0]["outputs"][:5] and first["position"] == 5
+        server.step(id, days(5, [100.0]))
+        server.post(f"/v1/sessions/{id}/rollback", {"version": "any", "position": 4})
+        assert server.step(id, several[0][4:]).json()["outputs"] == answers[0]["outputs"][4:]
+        late = days(25, [1.0])
+        answer = server.step(id, late)
+        assert answer.status_code == (200 if gaps == "fill" else 422), answer.text
+        if gaps == "fill":
+            assert answer.json()["outputs"] == [offline([*several[0], *days(24, [None]), *late])]
+        for wrong, status in ((days(3, [1.0]), 422), ([{"ds": "2024-02-01"}], 422), ([1.0], 400), ("x", 400),
+                              ([{"ds": "2024-02-01", "y": [1]}], 400), ([{"ds": "soon", "y": 1}], 422)):  # fmt: skip
+            assert server.step(id, wrong).status_code == status, wrong
+        assert server.client.get("/readyz").status_code == 200

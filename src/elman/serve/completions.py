@@ -59,10 +59,8 @@ async def create(x: Exchange) -> None:
     await x.end_events()
 
 
-async def _search(
-    x: Exchange, answer: _Answer, prompts: list[object], settings: Writing, state: bytes | None
-) -> None:
-    """The most probable texts. The engine reads the prompts; the search has a thread of its own, and nobody waits for it."""
+async def _search(x: Exchange, answer: _Answer, prompts: list[object], settings: Writing, state: bytes | None) -> None:
+    """The most probable texts. The engine reads the prompts; the search has a thread of its own, so nobody waits."""
     body, served = answer.body, x.service.model(answer.body.model)
     read = dataclasses.replace(settings, max_new_tokens=0)
     begun: Completed = await x.ask(

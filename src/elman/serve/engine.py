@@ -45,7 +45,7 @@ class Job:
 
 
 class _Running:
-    __slots__ = ("job", "served", "work", "then")
+    __slots__ = ("job", "served", "then", "work")
 
     def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         self.job, self.served, self.work, self.then = job, served, work, then
@@ -196,7 +196,9 @@ class Engine:
             before = sum(running.work.taken for running in group)
             try:
                 group[0].served.advance([running.work for running in group])
-            except Exception as error:  # as in _guarded, of a model: the works of the tick are refused, the rest goes on
+            except (
+                Exception
+            ) as error:  # as in _guarded, of a model: the works of the tick are refused, the rest goes on
                 say(f"elman serve: a tick failed: {type(error).__name__}: {error}")
                 for running in group:
                     self.finish(running.job, _refusal(error))

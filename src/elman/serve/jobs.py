@@ -19,7 +19,7 @@ from elman.serve.bodies import Item, given
 from elman.serve.engine import Engine, Hearing, Job
 from elman.serve.errors import Refused
 from elman.serve.records import Answered, Session
-from elman.serve.sessions import new_id, reused
+from elman.serve.sessions import Sessions, new_id, reused
 from elman.tasks.serving import NOT_FINITE, Served, Spelt, Work, Writing
 
 
@@ -52,15 +52,16 @@ class Asked(msgspec.Struct):
     digest: bytes = b""
 
 
-def described(id: str, session: Session, served: Served | None) -> dict[str, Any]:
+def described(id: str, session: Session, sessions: Sessions) -> dict[str, Any]:
     """A session, as clients see it."""
+    durability = "power" if session.power else "process" if sessions.store.durable else "none"
     about = {
         "id": id, "object": "session", "model": session.model, "version": session.version, "position": session.position,
         "created": int(session.created), "expires": int(session.expires), "state_bytes": len(session.state),
-        "durability": "power" if session.power else None, "checkpoints": session.marks if session.every else [],
+        "durability": durability, "checkpoints": session.marks if session.every else [],
         "log_inputs": session.log, "parent": session.parent or None,
     }  # fmt: skip
-    return about if served is not None else {**about, "loaded": False}
+    return about if session.model in sessions.models else {**about, "loaded": False}
 
 
 # New ones
@@ -121,7 +122,7 @@ class Create(Keyed):
         )  # fmt: skip
         id = new_id("sess")
         sessions.add(id, session)
-        self.made(engine, json(described(id, session, served)), 201)
+        self.made(engine, json(described(id, session, sessions)), 201)
 
 
 class Fork(Keyed):
@@ -147,7 +148,7 @@ class Fork(Keyed):
         sessions.add(id, session)
         parent.forks += 1
         sessions.save(self.id, parent)
-        self.made(engine, json(described(id, session, served)), 201)
+        self.made(engine, json(described(id, session, sessions)), 201)
 
 
 # One session
@@ -162,8 +163,8 @@ class Get(Job):
 
     def start(self, engine: Engine) -> None:
         session = engine.sessions.find(self.id, self.tenant)
-        served = engine.sessions.models.get(session.model)
-        engine.finish(self, Reply(json(described(self.id, session, served)), version=session.version))
+        about = described(self.id, session, engine.sessions)
+        engine.finish(self, Reply(json(about), version=session.version))
 
 
 class GetState(Get):
@@ -214,7 +215,10 @@ class Write(Job):
 
     def committed(self, engine: Engine, session: Session, answer: Mapping[str, Any]) -> None:
         """State, version, key and reply are one record."""
-        reply = json({"session": self.id, "version": session.version, "position": session.position, **answer})
+        about = {"session": self.id, "version": session.version, "position": session.position}
+        self.replied(engine, session, json({**about, **answer}))
+
+    def replied(self, engine: Engine, session: Session, reply: bytes) -> None:
         if self.asked.key:
             session.route, session.key = self.asked.route, self.asked.key
             session.digest, session.reply = self.asked.digest, reply
@@ -243,7 +247,10 @@ class Step(Write):
         def then(work: Work) -> None:
             engine.sessions.written(self.id, session, work.end(), work)
             outputs = work.answer()["outputs"]
-            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})  # type: ignore[index]
+            if self.one:
+                self.replied(engine, session, _stepped(self.id, session, outputs[0]))
+            else:
+                self.committed(engine, session, {"outputs": outputs})
 
         engine.go(self, served, work, then)
 
@@ -252,7 +259,9 @@ class Steps(Job):
     """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
     each is a `Step` of its own, which replies by itself. The reply is a result for each of the plain ones, by place."""
 
-    def __init__(self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]) -> None:
+    def __init__(
+        self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]
+    ) -> None:
         super().__init__(reply)
         self.tenant, self.items, self.apart = tenant, items, apart
         self.places = [place for place, _ in items]  # that it replies for
@@ -302,10 +311,18 @@ class Steps(Job):
                 done[place] = Refused(422, NOT_FINITE, code="state_not_finite")
                 continue
             session.version, session.position, session.state = session.version + 1, session.position + 1, found[0]
-            answer = {"session": id, "version": session.version, "position": session.position, "output": found[1]}
             engine.sessions.save(id, session)
-            done[place] = Reply(json(answer), version=session.version)
+            done[place] = Reply(_stepped(id, session, found[1]), 200, session.version)
         engine.steps += len(steps)
+
+
+def _stepped(id: str, session: Session, output: Any) -> bytes:
+    """The reply to one input."""
+    if not isinstance(output, Spelt):
+        return json({"session": id, "version": session.version, "position": session.position, "output": output})
+    return b'{"session":"%b","version":%d,"position":%d,"output":%b}' % (
+        id.encode(), session.version, session.position, output.text,
+    )  # fmt: skip
 
 
 def _place(one: tuple[int, Item]) -> int:

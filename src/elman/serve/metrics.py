@@ -22,7 +22,9 @@ class Metrics:
             "elman_request_seconds", "From head to last byte", ["route"], buckets=BUCKETS, registry=self.registry
         )
         self.registry.register(_EngineMetrics(engine))
-        self._found: dict[tuple[str, int], tuple[Counter, Histogram]] = {}  # to look labels up takes longer than to count
+        self._found: dict[
+            tuple[str, int], tuple[Counter, Histogram]
+        ] = {}  # to look labels up takes longer than to count
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """A request was answered."""

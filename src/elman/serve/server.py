@@ -18,6 +18,7 @@ from elman.serve.app import Service
 from elman.serve.protocol import protocol
 
 DRAIN = 25  # seconds until connections that are still busy are cut: with the engine's own end it is under 30
+KEEP = 75  # seconds: longer than clients keep connections, or one is closed under the request that they send on it
 SWITCH = 0.0005  # seconds: how soon the engine's thread gets its turn beside a busy event loop
 
 
@@ -32,7 +33,7 @@ class Server(uvicorn.Server):
                 service, host=host, port=port, http=protocol(limits), ws="websockets-sansio", loop="uvloop",
                 log_level="warning", access_log=False, lifespan="on", limit_concurrency=limits.connections,
                 timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message + 1024, server_header=False,
-                date_header=False, proxy_headers=False,
+                date_header=False, proxy_headers=False, timeout_keep_alive=KEEP,
             )
         )  # fmt: skip
 
@@ -73,4 +74,5 @@ def serve(service: Service, host: str, port: int) -> int:
     server = Server(service, host, port)
     server.run()
     service.engine.stop(1)
+    gc.unfreeze()
     return 0 if server.started else 2

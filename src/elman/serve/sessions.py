@@ -128,7 +128,7 @@ class Sessions:
             session.expires = expires
         self.cache[id] = session
         self.touched.add(id)
-        self.sync |= session.power
+        self.sync = self.sync or session.power
         self.store.put("sessions", id, encode(session), parent=session.tenant, expires=session.expires)
 
     def add(self, id: str, session: Session) -> None:

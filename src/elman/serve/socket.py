@@ -2,7 +2,7 @@
 
 A message is an item of /v1/steps with an `id` of the client's own; the answer has the same. Not more than `credits`
 messages may be unanswered; the first message of the server says how many that is. When the server is about to stop,
-its last message says where the sessions are that were stepped on this socket: `{"goodbye": ..., "sessions": {ID: ...}}`.
+its last message says where the sessions are that were stepped here: `{"goodbye": ..., "sessions": {ID: ...}}`.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Complete(Hearing):
 
     def _read(self, engine: Engine, served: Served, number: int) -> Callable[[Work], None]:
         def then(work: Work) -> None:
-            state, scores = work.end(), list(work.answer().get("logprobs", []))  # type: ignore[arg-type]
+            state, scores = work.end(), list(work.answer().get("logprobs", []))
             for i in range(self.n):
                 place = number * self.n + i
                 writing = self._work(served, engine, self.prompts[number], self.settings.max_new_tokens, i)
@@ -77,7 +77,7 @@ class Complete(Hearing):
         def then(work: Work) -> None:
             self.heard(engine, work)
             answer = work.answer()
-            self.tokens[1] += len(answer["tokens"])  # type: ignore[arg-type]
+            self.tokens[1] += len(answer["tokens"])
             self.found[place] = Choice(number, answer, work.end(), scores)
             if all(one is not None for one in self.found):
                 self.done(engine, Completed([one for one in self.found if one is not None], *self.tokens))

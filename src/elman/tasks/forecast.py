@@ -30,10 +30,12 @@ from elman.tasks import forecast_loss, inspecting, network, pictures
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
 from elman.tasks.forecast_network import ModelConfig, Network, build, check, layers_of, settled, unjudged
+from elman.tasks.forecast_serving import ServedSeries
 from elman.tasks.forecast_state import take
 from elman.tasks.forecast_verbs import EVALUATE, PREDICT
 from elman.tasks.forecaster import SAMPLES, Forecaster, log_prob
 from elman.tasks.inspecting import Looked
+from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview
@@ -306,6 +308,9 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         y = (torch.from_numpy(found.y), counted)
         model = SequenceModel(nn.Identity(), cells, face.model.readout)
         return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
+
+    def serve(self, face: Forecaster) -> Served:
+        return ServedSeries(face)
 
     def summary(self, face: Forecaster) -> str:
         return repr(face)

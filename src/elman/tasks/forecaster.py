@@ -226,6 +226,10 @@ class Forecaster:
         predicted: Distribution = self.model.readout(y[:, 0])
         return predicted
 
+    def one_ahead(self, state: Carried) -> Distribution:
+        """What the model says of the next row of each series, exactly. Its future covariates, if any, are not known."""
+        return self._first(state, self._ahead(state, 1, None))
+
     def paths(self, state: Carried, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
         self.model.eval()

@@ -317,10 +317,10 @@ class Numbers:
     def _stepped(self, x: NDArray[Any], states: list[bytes]) -> Iterator[tuple[bytes, Any, bool]]:
         """One input for each state: the state after it, the output, and whether the state is finite."""
         places = self._places[: len(states)]
-        self.stream.write(places, _joined(states))
+        self.stream.write(places, joined(states))
         y = self.stream.step(x, places) if self.module is self.core else self.stream.distribution(x, places)
         after = self.stream.read(places)
-        return zip(_cut(after), self.outputs(y), finite(after, self._like), strict=True)
+        return zip(cut(after), self.outputs(y), finite(after, self._like), strict=True)
 
     @torch.inference_mode()
     def _scan(self, works: list[NumberWork]) -> None:
@@ -331,10 +331,10 @@ class Numbers:
             row[: len(piece)] = piece
         given = torch.from_numpy(x)
         features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
-        state = states.from_rows(_joined([work.core for work in works]), self._like)
+        state = states.from_rows(joined([work.core for work in works]), self._like)
         y, state = self.core.scan(features, state, lengths=lengths)
         after = states.to_rows(state)
-        good, cores = finite(after, self._like), _cut(after)
+        good, cores = finite(after, self._like), cut(after)
         for i, work in enumerate(works):
             mine = y[i, : len(pieces[i])]
             outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)
@@ -377,12 +377,12 @@ def _spelt(y: NDArray[Any] | torch.Tensor) -> Sequence[Any]:
     return [Spelt(row) for row in kernels.json_rows(found)] if found.dtype == np.float32 else found.tolist()
 
 
-def _joined(states: list[bytes]) -> Bytes:
+def joined(states: list[bytes]) -> Bytes:
     """States as rows."""
     return np.frombuffer(b"".join(states), np.uint8).reshape(len(states), -1)
 
 
-def _cut(rows: Bytes) -> list[bytes]:
+def cut(rows: Bytes) -> list[bytes]:
     """The rows, each by itself."""
     whole, width = rows.tobytes(), rows.shape[1]
     return [whole[at : at + width] for at in range(0, len(whole), width)]

@@ -20,6 +20,6 @@ from elman.kernels.native.selective import selective_scan
 
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",
-    "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan",
-    "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh",
+    "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear",
+    "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh",
 ]  # fmt: skip

@@ -1,5 +1,7 @@
 """Rows of numbers as JSON, on csrc/json.cpp."""
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,4 +19,4 @@ def json_rows(y: NDArray[np.float32]) -> list[bytes]:
     _native.json_rows(n, H, y.ctypes.data, text.ctypes.data, ends.ctypes.data)
     at = [0, *ends.tolist()]
     whole = text[: at[-1]].tobytes()
-    return [whole[begin:end] for begin, end in zip(at, at[1:], strict=False)]
+    return [whole[begin:end] for begin, end in pairwise(at)]

@@ -1,5 +1,5 @@
 "use strict";
-// Sessions of one model: type, have it go on, fork, roll back. Every request names the version it expects.
+// Sessions: type, have it go on, fork, roll back. Every request names the version it expects.
 
 const at = (id) => document.getElementById(id);
 const make = (name, text, parent) => {
@@ -9,6 +9,11 @@ const make = (name, text, parent) => {
   return element;
 };
 
+const PLACEHOLDERS = {
+  text: "more text",
+  numbers: "rows of numbers: [[0.5], [1]]",
+  rows: 'rows of columns: [{"ds": "2024-01-31", "y": 1.5}]',
+};
 let models = [];
 
 function headers() {
@@ -51,6 +56,7 @@ async function* events(answer) {
 class Session {
   constructor(about, text) {
     this.id = about.id;
+    this.model = models.find((one) => one.id === about.model);  // another may be chosen above by now
     this.texts = [[about.position, text]];  // the text at each position that the page knows
     this.box = make("article", "", at("sessions"));
     this.box.dataset.session = this.id;
@@ -58,11 +64,12 @@ class Session {
     this.view = make("pre", "", this.box);
     this.input = make("textarea", "", this.box);
     this.input.rows = 2;
-    this.input.placeholder = "more text, or rows of numbers such as [[0.5], [1]]";
+    this.input.placeholder = PLACEHOLDERS[this.model.reads];
     const buttons = make("div", "", this.box);
     buttons.className = "buttons";
     for (const [name, act] of [["read", "read"], ["go on", "write"], ["fork", "fork"], ["roll back", "back"],
                                ["delete", "remove"]]) {
+      if (act === "write" && !this.model.writes) continue;
       const button = make("button", name, buttons);
       button.dataset.act = act;
       button.onclick = () => guarded(() => this[act]());
@@ -76,7 +83,7 @@ class Session {
     Object.assign(this, {version: about.version, position: about.position});
     if (about.state_bytes) this.bytes = about.state_bytes;
     this.facts.replaceChildren();
-    for (const [name, value] of [["version", this.version], ["position", this.position], ["state", this.bytes + " bytes"]]) {
+    for (const [name, value] of [["model", this.model.id], ["version", this.version], ["position", this.position], ["state", this.bytes + " bytes"]]) {
       make("dt", name, this.facts);
       make("dd", String(value), this.facts).dataset.fact = name;
     }
@@ -85,9 +92,10 @@ class Session {
 
   async read() {
     const given = this.input.value;
-    const inputs = model().reads === "text" ? given : JSON.parse(given);
+    const isText = this.model.reads === "text";
+    const inputs = isText ? given : JSON.parse(given);
     const answer = await (await ask("POST", `/v1/sessions/${this.id}/step`, {version: this.version, inputs})).json();
-    const shown = model().reads === "text" ? given : answer.outputs.map((row) => JSON.stringify(row)).join("\n") + "\n";
+    const shown = isText ? given : answer.outputs.map((row) => JSON.stringify(row)).join("\n") + "\n";
     this.texts.push([answer.position, this.text + shown]);
     this.input.value = "";
     this.show(answer);
@@ -139,7 +147,7 @@ function describe() {
 }
 
 async function begin() {
-  models = (await (await ask("GET", "/v1/models")).json()).data;
+  models = (await (await ask("GET", "/v1/models")).json()).data.filter((one) => one.sessions);
   at("model").replaceChildren(...models.map((one) => make("option", one.id)));
   describe();
 }

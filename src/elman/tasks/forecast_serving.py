@@ -1,0 +1,220 @@
+"""A forecaster as a server runs it: a session is one series. Rows are read as they come; each is answered by what the
+model says of the row that follows it, exactly. Side by side or alone the bits are those of the library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from elman import state as states
+from elman.config import Json
+from elman.data.panel import Series
+from elman.errors import InputError
+from elman.quantiles import mean, quantile
+from elman.tasks.forecast_state import Carried
+from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Work, Writing, cut, joined
+
+if TYPE_CHECKING:
+    from elman.tasks.forecaster import Forecaster
+
+PIECE = 16  # rows of one session in a tick, at most
+QUANTILES = (0.1, 0.5, 0.9)
+NEW = -(2**62)  # the time of the last row, where none has come
+Row = Mapping[str, Any]
+
+
+class SeriesWork(Work):
+    """Rows of a series to read, as they were sent."""
+
+    def __init__(self, served: ServedSeries, rows: Sequence[Row]) -> None:
+        self.served, self.rows, self.outputs = served, rows, []
+
+    series: Series  # what is left to read: rows that are missing stand in front
+    core: bytes
+    outputs: list[Json]
+
+    def begin(self, state: bytes) -> None:
+        self.core, self.done = state, not self.rows
+        if not self.done:
+            self.core, self.series = self.served.follow(state, self.rows)
+            self.missing = len(self.series.y) - len(self.rows)
+
+    def end(self) -> bytes:
+        return self.core
+
+    def answer(self) -> dict[str, Any]:
+        return {"outputs": self.outputs}
+
+    def record(self) -> bytes:
+        return b"".join(json.dumps(row).encode() + b"\n" for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Canary(Work):
+    """One step of the network, on nothing."""
+
+    def begin(self, state: bytes) -> None:
+        self.core = state
+
+
+class ServedSeries:
+    """A forecaster with the states of series that it has not seen.
+
+    >>> import elman, tempfile
+    >>> from elman.tasks.forecast import RunConfig
+    >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
+    >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
+    >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
+    >>> served = ServedSeries(forecaster)
+    >>> work = served.reading([{"ds": "0", "y": 7}, {"ds": "1", "y": 8}, {"ds": "2", "y": 9}])
+    >>> work.begin(served.start(0))
+    >>> served.advance([work])
+    >>> round(work.answer()["outputs"][2]["mean"][0])
+    7
+    """
+
+    def __init__(self, face: Forecaster) -> None:
+        reader = face.inputs.reader
+        if reader.format != "long":
+            raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
+        self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
+        self.like = face.init_state()
+        blank = [
+            np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
+        ]
+        y, past, future = blank
+        none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
+        self._start = states.to_rows(face.init_state([none])).tobytes()
+        self.row_bytes = len(self._start)
+        columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
+        shown = ", ".join(columns)
+        self.about: dict[str, Json] = {"reads": "rows", "input": f"an object with {shown}", "writes": False}
+
+    # States
+
+    def start(self, seed: int) -> bytes:
+        return self._start
+
+    def seeded(self, state: bytes, seed: int) -> bytes:
+        return state
+
+    def opened(self, rows: Bytes) -> Carried:
+        """States (n, W) as the library has them."""
+        return cast(Carried, states.from_rows(rows, self.like))
+
+    def dump(self, state: bytes) -> bytes:
+        return states.dump(self.opened(joined([state])), fingerprint=self.fingerprint)
+
+    def parse(self, data: bytes) -> bytes:
+        carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))
+        if len(carried.tick) != 1:
+            raise InputError(f"a session is one series; the state that was sent has {len(carried.tick)}")
+        if not _finite(carried)[0]:
+            raise InputError("the state that was sent has numbers that are not finite")
+        return states.to_rows(carried).tobytes()
+
+    def follow(self, state: bytes, rows: Sequence[Row]) -> tuple[bytes, Series]:
+        """The state that some rows go on from, and these rows as a series from the tick after it on."""
+        names = {self.reader.id} & rows[0].keys()
+        columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+        (series, *more) = self.reader(columns)
+        if more:
+            raise InputError(f"a session is one series; {self.reader.id} names {1 + len(more)}")
+        if len(series.y) != len(rows):
+            raise InputError("between these rows some are missing; send what is behind a gap as a step of its own")
+        carried = self.opened(joined([state]))
+        if int(carried.tick) == NEW:
+            return states.to_rows(self.face.init_state([series])).tobytes(), series
+        if not names:
+            series = series._replace(name=carried.names[0])
+        return state, self.face.following([series], carried)[1][0]
+
+    # Works
+
+    def reading(self, inputs: object) -> Work:
+        rows: list[Any] = inputs if isinstance(inputs, list) else [None]
+        if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+            raise InputError(f"an input is {self.about['input']}, and all have the same")
+        if not all(value is None or type(value) in (int, float, str) for row in rows for value in row.values()):
+            raise InputError("a value of a row is a number, a text, or null where it is missing")
+        return SeriesWork(self, rows)
+
+    def writing(self, prompt: object, settings: Writing) -> Work:
+        raise InputError("a forecaster does not write; step answers with what it says of the next row")
+
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        raise InputError("a forecaster does not write")
+
+    def spelt(self, prompt: object) -> str:
+        raise InputError("a forecaster reads rows")
+
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        rows = [json.loads(line) for record in records for line in record.splitlines()]
+        return SeriesWork(self, rows[:most])
+
+    def canary(self) -> Work:
+        return Canary()
+
+    def together(self, inputs: list[Any], states: list[bytes]) -> None:
+        return None
+
+    # A tick
+
+    def advance(self, works: Sequence[Work]) -> None:
+        for work in works:
+            if isinstance(work, Canary):
+                self._nothing()
+                work.done = True
+        for _ in range(PIECE):
+            going_on = [work for work in works if isinstance(work, SeriesWork) and not work.done]
+            for at in range(0, len(going_on), ROWS):
+                self._read(going_on[at : at + ROWS])
+
+    @torch.inference_mode()
+    def _nothing(self) -> None:
+        core = self.face.model.core
+        core.scan(torch.zeros(1, 1, core.input_size))
+
+    def _read(self, works: list[SeriesWork]) -> None:
+        """One row of each."""
+        before = self.opened(joined([work.core for work in works]))
+        after = self.face.read([work.series.cut(0, 1) for work in works], before)
+        good, cores = _finite(after), cut(states.to_rows(after))
+        for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
+            work.core, work.series = core, work.series.cut(1)
+            if work.missing:
+                work.missing -= 1
+            else:
+                work.outputs.append(output)
+                work.taken += 1
+            if not is_good:
+                work.failed = NOT_FINITE
+            work.done = not len(work.series.y) or not is_good
+
+    def _next(self, state: Carried) -> list[Json]:
+        """What is said of the row that follows; nothing where that depends on what is not known yet."""
+        if self.reader.future:
+            return [None] * len(state.tick)
+        said = self.face.one_ahead(state)
+        B, C = len(state.tick), self.face.inputs.targets
+        means = mean(said).numpy().reshape(B, C).tolist()
+        quantiles = quantile(said, QUANTILES).numpy().reshape(B, C, -1)
+        each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
+        times = self.face.stamps(state.tick, 1)
+        return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
+
+
+def _finite(state: Carried) -> list[bool]:
+    """Whether what the network remembers is finite; of the values that came, some may be missing."""
+    good = torch.ones(len(state.tick), dtype=torch.bool)
+    for leaf in (*states.leaves(state.core), state.value):
+        good &= torch.isfinite(leaf).flatten(1).all(1)
+    return good.tolist()
