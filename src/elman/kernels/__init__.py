@@ -34,7 +34,7 @@ __all__ = [
     "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
     "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
-    "tanh", "use", "viterbi", "why_not_native",
+    "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -209,6 +209,12 @@ def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
     """
     table = _table if draws.device.type == "cpu" else reference
     return table.philox(draws, n, first)
+
+
+def student_t(draws: Tensor, df: Tensor) -> Tensor:
+    """Student's t with df (B, D) float64 degrees of freedom, one event of D numbers for each row of draws (B, 2)."""
+    table = _table if draws.device.type == "cpu" else reference
+    return table.student_t(draws, df)
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
