@@ -403,6 +403,8 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("norm", [](P& p, bool centred, int x, Address gain, Address bias,
                       double eps) { return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps); })
       .def("copy", &P::copy)
+      .def("cut", &P::cut)
+      .def("student_t", &P::student_t)
       .def("finish", &P::finish)
       .def(
           "stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership,
@@ -435,6 +437,17 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
             s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
           },
           nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("paths",
+           [](const S& s, Array<const Real, 3> x, Array<const int64_t, 2> draws, Array<double, 3> y, int threads) {
+             const int64_t H = x.shape(1), paths = draws.shape(0);
+             if (int64_t(x.shape(0)) != s.rows() || int64_t(x.shape(2)) != s.input_width() || paths % s.rows() != 0 ||
+                 draws.shape(1) != 2 || int64_t(y.shape(0)) != paths || int64_t(y.shape(1)) != H ||
+                 int64_t(y.shape(2)) != s.output_width())
+               throw nb::value_error(
+                   "native stream: the arrays of paths do not have the shapes of the stream's input and output.");
+             const nb::gil_scoped_release release;
+             s.paths(x.data(), H, draws.data(), paths / s.rows(), y.data(), threads);
+           })
       .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<Real>(to)); })
       .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); })
       .def("reorder", [](S& s, Address parents) { s.reorder(at<int64_t>(parents)); });
@@ -546,6 +559,9 @@ NB_MODULE(_native, m) {
   m.attr("JSON_NUMBER") = json_number;
   def(m, "json_rows", [](int64_t n, int64_t H, Address y, Address text, Address ends) {
     json_rows(n, H, at<const float>(y), at<char>(text), at<int64_t>(ends));
+  });
+  def(m, "student_t", [](int64_t B, int64_t D, Address draws, Address df, Address t, int threads) {
+    kernels().student_t(B, D, at<const int64_t>(draws), at<const double>(df), at<double>(t), threads);
   });
   def(m, "philox", [](int64_t B, int64_t n, int64_t first, Address draws, Address words, int threads) {
     kernels().philox(B, n, first, at<const int64_t>(draws), at<int64_t>(words), threads);

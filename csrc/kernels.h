@@ -451,6 +451,9 @@ struct Stream {
   virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
   virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
   virtual void reorder(const int64_t* parents) = 0;  // (rows): row i becomes what row parents[i] was
+  // What a program that draws says of H steps ahead, `each` paths from every row, whose state stays: y (rows * each, H, output).
+  // x (rows, H, input), of which all but the first step of a path begin with what the step before drew; draws (rows * each, 2).
+  virtual void paths(const Real* x, int64_t H, const int64_t* draws, int64_t each, double* y, int threads) const = 0;
 };
 
 // A program: steps appended once, with the weights that they pack, then run by any number of streams. A slot is an array (rows,
@@ -482,7 +485,9 @@ struct Program {
   virtual int lags(int x, const int64_t* delays, int64_t count, int past) = 0;
   virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
-  virtual void finish(int in, int out) = 0;  // which slots a step fills and gives; nothing is appended after it
+  virtual int cut(int x, int64_t first, int64_t count) = 0;  // columns [first, first + count) of x
+  virtual int student_t(int df, int mean, int scale) = 0;    // mean + scale t, t drawn: for `paths` alone
+  virtual void finish(int in, int out) = 0;                  // which slots a step fills and gives; nothing is appended after it
   virtual std::unique_ptr<Stream<Real>> stream(int64_t B) = 0;  // zeros; must not outlive the program
   virtual int64_t width(int slot) const = 0;
   virtual int64_t state_begin(int slot) const = 0;  // where a leaf begins in a row's stretch
@@ -539,11 +544,15 @@ using Reverse = void(int64_t B, int64_t T, int64_t bytes, const char* x, const i
 // (philox.cpp). draws (B, 2): the seed and the draw of each row.
 using Philox = void(int64_t B, int64_t n, int64_t first, const int64_t* draws, int64_t* words, int threads);
 
+// t (B, D): numbers of Student's distribution with df (B, D) degrees of freedom, one event of D for each row (philox.h).
+using StudentT = void(int64_t B, int64_t D, const int64_t* draws, const double* df, double* t, int threads);
+
 struct Kernels {
   Table<float> f32;
   Table<double> f64;
   Reverse* reverse;
   Philox* philox;
+  StudentT* student_t;
   const GatedKind* gated_kinds;
   int gated_kind_count;
 

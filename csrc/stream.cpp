@@ -1,107 +1,38 @@
-// A program of small steps on rows, packed once, and streams: the states of many rows that are stepped by it. kernels.h says
-// what each step does. They call the kernels of a scan, or a piece that these call too, so the bits are the same.
-//
-// A stream keeps the state of a row in one stretch of memory, | leaf | leaf | ... |, each leaf in whole cache lines. Rows that
-// lie side by side are stepped where they are; others are gathered, a stretch at a time, stepped and scattered.
-#include <atomic>
+// A program of small steps on rows, packed once, from which streams are made (state_rows.h). kernels.h says what each step does.
+// They call the kernels of a scan, or a piece that these call too, so the bits are the same.
+#include <algorithm>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <stdexcept>
 #include <vector>
 
 #include "attention.h"
 #include "gated_step.h"
 #include "hmm.h"
 #include "kernels.h"
-#include "parallel.h"
+#include "philox.h"
+#include "state_rows.h"
+#include "workspace.h"
 
 namespace elman::ELMAN_NS {
 
-template <class Real> LinearScan<Real> linear_scan;
 template <class Real> LinearScan<Real> complex_scan;
 template <class Real> SelectiveScan<Real> selective_scan;
 template <class Real> BankScan<Real> bank_scan;
 template <class Real> Convolution<Real> convolution;
 template <class Real> Norm<Real> norm;
-template <class Real> Elementwise<Real> sigmoid;
-template <class Real> Elementwise<Real> tanh;
-template <class Real> Elementwise<Real> softplus;
-template <class Real> Elementwise<Real> silu;
-template <class Real> Elementwise<Real> log;
 
 namespace {
 
-constexpr int64_t most_rows = 128;          // stepped at a time: enough for a product, few enough for the cache
-constexpr int64_t largest_table = 1 << 22;  // numbers that a program may remember of its symbols
-constexpr int64_t one = 1;                  // for kernels that take sequences: a length
-constexpr bool no = false;                  // and no reset
+constexpr int64_t one = 1;  // for kernels that take sequences: a length
+constexpr bool no = false;  // and no reset
 
-// To whole panels of two vectors, four at a time.
+// Few numbers, as a rule: a call of memcpy would take longer than it copies.
 template <class Real>
-int64_t padded(int64_t width) {
-  constexpr int64_t unit = 4 * lanes<Real>;
-  return (width + unit - 1) / unit * unit;
+ELMAN_INLINE void copy_numbers(const Real* from, Real* to, int64_t count) {
+  int64_t i = 0;
+  for (; i + lanes<Real> <= count; i += lanes<Real>) store(to + i, load<Vec<Real>>(from + i));
+  for (; i < count; ++i) to[i] = from[i];
 }
-
-// What a slot is, and where it begins: among the arrays of a workspace, in a row's state, among the constants.
-enum class Home { workspace, state, constant };
-struct Slot {
-  Home home;
-  int64_t width, stride, begin;
-};
-
-// Where the slots of the rows that are being stepped lie, and the symbols that they read.
-template <class Real>
-struct Workspace {
-  struct Place {
-    Real* begin;
-    int64_t stride;
-  };
-  std::vector<Place> places;
-  Buffer<Real> arrays, gathered;
-  int64_t rows = 0;  // that are being stepped
-  const int64_t* symbols = nullptr;
-  const int64_t* named =
-      nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
-  int64_t first = 0;
-
-  int64_t number(int64_t row) const { return named ? named[row] : first + row; }
-
-  Real* at(int slot, int64_t row) const { return places[slot].begin + row * places[slot].stride; }
-};
-
-// What a product makes of each symbol: a line of N numbers, made when the symbol first comes and copied from then on.
-template <class Real>
-class Remembered {
- public:
-  using Make = std::function<void(int64_t symbol, Real* line)>;
-  Remembered(int64_t V, int64_t N, Make make)
-      : N_(N), table_(allocate<Real>(V * N)), known_(std::make_unique<std::atomic<bool>[]>(V)), make_(std::move(make)) {
-    for (int64_t v = 0; v < V; ++v) known_[v] = false;
-  }
-
-  const Real* line(int64_t symbol) const { return table_.get() + symbol * N_; }
-
-  // Before several threads read them; several streams may come at once.
-  void learn(const int64_t* symbols, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t symbol = symbols[i];
-      if (known_[symbol].load(std::memory_order_acquire)) continue;
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (known_[symbol].load(std::memory_order_relaxed)) continue;
-      make_(symbol, table_.get() + symbol * N_);
-      known_[symbol].store(true, std::memory_order_release);
-    }
-  }
-
- private:
-  int64_t N_;
-  Buffer<Real> table_;
-  std::unique_ptr<std::atomic<bool>[]> known_;
-  Make make_;
-  std::mutex mutex_;
-};
 
 template <class Real>
 class Steps final : public Program<Real> {
@@ -109,7 +40,7 @@ class Steps final : public Program<Real> {
   using Work = Workspace<Real>;
 
  public:
-  int slot(int64_t width) override { return add(width, padded<Real>(width)); }
+  int slot(int64_t width) override { return add(width, whole(width, L)); }
 
   int state(int64_t width) override {
     slots_.push_back({Home::state, width, 0, state_row_});
@@ -119,7 +50,7 @@ class Steps final : public Program<Real> {
 
   int constant(int64_t width, const Real* values) override {
     slots_.push_back({Home::constant, width, 0, int64_t(constants_.size())});
-    constants_.push_back(padded_copy(values, width, width, padded<Real>(width)));
+    constants_.push_back(padded_copy(values, width, width, whole(width, L)));
     return int(slots_.size()) - 1;
   }
 
@@ -136,7 +67,7 @@ class Steps final : public Program<Real> {
 
   int linear(int x, int64_t N, const Real* w, const Real* b) override {
     constexpr int64_t P = 2 * L;
-    const int64_t K = width(x), wide = padded<Real>(N);
+    const int64_t K = width(x), wide = whole(N, P);
     auto packed = std::make_shared<Buffer<Real>>(allocate<Real>(wide * K));
     auto bias = std::make_shared<Buffer<Real>>(padded_copy(b, N, N, wide));
     for (int64_t n = 0; n < wide; n += L)
@@ -204,12 +135,21 @@ class Steps final : public Program<Real> {
   }
 
   void scan(bool is_complex, int a, int b, int h) override {
-    const int after = slot(width(h));
-    const int64_t C = is_complex ? width(h) / 2 : width(h);
-    const auto kernel = is_complex ? complex_scan<Real> : linear_scan<Real>;
+    const int64_t C = width(h);
+    if (!is_complex) {  // whole vectors: a leaf fills cache lines, and what stands behind its numbers is never read
+      each_row([=](Work& w, int64_t row) {
+        using V = Vec<Real>;
+        const Real *decay = w.at(a, row), *more = w.at(b, row);
+        Real* state = w.at(h, row);
+        for (int64_t i = 0; i < C; i += L) store(state + i, fma(load<V>(decay + i), load<V>(state + i), load<V>(more + i)));
+      });
+      return;
+    }
+    const int after = slot(C);
     each_row([=](Work& w, int64_t row) {
       Real* state = w.at(h, row);
-      kernel({{1, 1, C}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one, &no}, {w.at(after, row), state}, 1);
+      complex_scan<Real>({{1, 1, C / 2}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one, &no},
+                         {w.at(after, row), state}, 1);
     });
   }
 
@@ -267,16 +207,15 @@ class Steps final : public Program<Real> {
   }
 
   int map(int function, int x) override {
+    using V = Vec<Real>;
     const int y = slot(width(x));
-    if (function == 5) {
-      each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return tanh_or_relu<Real>(Phi::relu, v); });
-    } else if (function == 6) {
-      each_vector(y, x, x, [](Vec<Real> v, Vec<Real>) { return Vec<Real>(-minus_absolute<Real>(v)); });
-    } else {
-      Elementwise<Real>* const kernels[] = {sigmoid<Real>, tanh<Real>, softplus<Real>, silu<Real>, log<Real>};
-      Elementwise<Real>* f = kernels[function];
-      each_stretch(y, x, x, [=](Work& w, int64_t row, int64_t n) { f(n, w.at(x, row), w.at(y, row), 1); });
-    }
+    if (function == 0) each_vector(y, x, x, [](V v, V) { return logistic<Real>(v); });
+    else if (function == 1) each_vector(y, x, x, [](V v, V) { return hyperbolic_tangent<Real>(v); });
+    else if (function == 2) each_vector(y, x, x, [](V v, V) { return log_one_plus_exp<Real>(v); });
+    else if (function == 3) each_vector(y, x, x, [](V v, V) { return V(v * logistic<Real>(v)); });
+    else if (function == 4) each_vector(y, x, x, [](V v, V) { return logarithm<Real>(v); });
+    else if (function == 5) each_vector(y, x, x, [](V v, V) { return tanh_or_relu<Real>(Phi::relu, v); });
+    else each_vector(y, x, x, [](V v, V) { return V(-minus_absolute<Real>(v)); });
     return y;
   }
 
@@ -307,11 +246,18 @@ class Steps final : public Program<Real> {
 
   int gather(int x, const int64_t* columns, int64_t count) override {
     const int y = slot(count);
-    each_row([=, from = std::vector<int64_t>(columns, columns + count)](Work& w, int64_t row) {
-      const Real* given = w.at(x, row);
-      Real* to = w.at(y, row);
-      for (int64_t i = 0; i < count; ++i) to[i] = given[from[i]];
-    });
+    const std::vector<int64_t> from(columns, columns + count);
+    if (count > 0 && std::count(columns, columns + count, columns[0]) == count)  // one column beside many
+      each_row([=, column = columns[0]](Work& w, int64_t row) {
+        const Vec<Real> value = splat(w.at(x, row)[column]);
+        for (int64_t i = 0; i < count; i += L) store(w.at(y, row) + i, value);
+      });
+    else
+      each_row([=](Work& w, int64_t row) {
+        const Real* given = w.at(x, row);
+        Real* to = w.at(y, row);
+        for (int64_t i = 0; i < count; ++i) to[i] = given[from[i]];
+      });
     return y;
   }
 
@@ -321,13 +267,10 @@ class Steps final : public Program<Real> {
     each_row([=, ago = std::vector<int64_t>(delays, delays + count)](Work& w, int64_t row) {
       const Real* given = w.at(x, row);
       Real *to = w.at(y, row), *state = w.at(past, row);
-      for (int64_t i = 0; i < count; ++i) {
-        const Real* from = ago[i] ? state + held - ago[i] * D : given;
-        for (int64_t d = 0; d < D; ++d) to[i * D + d] = from[d];
-      }
+      for (int64_t i = 0; i < count; ++i) copy_numbers(ago[i] ? state + held - ago[i] * D : given, to + i * D, D);
       if (held == 0) return;
       std::memmove(state, state + D, (held - D) * sizeof(Real));
-      std::memcpy(state + held - D, given, D * sizeof(Real));
+      copy_numbers(given, state + held - D, D);
     });
     return y;
   }
@@ -345,7 +288,33 @@ class Steps final : public Program<Real> {
 
   // Columns [first, first + count) of x into columns [to, to + count) of y.
   void copy(int x, int64_t first, int64_t count, int y, int64_t to) override {
-    each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row) + to, w.at(x, row) + first, count * sizeof(Real)); });
+    each_row([=](Work& w, int64_t row) { copy_numbers(w.at(x, row) + first, w.at(y, row) + to, count); });
+  }
+
+  // Where they lie, but of a state, which changes, and of what symbols name, which products remember by its slot.
+  int cut(int x, int64_t first, int64_t count) override {
+    if (slots_[x].home == Home::state || x == looked_up_) {
+      const int y = slot(count);
+      copy(x, first, count, y, 0);
+      return y;
+    }
+    Slot view = slots_[x];
+    view.width = count, view.offset += first;
+    slots_.push_back(view);
+    return int(slots_.size()) - 1;
+  }
+
+  int student_t(int df, int mean, int scale) override {
+    const int64_t D = width(df);
+    const int y = slot(D);
+    each_row([=](Work& w, int64_t row) {
+      const Real *nu = w.at(df, row), *m = w.at(mean, row), *s = w.at(scale, row);
+      Real* to = w.at(y, row);
+      for (int64_t d = 0; d < D; ++d)
+        to[d] = Real(double(m[d]) + double(s[d]) * elman::student_t(w.draws + 2 * row, D, d, double(nu[d])));
+    });
+    draws_ = true;
+    return y;
   }
 
   void finish(int in, int out) override { in_ = in, out_ = out; }
@@ -359,14 +328,15 @@ class Steps final : public Program<Real> {
   int64_t symbols() const { return in_ == looked_up_ ? V_ : 0; }
   int64_t state_row() const { return state_row_; }
   int64_t work() const { return work_; }  // multiply-adds of a row, or about
+  bool draws() const { return draws_; }
 
   Work workspace(int64_t rows) const {
     Work w;
-    w.arrays = zeros<Real>(rows * workspace_row_);
+    w.arrays = zeros<Real>((rows + 1) * workspace_row_);  // whole rows of some columns are read past the last row
     for (const Slot& slot : slots_) {
-      if (slot.home == Home::constant) w.places.push_back({constants_[slot.begin].get(), 0});
+      if (slot.home == Home::constant) w.places.push_back({constants_[slot.begin].get() + slot.offset, 0});
       else if (slot.home == Home::state) w.places.push_back({nullptr, state_row_});
-      else w.places.push_back({w.arrays.get() + rows * slot.begin, slot.stride});
+      else w.places.push_back({w.arrays.get() + rows * slot.begin + slot.offset, slot.stride});
     }
     return w;
   }
@@ -383,6 +353,8 @@ class Steps final : public Program<Real> {
   }
 
  private:
+  static int64_t whole(int64_t width, int64_t unit) { return (width + unit - 1) / unit * unit; }
+
   int add(int64_t width, int64_t stride) {
     slots_.push_back({Home::workspace, width, stride, workspace_row_});
     workspace_row_ += stride;
@@ -429,6 +401,7 @@ class Steps final : public Program<Real> {
   }
 
   int in_ = -1, out_ = -1, looked_up_ = -2;
+  bool draws_ = false;
   int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
   Buffer<Real> table_;
   std::vector<Slot> slots_;
@@ -438,107 +411,8 @@ class Steps final : public Program<Real> {
 };
 
 template <class Real>
-class StateRows final : public Stream<Real> {
- public:
-  StateRows(const Steps<Real>& program, int64_t B)
-      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<Real>(B * row_)), named_(B, 0) {}
-
-  int64_t rows() const override { return B_; }
-  int64_t state_row() const override { return row_; }
-  int64_t input_width() const override { return p_.width(p_.in()); }
-  int64_t output_width() const override { return p_.width(p_.out()); }
-
-  void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) override {
-    check(rows, count);
-    run(x, nullptr, rows, count, y, threads);
-  }
-
-  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) override {
-    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
-    check(rows, count);
-    for (int64_t i = 0; i < count; ++i)
-      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
-        throw std::out_of_range("native stream: a symbol is outside the table.");
-    p_.learn(symbols, count);
-    run(nullptr, symbols, rows, count, y, threads);
-  }
-
-  void take(const int64_t* rows, int64_t count, Real* to) const override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(Real));
-  }
-
-  void reorder(const int64_t* parents) override {
-    if (!spare_) spare_ = zeros<Real>(B_ * row_);
-    take(parents, B_, spare_.get());
-    std::swap(states_, spare_);
-  }
-
-  void put(const int64_t* rows, int64_t count, const Real* from) override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(Real));
-  }
-
- private:
-  // A row may be named once: it cannot take two steps at a time.
-  void check(const int64_t* rows, int64_t count) {
-    if (!rows) return;
-    ++round_;
-    for (int64_t i = 0; i < count; ++i) {
-      if (rows[i] < 0 || rows[i] >= B_) throw std::out_of_range("native stream: a row is outside the stream.");
-      if (named_[rows[i]] == round_) throw std::out_of_range("native stream: a row is named twice.");
-      named_[rows[i]] = round_;
-    }
-  }
-
-  void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
-    if (count == 0) return;
-    const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
-    while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
-    parallel(int(pieces), pieces, [&](int64_t first, int64_t end) {
-      for (int64_t i = first; i < end; ++i)
-        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
-          const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
-          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr,
-               rows ? rows + at : nullptr, at, some, y + at * output_width());
-        }
-    });
-  }
-
-  // `count` rows from the at-th on of those that were named.
-  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count,
-            Real* y) {
-    w.rows = count;
-    w.symbols = symbols;
-    w.named = rows, w.first = at;
-    const int64_t in = input_width(), out = output_width();
-    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
-    if (side_by_side(rows, count)) {
-      p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
-    } else {
-      if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
-      take(rows, count, w.gathered.get());
-      p_.run(w, w.gathered.get());
-      put(rows, count, w.gathered.get());
-    }
-    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(Real));
-  }
-
-  static bool side_by_side(const int64_t* rows, int64_t count) {
-    for (int64_t i = 1; i < count && rows; ++i)
-      if (rows[i] != rows[0] + i) return false;
-    return true;
-  }
-
-  const Steps<Real>& p_;
-  int64_t B_, row_;
-  Buffer<Real> states_, spare_;  // the other of the two when rows are reordered
-  std::vector<int64_t> named_;   // the last step that named a row
-  int64_t round_ = 0;
-  std::vector<Workspace<Real>> workspaces_;
-};
-
-template <class Real>
 std::unique_ptr<Stream<Real>> Steps<Real>::stream(int64_t B) {
-  return std::make_unique<StateRows<Real>>(*this, B);
+  return std::make_unique<StateRows<Steps<Real>, Real>>(*this, B);
 }
 
 }  // namespace

@@ -60,6 +60,43 @@ def test_the_native_op_checks_what_it_is_given():
         kernels.philox(torch.zeros(2, 2), 1)
 
 
+@pytest.mark.skipif(kernels.active() != "native", reason="the native operation")
+def test_students_numbers_are_the_references_to_the_bit_and_follow_the_formula():
+    given, df = many(301), torch.rand(301, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * 9 + 0.2
+    df[5], df[6, 1], df[7, 2] = 1e-3, float("nan"), float("inf")
+    before = kernels.calls().get("student_t", 0)
+    found = kernels.student_t(given, df)
+    assert kernels.calls()["student_t"] == before + 1
+    with kernels.use("reference"):
+        assert torch.equal(kernels.student_t(given, df).nan_to_num(7.5), found.nan_to_num(7.5))
+    u, v = draws.uniform(given, 6).chunk(2, 1)
+    wanted = torch.sqrt(df * torch.expm1(-2 / df * u.log())) * torch.cos(2 * torch.pi * v)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
+    for bad in (df.float(), df[:3], df[0]):
+        with pytest.raises(KernelError, match=r"int64 \(B, 2\) and float64 \(B, D\)"):
+            kernels.student_t(given, bad)
+
+
+def test_dropout_keeps_a_share_whole_rows_apart_and_follows_the_seed():
+    x = torch.full((50, 7, 11), 3.0, requires_grad=True)
+    torch.manual_seed(3)
+    y = kernels.dropout(x, 0.2, True)
+    dropped = y == 0
+    torch.testing.assert_close(y[~dropped], torch.full_like(y[~dropped], 3.75))
+    assert abs(dropped.double().mean() - 0.2) < 0.03  # 3,850 draws: a standard deviation of 0.0064
+    assert len({tuple(row.flatten().tolist()) for row in dropped}) == 50
+    y.sum().backward()
+    assert torch.equal(x.grad == 0, dropped)
+    torch.manual_seed(3)
+    assert torch.equal(kernels.dropout(x, 0.2, True), y)
+    assert not torch.equal(kernels.dropout(x, 0.2, True), y)
+    assert kernels.dropout(x, 0.2, False) is x and kernels.dropout(x, 0.0, True) is x
+    with kernels.use("reference"):
+        torch.manual_seed(3)
+        assert torch.equal(kernels.dropout(x, 0.2, True), y)
+    assert 0 < int((kernels.dropout(torch.ones(1000, 1000), 0.9999, True) > 0).sum()) < 200
+
+
 def test_uniform_numbers_are_the_upper_bits_and_never_0_or_1():
     given = many(200)
     words, u = kernels.philox(given, 9), draws.uniform(given, 9)

@@ -7,8 +7,9 @@ the number of draws is one higher. So what a row draws depends on its seed, its 
 other row: it is the same alone, in any batch, and after a save and load.
 
 The rest of this file makes other numbers of uniform ones, in float64 and in Numpy, whose functions give the same bits
-wherever an element stands. They take parameters (B, D), one event for each row of `draws`. Where numbers are rejected,
-trial j of an event of D numbers reads u[2 D j] to u[2 D j + 2 D - 1], whatever became of the other rows.
+wherever an element stands; Student's t in `kernels`, by the C library, so that native paths have the same bits. They
+take parameters (B, D), one event for each row of `draws`. Where numbers are rejected, trial j of an event of D numbers
+reads u[2 D j] to u[2 D j + 2 D - 1], whatever became of the other rows.
 """
 
 from __future__ import annotations
@@ -44,10 +45,7 @@ def uniform(draws: Tensor, n: int, first: int = 0) -> Tensor:
     >>> bool((u[1:] == uniform(torch.tensor([[8, 0]]), 3)).all())
     True
     """
-    if draws.dim() != 2 or draws.shape[1] != 2 or draws.dtype != torch.int64:
-        given = f"{str(draws.dtype).removeprefix('torch.')}{list(draws.shape)}"
-        raise InputError(f"draws is {given}; it must be int64[B, 2], the seed and the number of draws of each row")
-    words = kernels.philox(draws, n + first % 2, first // 2)[:, first % 2 :]
+    words = kernels.philox(_checked(draws), n + first % 2, first // 2)[:, first % 2 :]
     return ((words >> 12 & (1 << 52) - 1).double() + 0.5) * 2.0**-52
 
 
@@ -87,9 +85,7 @@ def normal(draws: Tensor, n: int, first: int = 0) -> Tensor:
 
 def student_t(draws: Tensor, df: Tensor) -> Tensor:
     """Student's t with df (B, D) degrees of freedom: sqrt(df (u^(-2/df) - 1)) cos(2 pi v) (Bailey, 1994)."""
-    freedom = _array(df)
-    u, v = np.split(_array(uniform(draws, 2 * df.shape[1])), 2, axis=1)
-    return _like(np.sqrt(freedom * np.expm1(-2 / freedom * np.log(u))) * np.cos(2 * np.pi * v), df)
+    return kernels.student_t(_checked(draws), df.detach().double().to(draws.device)).to(df.device)
 
 
 def gamma(draws: Tensor, shape: Tensor, first: int = 0) -> Tensor:
@@ -185,6 +181,13 @@ def _accepted(
             wanted[rows] &= ~good
             rows, trial = rows[wanted[rows].any(axis=1)], trial + 1
     return found
+
+
+def _checked(draws: Tensor) -> Tensor:
+    if draws.dim() != 2 or draws.shape[1] != 2 or draws.dtype != torch.int64:
+        given = f"{str(draws.dtype).removeprefix('torch.')}{list(draws.shape)}"
+        raise InputError(f"draws is {given}; it must be int64[B, 2], the seed and the number of draws of each row")
+    return draws
 
 
 def _array(x: Tensor) -> Array:

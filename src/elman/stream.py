@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.core import Core
-from elman.distributions import Distribution
+from elman.distributions import Distribution, StudentT
 from elman.embed import Embed
 from elman.errors import InputError
 from elman.kernels.builder import Slot, Slots, Unstreamable
+from elman.kernels.trace import slot_of, traced
 from elman.model import SequenceModel
 from elman.options import whole
 from elman.readout import Readout
@@ -175,6 +176,32 @@ class Stream:
         return np.arange(self.batch_size) if numbers is None else _inside(numbers, self.batch_size)
 
 
+class Paths:
+    """What a model draws for the steps ahead, reading each value that it has drawn: native, or Unstreamable is raised.
+
+    `paths(state, x, draws)` begins at the states of B rows, x (B, H, D) being what the core reads. The first C columns
+    of all steps but the first do not count: the C numbers that were drawn for the step before stand there. draws
+    (B * S, 2) has S paths of the first row, then those of the second: (B * S, H, C), in float64. A path is what
+    `Stream.distribution` and `sample` would give, step by step, to the bit.
+    """
+
+    def __init__(self, model: SequenceModel) -> None:
+        core, _, readout = _parts(_frozen(model))
+        program, x, y = _described(core, None)
+        if not isinstance(readout, Readout):
+            raise Unstreamable(f"{type(readout).__name__} does not describe its step")
+        said = readout.distribution(traced(program, readout.describe_step(program, y)))
+        if not isinstance(said, StudentT):
+            raise Unstreamable(f"a draw from a {type(said).__name__}")
+        program.finish(x, program.student_t(*(slot_of(program, part) for part in (said.df, said.mean, said.scale))))
+        self._program, self._init_state = program, core.init_state
+
+    def __call__(self, state: State, x: Tensor, draws: Tensor) -> Tensor:
+        rows = _Native(self._program, self._init_state, len(x))
+        rows.put(np.arange(len(x)), state)
+        return rows.paths(x, draws)
+
+
 def _numbers(rows: Rows) -> np.ndarray | None:
     if rows is None:
         return None
@@ -259,6 +286,12 @@ class _Native:
 
     def reorder(self, parents: np.ndarray) -> None:
         self._rows.reorder(parents.ctypes.data)
+
+    def paths(self, x: Tensor, draws: Tensor) -> Tensor:
+        y = torch.empty((len(draws), x.shape[1], self._program.output_size), dtype=torch.float64)
+        given = x.detach().to(self._program.dtype).contiguous()
+        self._rows.paths(given.numpy(), draws.contiguous().numpy(), y.numpy(), torch.get_num_threads())
+        return y
 
     def _leaves(self, stretches: Tensor) -> State:
         """The leaves of the states, each a view of its columns."""

@@ -19,6 +19,7 @@ from elman.cli import main
 from elman.data import Position
 from elman.data.panel import Series
 from elman.errors import InputError
+from elman.kernels.builder import Unstreamable
 from elman.run import load, train
 from elman.tasks import forecast_loss
 from elman.tasks.forecast import DataConfig, ForecastTask, RunConfig
@@ -169,6 +170,13 @@ def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
     whole = face.forecast(6, samples=8)
     np.testing.assert_array_equal(face.forecast(6, samples=8, series=["y"]).paths[0], whole.paths[1])
     np.testing.assert_array_equal(face.forecast(6, samples=3).paths, whole.paths[:, :3])
+    assert not np.array_equal(face.forecast(6, samples=8, seed=1).paths, whole.paths)
+
+    def refuse(_):
+        raise Unstreamable("step by step, then")
+
+    monkeypatch.setattr("elman.tasks.forecaster.Paths", refuse)
+    np.testing.assert_array_equal(face.forecast(6, samples=8).paths, whole.paths)
     monkeypatch.setattr("elman.tasks.forecaster.PATHS", 8)
     np.testing.assert_array_equal(face.forecast(6, samples=8).paths, whole.paths)
     assert not np.array_equal(face.forecast(6, samples=8, seed=1).paths, whole.paths)

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from elman import draws as random
 from elman import kernels, laws
 from elman import state as states
 from elman.errors import InputError
-from elman.stream import Stream
+from elman.kernels.builder import Unstreamable
+from elman.stream import Paths, Stream
 from elman.tasks.forecast_network import ModelConfig, Widths, build, layers_of, settled
 
 CONFIGS = {
@@ -61,6 +63,43 @@ def test_a_step_of_the_stream_is_native_and_has_the_bits_of_the_scan(name):
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, whole[field][:, t]), (t, field)
     assert all(map(torch.equal, states.leaves(stream.state), states.leaves(last)))
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="native paths")
+@pytest.mark.parametrize("name", ["as it comes", "seasonal", "last of two", "series have vectors", "blocks"])
+@torch.no_grad()
+def test_paths_have_the_bits_of_steps_and_draws(name):
+    """61 paths of each of five series: several tiles, of which one ends in the middle of a series."""
+    model, C, config = network(name)
+    x = rows(C, config.embedding_size > 0)
+    _, state = model.core.scan(model.embed(x[:, :8]))
+    ahead, S = x[:, 8:], 61
+    draws = torch.stack([torch.arange(5 * S) * 2**33 + 7, torch.arange(5 * S) % 3], 1)
+    paths = Paths(model)(state, model.embed(ahead), draws)
+    assert paths.shape == (5 * S, 9, C) and paths.dtype == torch.float64
+    stream, drawn = Stream(model, 5 * S), None
+    stream.state = states.repeat(state, S)
+    for t in range(9):
+        given = ahead[:, t].repeat_interleave(S, 0)
+        if drawn is not None:
+            given[:, :C] = drawn
+        drawn = stream.distribution(given).sample(random.after(draws, t))
+        assert torch.equal(paths[:, t], drawn.double()), t
+    alone = Paths(model)(states.take(state, torch.tensor([3])), model.embed(ahead)[3:4], draws[3 * S + 5 : 3 * S + 7])
+    assert torch.equal(alone, paths[3 * S + 5 : 3 * S + 7])
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="native paths")
+def test_paths_are_of_what_is_drawn_natively_and_a_path_is_no_step():
+    for name in ("seasonal of two", "quantiles", "counts", "bits"):
+        with pytest.raises(Unstreamable):
+            Paths(network(name)[0])
+    follow, x = Paths(network("as it comes")[0]), torch.zeros(2, 3, 4)
+    state = network("as it comes")[0].core.init_state(2)
+    with pytest.raises(ValueError, match="the arrays of paths"):
+        follow(state, x, torch.zeros(3, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="draws, which a step does not"):
+        follow._program.stream(1).step(torch.zeros(1, 4).numpy(), None, torch.zeros(1, 1).numpy(), 1)
 
 
 @pytest.mark.parametrize("name", ["seasonal of two", "last of two", "blocks"])

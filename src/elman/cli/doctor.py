@@ -240,6 +240,7 @@ def _problems() -> Iterator[tuple[str, Problem]]:
     draws = torch.tensor([[7, 0], [2**40, 3]])
     # The upper halves of the words, which a double holds exactly.
     yield "philox", lambda dtype: [(kernels.philox(draws, 5) >> 32).double()]
+    yield "student_t", lambda dtype: [kernels.student_t(draws, torch.tensor([[2.5, 7.0], [3.0, 1e3]]).double())]
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _gated_problem(cell, options, random(B, T, C), lengths, reset)
     sizes = torch.tensor([3, 1, 0, 2, 3])  # of memories

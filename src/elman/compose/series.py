@@ -21,7 +21,7 @@ from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
 from elman.kernels.trace import slot_of, traced
-from elman.lengths import masked
+from elman.lengths import zero_past
 from elman.options import number, whole
 
 
@@ -55,23 +55,24 @@ class Lags(Plain):
 
     def _scan(self, x: Tensor, state: LagsState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, LagsState]:
         T, most = x.shape[1], self.longest
-        inputs = torch.cat([state.past, x.to(state.past.dtype)], 1)  # x[:, t] stands at t + longest
-        if _plain(lengths, reset):  # one copy of the register, which is most of the work of a step
-            y = torch.cat([inputs[:, most - delay : most - delay + T] for delay in self.delays], -1)
+        # Most often an episode begins with the first input or not at all.
+        begins = reset[:, :1].any(1) & (lengths > 0)
+        before = torch.where(begins[:, None, None], 0.0, state.past)
+        inputs = torch.cat([before, x.to(before.dtype)], 1)  # x[:, t] stands at t + longest
+        y = torch.cat([inputs[:, most - delay : most - delay + T] for delay in self.delays], -1)
+        if _plain(lengths, reset):
             return y.to(x.dtype), LagsState(inputs[:, T:])
-        episode = reset.cumsum(1)
-        episodes = torch.cat([episode.new_zeros(len(x), most), episode], 1)
-        parts = []
-        for delay in self.delays:
-            start = most - delay
-            same = episodes[:, start : start + T] == episode
-            parts.append(torch.where(same[..., None], inputs[:, start : start + T], 0.0))
+        # How many inputs of its episode came before each step; all that the state holds, where none has begun.
+        t = torch.arange(T, device=x.device)
+        begun = torch.where(reset, t, -most - T).cummax(1).values
+        known = (t - begun)[..., None] >= torch.tensor(self.delays, device=x.device)
+        y = torch.where(known[..., None], y.unflatten(-1, (-1, self.input_size)), 0.0).flatten(2)
         at = lengths[:, None] + torch.arange(most, device=x.device)
         past = inputs.gather(1, at[..., None].expand(-1, -1, self.input_size))
-        # The episode of a row's last valid input; before the first, that of the state.
-        last = torch.cat([episode.new_zeros(len(x), 1), episode], 1).gather(1, lengths[:, None])
-        past = torch.where((episodes.gather(1, at) == last)[..., None], past, 0.0)
-        return masked(torch.cat(parts, -1), lengths).to(x.dtype), LagsState(past)
+        # When the episode of a row's last valid input began; before the first, that of the state.
+        last = torch.cat([begun.new_full((len(x), 1), -most - T), begun], 1).gather(1, lengths[:, None])
+        past = torch.where((at - most >= last)[..., None], past, 0.0)
+        return zero_past(y, lengths).to(x.dtype), LagsState(past)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot]) -> Slot:
         return builder.lags(x, self.delays, *state)
@@ -153,10 +154,10 @@ class Columns(Core):
 
 
 def _plain(lengths: Tensor, reset: Tensor) -> bool:
-    """Whether every row is whole and no episode begins; not asked of a compiled graph, which cannot branch on it."""
+    """Whether every row is whole and no episode begins after the first input; not asked of a compiled graph."""
     if torch.compiler.is_compiling() or lengths.device.type != "cpu":
         return False
-    return min(lengths.tolist(), default=0) == reset.shape[1] and not bool(reset.any())
+    return min(lengths.tolist(), default=0) == reset.shape[1] and not bool(reset[:, 1:].any())
 
 
 def _quotient(sum: Tensor, weight: Tensor) -> Tensor:

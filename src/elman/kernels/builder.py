@@ -171,5 +171,9 @@ class Builder(ABC):
         """`width` columns of x from column `first` on."""
 
     @abstractmethod
+    def student_t(self, df: Slot, mean: Slot, scale: Slot) -> Slot:
+        """mean + scale t, t drawn by each row's draws as `elman.draws.student_t` has it. For paths, not for steps."""
+
+    @abstractmethod
     def assign(self, state: Slot, x: Slot) -> Slot:
         """The leaf `state` becomes x."""

@@ -156,6 +156,27 @@ def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
     return torch.stack([c0 | c1 << 32, c2 | c3 << 32], -1).flatten(1)[:, :n]
 
 
+def student_t(draws: Tensor, df: Tensor) -> Tensor:
+    """sqrt(df (u^(-2/df) - 1)) cos(2 pi v), u and v the first and the last D uniform numbers of each row's draw.
+
+    By the C library, number by number, as csrc/philox.h does: Torch's and Numpy's own functions may round otherwise.
+    """
+    u, v = ((philox(draws, 2 * df.shape[1]) >> 12 & (1 << 52) - 1).double() + 0.5).mul(2.0**-52).chunk(2, 1)
+    power = _each(_expm1, -2 / df * _each(math.log, u))
+    return _each(math.sqrt, df * power) * _each(math.cos, 2 * math.pi * v)
+
+
+def _each(f: Callable[[float], float], x: Tensor) -> Tensor:
+    return x.new_tensor([f(value) for value in x.flatten().tolist()]).reshape(x.shape)
+
+
+def _expm1(x: float) -> float:
+    try:
+        return math.expm1(x)
+    except OverflowError:
+        return math.inf
+
+
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """h[t] = a[t] * h[t-1] + b[t]: h (B, T, C) and the last h (B, C), in log2(T) elementwise passes.
 

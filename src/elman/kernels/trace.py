@@ -37,6 +37,10 @@ class Traced:
     def dtype(self) -> torch.dtype:
         return self.builder.dtype
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 1, self.slot.width
+
     def is_complex(self) -> bool:
         return False
 

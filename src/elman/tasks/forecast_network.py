@@ -25,7 +25,7 @@ from elman.embed import Embedding
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
 from elman.kernels.trace import slot_of, traced
-from elman.lengths import masked
+from elman.lengths import zero_past
 from elman.located import Located
 from elman.model import SequenceModel
 from elman.options import choice, fraction, number, whole
@@ -253,7 +253,7 @@ class Front(Core):
 
     def _scan(self, x: Tensor, state: FrontState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, FrontState]:
         y, after = self._through(x, state, lambda core, x, before: core.inside(x, before, lengths, reset))
-        return masked(y, lengths), after
+        return zero_past(y, lengths), after
 
     def _through(
         self, x: Tensor, state: FrontState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]

@@ -24,10 +24,11 @@ from elman.data.panel import Series
 from elman.data.panel_inputs import PanelInputs
 from elman.distributions import Categorical, Distribution
 from elman.errors import InputError
+from elman.kernels.builder import Unstreamable
 from elman.model import SequenceModel
 from elman.options import whole
 from elman.quantiles import mean, quantile
-from elman.stream import Stream
+from elman.stream import Paths, Stream
 from elman.tables import Table
 from elman.tasks import files, forecast_backtest, forecast_files
 from elman.tasks.forecast_backtest import Origins, Refit, Shown
@@ -230,6 +231,7 @@ class Forecaster:
         """What the model says of the next row of each series, exactly. Its future covariates, if any, are not known."""
         return self._first(state, self._ahead(state, 1, None))
 
+    @torch.inference_mode()
     def paths(self, state: Carried, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
         self.model.eval()
@@ -237,6 +239,24 @@ class Forecaster:
         found = np.zeros((B, samples, H, self.inputs.targets))
         if not samples:
             return found
+        try:
+            follow = Paths(self.model)
+        except Unstreamable:
+            return self._stepped(state, ahead, found, seed)
+        x = self.model.embed(self._inputs_ahead(state, ahead))
+        drawn: NDArray[np.float64] = follow(state.core, x, seeds(state.names, samples, seed)).numpy()
+        return drawn.reshape(found.shape)
+
+    def _inputs_ahead(self, state: Carried, ahead: Tensor) -> Tensor:
+        """Inputs (B, H, D) of all steps. From the second on values are drawn, and nothing else of the past is known."""
+        first, H = self._inputs(state, ahead[:, 0]), ahead.shape[1]
+        later = [torch.zeros_like(state.value), torch.ones_like(state.seen), torch.zeros_like(state.past)]
+        rest = torch.cat([torch.cat(later, -1)[:, None].expand(-1, H - 1, -1), ahead[:, 1:]], -1)
+        return torch.cat([first[:, None], rest], 1)
+
+    def _stepped(self, state: Carried, ahead: Tensor, found: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+        """The paths `found` (B, S, H, C) of a model whose draws are not native, step by step."""
+        B, samples = found.shape[:2]
         each = max(1, PATHS // samples)
         stream = Stream(self.model, each * samples)
         for start in range(0, B, each):

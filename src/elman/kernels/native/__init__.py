@@ -5,7 +5,7 @@ from elman.kernels.native.attention import attend, attended
 from elman.kernels.native.attention import fits as attended_fits
 from elman.kernels.native.bank import bank_scan
 from elman.kernels.native.convolution import convolution
-from elman.kernels.native.draws import philox
+from elman.kernels.native.draws import philox, student_t
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.gathered import gathered
@@ -21,5 +21,6 @@ from elman.kernels.native.selective import selective_scan
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",
     "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear",
-    "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus", "tanh",
+    "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
+    "student_t", "tanh",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The words of counter-based random streams, on csrc/philox.cpp."""
+"""The words of counter-based random streams, and numbers of them, on csrc/philox.cpp."""
 
 import torch
 from torch import Tensor
@@ -23,6 +23,24 @@ def _run(draws: Tensor, n: int, first: int) -> Tensor:
     return words
 
 
+def student_t(draws: Tensor, df: Tensor) -> Tensor:
+    """`draws` (B, 2) int64 and degrees of freedom (B, D) float64 -> (B, D): an event of D numbers for each row."""
+    t: Tensor = _student_t(draws, df)
+    return t
+
+
+def _draw(draws: Tensor, df: Tensor) -> Tensor:
+    fits = draws.ndim == 2 and draws.shape[1] == 2 and draws.dtype == torch.int64
+    if not fits or df.ndim != 2 or len(df) != len(draws) or df.dtype != torch.float64:
+        given = f"{draws.dtype} {tuple(draws.shape)} and {df.dtype} {tuple(df.shape)}"
+        raise KernelError(f"native kernel: `draws` and `df` are {given}, but must be int64 (B, 2) and float64 (B, D)")
+    draws, df = draws.contiguous(), df.contiguous()
+    t = torch.empty_like(df)
+    _native.student_t(*df.shape, draws.data_ptr(), df.data_ptr(), t.data_ptr(), torch.get_num_threads())
+    return t
+
+
+_student_t = define("student_t(Tensor draws, Tensor df) -> Tensor", _draw, lambda draws, df: torch.empty_like(df))
 _philox = define(
     "philox(Tensor draws, int n, int first) -> Tensor", _run, lambda draws, n, first: draws.new_empty((len(draws), n))
 )

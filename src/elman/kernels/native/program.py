@@ -181,9 +181,13 @@ class Program(Builder):
         return y
 
     def cut(self, x: Slot, first: int, width: int) -> Slot:
-        y = self._slot(width)
-        self.native.copy(x.number, first, width, y.number, 0)
-        return y
+        if not 0 <= first <= first + width <= x.width:
+            raise InputError(f"the columns {first} to {first + width} of a slot of width {x.width} were asked for")
+        return Slot(self.native.cut(x.number, first, width), width)
+
+    def student_t(self, df: Slot, mean: Slot, scale: Slot) -> Slot:
+        _expect({"mean": mean, "scale": scale}, df.width)
+        return Slot(self.native.student_t(df.number, mean.number, scale.number), df.width)
 
     def assign(self, state: Slot, x: Slot) -> Slot:
         self.native.copy(x.number, 0, x.width, state.number, 0)

@@ -1,0 +1,155 @@
+// The rows of a stream: their states, which a program steps.
+//
+// A stream keeps the state of a row in one stretch of memory, | leaf | leaf | ... |, each leaf in whole cache lines. Rows that
+// lie side by side are stepped where they are; others are gathered, a stretch at a time, stepped and scattered.
+#pragma once
+
+#include <stdexcept>
+#include <vector>
+
+#include "parallel.h"
+#include "workspace.h"
+
+namespace elman::ELMAN_NS {
+
+constexpr int64_t most_rows = 128;  // stepped at a time: enough for a product, few enough for the cache
+constexpr int64_t some_rows = 48;   // of paths: the same, and their states stay there
+
+template <class Steps, class Real>
+class StateRows final : public Stream<Real> {
+ public:
+  StateRows(const Steps& program, int64_t B)
+      : p_(program), B_(B), row_(p_.state_row()), states_(zeros<Real>(B * row_)), named_(B, 0) {}
+
+  int64_t rows() const override { return B_; }
+  int64_t state_row() const override { return row_; }
+  int64_t input_width() const override { return p_.width(p_.in()); }
+  int64_t output_width() const override { return p_.width(p_.out()); }
+
+  void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) override {
+    check(rows, count);
+    run(x, nullptr, rows, count, y, threads);
+  }
+
+  void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) override {
+    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
+    check(rows, count);
+    for (int64_t i = 0; i < count; ++i)
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
+        throw std::out_of_range("native stream: a symbol is outside the table.");
+    p_.learn(symbols, count);
+    run(nullptr, symbols, rows, count, y, threads);
+  }
+
+  // Each path stays with its thread until it ends, so that its state stays in the cache.
+  void paths(const Real* x, int64_t H, const int64_t* draws, int64_t each, double* y, int threads) const override {
+    const int64_t rows = B_ * each, tiles = (rows + some_rows - 1) / some_rows;
+    if (!p_.draws()) throw std::invalid_argument("native stream: the program draws nothing.");
+    parallel(threads_for(rows * H * p_.work(), WorthAThread::multiply_adds, threads), tiles, [&](int64_t first, int64_t end) {
+      Workspace<Real> w = p_.workspace(std::min(rows, some_rows));
+      w.gathered = zeros<Real>(std::min(rows, some_rows) * row_);
+      std::vector<int64_t> drawn(2 * some_rows);
+      for (int64_t tile = first; tile < end; ++tile) {
+        const int64_t at = rows * tile / tiles;
+        w.first = at, w.rows = rows * (tile + 1) / tiles - at;
+        std::copy_n(draws + 2 * at, 2 * w.rows, drawn.data());
+        w.draws = drawn.data();
+        follow(w, x, H, each, drawn.data(), y + at * H * output_width());
+      }
+    });
+  }
+
+  void take(const int64_t* rows, int64_t count, Real* to) const override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(Real));
+  }
+
+  void reorder(const int64_t* parents) override {
+    if (!spare_) spare_ = zeros<Real>(B_ * row_);
+    take(parents, B_, spare_.get());
+    std::swap(states_, spare_);
+  }
+
+  void put(const int64_t* rows, int64_t count, const Real* from) override {
+    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(Real));
+  }
+
+ private:
+  // A row may be named once: it cannot take two steps at a time.
+  void check(const int64_t* rows, int64_t count) {
+    if (!rows) return;
+    ++round_;
+    for (int64_t i = 0; i < count; ++i) {
+      if (rows[i] < 0 || rows[i] >= B_) throw std::out_of_range("native stream: a row is outside the stream.");
+      if (named_[rows[i]] == round_) throw std::out_of_range("native stream: a row is named twice.");
+      named_[rows[i]] = round_;
+    }
+  }
+
+  void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
+    if (p_.draws()) throw std::invalid_argument("native stream: the program draws, which a step does not.");
+    if (count == 0) return;
+    const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
+    while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
+    parallel(int(pieces), pieces, [&](int64_t first, int64_t end) {
+      for (int64_t i = first; i < end; ++i)
+        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
+          const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
+          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr,
+               rows ? rows + at : nullptr, at, some, y + at * output_width());
+        }
+    });
+  }
+
+  // `count` rows from the at-th on of those that were named.
+  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count,
+            Real* y) {
+    w.rows = count;
+    w.symbols = symbols;
+    w.named = rows, w.first = at;
+    const int64_t in = input_width(), out = output_width();
+    for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
+    if (side_by_side(rows, count)) {
+      p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
+    } else {
+      if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
+      take(rows, count, w.gathered.get());
+      p_.run(w, w.gathered.get());
+      put(rows, count, w.gathered.get());
+    }
+    for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(Real));
+  }
+
+  // All steps of the paths from w.first on.
+  void follow(Workspace<Real>& w, const Real* x, int64_t H, int64_t each, int64_t* draws, double* y) const {
+    const int64_t in = input_width(), out = output_width();
+    for (int64_t i = 0; i < w.rows; ++i)
+      std::memcpy(w.gathered.get() + i * row_, states_.get() + (w.first + i) / each * row_, row_ * sizeof(Real));
+    for (int64_t t = 0; t < H; ++t) {
+      for (int64_t i = 0; i < w.rows; ++i) {
+        Real* to = w.at(p_.in(), i);
+        std::memcpy(to, x + ((w.first + i) / each * H + t) * in, in * sizeof(Real));
+        for (int64_t c = 0; c < out && t > 0; ++c) to[c] = w.at(p_.out(), i)[c];
+      }
+      p_.run(w, w.gathered.get());
+      for (int64_t i = 0; i < w.rows; ++i) {
+        for (int64_t c = 0; c < out; ++c) y[(i * H + t) * out + c] = w.at(p_.out(), i)[c];
+        ++draws[2 * i + 1];
+      }
+    }
+  }
+
+  static bool side_by_side(const int64_t* rows, int64_t count) {
+    for (int64_t i = 1; i < count && rows; ++i)
+      if (rows[i] != rows[0] + i) return false;
+    return true;
+  }
+
+  const Steps& p_;
+  int64_t B_, row_;
+  Buffer<Real> states_, spare_;  // the other of the two when rows are reordered
+  std::vector<int64_t> named_;   // the last step that named a row
+  int64_t round_ = 0;
+  std::vector<Workspace<Real>> workspaces_;
+};
+
+}  // namespace elman::ELMAN_NS
