@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from elman import kernels
@@ -52,7 +51,7 @@ class Linear(nn.Module):
         return self.product(self.dropped(h))
 
     def dropped(self, h: Tensor) -> Tensor:
-        return F.dropout(h, self.dropout, self.training)
+        return kernels.dropout(h, self.dropout, self.training)
 
     def product(self, h: Tensor) -> Tensor:
         return kernels.linear(h, self.weight, self.bias)
@@ -191,7 +190,7 @@ class AdaptiveSoftmax(Readout[AdaptiveCategorical]):
         )
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> AdaptiveCategorical:
-        h = F.dropout(y, self.dropout, self.training)
+        h = kernels.dropout(y, self.dropout, self.training)
         return AdaptiveCategorical(self.head(h), h, list(self.tails), self.bounds)
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from elman import kernels
 from elman import state as states
 from elman.compose.structure import Around, name_of
 from elman.core import Core
@@ -36,12 +36,12 @@ class Dropout(Around):
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         y, state = self.core.step(x, state)
-        return F.dropout(y, self.p, self.training), state
+        return kernels.dropout(y, self.p, self.training), state
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         y, state = self.core.inside(x, state, lengths, reset)
         if self.per == "element" or not self.training:
-            return F.dropout(y, self.p, self.training), state
+            return kernels.dropout(y, self.p, self.training), state
         return y * _mask(y[:, :1], self.p), state
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:

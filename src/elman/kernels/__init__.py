@@ -20,6 +20,7 @@ from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, reference_gathered, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
+from elman.kernels.dropping import dropout
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
-    "bank_scan", "best_path", "calls", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter",
+    "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "isa", "isas", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
     "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
     "tanh", "use", "viterbi", "why_not_native",
