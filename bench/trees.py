@@ -24,7 +24,7 @@ from elman.data.treebank import LabelledTree
 from elman.tasks import tree_labeller
 from elman.tasks.tree import DataConfig, RunConfig, TreeTask
 from elman.tasks.tree_labeller import Example, ModelConfig, TreeInput, TreeLexicon, TreeModel, batch_of
-from elman.training.optim import OptimConfig, optimiser
+from elman.training.optim import OptimConfig, by_rows, clip, optimiser
 from elman.trees.binary_tree_lstm import BinaryTreeLSTM
 
 BATCH, WORDS = 25, 5000
@@ -174,21 +174,24 @@ def epoch(file: str) -> dict[str, float]:
     """Seconds of one pass, as the loop trains: the batch, the loss, its gradient, clipping and Adagrad."""
 
     config = RunConfig(
-        data=DataConfig(train=file, valid=file), optim=OptimConfig(name="adagrad", lr=0.05, embedding_lr=0.1)
+        data=DataConfig(train=file, valid=file),
+        optim=OptimConfig(name="adagrad", lr=0.05, embedding_lr=0.1, clip_norm=5.0),
     )
     task = TreeTask()
     data = task.open(config, None)
     face, batches = task.build(config, data), data.batches(0, 1)
     change = optimiser(config.optim, face.model)
+    parameters = list(face.model.train().parameters())
     at, nodes, start = Position(), 0, time.perf_counter()
-    while at.epoch == 0:
-        batch = batches.batch(at)
-        change.zero_grad()
-        total, count, _ = tree_labeller.loss(face.model, batch)
-        (total / count).backward()
-        nn.utils.clip_grad_norm_(face.model.parameters(), 5.0)
-        change.step()
-        at, nodes = batches.after(at), nodes + count
+    with by_rows(change):
+        while at.epoch == 0:
+            batch = batches.batch(at)
+            change.zero_grad()
+            total, count, _ = tree_labeller.loss(face.model, batch)
+            (total / count).backward()
+            clip(config.optim, parameters)
+            change.step()
+            at, nodes = batches.after(at), nodes + count
     return {"seconds": time.perf_counter() - start, "trees": len(data.train), "nodes": nodes}
 
 

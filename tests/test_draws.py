@@ -77,26 +77,6 @@ def test_students_numbers_are_the_references_to_the_bit_and_follow_the_formula()
             kernels.student_t(given, bad)
 
 
-def test_dropout_keeps_a_share_whole_rows_apart_and_follows_the_seed():
-    x = torch.full((50, 7, 11), 3.0, requires_grad=True)
-    torch.manual_seed(3)
-    y = kernels.dropout(x, 0.2, True)
-    dropped = y == 0
-    torch.testing.assert_close(y[~dropped], torch.full_like(y[~dropped], 3.75))
-    assert abs(dropped.double().mean() - 0.2) < 0.03  # 3,850 draws: a standard deviation of 0.0064
-    assert len({tuple(row.flatten().tolist()) for row in dropped}) == 50
-    y.sum().backward()
-    assert torch.equal(x.grad == 0, dropped)
-    torch.manual_seed(3)
-    assert torch.equal(kernels.dropout(x, 0.2, True), y)
-    assert not torch.equal(kernels.dropout(x, 0.2, True), y)
-    assert kernels.dropout(x, 0.2, False) is x and kernels.dropout(x, 0.0, True) is x
-    with kernels.use("reference"):
-        torch.manual_seed(3)
-        assert torch.equal(kernels.dropout(x, 0.2, True), y)
-    assert 0 < int((kernels.dropout(torch.ones(1000, 1000), 0.9999, True) > 0).sum()) < 200
-
-
 def test_uniform_numbers_are_the_upper_bits_and_never_0_or_1():
     given = many(200)
     words, u = kernels.philox(given, 9), draws.uniform(given, 9)

@@ -37,7 +37,8 @@ class Embedding(Embed):
 
     def forward(self, symbols: Tensor) -> Tensor:
         """symbols (B, T) or (B,) -> (..., D)."""
-        x = kernels.dropout(F.embedding(symbols, self.weight), self.dropout, self.training)
+        rows = F.embedding(symbols, self.weight, sparse=getattr(self.weight, "by_rows", False))  # training/optim.py
+        x = kernels.dropout(rows, self.dropout, self.training)
         return x if self.dtype is None else x.to(self.dtype)
 
     def describe_step(self, builder: Builder) -> Slot:

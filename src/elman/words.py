@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elman import progress
+from elman import kernels, progress
 from elman.cells import cell as build_cell
 from elman.compose import Bidirectional
 from elman.data.lexicon import Written
@@ -104,4 +104,4 @@ class SentenceEmbedding(nn.Module):
         parts.extend(embed(given.features[..., i]) for i, embed in enumerate(self.features))
         if self.characters is not None:
             parts.append(self.characters(given.characters, given.sizes))
-        return nn.functional.dropout(torch.cat(parts, -1), self.dropout, self.training)
+        return kernels.dropout(torch.cat(parts, -1), self.dropout, self.training)

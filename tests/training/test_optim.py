@@ -274,3 +274,58 @@ def test_bad_names():
 def test_numbers_out_of_their_range(name, value):
     with pytest.raises(InputError, match=rf"optim\.{name} is"):
         optim.optimiser(OptimConfig(**{name: value}), torch.nn.Linear(1, 1))
+
+
+class Tables(torch.nn.Module):
+    """A large table, a small one, a large one that a read-out shares."""
+
+    def __init__(self):
+        super().__init__()
+        self.large, self.small, self.tied = Embedding(3000, 100), Embedding(30, 4), Embedding(3000, 100)
+        self.out = torch.nn.Linear(100, 3000, bias=False)
+        self.out.weight = self.tied.weight
+
+    def forward(self, x):
+        y = self.large(x) + self.tied(x) + torch.nn.functional.pad(self.small(x % 30), (0, 96))
+        return torch.nn.functional.cross_entropy(self.out(y), (x * 7) % 3000)
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_large_tables_are_changed_by_rows_to_the_same_weights(clip):
+    how = OptimConfig(name="adagrad", lr=0.1, embedding_lr=0.5, clip_norm=clip)
+    found, norms = [], []
+    for alone in (True, False):
+        torch.manual_seed(0)
+        model = Tables().double()  # the first step is g / |g|, whatever is left of a small g
+        before, optimiser = model.large.weight.detach().clone(), optim.optimiser(how, model)
+        with optim.by_rows(optimiser, alone):
+            for step in range(4):
+                optimiser.zero_grad()
+                model(torch.arange(5).repeat(2) * (step + 1)).backward()  # each word twice
+                assert model.large.weight.grad.is_sparse == alone and not model.tied.weight.grad.is_sparse
+                assert not model.small.weight.grad.is_sparse
+                norms.append(optim.clip(how, list(model.parameters())))
+                optimiser.step()
+        model(torch.arange(5)).backward()
+        assert not hasattr(model.large.weight, "by_rows") and optimiser.param_groups[0]["fused"]
+        found.append([parameter.detach().clone() for parameter in model.parameters()])
+        assert torch.equal(model.large.weight[100:], before[100:])  # what nobody read stays
+    assert norms[:4] == pytest.approx(norms[4:], rel=1e-5)
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("norm", "value"), [(0.5, 0.0), (50.0, 0.0), (0.5, 0.1), (0.0, 0.1)])
+def test_clipping_is_that_of_torch(norm, value):
+    torch.manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(torch.zeros(7)) for _ in range(3)] for _ in range(2))
+    for one, other in zip(ours, theirs, strict=True):
+        one.grad = torch.randn(7)
+        other.grad = one.grad.clone()
+    before = optim.clip(OptimConfig(clip_norm=norm, clip_value=value), ours)
+    assert before == pytest.approx(float(torch.nn.utils.get_total_norm([p.grad for p in theirs])))
+    if value:
+        torch.nn.utils.clip_grad_value_(theirs, value)
+    if norm:
+        torch.nn.utils.clip_grad_norm_(theirs, norm)
+    assert all(torch.equal(one.grad, other.grad) for one, other in zip(ours, theirs, strict=True))

@@ -22,6 +22,7 @@ from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, reference_gathered, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
+from elman.kernels.dropping import dropout
 from elman.kernels.newton import NewtonReport, newton_scan
 from elman.kernels.parallel import parallel_bptt
 from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
@@ -226,23 +227,6 @@ def student_t(draws: Tensor, df: Tensor) -> Tensor:
     """Student's t with df (B, D) float64 degrees of freedom, one event of D numbers for each row of draws (B, 2)."""
     table = _table if draws.device.type == "cpu" else reference
     return table.student_t(draws, df)
-
-
-def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """In training, x (B, ...) with zeros in the place of a share p of its elements, the others times 1 / (1 - p).
-
-    Torch's generator gives the seed alone: a mask of its own is drawn by one thread, for which the others wait.
-
-    >>> sorted(set(dropout(torch.ones(9, 9), 0.5, True).flatten().tolist()))
-    [0.0, 2.0]
-    """
-    if not training or p == 0 or x.numel() == 0:
-        return x
-    B, n = len(x), x[0].numel()
-    seed = torch.randint(2**62, (), device=x.device)
-    words = philox(torch.stack([seed.expand(B), torch.arange(B, device=x.device)], 1), (n + 1) // 2)
-    kept = words.view(torch.int32)[:, :n] >= min(round(p * 2**32), 2**32 - 1) - 2**31
-    return x * kept.to(x.dtype).mul_(1 / (1 - p)).reshape(x.shape)
 
 
 def linear_scan(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

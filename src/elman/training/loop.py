@@ -112,7 +112,7 @@ def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
         config.steps, advance.step, unit=run.counted, describe=run.describe, shown=ranks.first and run.shown
     )
     norms: list[float] = []
-    with listening() as request:
+    with listening() as request, optim.by_rows(run.optimiser, ranks.world == 1):
         while advance.step < config.steps and not over(advance, config):
             lr = run.schedule.lr(advance.step)
             loss, count, stop = ranks.sum(*_gradients(run, config.accumulate), request.number)

@@ -13,7 +13,9 @@ is an embedding. What an optimiser remembers is kept by the parameter's name.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +29,7 @@ OPTIMISERS = ("adamw", "sgd", "adagrad")
 SCHEDULES = ("constant", "cosine", "plateau")
 NOT_NEGATIVE = ("embedding_lr", "weight_decay", "final_lr", "factor", "clip_norm", "clip_value")
 KINDS = ("embedding", "kept", "decayed")
+LARGE = 1 << 18  # numbers in a table from which on it is worth it to change some rows only
 
 
 @dataclass(frozen=True)
@@ -108,13 +111,18 @@ def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
     members: dict[str, list[tuple[str, Tensor]]] = defaultdict(list)
     for name, kind in kinds(model).items():
         members[kind].append((name, model.get_parameter(name)))
+    rows = _tables(model) if config.name == "adagrad" else set()
+    members["rows"] = [(name, parameter) for name, parameter in members["embedding"] if parameter in rows]
+    members["embedding"] = [(name, parameter) for name, parameter in members["embedding"] if parameter not in rows]
     groups = [
         {
             "params": members[kind],
             "weight_decay": config.weight_decay if kind == "decayed" else 0.0,
-            "factor": config.embedding_lr if kind == "embedding" else 1.0,
+            "factor": config.embedding_lr if kind in ("embedding", "rows") else 1.0,
+            "rows": kind == "rows",
         }
         for kind in members
+        if members[kind]
     ]
     if config.name == "sgd":
         made: torch.optim.Optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
@@ -124,6 +132,33 @@ def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
         made = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
     set_lr(made, config.lr)
     return made
+
+
+def _tables(model: nn.Module) -> set[Tensor]:
+    """Large tables of vectors that no other module shares."""
+    held = Counter(p for module in model.modules() for p in module.parameters(recurse=False))
+    tables = (module.weight for module in model.modules() if isinstance(module, Embedding))
+    return {table for table in tables if held[table] == 1 and table.numel() >= LARGE}
+
+
+@contextmanager
+def by_rows(optimiser: torch.optim.Optimizer, alone: bool = True) -> Iterator[None]:
+    """In here large tables have gradients, and are changed, only in the rows that were looked up: Adagrad leaves the
+    others as they are. Of 16,000 words a batch of sentences has some hundreds. Only for a process that is `alone`."""
+    groups = [group for group in optimiser.param_groups if alone and group["rows"]]
+    tables = [table for group in groups for table in group["params"]]
+    for group in groups:
+        group["fused"] = False  # which takes no such gradient
+    for table in tables:
+        table.by_rows = True
+    try:
+        with torch.sparse.check_sparse_tensor_invariants(False):  # else Torch warns that it does not check
+            yield
+    finally:
+        for group in groups:
+            group["fused"] = True
+        for table in tables:
+            del table.by_rows
 
 
 def set_lr(optimiser: torch.optim.Optimizer, lr: float) -> None:
@@ -170,13 +205,25 @@ class Schedule:
 
 def clip(config: OptimConfig, parameters: list[Tensor]) -> float:
     """Clip the gradients, by element and then by norm; the norm that they had."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients = [_numbers(p) for p in parameters if p.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
+    clipped = norm
     if config.clip_value:
-        torch.nn.utils.clip_grad_value_(parameters, config.clip_value)
-    if config.clip_norm:
-        torch.nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+        torch._foreach_clamp_min_(gradients, -config.clip_value)
+        torch._foreach_clamp_max_(gradients, config.clip_value)
+        clipped = torch.nn.utils.get_total_norm(gradients)
+    if config.clip_norm and not float(clipped) <= config.clip_norm:
+        torch._foreach_mul_(gradients, config.clip_norm / (clipped + 1e-6))
     return float(norm)
+
+
+def _numbers(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter; where it is by rows, those, each once."""
+    assert parameter.grad is not None
+    if not parameter.grad.is_sparse:
+        return parameter.grad
+    parameter.grad = parameter.grad.coalesce()
+    return parameter.grad._values()
 
 
 @torch.no_grad()
