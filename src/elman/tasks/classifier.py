@@ -110,7 +110,7 @@ def _symbols(config: ModelConfig, inputs: TextInputs, width: int) -> WordEmbeddi
     return WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
 
 
-class Classifier:
+class Classifier(files.Saved[SequenceModel]):
     """A network, how it reads and what its answers are called.
 
     >>> rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
@@ -236,19 +236,14 @@ class Classifier:
         """Rows as this model reads them."""
         return Examples(self.inputs.all(rows), self.labels.targets(rows))
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        content: dict[str, Json] = {
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
             "config": asdict(self.config),
             "reader": asdict(self.reader),
             "inputs": self.inputs.to_json(),
             "labels": self.labels.to_json(),
         }
-        files.write(folder, self.task, self.model, content)
 
     @classmethod
     def load(cls, path: str | Path) -> Classifier:

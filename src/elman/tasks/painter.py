@@ -125,7 +125,7 @@ class Drawn(NamedTuple):
     log_prob: Tensor  # (B,) float64: of what was drawn, given what it was to go on from
 
 
-class Painter:
+class Painter(files.Saved[SequenceModel]):
     """A network, and what images it reads and draws.
 
     >>> reader = Reader(4, 4, 1.0, "fixed")
@@ -193,13 +193,9 @@ class Painter:
         self.model.train(training)
         return Drawn(torch.cat(rows, 1), total)
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        files.write(folder, self.task, self.model, {"config": asdict(self.config), "reader": asdict(self.reader)})
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {"config": asdict(self.config), "reader": asdict(self.reader)}
 
     @classmethod
     def load(cls, path: str | Path) -> Painter:

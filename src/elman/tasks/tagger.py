@@ -124,7 +124,7 @@ def allowed(lexicon: Lexicon) -> Allowed | None:
     return Allowed(table[-1, :-1], table[:-1, :-1], table[:-1, -1])
 
 
-class Tagger:
+class Tagger(files.Saved[SequenceModel | Feedback]):
     """A network, how it reads and what its tags are called.
 
     >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
@@ -213,18 +213,13 @@ class Tagger:
         shown = ("accuracy", "precision", "recall") if spans else ()
         return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details)
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        content: dict[str, Json] = {
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
             "config": asdict(self.config),
             "reader": asdict(self.reader),
             "lexicon": self.lexicon.to_json(),
         }
-        files.write(folder, self.task, self.model, content)
 
     @classmethod
     def load(cls, path: str | Path) -> Tagger:

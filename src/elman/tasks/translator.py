@@ -176,7 +176,7 @@ class Translation(NamedTuple):
     score: float
 
 
-class Translator:
+class Translator(files.Saved[EncoderDecoder]):
     """A network, its symbols, and how it reads.
 
     >>> given = [Pair("a b", "b a", ""), Pair("b a", "a b", "")]
@@ -332,18 +332,13 @@ class Translator:
         self.model.train(training)
         return found
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
         joint = self.symbols.source is self.symbols.target
         sides: list[Vocabulary] = [self.symbols.source] if joint else [*self.symbols]
-        content: dict[str, Json] = {
+        return {
             "config": asdict(self.config), "reader": asdict(self.reader), "symbols": [s.to_json() for s in sides],
         }  # fmt: skip
-        files.write(folder, self.task, self.model, content)
 
     @classmethod
     def load(cls, path: str | Path) -> Translator:

@@ -200,7 +200,7 @@ def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, None]:
     return total, int((batch.y != NONE).sum()), None
 
 
-class TreeLabeller:
+class TreeLabeller(files.Saved[TreeModel]):
     """A network over trees, how they are read and what its labels are called.
 
     >>> from elman.data.treebank import read_brackets
@@ -270,18 +270,13 @@ class TreeLabeller:
             numbers, decides, larger_is_better=True, shown=tuple(n for n in ("node_accuracy",) if n in numbers)
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        content: dict[str, Json] = {
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
             "config": asdict(self.config),
             "reader": asdict(self.reader),
             "lexicon": self.lexicon.to_json(),
         }
-        files.write(folder, self.task, self.model, content)
 
     @classmethod
     def load(cls, path: str | Path) -> TreeLabeller:
