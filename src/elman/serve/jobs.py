@@ -258,7 +258,7 @@ class Step(Write):
 
 class Steps(Job):
     """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
-    each is a `Step` of its own, which replies by itself. The reply has what became of each of the plain ones, by place."""
+    each is a `Step` of its own, which replies by itself. The reply has what became of the plain ones, by place."""
 
     def __init__(
         self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]
