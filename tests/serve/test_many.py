@@ -51,7 +51,7 @@ class Crowd:
             (i, Item(id, "any", input=[float(value)])) for i, (id, value) in enumerate(zip(ids, values, strict=True))
         ]
         (found,) = self.ask([lambda reply: jobs.Steps(reply, TENANT, items, None)])
-        return np.array([msgspec.json.decode(found[i].body)["output"] for i in range(len(ids))], np.float32)
+        return np.array([msgspec.json.decode(found[i].reply().body)["output"] for i in range(len(ids))], np.float32)
 
     def delete(self, ids):
         assert all(one.status == 200 for one in self.ask([_delete(id) for id in ids]))

@@ -18,7 +18,7 @@ from elman.serve.bodies import Item
 from elman.serve.engine import Engine
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange, Gone, Make
-from elman.serve.jobs import Steps
+from elman.serve.jobs import Stepped, Steps
 from elman.serve.keys import LOCAL, Keys
 from elman.serve.limits import Limits
 from elman.serve.metrics import Metrics
@@ -123,7 +123,9 @@ class Service:
             return lambda result: answered({place: result})
 
         def together(found: dict[int, Any] | Refused) -> None:
-            answered(dict.fromkeys(job.places, found) if isinstance(found, Refused) else found)
+            if isinstance(found, Refused):
+                found = dict.fromkeys(job.places, found)
+            answered({place: one.reply() if isinstance(one, Stepped) else one for place, one in found.items()})
 
         good = [(place, item) for place, item in enumerate(items) if not isinstance(item, Refused)]
         job = Steps(together, tenant, good, apart)

@@ -248,7 +248,8 @@ class Step(Write):
             engine.sessions.written(self.id, session, work.end(), work)
             outputs = work.answer()["outputs"]
             if self.one:
-                self.replied(engine, session, _stepped(self.id, session, outputs[0]))
+                stepped = Stepped(self.id, session.version, session.position, outputs[0])
+                self.replied(engine, session, stepped.reply().body)
             else:
                 self.committed(engine, session, {"outputs": outputs})
 
@@ -257,7 +258,7 @@ class Step(Write):
 
 class Steps(Job):
     """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
-    each is a `Step` of its own, which replies by itself. The reply is a result for each of the plain ones, by place."""
+    each is a `Step` of its own, which replies by itself. The reply has what became of the plain ones, by place."""
 
     def __init__(
         self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]
@@ -312,17 +313,26 @@ class Steps(Job):
                 continue
             session.version, session.position, session.state = session.version + 1, session.position + 1, found[0]
             engine.sessions.save(id, session)
-            done[place] = Reply(_stepped(id, session, found[1]), 200, session.version)
+            done[place] = Stepped(id, session.version, session.position, found[1])
         engine.steps += len(steps)
 
 
-def _stepped(id: str, session: Session, output: Any) -> bytes:
-    """The reply to one input."""
-    if not isinstance(output, Spelt):
-        return json({"session": id, "version": session.version, "position": session.position, "output": output})
-    return b'{"session":"%b","version":%d,"position":%d,"output":%b}' % (
-        id.encode(), session.version, session.position, output.text,
-    )  # fmt: skip
+class Stepped(msgspec.Struct):
+    """What one input led to. The reply is put together by whoever wants it, which need not be the engine."""
+
+    session: str
+    version: int
+    position: int
+    output: Any
+
+    def reply(self) -> Reply:
+        at = self.version, self.position
+        if not isinstance(self.output, Spelt):
+            return Reply(json(self), 200, *at)
+        text = self.output.text
+        return Reply(
+            b'{"session":"%b","version":%d,"position":%d,"output":%b}' % (self.session.encode(), *at, text), 200, *at
+        )
 
 
 def _place(one: tuple[int, Item]) -> int:

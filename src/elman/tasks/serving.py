@@ -11,7 +11,8 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -33,13 +34,29 @@ NOT_FINITE = "the state would no longer be a number; the inputs are too large fo
 Bytes = NDArray[np.uint8]
 
 
+class Spelling:
+    """Rows of numbers y (n, H), as JSON once somebody asks, who need not be the thread that steps."""
+
+    def __init__(self, y: NDArray[np.float32]) -> None:
+        self.y = y
+
+    @cached_property
+    def texts(self) -> list[bytes]:
+        return kernels.json_rows(self.y)
+
+
 class Spelt:
-    """Something that is JSON already."""
+    """A row of them."""
 
-    __slots__ = ("text",)
+    __slots__ = ("place", "rows")
 
-    def __init__(self, text: bytes) -> None:
-        self.text = text
+    def __init__(self, rows: Spelling, place: int) -> None:
+        self.rows, self.place = rows, place
+
+    @property
+    def text(self) -> bytes:
+        """It as JSON."""
+        return self.rows.texts[self.place]
 
 
 class Work:
@@ -374,7 +391,10 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[
 def _spelt(y: NDArray[Any] | torch.Tensor) -> Sequence[Any]:
     """Rows of outputs, as JSON."""
     found = np.asarray(y)
-    return [Spelt(row) for row in kernels.json_rows(found)] if found.dtype == np.float32 else found.tolist()
+    if found.dtype != np.float32:
+        return cast(Sequence[Any], found.tolist())
+    rows = Spelling(found)
+    return [Spelt(rows, place) for place in range(len(found))]
 
 
 def joined(states: list[bytes]) -> Bytes:
