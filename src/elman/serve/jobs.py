@@ -245,8 +245,11 @@ class Step(Write):
         work.begin(session.state)
 
         def then(work: Work) -> None:
-            engine.sessions.written(self.id, session, work.end(), work)
-            outputs = work.answer()["outputs"]
+            state, outputs = (
+                work.end(),
+                work.answer()["outputs"],
+            )  # before anything is changed: what fails changes nothing
+            engine.sessions.written(self.id, session, state, work)
             if self.one:
                 stepped = Stepped(self.id, session.version, session.position, outputs[0])
                 self.replied(engine, session, stepped.reply().body)
@@ -361,8 +364,9 @@ class Generate(Write, Hearing):
 
         def then(work: Work) -> None:
             self.heard(engine, work)
-            engine.sessions.written(self.id, session, work.end(), work)
-            self.committed(engine, session, work.answer())
+            state, answer = work.end(), work.answer()
+            engine.sessions.written(self.id, session, state, work)
+            self.committed(engine, session, answer)
 
         engine.go(self, served, work, then)
 
