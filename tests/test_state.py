@@ -249,6 +249,13 @@ def test_what_is_sent_is_what_is_saved(tmp_path: Path) -> None:
         states.parse(data, like, fingerprint="abd")
 
 
+def test_a_leaf_without_numbers_comes_back_from_bytes() -> None:
+    state = (torch.ones(2, 3), torch.zeros(2, 0, dtype=torch.float64), torch.arange(2))
+    found = states.from_rows(states.to_rows(state), state)
+    assert [leaf.shape for leaf in found] == [(2, 3), (2, 0), (2,)] and found[1].dtype == torch.float64
+    assert torch.equal(found[0], state[0]) and torch.equal(found[2], state[2])
+
+
 def test_rows_as_bytes() -> None:
     state = (torch.randn(3, 2), (torch.randn(3, 2, dtype=torch.complex64), torch.tensor([[1], [2], [3]])))
     rows = states.to_rows(state)
