@@ -437,6 +437,18 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
             s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
           },
           nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
+      .def("carry",
+           [](S& s, Array<const Real, 2> x, nb::bytes before, Array<Real, 2> after, Array<Real, 2> y, int threads) {
+             const int64_t count = x.shape(0), row = s.state_row();
+             if (int64_t(x.shape(1)) != s.input_width() || int64_t(before.size()) != count * row * int64_t(sizeof(Real)) ||
+                 int64_t(after.shape(0)) != count || int64_t(after.shape(1)) != row || int64_t(y.shape(0)) != count ||
+                 int64_t(y.shape(1)) != s.output_width())
+               throw nb::value_error(
+                   "native stream: the arrays of a step do not have the shapes of the stream's input, state and output.");
+             const Real* given = reinterpret_cast<const Real*>(before.c_str());
+             const nb::gil_scoped_release release;
+             s.carry(x.data(), count, given, after.data(), y.data(), threads);
+           })
       .def("paths",
            [](const S& s, Array<const Real, 3> x, Array<const int64_t, 2> draws, Array<double, 3> y, int threads) {
              const int64_t H = x.shape(1), paths = draws.shape(0);

@@ -448,6 +448,8 @@ struct Stream {
   virtual int64_t output_width() const = 0;
   virtual void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
   virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
+  // A step of `count` states of their own, before and after (count, state_row): no row of the stream is touched.
+  virtual void carry(const Real* x, int64_t count, const Real* before, Real* after, Real* y, int threads) = 0;
   virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
   virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
   virtual void reorder(const int64_t* parents) = 0;  // (rows): row i becomes what row parents[i] was

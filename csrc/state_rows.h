@@ -41,6 +41,16 @@ class StateRows final : public Stream<Real> {
     run(nullptr, symbols, rows, count, y, threads);
   }
 
+  void carry(const Real* x, int64_t count, const Real* before, Real* after, Real* y, int threads) override {
+    in_pieces(count, threads, carriers_, most_rows, [&](Workspace<Real>& w, int64_t at, int64_t some) {
+      if (!w.gathered) w.gathered = zeros<Real>(most_rows * row_);
+      std::memcpy(w.gathered.get(), before + at * row_, some * row_ * sizeof(Real));
+      w.symbols = nullptr, w.named = nullptr, w.first = at;
+      advance(w, x + at * input_width(), w.gathered.get(), some, y + at * output_width());
+      std::memcpy(after + at * row_, w.gathered.get(), some * row_ * sizeof(Real));
+    });
+  }
+
   // Each path stays with its thread until it ends, so that its state stays in the cache.
   void paths(const Real* x, int64_t H, const int64_t* draws, int64_t each, double* y, int threads) const override {
     const int64_t rows = B_ * each, tiles = (rows + some_rows - 1) / some_rows;
@@ -86,36 +96,42 @@ class StateRows final : public Stream<Real> {
   }
 
   void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
+    in_pieces(count, threads, workspaces_, std::min(B_, most_rows), [&](Workspace<Real>& w, int64_t at, int64_t some) {
+      w.symbols = symbols ? symbols + at : nullptr;
+      part(w, x ? x + at * input_width() : nullptr, rows ? rows + at : nullptr, at, some, y + at * output_width());
+    });
+  }
+
+  // Calls step(workspace, first, how many) for `count` rows, a tile at a time, on some threads.
+  template <class Step>
+  void in_pieces(int64_t count, int threads, std::vector<Workspace<Real>>& workspaces, int64_t rows, Step step) {
     if (p_.draws()) throw std::invalid_argument("native stream: the program draws, which a step does not.");
     if (count == 0) return;
     const int64_t pieces = std::clamp<int64_t>(threads_for(count * p_.work(), WorthAThread::multiply_adds, threads), 1, count);
-    while (int64_t(workspaces_.size()) < pieces) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
+    while (int64_t(workspaces.size()) < pieces) workspaces.push_back(p_.workspace(rows));
     parallel(int(pieces), pieces, [&](int64_t first, int64_t end) {
       for (int64_t i = first; i < end; ++i)
-        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows) {
-          const int64_t some = std::min(most_rows, count * (i + 1) / pieces - at);
-          part(workspaces_[i], x ? x + at * input_width() : nullptr, symbols ? symbols + at : nullptr,
-               rows ? rows + at : nullptr, at, some, y + at * output_width());
-        }
+        for (int64_t at = count * i / pieces; at < count * (i + 1) / pieces; at += most_rows)
+          step(workspaces[i], at, std::min(most_rows, count * (i + 1) / pieces - at));
     });
   }
 
   // `count` rows from the at-th on of those that were named.
-  void part(Workspace<Real>& w, const Real* x, const int64_t* symbols, const int64_t* rows, int64_t at, int64_t count,
-            Real* y) {
-    w.rows = count;
-    w.symbols = symbols;
+  void part(Workspace<Real>& w, const Real* x, const int64_t* rows, int64_t at, int64_t count, Real* y) {
     w.named = rows, w.first = at;
+    if (side_by_side(rows, count)) return advance(w, x, states_.get() + (rows ? rows[0] : at) * row_, count, y);
+    if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
+    take(rows, count, w.gathered.get());
+    advance(w, x, w.gathered.get(), count, y);
+    put(rows, count, w.gathered.get());
+  }
+
+  // One step of `count` rows, whose states lie side by side.
+  void advance(Workspace<Real>& w, const Real* x, Real* states, int64_t count, Real* y) {
     const int64_t in = input_width(), out = output_width();
+    w.rows = count;
     for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
-    if (side_by_side(rows, count)) {
-      p_.run(w, states_.get() + (rows ? rows[0] : at) * row_);
-    } else {
-      if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
-      take(rows, count, w.gathered.get());
-      p_.run(w, w.gathered.get());
-      put(rows, count, w.gathered.get());
-    }
+    p_.run(w, states);
     for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(Real));
   }
 
@@ -149,7 +165,7 @@ class StateRows final : public Stream<Real> {
   Buffer<Real> states_, spare_;  // the other of the two when rows are reordered
   std::vector<int64_t> named_;   // the last step that named a row
   int64_t round_ = 0;
-  std::vector<Workspace<Real>> workspaces_;
+  std::vector<Workspace<Real>> workspaces_, carriers_;
 };
 
 }  // namespace elman::ELMAN_NS

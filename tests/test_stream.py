@@ -221,3 +221,35 @@ def test_rows_as_bytes_are_those_of_the_state_and_go_on(name: str, size: int) ->
         other.write([0], rows)
     with pytest.raises(InputError, match="none may be named twice"):
         other.write([0, 0], rows)
+
+
+@pytest.mark.parametrize(
+    "make", [*(lambda n=n: cell(n, 5, 5) for n in CELLS), lambda: Zoneout(cell("gru", 5, 16), 0.1)]
+)
+def test_states_that_are_carried_go_on_as_rows_do(make) -> None:
+    """More rows than are stepped at once, of both layouts, from states that are not the start; no row is touched."""
+    torch.manual_seed(0)
+    core = make().eval()
+    x = torch.randn(300, 3, 5)
+    with torch.no_grad():
+        _, before = core.scan(x[:, :2])
+        y, after = core.scan(x[:, 2:], before)
+    stream = Stream(core, 1)
+    untouched = stream.read().tobytes()
+    found, carried = stream.carry(x[:, 2].numpy(), states.to_rows(before).tobytes())
+    last = states.from_rows(np.frombuffer(carried, np.uint8).reshape(300, -1).copy(), core.init_state(1))
+    assert same(torch.from_numpy(found), y[:, 0])
+    assert all(map(same, states.leaves(last), states.leaves(after)))
+    alone, one = stream.carry(x[:1, 2].numpy(), states.to_rows(before)[:1].tobytes())
+    if kernels.active() == "native":
+        assert np.array_equal(alone, found[:1]) and carried.startswith(one)
+    assert stream.carry(x[:0, 2].numpy(), b"")[1] == b"" and stream.read().tobytes() == untouched
+
+
+def test_carrying_refuses_what_does_not_fit() -> None:
+    stream = Stream(cell("gru", 3, 4), 1)
+    with pytest.raises(InputError, match="a state has 16"):
+        stream.carry(np.ones((2, 3), np.float32), bytes(16))
+    if stream.native:
+        with pytest.raises(InputError, match="needs float32"):
+            stream.carry(np.ones((1, 2), np.float32), bytes(16))

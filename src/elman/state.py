@@ -206,7 +206,7 @@ def from_rows(rows: NDArray[np.uint8], like: State) -> State:
         width = shape.numel() * dtype.itemsize
         part = np.array(rows[:, at : at + width], order="C")  # a copy, aligned
         at += width
-        if not width:  # which cannot be viewed as anything
+        if not part.size:  # which cannot be viewed as anything
             return torch.zeros(len(rows), *model.shape[1:], dtype=model.dtype)
         numbers = torch.from_numpy(part).view(dtype).reshape(len(rows), *shape)
         return torch.view_as_complex(numbers) if model.is_complex() else numbers

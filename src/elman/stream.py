@@ -125,6 +125,26 @@ class Stream:
         logits: np.ndarray = self.distribution(symbols, rows).logits.numpy()
         return logits
 
+    @torch.no_grad()
+    def carry(self, x: Any, given: bytes) -> tuple[Any, bytes]:
+        """One input for each of n states that are kept elsewhere, and the states after it. No row is touched.
+
+        The states are bytes, one behind the other, each as `elman.state.to_rows` has it; n is any number. What comes
+        first is y (n, H), or the distribution of a whole model. It is what `write`, a step and `read` would give.
+
+        >>> import elman
+        >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=1)
+        >>> y, after = stream.carry(np.ones((2, 3), np.float32), stream.read().tobytes() * 2)
+        >>> y.shape, len(after) == 2 * stream.row_bytes
+        ((2, 4), True)
+        """
+        if len(given) != len(x) * self.row_bytes:
+            raise InputError(f"{len(x)} inputs were given, and {len(given)} bytes; a state has {self.row_bytes}")
+        if not self._whole:
+            return self._engine.carry(x, given)
+        y, after = self._engine.carry(self._embed(torch.as_tensor(x)).numpy(), given)
+        return self._finish(torch.from_numpy(y)), after
+
     def take(self, rows: Rows = None) -> State:
         """The states of the rows, all by default, as a value: changing it does not change the stream."""
         return self._engine.take(self._checked(rows))
@@ -257,6 +277,22 @@ class _Native:
     def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
         return torch.from_numpy(self.step(x.detach().numpy(), rows))
 
+    def carry(self, x: np.ndarray, given: bytes) -> tuple[np.ndarray, bytes]:
+        n, threads = len(x), 1 if len(x) == 1 else torch.get_num_threads()
+        if self._program.looks_up:
+            raise InputError("the stream reads symbols, which are not carried: write, ask for logits, and read")
+        y = np.empty((n, self._program.output_size), self._numpy)
+        after = np.empty((n, self._rows.state_row), self._numpy)
+        if not self._dense:
+            width = self.row_bytes // self._numpy.itemsize
+            given = self._spread(np.frombuffer(given, self._numpy).reshape(n, width)).tobytes()
+        try:
+            self._rows.carry(x, given, after, y, threads)
+        except (TypeError, ValueError):
+            needs = f"{self._numpy}[n, {self._program.input_size}]"
+            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
+        return y, (after if self._dense else self._packed(after)).tobytes()
+
     def take(self, rows: np.ndarray) -> State:
         stretches = torch.empty((len(rows), self._rows.state_row), dtype=self._program.dtype)
         self._rows.take(rows.ctypes.data, len(rows), stretches.data_ptr())
@@ -270,19 +306,24 @@ class _Native:
     def read(self, rows: np.ndarray) -> np.ndarray:
         stretches = np.empty((len(rows), self._rows.state_row), self._numpy)
         self._rows.take(rows.ctypes.data, len(rows), stretches.ctypes.data)
-        if not self._dense:
-            stretches = np.concatenate([stretches[:, part] for part in self._program.columns], axis=1)
-        return stretches.view(np.uint8)
+        return (stretches if self._dense else self._packed(stretches)).view(np.uint8)
 
     def write(self, rows: np.ndarray, given: np.ndarray) -> None:
         numbers = np.ascontiguousarray(given).view(self._numpy)
-        if not self._dense:
-            stretches, at = np.zeros((len(rows), self._rows.state_row), self._numpy), 0
-            for part in self._program.columns:
-                stretches[:, part] = numbers[:, at : at + part.stop - part.start]
-                at += part.stop - part.start
-            numbers = stretches
-        self._rows.put(rows.ctypes.data, len(rows), numbers.ctypes.data)
+        stretches = numbers if self._dense else self._spread(numbers)
+        self._rows.put(rows.ctypes.data, len(rows), stretches.ctypes.data)
+
+    def _packed(self, stretches: np.ndarray) -> np.ndarray:
+        """The leaves without what is between them."""
+        return np.concatenate([stretches[:, part] for part in self._program.columns], axis=1)
+
+    def _spread(self, numbers: np.ndarray) -> np.ndarray:
+        """The inverse."""
+        stretches, at = np.zeros((len(numbers), self._rows.state_row), self._numpy), 0
+        for part in self._program.columns:
+            stretches[:, part] = numbers[:, at : at + part.stop - part.start]
+            at += part.stop - part.start
+        return stretches
 
     def reorder(self, parents: np.ndarray) -> None:
         self._rows.reorder(parents.ctypes.data)
@@ -334,6 +375,11 @@ class _Scanned:
             y, moved = self._core_of(rows).scan(x.unsqueeze(1), before)
             self.put(rows, moved)
         return y.squeeze(1)
+
+    def carry(self, x: np.ndarray, given: bytes) -> tuple[np.ndarray, bytes]:
+        before = states.from_rows(np.frombuffer(given, np.uint8).reshape(len(x), self.row_bytes), self.like)
+        y, after = self._core.scan(torch.from_numpy(np.ascontiguousarray(x)).unsqueeze(1), before)
+        return y.squeeze(1).numpy(), states.to_rows(after).tobytes()
 
     def _core_of(self, rows: np.ndarray) -> Core:
         if not np.array_equal(rows, self._bound[0]):
