@@ -23,14 +23,13 @@ def elman(path: str) -> uvicorn.Server:
     import elman as library
     from elman.serve.app import Service
     from elman.serve.limits import Limits
-    from elman.serve.server import SWITCH, Server
+    from elman.serve.server import Server
     from elman.serve.sessions import Sessions
     from elman.serve.signing import Signer
     from elman.serve.sqlite import SqliteStore
     from elman.serve.store import MemoryStore
-    from elman.tasks.serving import Numbers
+    from elman.tasks.number_serving import Numbers
 
-    sys.setswitchinterval(SWITCH)
     store = SqliteStore(path) if path else MemoryStore()
     models = {"gru": Numbers.of_core(library.from_torch(network()))}
     sessions = Sessions(store, models, Limits())

@@ -16,7 +16,7 @@ from elman.serve.sessions import Sessions
 from elman.serve.signing import Signer
 from elman.serve.store import MemoryStore
 from elman.tasks.lm import LanguageModel, ModelConfig, build
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
 

@@ -19,7 +19,7 @@ import torch
 from running import core, service
 
 from elman.serve.sqlite import SqliteStore
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 
 PLACES = ("taken", "before commit", "before reply")
 CORE = core(size=8)

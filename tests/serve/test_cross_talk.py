@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from running import core, language_model, running
 
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
 CORE, LM = core(size=8), language_model(size=12, layers=1)

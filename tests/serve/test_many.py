@@ -19,8 +19,9 @@ from elman.serve.engine import Engine
 from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions
 from elman.serve.sqlite import SqliteStore
+from elman.serve.steps import submit_steps
 from elman.serve.store import MemoryStore
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 
 TENANT, EACH = "local", 1_024
 
@@ -30,12 +31,13 @@ class Crowd:
 
     def __init__(self, core, store=None):
         self.sessions = Sessions(store or MemoryStore(), {"gru": Numbers.of_core(core)}, Limits())
-        self.engine = Engine(self.sessions, lambda calls: [hear(value) for hear, value in calls])
+        self.engine = Engine(self.sessions)
 
     def ask(self, makes):
         """What is answered to some jobs, in order."""
         found = [None] * len(makes)
-        self.engine.submit(*(make(lambda value, i=i: found.__setitem__(i, value)) for i, make in enumerate(makes)))
+        for i, make in enumerate(makes):
+            self.engine.submit(make(lambda value, i=i: found.__setitem__(i, value)))
         while self.engine.waiting:
             self.engine.tick()
         return found
@@ -47,11 +49,13 @@ class Crowd:
 
     def step(self, ids, values):
         """A step of each: the outputs."""
-        items = [
-            (i, Item(id, "any", input=[float(value)])) for i, (id, value) in enumerate(zip(ids, values, strict=True))
-        ]
-        (found,) = self.ask([lambda reply: jobs.Steps(reply, TENANT, items, None)])
-        return np.array([msgspec.json.decode(found[i].reply().body)["output"] for i in range(len(ids))], np.float32)
+        found = {}
+        items = [Item(id, "any", input=[float(value)]) for id, value in zip(ids, values, strict=True)]
+        submit_steps(
+            self.engine, TENANT, items, lambda places, answers: found.update(zip(places, answers, strict=True))
+        )
+        self.engine.tick()
+        return np.array([msgspec.json.decode(found[i])["body"]["output"] for i in range(len(ids))], np.float32)
 
     def delete(self, ids):
         assert all(one.status == 200 for one in self.ask([_delete(id) for id in ids]))

@@ -6,7 +6,7 @@ import shutil
 import pytest
 from running import core, language_model, running
 
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
 FLAGS = (

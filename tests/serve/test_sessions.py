@@ -24,14 +24,15 @@ from elman.serve.jobs import (
     Options,
     PutState,
     Rollback,
-    Step,
 )  # fmt: skip
 from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions
 from elman.serve.sqlite import SqliteStore
+from elman.serve.steps import Step
 from elman.serve.store import MemoryStore, StoreFull
 from elman.serve.text_jobs import Complete
-from elman.tasks.serving import Numbers, Writing
+from elman.tasks.number_serving import Numbers
+from elman.tasks.serving import Writing
 from elman.tasks.text_serving import ServedText
 
 

@@ -215,17 +215,18 @@ def test_many_steps_with_repeats_keys_and_checkpoints(server):
 def test_a_state_that_is_not_finite_is_one_items_error(server):
     ids = [server.session(), server.session()]
     model = server.service.models["gru"]
-    stepped = model._stepped
+    together = model.together
 
     def first_broken(x, states):
-        return ((state, output, i > 0) for i, (state, output, _) in enumerate(stepped(x, states)))
+        after, outputs, good = together(x, states)
+        return after, outputs, [False, *good[1:]]
 
-    model._stepped = first_broken
+    model.together = first_broken
     try:
         items = [{"session": id, "version": 0, "input": [1.0]} for id in ids]
         data = server.post("/v1/steps", {"items": items}).json()["data"]
     finally:
-        del model._stepped
+        del model.together
     assert [one["status"] for one in data] == [422, 200] and data[0]["error"]["code"] == "state_not_finite"
     assert [server.client.get(f"/v1/sessions/{id}").json()["version"] for id in ids] == [0, 1]
 
@@ -289,22 +290,14 @@ def test_what_is_refused(server):
     assert server.post("/v1/sessions", {"model": "gru", "durability": "process"}).status_code == 400
 
 
-def test_a_state_that_is_no_longer_a_number_changes_nothing(server):
-    model = server.service.models["gru"]
+@pytest.mark.parametrize("step", [{"input": [1.0]}, {"inputs": [[1.0]]}, {"inputs": [[1.0]] * 3}])
+def test_a_state_that_is_no_longer_a_number_changes_nothing(server, monkeypatch, step):
     id = server.session()
     server.step(id, [[1.0]])
     before = server.client.get(f"/v1/sessions/{id}/state").content
-    outputs, model.stream._engine.step = model.stream._engine.step, lambda x, rows: broken(x, rows)
-
-    def broken(x, rows):
-        y = outputs(x, rows)
-        model.stream.write(rows, np.full((len(rows), model.row_bytes), 255, np.uint8))
-        return y
-
-    try:
-        answer = server.step(id, [[1.0]])
-    finally:
-        model.stream._engine.step = outputs
+    monkeypatch.setattr("elman.tasks.number_serving.cut", lambda whole, width: [b"\xff" * width])
+    monkeypatch.setattr("elman.tasks.number_serving.finite", lambda rows, like: [False] * len(rows))
+    answer = server.post(f"/v1/sessions/{id}/step", {"version": "any", **step})
     assert answer.status_code == 422 and error(answer)["code"] == "state_not_finite"
     assert server.client.get(f"/v1/sessions/{id}/state").content == before
     assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 1

@@ -15,16 +15,17 @@ from starlette.types import Receive, Scope, Send
 from elman.progress import say
 from elman.serve import about, completions, responses, session_routes, socket
 from elman.serve.bodies import Item
+from elman.serve.driver import Driver
 from elman.serve.engine import Engine
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange, Gone, Make
-from elman.serve.jobs import Stepped, Steps
 from elman.serve.keys import LOCAL, Keys
 from elman.serve.limits import Limits
 from elman.serve.metrics import Metrics
 from elman.serve.predicting import Predictor
 from elman.serve.sessions import Sessions
 from elman.serve.signing import Signer
+from elman.serve.steps import submit_steps
 from elman.tasks.serving import Served
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -73,7 +74,8 @@ class Service:
         self.models, self.signer, self.keys = sessions.models, signer, keys
         self.durability, self.ttl, self.insecure = durability, ttl, insecure
         self.predictors = predictors or {}
-        self.engine = Engine(sessions, self._post, faults)
+        self.engine = Engine(sessions, faults)
+        self.driver = Driver(self.engine)
         self.metrics = Metrics(self.engine)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.canary = about.CanaryCheck()
@@ -92,10 +94,6 @@ class Service:
 
     # To the engine and back
 
-    def _post(self, calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
-        assert self.loop is not None
-        self.loop.call_soon_threadsafe(_deliver, calls)
-
     async def ask(self, make: Make) -> Any:
         """What the engine answers to a job; a Refused is raised."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -105,33 +103,23 @@ class Service:
             raise result
         return result
 
-    async def ask_steps(self, tenant: str, items: Sequence[Item | Refused]) -> list[Any]:
-        """What the engine answers to each of many steps; a Refused is an answer."""
-        results: list[Any] = [item if isinstance(item, Refused) else None for item in items]
+    async def ask_steps(self, tenant: str, items: Sequence[Item | Refused]) -> list[bytes]:
+        """The answer to each of many steps."""
+        answers = [b""] * len(items)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        left = results.count(None)
+        left = len(items)
 
-        def answered(found: dict[int, Any]) -> None:
+        def hear(places: Sequence[int], found: Sequence[bytes]) -> None:
             nonlocal left
-            for place, result in found.items():
-                results[place] = result
-            left -= len(found)
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+            left -= len(places)
             if not left and not future.done():
                 future.set_result(None)
 
-        def apart(place: int) -> Callable[[Any], None]:
-            return lambda result: answered({place: result})
-
-        def together(found: dict[int, Any] | Refused) -> None:
-            if isinstance(found, Refused):
-                found = dict.fromkeys(job.places, found)
-            answered({place: one.reply() if isinstance(one, Stepped) else one for place, one in found.items()})
-
-        good = [(place, item) for place, item in enumerate(items) if not isinstance(item, Refused)]
-        job = Steps(together, tenant, good, apart)
-        self.engine.submit(job)
+        submit_steps(self.engine, tenant, items, hear)
         await future
-        return results
+        return answers
 
     # The application
 
@@ -139,12 +127,10 @@ class Service:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
-        self.loop = asyncio.get_running_loop()
+        scope["tenant"] = ""
         if scope["type"] == "websocket":
-            scope["tenant"] = ""
             await self.router(scope, receive, send)
             return
-        scope["tenant"] = ""
         exchange = Exchange(self, scope, receive, send)
         began = time.perf_counter()
         try:
@@ -193,11 +179,11 @@ class Service:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 self.loop = asyncio.get_running_loop()
-                self.engine.start()
+                self.driver.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                await asyncio.to_thread(self.engine.stop, 25)
-                self.engine.sessions.store.close()
+                if await self.driver.stop(25):
+                    self.engine.sessions.store.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
@@ -223,11 +209,6 @@ class _Endpoint:
 
 async def _socket(service: Service, websocket: Any) -> None:
     await socket.Socket(service, websocket).run()
-
-
-def _deliver(calls: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
-    for hear, value in calls:
-        hear(value)
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

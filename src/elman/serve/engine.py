@@ -1,38 +1,42 @@
-"""One thread that owns the models and the store. It works in ticks; what waits while one runs is in the next.
+"""The engine owns the models and the store. It works in ticks; what comes while one runs is in the next.
 
-A tick: take every job that has come; let all works go on a piece, those of one model side by side; write what is
-finished; commit once; let the replies go. So a reply never leaves before what it says is in the store, and a commit
-that fails takes all replies of its tick with it.
+A tick: `take` every job that has come; `begin`: choose what goes on; `compute`: let the models go on with all of it, a
+piece each, those of one model side by side; `settle`: write what is finished; `commit`, once; only then the replies go
+out. So no reply leaves before what it says is in the store, and a commit that fails takes all replies of its tick with
+it. `compute` and `commit` may take long, and may run in another thread than the rest: driver.py has one done at a time.
 
 One write of a session at a time: the others wait in its line, in the order in which they came.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from elman.errors import ElmanError
 from elman.progress import say
 from elman.serve.errors import Refused, busy
 from elman.serve.sessions import Sessions
 from elman.serve.store import StoreFailed, StoreFull
-from elman.tasks.serving import Served, Work
+from elman.tasks.serving import Outputs, Served, Work
 
 SWEEP = 5.0  # seconds between two looks for what has expired
 BATCH = 1_024  # works in a tick, at most
-Post = Callable[[list[tuple[Callable[[Any], None], Any]]], None]
+PACE = 2e-5  # seconds that a model takes for a work in a tick, until it is known
+Stepped = Callable[[list[bytes], Outputs, list[bool]], None]
 
 
 class Job:
-    """What a request asks of the engine. `reply` is called once, with a result or a `Refused`, on the caller's side."""
+    """What a request asks of the engine. `reply` is called once, with a result or a `Refused`, on the event loop."""
 
     tenant: str = ""
-    line: str = ""  # the session that it writes
+    line: str = ""  # the session that it is to write
+    held: Sequence[str] = ()  # the sessions that it writes now, and nobody else
     cancelled = False  # whoever asked is gone
     finished = False
 
@@ -45,88 +49,119 @@ class Job:
 
 
 class _Running:
+    """A work of a job."""
+
     __slots__ = ("job", "served", "then", "work")
+    size = 1
 
     def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         self.job, self.served, self.work, self.then = job, served, work, then
 
 
-class Engine:
-    """Runs jobs. `post` takes calls to the side where the requests are."""
+class _Rows:
+    """One input for each of some states."""
 
-    def __init__(self, sessions: Sessions, post: Post, faults: Callable[[str], None] = lambda place: None) -> None:
-        self.sessions, self.post, self.fault = sessions, post, faults
-        self.coming: queue.SimpleQueue[Sequence[Job]] = queue.SimpleQueue()
-        self.active: dict[str, deque[_Running]] = {}  # by tenant
+    __slots__ = ("job", "served", "size", "states", "then", "x")
+
+    def __init__(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: Stepped) -> None:
+        self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
+        self.size = len(states)
+
+
+class _Group:
+    """What one model does in a tick."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.rows: list[_Rows] = []
+        self.works: list[_Running] = []
+        self.found: tuple[list[bytes], Outputs, list[bool]] = [], [], []
+        self.error: Exception | None = None
+        self.steps = 0
+
+    @property
+    def size(self) -> int:
+        return sum(rows.size for rows in self.rows) + len(self.works)
+
+    def compute(self) -> None:
+        """A bug of a model must not end the ticks of all: what it was to do is refused, the rest goes on."""
+        before = sum(running.work.taken for running in self.works)
+        try:
+            if self.rows:
+                x, states = self._joined()
+                self.found = self.served.together(x, states)
+            if self.works:
+                self.served.advance([running.work for running in self.works])
+        except Exception as error:
+            self.error = error
+        self.steps = sum(running.work.taken for running in self.works) - before + len(self.found[0])
+
+    def _joined(self) -> tuple[NDArray[Any], list[bytes]]:
+        if len(self.rows) == 1:
+            return self.rows[0].x, self.rows[0].states
+        return np.concatenate([rows.x for rows in self.rows]), [state for rows in self.rows for state in rows.states]
+
+
+class Engine:
+    """Runs jobs."""
+
+    def __init__(self, sessions: Sessions, faults: Callable[[str], None] = lambda place: None) -> None:
+        self.sessions, self.fault = sessions, faults
+        self.wake: Callable[[], None] = lambda: None  # called when there is something to do
+        self.coming: list[Job] = []
+        self.active: dict[str, deque[_Running | _Rows]] = {}  # by tenant
+        self.groups: list[_Group] = []  # of these, what goes on in this tick
         self.lines: dict[str, list[Job]] = {}
-        self.ready: deque[Job] = deque()  # whose turn has come, at the next tick
+        self.ready: list[Job] = []  # whose turn has come, at the next tick
         self.replies: list[tuple[Job, Any]] = []
         self.news: list[tuple[Callable[[Any], None], Any]] = []
-        # Each is counted by one thread, so that none is lost.
         self.submitted, self.answered = 0, 0
         self.ticks, self.steps, self.commits, self.failures = 0, 0, 0, 0
+        self.paces: dict[int, float] = {}
         self.swept = self.sessions.clock()
         self.draining = False
-        self.thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
-    # From any thread
-
-    def submit(self, *jobs: Job) -> None:
-        """Take jobs, or refuse them all. From one thread, that of the event loop."""
-        # Counted before it is asked whether the engine drains: it does not end while a job is counted.
-        self.submitted += len(jobs)
-        if self.draining or self.waiting > self.sessions.limits.queue:
-            self.submitted -= len(jobs)
-            if self.draining:
-                raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
+    def submit(self, job: Job) -> None:
+        """Take a job, or refuse it."""
+        if self.draining:
+            raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
+        if self.waiting >= self.sessions.limits.queue:
             raise busy(f"{self.waiting} requests are waiting, which is the limit")
-        self.coming.put(jobs)
+        self.submitted += 1
+        self.coming.append(job)
+        self.wake()
 
     @property
     def waiting(self) -> int:
         """Jobs that have not been answered."""
         return self.submitted - self.answered
 
-    def start(self) -> None:
-        self.thread.start()
+    @property
+    def idle(self) -> bool:
+        """Whether a tick would do nothing."""
+        return not (self.coming or self.ready or self.active or self.replies)
 
-    def stop(self, seconds: float) -> bool:
-        """Finish what is there, commit, and end; whether that came about in time."""
-        self.draining = True
-        self.coming.put(())
-        self.thread.join(seconds)
-        return not self.thread.is_alive()
+    def tick(self) -> None:
+        """All of a tick, one after the other."""
+        self.take()
+        self.begin()
+        self.compute()
+        self.settle()
+        self.commit()
+        for hear, value in self.outgoing():
+            hear(value)
 
-    def _run(self) -> None:
-        while not (self.draining and not self.waiting):
-            self.tick(wait=True)
+    # Taking
 
-    # In the engine's thread
-
-    def tick(self, wait: bool = False) -> None:
-        """Take, step, commit, reply."""
-        self._take(wait and not self.active and not self.ready)
-        self.fault("taken")
-        self._advance()
-        self._sweep()
-        self.fault("before commit")
-        self._commit()
-        self.fault("before reply")
-        self._send()
-        self.ticks += 1
-
-    def _take(self, wait: bool) -> None:
-        starting, self.ready = self.ready, deque()
-        for job in starting:
+    def take(self) -> None:
+        """Start every job that has come, or whose turn it is. Not while a commit is under way."""
+        ready, self.ready = self.ready, []
+        came, self.coming = self.coming, []
+        for job in ready:
             self._start(job)
-        try:
-            came = self.coming.get(timeout=SWEEP) if wait else self.coming.get_nowait()
-            while True:
-                for job in came:
-                    self._enter(job)
-                came = self.coming.get_nowait()
-        except queue.Empty:
-            pass
+        for job in came:
+            self._enter(job)
+        self.fault("taken")
 
     def _enter(self, job: Job) -> None:
         """Start a job, or put it into the line of its session."""
@@ -134,36 +169,60 @@ class Engine:
             return self._start(job)
         line = self.lines.get(job.line)
         if line is None:
-            self.lines[job.line] = [job]
+            self.hold(job, (job.line,))
             return self._start(job)
         if len(line) > self.sessions.limits.line:
-            return self.finish_outside(job, busy(f"{len(line)} requests wait for this session", 50, 409))
+            return self.replies.append((job, busy(f"{len(line)} requests wait for this session", 50, 409)))
         line.append(job)
 
     def enter_more(self, jobs: Sequence[Job]) -> None:
         """Jobs that a job has made of itself. Each is answered, though none was submitted."""
-        self.answered -= len(jobs)
+        self.submitted += len(jobs)
         for job in jobs:
             self._enter(job)
+
+    def hold(self, job: Job, ids: Sequence[str]) -> None:
+        """A job writes these sessions, which nobody does: whoever comes waits in line until it has finished."""
+        job.held = ids
+        for id in ids:
+            self.lines[id] = [job]
+
+    def _release(self, job: Job) -> None:
+        """The next in each line begins with the next tick."""
+        held, job.held = job.held, ()
+        for id in held:
+            line = self.lines.pop(id)
+            if len(line) > 1:
+                self.lines[id] = line[1:]
+                line[1].held = (id,)
+                self.ready.append(line[1])
 
     def _start(self, job: Job) -> None:
         if job.cancelled:
             return self.finish(job, Refused(409, "cancelled"))
         self._guarded(job, job.start, self)
 
-    def _guarded(self, job: Job, call: Callable[[Any], None], given: Any) -> None:
-        """What a job does. Whatever it raises is its own answer: a bug in one must not end the thread of all."""
+    def _guarded(self, job: Job, call: Callable[..., None], *given: Any) -> None:
+        """What a job does. Whatever it raises is its own answer: a bug in one must not end the ticks of all."""
         try:
-            call(given)
+            call(*given)
         except Exception as error:
-            self.sessions.cache.pop(job.line, None)  # half changed, perhaps: the store has it whole
+            for id in job.held:
+                self.sessions.cache.pop(id, None)  # half changed, perhaps: the store has it whole
             self.finish(job, _refusal(error))
 
     def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         """Have a work, which has begun, go on until it is done; `then` takes it."""
         if work.done:
             return then(work)
-        self.active.setdefault(job.tenant, deque()).append(_Running(job, served, work, then))
+        self._wait(_Running(job, served, work, then))
+
+    def step(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: Stepped) -> None:
+        """Have one input read after each of some states; `then` takes what `Served.together` gives."""
+        self._wait(_Rows(job, served, x, states, then))
+
+    def _wait(self, one: _Running | _Rows) -> None:
+        self.active.setdefault(one.job.tenant, deque()).append(one)
 
     def finish(self, job: Job, result: Any) -> None:
         """The job is done; the next in its line begins with the next tick. What is left of its works is dropped."""
@@ -171,83 +230,100 @@ class Engine:
             return
         job.finished = True
         self.replies.append((job, result))
-        line = self.lines.get(job.line) if job.line else None
-        if line and line[0] is job:
-            del line[0]
-            if line:
-                self.ready.append(line[0])
-            else:
-                del self.lines[job.line]
-
-    def finish_outside(self, job: Job, result: Any) -> None:
-        """The same for a job that is in no line."""
-        self.replies.append((job, result))
+        self._release(job)
 
     def tell(self, hear: Callable[[Any], None], news: Any) -> None:
         """Something provisional, on its way before the end."""
         self.news.append((hear, news))
 
-    def _advance(self) -> None:
-        chosen = self._chosen()
-        groups: dict[int, list[_Running]] = {}
-        for running in chosen:
-            groups.setdefault(id(running.served), []).append(running)
-        for group in groups.values():
-            before = sum(running.work.taken for running in group)
-            try:
-                group[0].served.advance([running.work for running in group])
-            except (
-                Exception
-            ) as error:  # as in _guarded, of a model: the works of the tick are refused, the rest goes on
-                say(f"elman serve: a tick failed: {type(error).__name__}: {error}")
-                for running in group:
-                    self.finish(running.job, _refusal(error))
-                continue
-            self.steps += sum(running.work.taken for running in group) - before
-            for running in group:
-                self._went_on(running)
+    def _chosen(self) -> list[_Running | _Rows]:
+        """What goes on in this tick: all, or as much as a tick has room for, of each tenant in turn."""
+        chosen: list[_Running | _Rows] = []
+        room = BATCH
+        while self.active and room > 0:
+            for tenant in list(self.active):
+                waiting = self.active[tenant]
+                while waiting:
+                    one = waiting.popleft()
+                    if one.job.cancelled:
+                        self.finish(one.job, Refused(409, "cancelled"))
+                    elif not one.job.finished:
+                        chosen.append(one)
+                        room -= one.size
+                        if len(self.active) > 1 or room <= 0:
+                            break
+                if not waiting:
+                    del self.active[tenant]
+        return chosen
+
+    # What the models do
+
+    def begin(self) -> None:
+        """Choose what goes on in this tick."""
+        groups: dict[int, _Group] = {}
+        for one in self._chosen():
+            group = groups.setdefault(id(one.served), _Group(one.served))
+            (group.rows if isinstance(one, _Rows) else group.works).append(one)  # type: ignore[arg-type]
+        self.groups = list(groups.values())
+
+    @property
+    def expected(self) -> float:
+        """Seconds that the models will take for it, as far as is known."""
+        return sum(group.size * self.paces.get(id(group.served), PACE) for group in self.groups)
+
+    def compute(self) -> None:
+        """Let it go on. Nothing but the models and the works is touched."""
+        for group in self.groups:
+            began = time.thread_time()
+            group.compute()
+            self.paces[id(group.served)] = (time.thread_time() - began) / group.size
+
+    # What comes of it
+
+    def settle(self) -> None:
+        """Write what is finished, and look for what has expired."""
+        groups, self.groups = self.groups, []
+        for group in groups:
+            self._settle(group)
+        now = self.sessions.clock()
+        if now - self.swept >= SWEEP:
+            self.swept = now
+            self.sessions.sweep(self.lines)
+
+    def _settle(self, group: _Group) -> None:
+        if group.error is not None:
+            say(f"elman serve: a tick failed: {type(group.error).__name__}: {group.error}")
+            for job in (*(rows.job for rows in group.rows), *(running.job for running in group.works)):
+                self.finish(job, _refusal(group.error))
+            return
+        self.steps += group.steps
+        at = 0
+        for rows in group.rows:
+            mine = slice(at, at + rows.size)
+            self._guarded(rows.job, rows.then, *(part[mine] for part in group.found))
+            at += rows.size
+        for running in group.works:
+            self._went_on(running)
 
     def _went_on(self, running: _Running) -> None:
         work, job = running.work, running.job
         if work.failed:
             return self.finish(job, Refused(422, work.failed, code="state_not_finite"))
         if not work.done:
-            self.active.setdefault(job.tenant, deque()).append(running)
+            self._wait(running)
             if isinstance(job, Hearing):
                 job.heard(self, work)
             return
         self._guarded(job, running.then, work)
 
-    def _chosen(self) -> list[_Running]:
-        """What goes on in this tick: all, or as many as a tick has room for, of each tenant in turn."""
-        chosen: list[_Running] = []
-        if len(self.active) == 1 and len(everyone := next(iter(self.active.values()))) <= BATCH:
-            self.active.clear()
-            for running in everyone:
-                self._choose(running, chosen)
-            return chosen
-        while self.active and len(chosen) < BATCH:
-            for tenant in list(self.active):
-                waiting = self.active[tenant]
-                running = waiting.popleft()
-                if not waiting:
-                    del self.active[tenant]
-                self._choose(running, chosen)
-        return chosen
+    @property
+    def waits(self) -> bool:
+        """Whether the commit will wait for the disk."""
+        return self.sessions.store.waits(self.sessions.sync)
 
-    def _choose(self, running: _Running, chosen: list[_Running]) -> None:
-        if running.job.cancelled:
-            self.finish(running.job, Refused(409, "cancelled"))
-        elif not running.job.finished:
-            chosen.append(running)
-
-    def _sweep(self) -> None:
-        now = self.sessions.clock()
-        if now - self.swept >= SWEEP:
-            self.swept = now
-            self.sessions.sweep(self.lines)
-
-    def _commit(self) -> None:
+    def commit(self) -> None:
+        """Have it all in the store, or nothing of it."""
+        self.fault("before commit")
         try:
             self.sessions.store.commit(self.sessions.sync)
             self.commits += 1
@@ -261,12 +337,14 @@ class Engine:
             self.replies = [(job, refused) for job, _ in self.replies]
         self.sessions.committed()
 
-    def _send(self) -> None:
-        if self.replies or self.news:
-            self.answered += len(self.replies)
-            calls = [*self.news, *((job.reply, result) for job, result in self.replies)]
-            self.replies, self.news = [], []
-            self.post(calls)
+    def outgoing(self) -> list[tuple[Callable[[Any], None], Any]]:
+        """What is to be told to whom, now that it is in the store."""
+        self.fault("before reply")
+        told = [*self.news, *((job.reply, result) for job, result in self.replies)]
+        self.answered += len(self.replies)
+        self.ticks += 1
+        self.news, self.replies = [], []
+        return told
 
 
 class Hearing(Job):
@@ -286,10 +364,10 @@ def _refusal(error: Exception) -> Refused:
 
 
 class Direct:
-    """An engine without a thread: `ask` runs ticks until the job is answered. For tests and for offline use."""
+    """An engine without an event loop: `ask` runs ticks until the job is answered. For tests and for offline use."""
 
     def __init__(self, sessions: Sessions) -> None:
-        self.engine = Engine(sessions, _at_once)
+        self.engine = Engine(sessions)
 
     def ask(self, make: Callable[[Callable[[Any], None]], Job]) -> Any:
         """The result of a job; a `Refused` is raised."""
@@ -301,8 +379,3 @@ class Direct:
         if isinstance(found[0], Refused):
             raise found[0]
         return found[0]
-
-
-def _at_once(calls: list[tuple[Callable[[Any], None], Any]]) -> None:
-    for hear, value in calls:
-        hear(value)

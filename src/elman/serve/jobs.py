@@ -1,35 +1,26 @@
-"""What can be asked of the engine about sessions, one class each; texts without one are in text_jobs.py.
+"""What can be asked of the engine about sessions, one class each; steps are in steps.py, texts without a session in
+text_jobs.py.
 
 A result is a `Reply`: a status and the body, encoded once.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from elman.errors import ElmanError
-from elman.serve.bodies import Item, given
 from elman.serve.engine import Engine, Hearing, Job
 from elman.serve.errors import Refused
 from elman.serve.records import Answered, Session
 from elman.serve.sessions import Sessions, new_id, reused
-from elman.tasks.serving import NOT_FINITE, Served, Spelt, Work, Writing
+from elman.tasks.serving import Served, Work, Writing
 
-
-def _raw(value: object) -> msgspec.Raw:
-    if isinstance(value, Spelt):
-        return msgspec.Raw(value.text)
-    raise NotImplementedError(type(value))
-
-
-json = msgspec.json.Encoder(enc_hook=_raw).encode
+json = msgspec.json.Encoder().encode
 Hear = Callable[[Any], None]
 
 
@@ -147,7 +138,7 @@ class Fork(Keyed):
         id = new_id("sess")
         sessions.add(id, session)
         parent.forks += 1
-        sessions.save(self.id, parent)
+        sessions.save((self.id, parent))
         self.made(engine, json(described(id, session, sessions)), 201)
 
 
@@ -222,124 +213,8 @@ class Write(Job):
         if self.asked.key:
             session.route, session.key = self.asked.route, self.asked.key
             session.digest, session.reply = self.asked.digest, reply
-        engine.sessions.save(self.id, session)
+        engine.sessions.save((self.id, session))
         engine.finish(self, Reply(reply, 200, session.version, session.position))
-
-
-class Step(Write):
-    """Read some inputs."""
-
-    def __init__(self, reply: Hear, asked: Asked, id: str, version: int | str, inputs: object, one: bool) -> None:
-        super().__init__(reply, asked, id, version)
-        self.inputs, self.one = inputs, one
-
-    @classmethod
-    def of(cls, reply: Hear, tenant: str, item: Item) -> Step:
-        """An item of /v1/steps, or of a message on a socket. Its key stands for what it says, however that is spelt."""
-        digest = hashlib.sha256(b"step\0" + json(item)).digest() if item.key else b""
-        inputs, one = given(item)
-        return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
-
-    def write(self, engine: Engine, session: Session, served: Served) -> None:
-        work = reading(served, self.inputs, engine.sessions.limits.inputs)
-        work.begin(session.state)
-
-        def then(work: Work) -> None:
-            state, outputs = (
-                work.end(),
-                work.answer()["outputs"],
-            )  # before anything is changed: what fails changes nothing
-            engine.sessions.written(self.id, session, state, work)
-            if self.one:
-                stepped = Stepped(self.id, session.version, session.position, outputs[0])
-                self.replied(engine, session, stepped.reply().body)
-            else:
-                self.committed(engine, session, {"outputs": outputs})
-
-        engine.go(self, served, work, then)
-
-
-class Steps(Job):
-    """Steps of many sessions. What is plain, one input and no key for a session at rest, is done at once; of the rest
-    each is a `Step` of its own, which replies by itself. The reply has what became of the plain ones, by place."""
-
-    def __init__(
-        self, reply: Hear, tenant: str, items: Sequence[tuple[int, Item]], apart: Callable[[int], Hear]
-    ) -> None:
-        super().__init__(reply)
-        self.tenant, self.items, self.apart = tenant, items, apart
-        self.places = [place for place, _ in items]  # that it replies for
-
-    def start(self, engine: Engine) -> None:
-        plain: dict[str, list[tuple[int, str, Session, object]]] = {}
-        rest, seen = [], set()
-        for place, item in self.items:
-            session = None if item.session in seen else self._at_rest(engine, item)
-            seen.add(item.session)  # a second step of it goes behind the first
-            if session is None:
-                rest.append((place, item))
-            else:
-                plain.setdefault(session.model, []).append((place, item.session, session, item.input))
-        done: dict[int, Any] = {}
-        for model, steps in plain.items():
-            states, inputs = [session.state for _, _, session, _ in steps], [one for *_, one in steps]
-            after = engine.sessions.models[model].together(inputs, states)
-            if after is None:
-                there = {place for place, *_ in steps}
-                rest += [one for one in self.items if one[0] in there]
-            else:
-                self._write(engine, steps, after, done)
-        self.places = list(done)
-        engine.finish(self, done)
-        engine.enter_more([Step.of(self.apart(place), self.tenant, item) for place, item in sorted(rest, key=_place)])
-
-    def _at_rest(self, engine: Engine, item: Item) -> Session | None:
-        """The session of a plain step, which can go on at once."""
-        sessions = engine.sessions
-        if item.key or item.input is UNSET or item.session in engine.lines:
-            return None
-        try:
-            session = sessions.find(item.session, self.tenant)
-        except Refused:
-            return None  # the Step says why
-        if item.version not in ("any", session.version) or session.every:
-            return None
-        return session if sessions.fingerprints.get(session.model) == session.fingerprint else None
-
-    def _write(
-        self, engine: Engine, steps: list[tuple[int, str, Session, object]], after: list[tuple[bytes, Any] | None],
-        done: dict[int, Any],
-    ) -> None:  # fmt: skip
-        for (place, id, session, _), found in zip(steps, after, strict=True):
-            if found is None:
-                done[place] = Refused(422, NOT_FINITE, code="state_not_finite")
-                continue
-            session.version, session.position, session.state = session.version + 1, session.position + 1, found[0]
-            engine.sessions.save(id, session)
-            done[place] = Stepped(id, session.version, session.position, found[1])
-        engine.steps += len(steps)
-
-
-class Stepped(msgspec.Struct):
-    """What one input led to. The reply is put together by whoever wants it, which need not be the engine."""
-
-    session: str
-    version: int
-    position: int
-    output: Any
-
-    def reply(self) -> Reply:
-        at = self.version, self.position
-        if not isinstance(self.output, Spelt):
-            return Reply(json(self), 200, *at)
-        text = self.output.text
-        return Reply(
-            b'{"session":"%b","version":%d,"position":%d,"output":%b}' % (self.session.encode(), *at, text), 200, *at
-        )
-
-
-def _place(one: tuple[int, Item]) -> int:
-    return one[0]
 
 
 class Generate(Write, Hearing):
@@ -365,7 +240,7 @@ class Generate(Write, Hearing):
         def then(work: Work) -> None:
             self.heard(engine, work)
             state, answer = work.end(), work.answer()
-            engine.sessions.written(self.id, session, state, work)
+            engine.sessions.written(self.id, session, state, work.taken, work.record)
             self.committed(engine, session, answer)
 
         engine.go(self, served, work, then)
@@ -413,17 +288,6 @@ class PutState(Write):
             raise Refused(422, str(error), code="state_mismatch") from error
         engine.sessions.replaced(self.id, session, state)
         self.committed(engine, session, {"state_bytes": len(state)})
-
-
-def reading(served: Served, inputs: object, most: int) -> Work:
-    """A work that reads inputs."""
-    try:
-        work = served.reading(inputs)
-    except ElmanError as error:
-        raise Refused(400, str(error), param="inputs") from error
-    if len(work) > most:
-        raise Refused(400, f"there are {len(work)} inputs; {most} at most can be read at once", param="inputs")
-    return work
 
 
 def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Work:

@@ -54,4 +54,6 @@ class _EngineMetrics:
         ):
             yield CounterMetricFamily(name, meaning, value)
         yield GaugeMetricFamily("elman_waiting", "Requests that are not answered yet", engine.waiting)
-        yield GaugeMetricFamily("elman_sessions", "Sessions and stored responses", sum(engine.sessions.counts.values()))
+        yield GaugeMetricFamily(
+            "elman_sessions", "Sessions and stored responses", sum(list(engine.sessions.counts.values()))
+        )

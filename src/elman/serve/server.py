@@ -15,10 +15,12 @@ import uvicorn
 from elman.errors import ElmanError
 from elman.progress import say
 from elman.serve.app import Service
+from elman.serve.frames import Frames
 from elman.serve.protocol import protocol
 
 DRAIN = 25  # seconds until connections that are still busy are cut: with the engine's own end it is under 30
 KEEP = 75  # seconds: longer than clients keep connections, or one is closed under the request that they send on it
+YOUNG = 20_000  # objects that are made before the garbage of requests is looked for; few of them are in cycles
 SWITCH = 0.0005  # seconds: how soon the engine's thread gets its turn beside a busy event loop
 
 
@@ -30,10 +32,10 @@ class Server(uvicorn.Server):
         limits = service.limits
         super().__init__(
             uvicorn.Config(
-                service, host=host, port=port, http=protocol(limits), ws="websockets-sansio", loop="uvloop",
+                service, host=host, port=port, http=protocol(limits), ws=Frames, loop="uvloop",
                 log_level="warning", access_log=False, lifespan="on", limit_concurrency=limits.connections,
-                timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message + 1024, server_header=False,
-                date_header=False, proxy_headers=False, timeout_keep_alive=KEEP,
+                timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message, ws_per_message_deflate=False,
+                server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=KEEP,
             )
         )  # fmt: skip
 
@@ -41,8 +43,7 @@ class Server(uvicorn.Server):
         """Once: drain. Ctrl-C once more: leave at once. uvicorn's own would raise the signal again when all is done."""
         if not self.service.engine.draining:
             self.service.engine.draining = True
-            assert self.service.loop is not None
-            self.service.loop.call_soon_threadsafe(self._say_goodbye)
+            self.service.driver.loop.call_soon_threadsafe(self._say_goodbye)
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -50,12 +51,20 @@ class Server(uvicorn.Server):
         self.goodbyes = [asyncio.ensure_future(socket.drain()) for socket in list(self.service.sockets)]
 
     async def startup(self, sockets: Any = None) -> None:
+        sys.setswitchinterval(SWITCH)
+        gc.collect()
+        gc.freeze()  # what is loaded stays; it need not be looked through again
+        gc.set_threshold(YOUNG)
         await super().startup(sockets)
         if self.started:
             port = self.servers[0].sockets[0].getsockname()[1]
             say(f"elman serve: http://{self.config.host}:{port} ({', '.join(self.service.models)})")
             if self.service.keys is not None and threading.current_thread() is threading.main_thread():
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._read_keys)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        await super().shutdown(sockets)
+        gc.unfreeze()
 
     def _read_keys(self) -> None:
         assert self.service.keys is not None
@@ -68,11 +77,6 @@ class Server(uvicorn.Server):
 
 def serve(service: Service, host: str, port: int) -> int:
     """Run until a signal comes; the exit code."""
-    sys.setswitchinterval(SWITCH)
-    gc.collect()
-    gc.freeze()  # what is loaded stays; it need not be looked through again
     server = Server(service, host, port)
     server.run()
-    service.engine.stop(1)
-    gc.unfreeze()
     return 0 if server.started else 2

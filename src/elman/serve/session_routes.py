@@ -6,15 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from elman.serve import bodies, jobs
 from elman.serve.bodies import parse
 from elman.serve.engine import Job
 from elman.serve.errors import Refused
 from elman.serve.exchange import Exchange
-from elman.serve.jobs import Reply
 from elman.serve.limits import Limits
+from elman.serve.steps import Step
 from elman.tasks.serving import Writing
 
 
@@ -59,7 +58,7 @@ async def step(x: Exchange) -> None:
     body, data = await x.parsed(bodies.StepBody)
     inputs, one = bodies.given(body)
     version, asked = x.version(body.version), x.asked("step", data)
-    await x.reply(await x.ask(lambda reply: jobs.Step(reply, asked, x.named("id"), version, inputs, one)))
+    await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))
 
 
 async def generate(x: Exchange) -> None:
@@ -148,31 +147,13 @@ async def steps(x: Exchange) -> None:
     except Refused:
         items = [item_of(raw) for raw in parse(bodies.RawItems, data).items]
     check(x.limits, "bulk", "the number of items", len(items))
-    results = await x.service.ask_steps(x.tenant, [checked(item, x.limits) for item in items])
-    await x.send(200, jobs.json({"object": "list", "data": [answered(result) for result in results]}))
+    answers = await x.service.ask_steps(x.tenant, items)
+    await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
 
 
 def item_of(raw: msgspec.Raw) -> bodies.Item | Refused:
-    """An item of /v1/steps, or of a message on a socket."""
+    """An item of /v1/steps."""
     try:
         return parse(bodies.Item, bytes(raw))
     except Refused as refused:
         return refused
-
-
-def checked(item: bodies.Item | Refused, limits: Limits) -> bodies.Item | Refused:
-    """An item, or what is wrong with it."""
-    if isinstance(item, Refused):
-        return item
-    if (item.input is UNSET) == (item.inputs is UNSET):
-        return Refused(400, "a step has either `input` or `inputs`", param="inputs")
-    if len(item.key) > limits.key:
-        return Refused(400, f"the key is longer than {limits.key} characters", param="key")
-    return item
-
-
-def answered(result: Reply | Refused) -> dict[str, Any]:
-    """What became of an item."""
-    if isinstance(result, Refused):
-        return {"status": result.status, "error": result.error()}
-    return {"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)}

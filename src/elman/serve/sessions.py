@@ -21,7 +21,7 @@ from elman.serve.errors import Refused
 from elman.serve.limits import Limits
 from elman.serve.records import Answered, Checkpoint, Inputs, Response, Session, Tombstone
 from elman.serve.store import Store
-from elman.tasks.serving import Served, Work
+from elman.tasks.serving import Served
 
 DAY = 86_400.0
 MODELS = "models"  # of sessions, so that none has to be read to know them
@@ -90,6 +90,17 @@ class Sessions:
             raise Refused(410, f"the session {id} has expired", code="session_expired")
         return session
 
+    def at_rest(self, id: str, tenant: str, version: int | str, model: str) -> Session | None:
+        """A session that is at this version, of a model that is loaded (and of this one, if one is named), and keeps no
+        past: nothing but its state is changed by a step. None if it is not, or not there."""
+        try:
+            session = self.find(id, tenant)
+        except Refused:
+            return None
+        if session.every or (version != "any" and version != session.version) or (model and session.model != model):
+            return None
+        return session if self.fingerprints.get(session.model) == session.fingerprint else None
+
     def usable(self, id: str, tenant: str) -> tuple[Session, Served]:
         """The same, with its model, which must be the one that it began with."""
         session = self.find(id, tenant)
@@ -121,15 +132,17 @@ class Sessions:
 
     # Changing
 
-    def save(self, id: str, session: Session) -> None:
-        """Write a session as it is now; it is `touched` until the commit."""
-        expires = self.clock() + session.ttl
-        if expires - session.expires > 0.02 * session.ttl:  # not with every step, so that the index rests
-            session.expires = expires
-        self.cache[id] = session
-        self.touched.add(id)
-        self.sync = self.sync or session.power
-        self.store.put("sessions", id, encode(session), parent=session.tenant, expires=session.expires)
+    def save(self, *changed: tuple[str, Session]) -> None:
+        """Write sessions as they are now; they are `touched` until the commit."""
+        now, rows = self.clock(), []
+        for id, session in changed:
+            if now + 0.98 * session.ttl > session.expires:  # not with every step, so that the index rests
+                session.expires = now + session.ttl
+            rows.append((id, encode(session), session.tenant, session.expires))
+            self.sync = self.sync or session.power
+        self.cache.update(changed)
+        self.touched.update(id for id, _ in changed)
+        self.store.put_all("sessions", rows)
 
     def add(self, id: str, session: Session) -> None:
         """A new session."""
@@ -139,7 +152,7 @@ class Sessions:
             self.store.put("meta", model, session.model.encode(), parent=MODELS)
         if session.every:
             self._mark(id, session)
-        self.save(id, session)
+        self.save((id, session))
 
     def admit(self, tenant: str, more: int = 1) -> None:
         """Count one more, or refuse it."""
@@ -170,18 +183,17 @@ class Sessions:
             if len(self.stones) > self.limits.tombstones:
                 self.store.delete("tombstones", self.stones.popleft())
 
-    def written(self, id: str, session: Session, state: bytes, work: Work | None) -> None:
+    def written(self, id: str, session: Session, state: bytes, taken: int, record: Callable[[], bytes]) -> None:
         """A write is done: the version goes up, and what it did is part of the past."""
         before = session.position
         session.version += 1
         session.state = state
-        if work is not None:
-            session.position += work.taken
-            if session.log:
-                record = Inputs(session.version, before, work.taken, work.record(), self.computed)
-                self.store.put("inputs", child(id, session.version), encode(record), parent=id)
-            if session.every and session.position - session.marks[-1] >= session.every:
-                self._mark(id, session)
+        session.position += taken
+        if session.log:
+            inputs = Inputs(session.version, before, taken, record(), self.computed)
+            self.store.put("inputs", child(id, session.version), encode(inputs), parent=id)
+        if session.every and session.position - session.marks[-1] >= session.every:
+            self._mark(id, session)
 
     # The past
 
@@ -286,6 +298,7 @@ class Sessions:
                 self.store.delete(table, id)
 
     def committed(self) -> None:
+        """What was changed is in the store."""
         self.touched.clear()
         self.sync = False
 
@@ -293,8 +306,7 @@ class Sessions:
         """A commit has failed: what was changed is read again."""
         for id in self.touched:
             self.cache.pop(id, None)
-        self.touched.clear()
-        self.sync = False
+        self.committed()
         self.count()
 
 

@@ -8,16 +8,18 @@ its last message says where the sessions are that were stepped here: `{"goodbye"
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
+from elman.serve import bodies
+from elman.serve.bodies import Item
 from elman.serve.errors import Refused
-from elman.serve.jobs import Reply, Step
-from elman.serve.session_routes import answered, checked, item_of
+from elman.serve.frames import CONNECTION, Frames
+from elman.serve.steps import answered, submit_steps
 
 if TYPE_CHECKING:
     from elman.serve.app import Service
@@ -25,8 +27,15 @@ if TYPE_CHECKING:
 json = msgspec.json.Encoder().encode
 
 
-class Envelope(msgspec.Struct, forbid_unknown_fields=True):
-    """A message: a step, and what the client calls it."""
+class Message(bodies.Body):
+    """A step, and what the client calls it."""
+
+    id: int | str
+    step: Item
+
+
+class Envelope(bodies.Body):
+    """The same, whatever the step is."""
 
     id: int | str
     step: msgspec.Raw
@@ -38,90 +47,102 @@ class Socket:
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self.service, self.websocket = service, websocket
         self.flight = 0
-        self.reached: dict[str, dict[str, int | None]] = {}  # where the sessions are that were stepped here last
-        self.answers: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.reached: dict[str, None] = {}  # the sessions that were stepped here, the last one last
 
     async def run(self) -> None:
         """Take messages until the client goes, or the server drains."""
         try:
-            tenant = self.service.admit(dict(self.websocket.scope["headers"]), "/v1/stream")
+            self.tenant = self.service.admit(dict(self.websocket.scope["headers"]), "/v1/stream")
         except Refused as refused:
             await self.websocket.close(1008, refused.message[:120])
             return
         await self.websocket.accept()
+        self.connection: Frames = self.websocket.scope["extensions"][CONNECTION]
         self.service.sockets.add(self)
-        writer = asyncio.create_task(self._write())
+        self.connection.answer([json({"credits": self.service.limits.socket_flight})])
+        self.connection.listen(self.hear)
         try:
-            await self.websocket.send_bytes(json({"credits": self.service.limits.socket_flight}))
-            await self._read(tenant)
-        except WebSocketDisconnect:
-            pass
+            while (await self.websocket.receive())["type"] != "websocket.disconnect":
+                pass
         finally:
             self.service.sockets.discard(self)
-            self.answers.put_nowait(None)
-            await writer
             if self._open:
                 with suppress(WebSocketDisconnect):  # the client may be gone without a word
                     await self.websocket.close(1000)
 
-    async def _read(self, tenant: str) -> None:
-        limits = self.service.limits
-        while True:
-            message = await self.websocket.receive()
-            if message["type"] == "websocket.disconnect":
-                return
-            data = message.get("bytes") or (message.get("text") or "").encode()
-            if len(data) > limits.socket_message:
-                await self.websocket.close(1009, f"a message has {limits.socket_message} bytes at most")
-                return
-            self._step(tenant, data)
-
-    def _step(self, tenant: str, data: bytes) -> None:
-        name: Any = None
-        self.flight += 1
-        try:
-            envelope = msgspec.json.decode(data, type=Envelope)
-            name = envelope.id
-            if self.flight > self.service.limits.socket_flight:
-                raise Refused(429, f"{self.service.limits.socket_flight} messages are unanswered, which is the limit")
-            item = checked(item_of(envelope.step), self.service.limits)
+    def hear(self, messages: Sequence[bytes]) -> None:
+        """Messages that came together."""
+        names, items, refused = [], [], []
+        for data in messages:
+            name, item = self._message(data)
             if isinstance(item, Refused):
-                raise item
-            self.service.engine.submit(Step.of(partial(self._stepped, name, item.session), tenant, item))
+                refused.append(_named(name, answered(item)))
+            else:
+                names.append(name)
+                items.append(item)
+        if refused:
+            self.connection.answer(refused)
+        if items:
+            self._submit(names, items)
+
+    def _message(self, data: bytes) -> tuple[int | str | None, Item | Refused]:
+        """What the client calls a message, and the step in it."""
+        limits = self.service.limits
+        try:
+            message = bodies.parse(Message, data)
         except Refused as refused:
-            self._answer(name, refused)
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            self._answer(name, Refused(400, f'a message is {{"id": ..., "step": {{...}}}}: {error}'))
+            return _name(data), refused
+        if self.flight >= limits.socket_flight:
+            return message.id, Refused(429, f"{self.flight} messages are unanswered, which is the limit", code="busy")
+        self.flight += 1
+        return message.id, message.step
 
-    def _stepped(self, name: Any, session: str, result: Reply | Refused) -> None:
-        if isinstance(result, Reply):
-            self.reached.pop(session, None)
-            self.reached[session] = {"version": result.version, "position": result.position}
-            if len(self.reached) > self.service.limits.bulk:
-                del self.reached[next(iter(self.reached))]
-        self._answer(name, result)
+    def _submit(self, names: list[int | str | None], items: list[Item]) -> None:
+        def hear(places: Sequence[int], answers: Sequence[bytes]) -> None:
+            self.flight -= len(places)
+            self.connection.answer(
+                [_named(names[place], answer) for place, answer in zip(places, answers, strict=True)]
+            )
 
-    def _answer(self, name: Any, result: Reply | Refused) -> None:
-        self.flight -= 1
-        self.answers.put_nowait(json({"id": name, **answered(result)}))
-
-    async def _write(self) -> None:
-        while (answer := await self.answers.get()) is not None:
-            try:
-                await self.websocket.send_bytes(answer)
-            except (RuntimeError, WebSocketDisconnect, OSError):
-                return
+        try:
+            submit_steps(self.service.engine, self.tenant, items, hear)
+        except Refused as refused:
+            hear(range(len(items)), [answered(refused)] * len(items))
+        for item in items:
+            self.reached.pop(item.session, None)
+            self.reached[item.session] = None
+        while len(self.reached) > self.service.limits.bulk:
+            del self.reached[next(iter(self.reached))]
 
     async def drain(self) -> None:
         """Answer what is under way, and say goodbye."""
-        while self.flight and self._open:
-            await asyncio.sleep(0.01)
-        self.answers.put_nowait(json({"goodbye": "the server is about to stop", "sessions": self.reached}))
-        while self._open and not self.answers.empty():
+        while self._open and (self.flight or self.service.driver.doing):
             await asyncio.sleep(0.01)
         if self._open:
+            self.connection.answer([json({"goodbye": "the server is about to stop", "sessions": self._positions()})])
             await self.websocket.close(1012, "the server is about to stop")
+
+    def _positions(self) -> dict[str, dict[str, int]]:
+        found = {}
+        for id in self.reached:
+            with suppress(Refused):
+                session = self.service.engine.sessions.find(id, self.tenant)
+                found[id] = {"version": session.version, "position": session.position}
+        return found
 
     @property
     def _open(self) -> bool:
         return self.websocket.application_state is WebSocketState.CONNECTED
+
+
+def _name(data: bytes) -> int | str | None:
+    """What the client calls a message whose step is wrong."""
+    try:
+        return bodies.parse(Envelope, data).id
+    except Refused:
+        return None
+
+
+def _named(name: int | str | None, answer: bytes) -> bytes:
+    """An answer with the name of its message in front."""
+    return b'{"id":%b,%b' % (json(name), answer[1:])

@@ -7,12 +7,15 @@ commit with `sync` waits until the disk has it (synchronous=FULL). The file belo
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from elman.errors import FileError
 from elman.serve.store import TABLES, Row, StoreFailed, StoreFull
 
 FORMAT = 1
+LOG = 4_000  # rows of the log that are moved to their places at once
 FULL = (sqlite3.SQLITE_FULL,)
 
 
@@ -30,12 +33,14 @@ class SqliteStore:
             raise FileError(_why(self.path, error)) from error
         self._new: dict[tuple[str, str], Row | None] = {}  # since the last commit
         self._synced = False
+        self._logged = 0  # rows in the log, or more
 
     def _open(self) -> None:
         run = self._db.execute
         run("PRAGMA locking_mode=EXCLUSIVE")
         run("PRAGMA journal_mode=WAL")
         run("PRAGMA synchronous=NORMAL")
+        run("PRAGMA wal_autocheckpoint=0")  # commit does it, and `waits` says when
         run("BEGIN IMMEDIATE")  # takes the lock, and keeps it
         found = run("PRAGMA user_version").fetchone()[0]
         if found not in (0, FORMAT):
@@ -62,7 +67,11 @@ class SqliteStore:
         return None if found is None else found[0]
 
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None:
-        self._new[table, id] = (value, parent, expires)
+        self.put_all(table, [(id, value, parent, expires)])
+
+    def put_all(self, table: str, rows: Iterable[tuple[str, bytes, str, float]]) -> None:
+        for id, value, parent, expires in rows:
+            self._new[table, id] = (value, parent, expires)
 
     def delete(self, table: str, id: str) -> None:
         self._new[table, id] = None
@@ -87,6 +96,9 @@ class SqliteStore:
             found += [(table, id) for (id,) in rows if (table, id) not in self._new]
         return found
 
+    def waits(self, sync: bool) -> bool:
+        return bool(self._new) and (sync or self._logged > LOG)
+
     def commit(self, sync: bool) -> None:
         if not self._new:
             return
@@ -101,7 +113,16 @@ class SqliteStore:
         except sqlite3.Error as error:
             self.undo()
             raise _failed(error) from error
+        if self._logged > LOG:
+            self._move_log()
+        self._logged += len(self._new)
         self._new.clear()
+
+    def _move_log(self) -> None:
+        """Move what is in the log to its place in the file. If there is no room for that, it stays in the log."""
+        with suppress(sqlite3.OperationalError):
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            self._logged = 0
 
     def _write(self, table: str) -> None:
         rows = [(id, *row) for (where, id), row in self._new.items() if where == table and row is not None]

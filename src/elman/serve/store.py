@@ -12,6 +12,7 @@ A store is some tables of rows: an id, bytes, a parent by which rows are found t
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Protocol
 
 TABLES = ("sessions", "checkpoints", "inputs", "responses", "keys", "tombstones", "meta")
@@ -35,10 +36,14 @@ class Store(Protocol):
 
     def get(self, table: str, id: str) -> bytes | None: ...
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None: ...
+    def put_all(
+        self, table: str, rows: Iterable[tuple[str, bytes, str, float]]
+    ) -> None: ...  # id, value, parent, expires
     def delete(self, table: str, id: str) -> None: ...
     def children(self, table: str, parent: str) -> list[tuple[str, bytes]]: ...  # in the order of their ids
     def counts(self, table: str) -> dict[str, int]: ...  # rows by parent
     def expired(self, now: float, most: int) -> list[tuple[str, str]]: ...  # tables and ids
+    def waits(self, sync: bool) -> bool: ...  # whether this commit would take as long as a disk does
     def commit(self, sync: bool) -> None: ...
     def undo(self) -> None: ...
     def close(self) -> None: ...
@@ -70,10 +75,21 @@ class MemoryStore:
         return None if row is None else row[0]
 
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None:
-        self._change(table, id, (value, parent, expires))
+        self.put_all(table, [(id, value, parent, expires)])
+
+    def put_all(self, table: str, rows: Iterable[tuple[str, bytes, str, float]]) -> None:
+        there, before = self._rows[table], self._before
+        for id, value, parent, expires in rows:
+            old = there.get(id)
+            before.setdefault((table, id), old)
+            if old is not None and old[1] == parent and old[2] == expires:  # most are: only the value is another
+                there[id] = (value, parent, expires)
+            else:
+                self._set(table, id, (value, parent, expires))
 
     def delete(self, table: str, id: str) -> None:
-        self._change(table, id, None)
+        self._before.setdefault((table, id), self._rows[table].get(id))
+        self._set(table, id, None)
 
     def children(self, table: str, parent: str) -> list[tuple[str, bytes]]:
         return [(id, self._rows[table][id][0]) for id in sorted(self._parents[table].get(parent, ()))]
@@ -92,6 +108,9 @@ class MemoryStore:
             heapq.heappush(self._due, (at, table, id))
         return list(found)
 
+    def waits(self, sync: bool) -> bool:
+        return False
+
     def commit(self, sync: bool) -> None:
         self._before.clear()
 
@@ -103,16 +122,9 @@ class MemoryStore:
     def close(self) -> None:
         self.undo()
 
-    def _change(self, table: str, id: str, row: Row | None) -> None:
-        self._before.setdefault((table, id), self._rows[table].get(id))
-        self._set(table, id, row)
-
     def _set(self, table: str, id: str, row: Row | None) -> None:
         rows, parents = self._rows[table], self._parents[table]
         old = rows.get(id)
-        if old is not None and row is not None and old[1:] == row[1:]:
-            rows[id] = row
-            return
         self._expiring += bool(row and row[2]) - bool(old and old[2])
         if old is not None and (row is None or row[1] != old[1]):
             del parents[old[1]][id]

@@ -29,8 +29,8 @@ from elman.options import choice, whole
 from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import files, measures, network
+from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.pictures import Found
-from elman.tasks.serving import Numbers, rows_of_numbers
 from elman.training.scores import Scores
 from elman.words import WordEmbedding
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from elman import state as states
 from elman.config import Json
@@ -16,7 +17,7 @@ from elman.data.panel import Series
 from elman.errors import InputError
 from elman.quantiles import mean, quantile
 from elman.tasks.forecast_state import Carried
-from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Work, Writing, cut, joined
+from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Outputs, Work, Writing, cut, joined
 
 if TYPE_CHECKING:
     from elman.tasks.forecaster import Forecaster
@@ -163,8 +164,11 @@ class ServedSeries:
     def canary(self) -> Work:
         return Canary()
 
-    def together(self, inputs: list[Any], states: list[bytes]) -> None:
+    def encoded(self, inputs: list[Any]) -> None:
         return None
+
+    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        raise NotImplementedError
 
     # A tick
 
@@ -187,7 +191,7 @@ class ServedSeries:
         """One row of each."""
         before = self.opened(joined([work.core for work in works]))
         after = self.face.read([work.series.cut(0, 1) for work in works], before)
-        good, cores = _finite(after), cut(states.to_rows(after))
+        good, cores = _finite(after), cut(states.to_rows(after).tobytes(), self.row_bytes)
         for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
             work.core, work.series = core, work.series.cut(1)
             if work.missing:

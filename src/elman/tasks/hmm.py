@@ -29,7 +29,8 @@ from elman.lens import Sample
 from elman.options import whole
 from elman.tasks import inspecting
 from elman.tasks.inspecting import Looked
-from elman.tasks.serving import Numbers, Served, rows_of_numbers
+from elman.tasks.number_serving import Numbers, rows_of_numbers
+from elman.tasks.serving import Served
 from elman.tasks.settings import Settings
 from elman.tasks.task import Data, Task, Verb
 from elman.training.record import Preview

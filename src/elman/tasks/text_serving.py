@@ -26,7 +26,7 @@ from elman.errors import FileError, InputError
 from elman.model import SequenceModel
 from elman.state import State
 from elman.tasks.generation import Row, banned_symbols, prompt_ids
-from elman.tasks.serving import PIECE, ROWS, Bytes, Work, Writing, finite
+from elman.tasks.serving import PIECE, ROWS, Bytes, Outputs, Work, Writing, finite
 from elman.tasks.text import TextModel
 from elman.tasks.text_rows import ScanRows, StreamRows, scanned
 
@@ -302,8 +302,11 @@ class ServedText:
             raise InputError(f"a text is a string, or a list of tokens from 0 to {V - 1}")
         return np.array(given, np.int64)
 
-    def together(self, inputs: list[Any], states: list[bytes]) -> None:
+    def encoded(self, inputs: list[Any]) -> None:
         return None
+
+    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        raise NotImplementedError
 
     # A tick
 

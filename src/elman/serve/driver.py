@@ -1,0 +1,105 @@
+"""Runs the ticks of an engine beside an event loop, one at a time.
+
+A short tick runs on the event loop: to wake another thread, and to be woken by it, takes longer than most ticks do.
+Where the models take long, or the disk is waited for, that part runs in a thread of its own; meanwhile the loop goes on
+with what comes and goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from elman.serve.engine import SWEEP, Engine
+
+LONG = 0.005  # seconds; shorter ones hold up nobody
+
+
+class Driver:
+    """All of it is called on the event loop."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.doing, self.woken = engine, "", False
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
+        engine.wake = self.wake
+
+    doing: str  # "compute" or "commit", if the thread does that; "begin" if a tick is about to be run here
+
+    def start(self) -> None:
+        """Begin, on the loop that runs."""
+        self.loop = asyncio.get_running_loop()
+        self._look()
+
+    def _look(self) -> None:
+        """A tick now and then, though nobody asks: something may have expired."""
+        self.timer = self.loop.call_later(SWEEP, self._look)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something has come. It is taken once all has come that is on its way, be the models at work or not."""
+        if not self.woken:
+            self.woken = True
+            self.loop.call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self.woken = False
+        if self.doing != "commit":
+            self.engine.take()
+        if not self.doing:
+            self.engine.begin()
+            if not self._in_thread():
+                self._run()
+
+    def _in_thread(self) -> bool:
+        """Have the thread compute, if that takes long."""
+        if self.engine.expected < LONG:
+            return False
+        self._away("compute", self.engine.compute, self._computed)
+        return True
+
+    def _run(self) -> None:
+        self.doing = ""
+        self.engine.compute()
+        self._computed()
+
+    def _computed(self) -> None:
+        self.engine.settle()
+        if self.engine.waits:
+            self._away("commit", self.engine.commit, self._committed)
+        else:
+            self.engine.commit()
+            self._committed()
+
+    def _committed(self) -> None:
+        told = self.engine.outgoing()
+        if not self.engine.idle:
+            self.engine.take()
+            self.engine.begin()
+            if not self._in_thread():  # else it computes while the replies leave
+                self.doing = "begin"
+                self.loop.call_soon(self._run)
+        for hear, value in told:
+            hear(value)
+
+    def _away(self, doing: str, call: Callable[[], None], then: Callable[[], None]) -> None:
+        """Call the one in the thread, and then the other here."""
+
+        def done(future: asyncio.Future[None]) -> None:
+            self.doing = ""
+            future.result()
+            then()
+
+        self.doing = doing
+        self.loop.run_in_executor(self.thread, call).add_done_callback(done)
+
+    async def stop(self, seconds: float) -> bool:
+        """Finish what is there, commit, and end; whether that came about in time."""
+        self.engine.draining = True
+        self.timer.cancel()
+        deadline = time.monotonic() + seconds
+        while (self.doing or self.engine.waiting) and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+        self.thread.shutdown(wait=not self.doing)
+        return not self.doing

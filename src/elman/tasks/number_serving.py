@@ -1,0 +1,223 @@
+"""Models that read numbers, served: a bare core, or a model with a distribution for each step.
+
+An input is D numbers. One input for each of many sessions is one native call, `Numbers.together`; several inputs of a
+session are scanned in pieces, beside those of others.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elman import kernels
+from elman import state as states
+from elman.config import Json
+from elman.core import Core
+from elman.errors import InputError
+from elman.model import SequenceModel
+from elman.stream import Stream
+from elman.tasks.serving import (
+    NOT_FINITE,
+    PIECE,
+    ROWS,
+    Outputs,
+    Work,
+    Writing,
+    cut,
+    finite,
+    joined,
+    one_row,
+)
+
+NUMBERS = frozenset((int, float))
+
+
+class NumberWork(Work):
+    """Rows of numbers x (T, D) to read; an output for each."""
+
+    def __init__(self, x: NDArray[Any]) -> None:
+        self.x, self.outputs = x, []
+
+    x: NDArray[Any]
+    core: bytes
+    outputs: Outputs
+
+    def begin(self, state: bytes) -> None:
+        self.core = state
+        self.done = not len(self.x)
+
+    def end(self) -> bytes:
+        return self.core
+
+    def answer(self) -> dict[str, Any]:
+        return {"outputs": self.outputs}
+
+    def record(self) -> bytes:
+        return self.x.tobytes()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass
+class Numbers:
+    """A core, or a model with a distribution for each step, that reads numbers.
+
+    Args:
+        module: the core or the model
+        about: what a client wants to know
+        fingerprint: of the weights
+        width: D, numbers in an input
+        dtype: of an input
+        encode: inputs as they were sent to x (T, D), or an InputError
+        outputs: what is answered for each row of y (T, H), or of the distribution
+
+    >>> import elman
+    >>> served = Numbers.of_core(elman.cell("gru", 1, 4))
+    >>> work = served.reading([[0.5], [0.25]])
+    >>> work.begin(served.start(0))
+    >>> served.advance([work])
+    >>> work.done, len(work.answer()["outputs"])
+    (True, 2)
+    """
+
+    module: Core | SequenceModel
+    about: dict[str, Json]
+    fingerprint: str
+    width: int
+    dtype: np.dtype[Any]
+    encode: Callable[[object], NDArray[Any]]
+    outputs: Callable[[Any], Outputs]
+    stream: Stream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.module.eval()
+        self.stream = Stream(self.module, 1)
+        self.core = self.module.core if isinstance(self.module, SequenceModel) else self.module
+        self.row_bytes = self.stream.row_bytes
+        if not self.row_bytes:
+            raise InputError("the model remembers nothing, so there is no session to keep; use `elman predict`")
+        self._like = self.core.init_state(1)
+        self._start = states.to_rows(self._like).tobytes()
+
+    @classmethod
+    def of_core(cls, core: Core) -> Numbers:
+        """A bare core: y is the output."""
+        dtype, D = np.dtype(str(next(core.parameters()).dtype).removeprefix("torch.")), core.input_size
+        about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
+
+        def encode(given: object) -> NDArray[Any]:
+            return rows_of_numbers(given, D, dtype)
+
+        return cls(core, about, states.fingerprint(core), D, dtype, encode, _spelt)
+
+    def start(self, seed: int) -> bytes:
+        return self._start
+
+    def seeded(self, state: bytes, seed: int) -> bytes:
+        return state
+
+    def reading(self, inputs: object) -> Work:
+        return NumberWork(self.encode(inputs))
+
+    def writing(self, prompt: object, settings: Writing) -> Work:
+        raise InputError("this model reads numbers and does not write any; send inputs to step")
+
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        raise InputError("this model reads numbers and does not write any")
+
+    def spelt(self, prompt: object) -> str:
+        raise InputError("this model reads numbers")
+
+    def canary(self) -> Work:
+        return NumberWork(np.zeros((1, self.width), self.dtype))
+
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        x = np.frombuffer(b"".join(records), self.dtype).reshape(-1, self.width)
+        return NumberWork(x[:most])
+
+    def dump(self, state: bytes) -> bytes:
+        rows = np.frombuffer(state, np.uint8)[None]
+        return states.dump(states.from_rows(rows, self._like), fingerprint=self.fingerprint)
+
+    def parse(self, data: bytes) -> bytes:
+        return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self._like)
+
+    def encoded(self, inputs: list[Any]) -> NDArray[Any] | None:
+        try:
+            return self.encode(inputs)
+        except InputError:
+            return None
+
+    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        y, after = self.stream.carry(x, b"".join(given))
+        rows = np.frombuffer(after, np.uint8).reshape(len(given), self.row_bytes)
+        return cut(after, self.row_bytes), self.outputs(y), finite(rows, self._like)
+
+    def advance(self, works: Sequence[Work]) -> None:
+        each = [work for work in works if isinstance(work, NumberWork)]
+        for at in range(0, len(each), ROWS):
+            self._scan(each[at : at + ROWS])
+
+    @torch.inference_mode()
+    def _scan(self, works: list[NumberWork]) -> None:
+        pieces = [work.x[work.taken : work.taken + PIECE] for work in works]
+        lengths = torch.tensor([len(piece) for piece in pieces])
+        x = np.zeros((len(works), int(lengths.max()), *pieces[0].shape[1:]), pieces[0].dtype)
+        for row, piece in zip(x, pieces, strict=True):
+            row[: len(piece)] = piece
+        given = torch.from_numpy(x)
+        features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
+        state = states.from_rows(joined([work.core for work in works]), self._like)
+        y, state = self.core.scan(features, state, lengths=lengths)
+        after = states.to_rows(state)
+        good, cores = finite(after, self._like), cut(after.tobytes(), self.row_bytes)
+        for i, work in enumerate(works):
+            mine = y[i, : len(pieces[i])]
+            outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)
+            self._moved(work, cores[i], outputs, good[i])
+
+    def _moved(self, work: NumberWork, core: bytes, outputs: Outputs, is_good: bool) -> None:
+        work.core, work.taken = core, work.taken + len(outputs)
+        work.outputs += outputs
+        if not is_good:
+            work.failed = NOT_FINITE
+        work.done = work.taken == len(work.x) or not is_good
+
+
+def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Inputs as they were sent, as x (T, D): a list of rows of D numbers, or of numbers where D is 1.
+
+    >>> rows_of_numbers([1, 2.5], 1, np.dtype(np.float32)).shape
+    (2, 1)
+    """
+    rows: list[Any] = given if isinstance(given, list) else [None]
+    if width == 1 and all(type(row) in NUMBERS for row in rows):
+        rows = [rows] if len(rows) == 1 else [[row] for row in rows]
+    flat = []
+    for row in rows:
+        if type(row) is not list or len(row) != width or not NUMBERS.issuperset(map(type, row)):
+            raise InputError(f"inputs must be a list of rows, each a list of {width} number{'s' * (width != 1)}")
+        flat += row
+    try:
+        if not all(map(math.isfinite, flat)):
+            raise OverflowError
+        packed = struct.pack(f"={len(flat)}{dtype.char}", *flat)  # "=" refuses what a float32 cannot hold
+    except OverflowError:
+        raise InputError("an input is not a finite number") from None
+    return np.frombuffer(bytearray(packed), dtype).reshape(-1, width)
+
+
+def _spelt(y: NDArray[Any] | torch.Tensor) -> Outputs:
+    """Rows of outputs; float32 is spelt natively."""
+    found: NDArray[Any] = np.asarray(y)
+    return list(kernels.json_rows(found)) if found.dtype == np.float32 else found.tolist()
