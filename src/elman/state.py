@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -180,7 +181,7 @@ def to_rows(state: State) -> NDArray[np.uint8]:
     parts = [_as_real(leaf.detach()).contiguous().numpy() for leaf in leaves(state)]
     if not parts:
         raise InputError("the state is (), that of a core which remembers nothing: it has no bytes, and no rows")
-    return np.concatenate([part.reshape(len(part), -1).view(np.uint8) for part in parts], axis=1)
+    return np.concatenate([part.reshape(len(part), math.prod(part.shape[1:])).view(np.uint8) for part in parts], axis=1)
 
 
 def row_bytes(state: State) -> int:
