@@ -13,11 +13,6 @@ constexpr double tens[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e1
 
 double ten_to(int k) { return k >= 0 && k < int(sizeof(tens) / sizeof(*tens)) ? tens[k] : std::pow(10.0, k); }
 
-void pair(uint32_t value, char* out) {
-  out[0] = char('0' + value / 10);
-  out[1] = char('0' + value % 10);
-}
-
 // x > 0 as significand * 10^(e - 8), where the significand has nine digits.
 struct Decimal {
   uint32_t significand;
@@ -33,14 +28,22 @@ struct Decimal {
   }
 };
 
+// The digits of a number below 10^8, the first of the eight in the lowest byte: halves, their halves, and theirs, all at once.
+uint64_t eight_digits(uint32_t value) {
+  const uint64_t fours = (value / 10000) | uint64_t(value % 10000) << 32;
+  const uint64_t hundreds = (fours * 10486 >> 20) & 0x7f0000007f;  // a hundredth of each, for 10486 / 2^20 is nearly that
+  const uint64_t twos = hundreds | (fours - 100 * hundreds) << 16;
+  const uint64_t tens = (twos * 103 >> 10) & 0x000f000f000f000f;
+  return tens | (twos - 10 * tens) << 8;
+}
+
 // The nine digits of a significand; how many are left without the zeros at the end.
 int spell(uint32_t significand, char* out) {
-  const uint32_t high = significand / 10000, low = significand % 10000;
-  out[0] = char('0' + high / 10000);
-  pair(high / 100 % 100, out + 1), pair(high % 100, out + 3), pair(low / 100, out + 5), pair(low % 100, out + 7);
-  int used = digits;
-  while (used > 1 && out[used - 1] == '0') --used;
-  return used;
+  constexpr uint32_t first = 100000000;
+  const uint64_t rest = eight_digits(significand % first), text = rest | 0x3030303030303030;
+  out[0] = char('0' + significand / first);
+  std::memcpy(out + 1, &text, 8);  // the lowest byte first, as on every machine that this runs on
+  return rest == 0 ? 1 : digits - __builtin_clzll(rest) / 8;
 }
 
 char* put(char* to, const char* from, int64_t count) {
@@ -50,15 +53,17 @@ char* put(char* to, const char* from, int64_t count) {
 
 char* number(float given, char* out) {
   if (!std::isfinite(given)) return put(out, "null", 4);
-  if (std::signbit(given)) *out++ = '-';
+  *out = '-';
+  out += std::signbit(given);  // without a branch: which way it goes, nobody can tell
   if (given == 0) return put(out, "0.0", 3);
   const Decimal x(std::fabs(double(given)));
+  if (x.e >= -5 && x.e < 0) {  // 0.000012, as most are
+    std::memcpy(out, "0.000000", 8);
+    out += 1 - x.e;
+    return out + spell(x.significand, out);
+  }
   char spelt[digits];
   const int used = spell(x.significand, spelt);
-  if (x.e >= -5 && x.e < 0) {  // 0.000012
-    out = put(out, "0.0000", 1 - x.e);
-    return put(out, spelt, used);
-  }
   if (x.e >= 0 && x.e < digits) {  // 1.2, 1200.0
     for (int i = 0; i <= x.e; ++i) *out++ = i < used ? spelt[i] : '0';
     *out++ = '.';
