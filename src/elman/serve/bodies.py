@@ -50,7 +50,7 @@ class StepBody(Body):
     inputs: Any = UNSET
 
 
-class Item(Body):
+class Item(Body, gc=False):
     """One of many steps."""
 
     session: str

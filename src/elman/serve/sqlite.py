@@ -62,16 +62,16 @@ class SqliteStore:
     def get(self, table: str, id: str) -> bytes | None:
         if (table, id) in self._new:
             row = self._new[table, id]
-            return None if row is None else row[0]
+            return None if row is None else row[1]
         found = self._db.execute(f"SELECT value FROM {table} WHERE id = ?", (id,)).fetchone()
         return None if found is None else found[0]
 
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None:
         self.put_all(table, [(id, value, parent, expires)])
 
-    def put_all(self, table: str, rows: Iterable[tuple[str, bytes, str, float]]) -> None:
-        for id, value, parent, expires in rows:
-            self._new[table, id] = (value, parent, expires)
+    def put_all(self, table: str, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self._new[table, row[0]] = row
 
     def delete(self, table: str, id: str) -> None:
         self._new[table, id] = None
@@ -80,8 +80,8 @@ class SqliteStore:
         stored = self._db.execute(f"SELECT id, value FROM {table} WHERE parent = ?", (parent,)).fetchall()
         found = {id: value for id, value in stored if (table, id) not in self._new}
         for (where, id), row in self._new.items():
-            if where == table and row is not None and row[1] == parent:
-                found[id] = row[0]
+            if where == table and row is not None and row[2] == parent:
+                found[id] = row[1]
         return sorted(found.items())
 
     def counts(self, table: str) -> dict[str, int]:
@@ -125,7 +125,7 @@ class SqliteStore:
             self._logged = 0
 
     def _write(self, table: str) -> None:
-        rows = [(id, *row) for (where, id), row in self._new.items() if where == table and row is not None]
+        rows = [row for (where, _), row in self._new.items() if where == table and row is not None]
         gone = [(id,) for (where, id), row in self._new.items() if where == table and row is None]
         self._db.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)", rows)
         self._db.executemany(f"DELETE FROM {table} WHERE id = ?", gone)

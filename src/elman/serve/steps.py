@@ -17,7 +17,6 @@ from elman.serve.bodies import Item, given
 from elman.serve.engine import Engine, Job
 from elman.serve.errors import Refused
 from elman.serve.jobs import Asked, Hear, Reply, Write, json
-from elman.serve.limits import Limits
 from elman.serve.records import Session
 from elman.tasks.serving import NOT_FINITE, Outputs, Served, Work
 
@@ -158,13 +157,16 @@ def submit_steps(
     engine: Engine, tenant: str, items: Sequence[Item | Refused], hear: Callable[[Sequence[int], Sequence[bytes]], None]
 ) -> None:
     """Ask the engine for many steps; each is answered once, by its place, what is done together at once."""
+    limits = engine.sessions.limits
     good: list[tuple[int, Item]] = []
     bad: list[tuple[int, Refused]] = []
     for place, item in enumerate(items):
         if isinstance(item, Refused):
             bad.append((place, item))
-        elif (wrong := _wrong(item, engine.sessions.limits)) is not None:
-            bad.append((place, wrong))
+        elif (item.input is UNSET) == (item.inputs is UNSET):
+            bad.append((place, Refused(400, "a step has either `input` or `inputs`", param="inputs")))
+        elif len(item.key) > limits.key:
+            bad.append((place, Refused(400, f"the key is longer than {limits.key} characters", param="key")))
         else:
             good.append((place, item))
 
@@ -180,15 +182,6 @@ def submit_steps(
     job = Steps(together, tenant, good, apart)
     engine.submit(job)
     hear([place for place, _ in bad], [answered(wrong) for _, wrong in bad])
-
-
-def _wrong(item: Item, limits: Limits) -> Refused | None:
-    """What is wrong with an item."""
-    if (item.input is UNSET) == (item.inputs is UNSET):
-        return Refused(400, "a step has either `input` or `inputs`", param="inputs")
-    if len(item.key) > limits.key:
-        return Refused(400, f"the key is longer than {limits.key} characters", param="key")
-    return None
 
 
 def texts(outputs: Outputs) -> list[bytes]:

@@ -18,7 +18,7 @@ from typing import Protocol
 TABLES = ("sessions", "checkpoints", "inputs", "responses", "keys", "tombstones", "meta")
 
 
-Row = tuple[bytes, str, float]  # value, parent, expires
+Row = tuple[str, bytes, str, float]  # id, value, parent, expires
 
 
 class StoreFailed(Exception):
@@ -68,31 +68,32 @@ class MemoryStore:
         self._parents: dict[str, dict[str, dict[str, None]]] = {table: {} for table in TABLES}
         self._due: list[tuple[float, str, str]] = []  # a heap; what it says may be out of date
         self._expiring = 0  # rows that will be due
-        self._before: dict[tuple[str, str], Row | None] = {}
+        self._before: dict[str, dict[str, Row | None]] = {table: {} for table in TABLES}
 
     def get(self, table: str, id: str) -> bytes | None:
         row = self._rows[table].get(id)
-        return None if row is None else row[0]
+        return None if row is None else row[1]
 
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None:
         self.put_all(table, [(id, value, parent, expires)])
 
-    def put_all(self, table: str, rows: Iterable[tuple[str, bytes, str, float]]) -> None:
-        there, before = self._rows[table], self._before
-        for id, value, parent, expires in rows:
+    def put_all(self, table: str, rows: Iterable[Row]) -> None:
+        there, before = self._rows[table], self._before[table]
+        for row in rows:
+            id = row[0]
             old = there.get(id)
-            before.setdefault((table, id), old)
-            if old is not None and old[1] == parent and old[2] == expires:  # most are: only the value is another
-                there[id] = (value, parent, expires)
+            before.setdefault(id, old)
+            if old is not None and old[2] == row[2] and old[3] == row[3]:  # most are: only the value is another
+                there[id] = row
             else:
-                self._set(table, id, (value, parent, expires))
+                self._set(table, id, row)
 
     def delete(self, table: str, id: str) -> None:
-        self._before.setdefault((table, id), self._rows[table].get(id))
+        self._before[table].setdefault(id, self._rows[table].get(id))
         self._set(table, id, None)
 
     def children(self, table: str, parent: str) -> list[tuple[str, bytes]]:
-        return [(id, self._rows[table][id][0]) for id in sorted(self._parents[table].get(parent, ()))]
+        return [(id, self._rows[table][id][1]) for id in sorted(self._parents[table].get(parent, ()))]
 
     def counts(self, table: str) -> dict[str, int]:
         return {parent: len(ids) for parent, ids in self._parents[table].items()}
@@ -102,7 +103,7 @@ class MemoryStore:
         while self._due and self._due[0][0] <= now and len(found) < most:
             at, table, id = heapq.heappop(self._due)
             row = self._rows[table].get(id)
-            if row is not None and 0 < row[2] <= now:
+            if row is not None and 0 < row[3] <= now:
                 found[table, id] = at
         for (table, id), at in found.items():  # until they are deleted they are due
             heapq.heappush(self._due, (at, table, id))
@@ -112,12 +113,14 @@ class MemoryStore:
         return False
 
     def commit(self, sync: bool) -> None:
-        self._before.clear()
+        for before in self._before.values():
+            before.clear()
 
     def undo(self) -> None:
-        before, self._before = self._before, {}
-        for (table, id), row in before.items():
-            self._set(table, id, row)
+        for table, before in self._before.items():
+            for id, row in before.items():
+                self._set(table, id, row)
+            before.clear()
 
     def close(self) -> None:
         self.undo()
@@ -125,19 +128,19 @@ class MemoryStore:
     def _set(self, table: str, id: str, row: Row | None) -> None:
         rows, parents = self._rows[table], self._parents[table]
         old = rows.get(id)
-        self._expiring += bool(row and row[2]) - bool(old and old[2])
-        if old is not None and (row is None or row[1] != old[1]):
-            del parents[old[1]][id]
-            if not parents[old[1]]:
-                del parents[old[1]]
+        self._expiring += bool(row and row[3]) - bool(old and old[3])
+        if old is not None and (row is None or row[2] != old[2]):
+            del parents[old[2]][id]
+            if not parents[old[2]]:
+                del parents[old[2]]
         if row is None:
             rows.pop(id, None)
             if len(self._due) > 2 * self._expiring + 1_024:  # most of it is out of date
-                self._due = [(at, t, i) for t, some in self._rows.items() for i, (_, _, at) in some.items() if at]
+                self._due = [(at, t, i) for t, some in self._rows.items() for i, _, _, at in some.values() if at]
                 heapq.heapify(self._due)
             return
         rows[id] = row
-        if old is None or row[1] != old[1]:
-            parents.setdefault(row[1], {})[id] = None
-        if row[2] and (old is None or row[2] != old[2]):
-            heapq.heappush(self._due, (row[2], table, id))
+        if old is None or row[2] != old[2]:
+            parents.setdefault(row[2], {})[id] = None
+        if row[3] and (old is None or row[3] != old[3]):
+            heapq.heappush(self._due, (row[3], table, id))
