@@ -205,7 +205,8 @@ def test_socket_flight():
             id = server.session("book")
             body = {"version": 0, "max_new_tokens": 16_000, "stream": True}
             with talk(server) as ws, client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
-                next(answer.iter_lines())
+                lines = answer.iter_lines()  # which must live, or the client goes away
+                next(lines)
                 for number in range(4):
                     ws.send(json.dumps({"id": number, "step": {"session": id, "version": "any", "inputs": "x"}}))
                 if limit == 3:
