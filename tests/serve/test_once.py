@@ -222,6 +222,23 @@ def test_a_stream_that_was_left_is_written_again_to_the_same_text(server):
         assert done["version"] == 1 and done["text"] == LM.generate("Once", seed=5, max_new_tokens=800)
 
 
+def test_a_stream_whose_commit_fails_ends_with_an_error_and_nothing_is_changed():
+    with running(MODELS) as server, httpx.Client(base_url=server.url) as client:
+        id, store = server.session("book", seed=5), server.service.engine.sessions.store
+        body = {"version": 0, "prompt": "Once", "max_new_tokens": 400, "stream": True}
+        with client.stream("POST", f"/v1/sessions/{id}/generate", json=body) as answer:
+            lines = answer.iter_lines()
+            first = next(lines)
+            store.commit = fails
+            rest = [line for line in lines if line]
+        del store.commit
+        assert first == "event: token" and rest[-2] == "event: error" and "event: done" not in rest
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "store_full"
+        assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 0
+        done = server.post(f"/v1/sessions/{id}/generate", {**body, "stream": False}).json()
+        assert done["text"] == LM.generate("Once", seed=5, max_new_tokens=400)
+
+
 @pytest.mark.parametrize(("limits", "status"), [(Limits(line=0), 409), (Limits(queue=1), 429)])
 def test_who_must_wait_is_told_how_long(limits, status):
     with running(MODELS, limits=limits) as server, httpx.Client(base_url=server.url) as client:
@@ -245,6 +262,6 @@ def test_a_session_does_not_expire_while_it_is_busy():
     for _ in range(40):
         engine.engine.tick()
     assert json.loads(found[0].body)["text"] == LM.generate("Hi", seed=0, max_new_tokens=30)
-    assert get(engine, id)["version"] == 1
+    assert get(engine, id)["version"] == 1 and engine.engine.sessions.counts == {"t": 1}
     clock.now += 60
     refused(410, lambda: get(engine, id))
