@@ -188,14 +188,13 @@ def test_receive_seconds():
     start = (
         b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n"
     )
-    with running(MODELS, limits=Limits(receive_seconds=0.5)) as server:
-        assert raw(server, (0, start), (0.2, b'{"items":[]}')) == 200
+    with running(MODELS, limits=Limits(receive_seconds=0.6)) as server:
         assert raw(server, (0, start[:30]), (0.1, start[30:]), (0.1, b'{"items":[]}')) == 200
         began = time.monotonic()
-        assert raw(server, (0, start), (0.45, b"{")) == 408  # a byte now and then does not make it longer
-        assert time.monotonic() - began < 0.9
-    with running(MODELS, limits=Limits(receive_seconds=2.0)) as server:
-        assert raw(server, (0, start), (0.6, b'{"items":[]}')) == 200
+        assert raw(server, (0, start), (0.4, b"{")) == 408  # a byte now and then does not make it longer
+        assert time.monotonic() - began < 0.95
+    with running(MODELS, limits=Limits(receive_seconds=5.0)) as server:
+        assert raw(server, (0, start), (0.7, b'{"items":[]}')) == 200
 
 
 def test_socket_flight():
