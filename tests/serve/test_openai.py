@@ -5,7 +5,10 @@ import json
 import httpx
 import openai
 import pytest
+import torch
 from running import error, language_model, running
+
+from elman.data.vocabulary import BOUNDARY
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,41 @@ def test_biases_and_penalties(client):
     assert never.choices[0].text == token * 12
     again = client.completions.create(**greedy, logit_bias={"97": 3}, frequency_penalty=2, presence_penalty=2)
     assert again.choices[0].text != token * 12
+
+
+@pytest.mark.parametrize("settings", [
+    {"temperature": 0.3}, {"top_p": 0.4}, {"top_k": 3}, {"repetition_penalty": 1.7},
+    {"top_k": 90, "top_p": 0.8, "temperature": 1.5},
+])  # fmt: skip
+def test_settings_are_those_of_the_library(server, settings):
+    wanted = LM.generate("Once", seed=7, max_new_tokens=12, **settings)
+    body = {"model": "book", "prompt": "Once", "max_tokens": 12, "seed": 7, **settings}
+    assert server.post("/v1/completions", body).json()["choices"][0]["text"] == wanted
+    path = f"/v1/sessions/{server.session('book', seed=7)}/generate"
+    body = {"version": 0, "prompt": "Once", "max_new_tokens": 12, **settings}
+    assert server.post(path, body).json()["text"] == wanted != LM.generate("Once", seed=7, max_new_tokens=12)
+
+
+@pytest.mark.parametrize(("presence", "frequency"), [(2.0, 0.0), (0.0, 0.5), (-1.0, 0.75)])
+def test_penalties_are_subtracted_for_what_was_written_here(client, presence, frequency):
+    """Step by step, offline: one of them once, the other as often as the symbol was written. Prompts do not count."""
+    bias, prompt, written = {98: 1.5, 99: 1.0}, LM.vocabulary.encode("aaabbb").tolist(), []
+    for _ in range(12):
+        with torch.no_grad():
+            said, _ = LM.model.scan(torch.tensor([[BOUNDARY, *prompt, *written]]))
+        logits = said.logits[0, -1].double()
+        for symbol, value in bias.items():
+            logits[symbol] += value
+        for symbol in set(written):
+            logits[symbol] -= presence + frequency * written.count(symbol)
+        logits[BOUNDARY] = -torch.inf
+        written.append(int(logits.argmax()))
+    assert len(set(written)) > 1
+    found = client.completions.create(
+        model="book", prompt=prompt, max_tokens=12, temperature=0, presence_penalty=presence,
+        frequency_penalty=frequency, logit_bias={str(symbol): value for symbol, value in bias.items()},
+    )  # fmt: skip
+    assert found.choices[0].text == LM.vocabulary.decode([*prompt, *written])[len(prompt) :]
 
 
 def test_a_carried_state_goes_on_and_cannot_be_changed(client, server):
