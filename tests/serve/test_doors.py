@@ -24,7 +24,7 @@ from elman.serve.keys import Keys
 from elman.serve.server import Server
 from elman.serve.signing import Signer
 from elman.serve.sqlite import SqliteStore
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 
 MODELS = served_models()
 
@@ -120,7 +120,7 @@ def test_hup_reads_the_keys_again_and_term_drains(tmp_path, capsys):
     asking.join()
     client.close()
     assert seen == {"first": [200, 401], "changed": [401, 200], "wrong": [401, 200]}
-    assert time.monotonic() - began < 30 and not server.service.engine.thread.is_alive()
+    assert time.monotonic() - began < 30 and not server.service.driver.doing
     assert "stay as they were" in capsys.readouterr().err
     with pytest.raises(FileError):
         server.service.keys.read()

@@ -11,9 +11,11 @@ from test_sessions import direct, get, made, refused, scanned, step
 
 from elman.cli import main
 from elman.serve.engine import Engine
-from elman.serve.jobs import Asked, Delete, Generate, Options, Step
+from elman.serve.jobs import Asked, Delete, Generate, Options
 from elman.serve.sqlite import SqliteStore
-from elman.tasks.serving import Numbers, Writing
+from elman.serve.steps import Step
+from elman.tasks.number_serving import Numbers
+from elman.tasks.serving import Writing
 from elman.tasks.text_serving import ServedText
 
 
@@ -150,7 +152,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
 
     def serve(service, host, port):
         """What `elman serve` would serve, without a port."""
-        engine = Engine(service.engine.sessions, lambda calls: [hear(value) for hear, value in calls])
+        engine = Engine(service.engine.sessions)
         for id in ids:
             hear = partial(asked.__setitem__, id)
             engine.submit(Step(hear, Asked("local", "step"), id, "any", "x", False))

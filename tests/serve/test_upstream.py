@@ -17,7 +17,7 @@ from running import core, error, language_model, running
 
 from elman.serve.limits import Limits
 from elman.serve.sqlite import SqliteStore
-from elman.tasks.serving import Numbers
+from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
 CORE, LM = core(), language_model()

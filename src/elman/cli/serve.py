@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from elman.errors import InputError, MissingExtraError
 from elman.progress import say
+from elman.serve.limits import Limits
 
 if TYPE_CHECKING:
     from elman.serve.app import Service
@@ -21,8 +22,6 @@ def run(arguments: Sequence[str]) -> int:
     """Serve until a signal comes."""
     given = _parser().parse_args(arguments)
     if given.print_limits:
-        from elman.serve.limits import Limits
-
         print("\n".join(Limits().lines()))
         return 0
     _check(given)
@@ -52,6 +51,8 @@ def _check(given: argparse.Namespace) -> None:
         raise InputError("--store keeps sessions in a file; its durability is process or power, not none")
     if given.durability in ("process", "power") and not given.store:
         raise InputError(f"--durability {given.durability} needs --store FILE to keep sessions in")
+    if not 0 < given.ttl <= Limits.ttl_seconds:
+        raise InputError(f"--ttl is {given.ttl}; it must be above 0 and at most {Limits.ttl_seconds:g} seconds")
     if not 0 <= given.port < 65536:
         raise InputError(f"--port is {given.port}; it must be from 0, for any that is free, to 65535")
 
@@ -60,7 +61,6 @@ def _service(given: argparse.Namespace) -> Service:
     from elman.saved import open_model
     from elman.serve.app import Service
     from elman.serve.keys import Keys
-    from elman.serve.limits import Limits
     from elman.serve.predicting import predictor
     from elman.serve.sessions import Sessions
     from elman.serve.signing import Signer

@@ -48,7 +48,7 @@ async def create(x: Exchange) -> None:
         return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
 
     if not body.stream:
-        await x.send(200, jobs.json(answer.whole(await x.ask(job))))
+        await x.send(200, jobs.json(answer.whole(await x.ask_watched(job))))
         return
     async for what, value in x.listen(job):
         if not x.status:
@@ -116,7 +116,12 @@ def _settings(x: Exchange, body: bodies.CompletionBody) -> Writing:
 
 def _check_search(body: bodies.CompletionBody) -> None:
     """A beam search finds what is most probable, and draws nothing."""
-    drawn = (body.temperature, body.top_p, body.top_k, body.repetition_penalty) != (1.0, 1.0, 0, 1.0)
+    drawn = (_or(body.temperature, 1.0), _or(body.top_p, 1.0), body.top_k, body.repetition_penalty) != (
+        1.0,
+        1.0,
+        0,
+        1.0,
+    )
     if drawn or body.logit_bias or body.presence_penalty or body.frequency_penalty or body.logprobs is not None:
         raise Refused(
             400, "a beam search does not sample: leave temperature, top_p, top_k, penalties, logit_bias and logprobs, "

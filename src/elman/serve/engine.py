@@ -120,11 +120,13 @@ class Engine:
         self.paces: dict[int, float] = {}
         self.swept = self.sessions.clock()
         self.draining = False
+        self.abandoned = False  # what is still under way is refused
+        self.spoilt = False  # a job of this tick may have written half of what it was to write
 
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it."""
         if self.draining:
-            raise busy("the server is about to stop; send it to another, or later", 1_000, 503)
+            raise _stopping()
         if self.waiting >= self.sessions.limits.queue:
             raise busy(f"{self.waiting} requests are waiting, which is the limit")
         self.submitted += 1
@@ -135,6 +137,11 @@ class Engine:
     def waiting(self) -> int:
         """Jobs that have not been answered."""
         return self.submitted - self.answered
+
+    def abandon(self) -> None:
+        """Refuse what is still under way."""
+        self.abandoned = True
+        self.wake()
 
     @property
     def idle(self) -> bool:
@@ -198,15 +205,24 @@ class Engine:
                 self.ready.append(line[1])
 
     def _start(self, job: Job) -> None:
+        if not self._dropped(job):
+            self._guarded(job, job.start, self)
+
+    def _dropped(self, job: Job) -> bool:
+        """Whether a job is not to go on; then it is refused."""
         if job.cancelled:
-            return self.finish(job, Refused(409, "cancelled"))
-        self._guarded(job, job.start, self)
+            self.finish(job, Refused(409, "cancelled"))
+        elif self.abandoned:
+            self.finish(job, _stopping())
+        return job.finished
 
     def _guarded(self, job: Job, call: Callable[..., None], *given: Any) -> None:
-        """What a job does. Whatever it raises is its own answer: a bug in one must not end the ticks of all."""
+        """What a job does. Whatever it raises is its own answer: a bug in one must not end the ticks of all. But what a
+        bug left behind must not be committed, so then nothing of the tick is."""
         try:
             call(*given)
         except Exception as error:
+            self.spoilt = self.spoilt or not isinstance(error, Refused | ElmanError)
             for id in job.held:
                 self.sessions.cache.pop(id, None)  # half changed, perhaps: the store has it whole
             self.finish(job, _refusal(error))
@@ -245,9 +261,7 @@ class Engine:
                 waiting = self.active[tenant]
                 while waiting:
                     one = waiting.popleft()
-                    if one.job.cancelled:
-                        self.finish(one.job, Refused(409, "cancelled"))
-                    elif not one.job.finished:
+                    if not self._dropped(one.job):
                         chosen.append(one)
                         room -= one.size
                         if len(self.active) > 1 or room <= 0:
@@ -286,9 +300,8 @@ class Engine:
         for group in groups:
             self._settle(group)
         now = self.sessions.clock()
-        if now - self.swept >= SWEEP:
+        if now - self.swept >= SWEEP and not self.sessions.sweep(self.lines):  # if there is more, the next tick goes on
             self.swept = now
-            self.sessions.sweep(self.lines)
 
     def _settle(self, group: _Group) -> None:
         if group.error is not None:
@@ -325,6 +338,8 @@ class Engine:
         """Have it all in the store, or nothing of it."""
         self.fault("before commit")
         try:
+            if self.spoilt:
+                raise StoreFailed("another request failed beside it")
             self.sessions.store.commit(self.sessions.sync)
             self.commits += 1
         except StoreFailed as error:
@@ -334,7 +349,8 @@ class Engine:
             full = isinstance(error, StoreFull)
             why = "the store is full" if full else f"the store could not be written ({error})"
             refused = Refused(507 if full else 503, f"{why}; nothing was changed", code="store_full" if full else None)
-            self.replies = [(job, refused) for job, _ in self.replies]
+            self.replies = [(job, _worse(result, refused)) for job, result in self.replies]
+        self.spoilt = False
         self.sessions.committed()
 
     def outgoing(self) -> list[tuple[Callable[[Any], None], Any]]:
@@ -352,6 +368,15 @@ class Hearing(Job):
 
     def heard(self, engine: Engine, work: Work) -> None:
         """Called after each tick in which a work of the job has gone on."""
+
+
+def _stopping() -> Refused:
+    return busy("the server is about to stop; send it to another, or later", 1_000, 503)
+
+
+def _worse(result: Any, refused: Refused) -> Refused:
+    """What a request hears of a tick that came to nothing: of a bug, if that was its own."""
+    return result if isinstance(result, Refused) and result.status == 500 else refused
 
 
 def _refusal(error: Exception) -> Refused:

@@ -56,7 +56,7 @@ class Refused(Exception):
         return msgspec.json.encode({"error": self.error()})
 
 
-def busy(message: str, milliseconds: int = 100, status: int = 429) -> Refused:
+def busy(message: str, milliseconds: int = 100, status: int = 429, code: str = "busy") -> Refused:
     """Come back later; when, the headers say, as OpenAI's clients read them."""
     headers = {"retry-after-ms": str(milliseconds), "retry-after": str(max(1, round(milliseconds / 1000)))}
-    return Refused(status, message, code="busy", headers=headers)
+    return Refused(status, message, code=code, headers=headers)

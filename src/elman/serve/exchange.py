@@ -90,7 +90,7 @@ class Exchange:
         match = self.header("if-match").strip().strip('"')
         if match == "*":
             match = "any"
-        if match and match != "any" and not (match.isascii() and match.isdecimal()):
+        if match and match != "any" and not (match.isascii() and match.isdecimal() and len(match) < 20):
             raise Refused(400, f"If-Match is {match!r}; it is a version, or *", param="version")
         named = {given} if given is not None else set()
         if match:
@@ -105,6 +105,12 @@ class Exchange:
     async def ask(self, make: Make) -> Any:
         """What the engine answers to a job."""
         return await self.service.ask(make)
+
+    async def ask_watched(self, make: Make) -> Any:
+        """The same for a job that takes long: if the client goes away, it is cancelled."""
+        async for _, value in self.listen(lambda reply, _: make(reply)):
+            result = value
+        return result
 
     async def send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: bytes = JSON) -> None:
         """An answer."""

@@ -15,9 +15,9 @@ import msgspec
 
 from elman.errors import ElmanError
 from elman.serve.engine import Engine, Hearing, Job
-from elman.serve.errors import Refused
+from elman.serve.errors import Refused, busy
 from elman.serve.records import Answered, Session
-from elman.serve.sessions import Sessions, new_id, reused
+from elman.serve.sessions import Sessions, key_id, new_id, reused
 from elman.tasks.serving import Served, Work, Writing
 
 json = msgspec.json.Encoder().encode
@@ -75,6 +75,7 @@ class Keyed(Job):
     def __init__(self, reply: Hear, asked: Asked, scope: str = "") -> None:
         Job.__init__(self, reply)  # not super: a Respond is a Complete too, and begins that by itself
         self.asked, self.tenant, self.scope = asked, asked.tenant, (asked.tenant, asked.route, scope)
+        self.line = key_id(self.scope, asked.key) if asked.key else ""  # a retry that overtakes the first waits for it
 
     def start(self, engine: Engine) -> None:
         if self.asked.key:
@@ -127,7 +128,7 @@ class Fork(Keyed):
         sessions = engine.sessions
         parent, served = sessions.usable(self.id, self.tenant)
         if parent.forks >= sessions.limits.forks:
-            raise Refused(429, f"the session has {parent.forks} forks, which is the limit", code="too_many_forks")
+            raise busy(f"the session has {parent.forks} forks, which is the limit", 60_000, code="too_many_forks")
         state = parent.state if self.seed is None else served.seeded(parent.state, self.seed)
         now = sessions.clock()
         session = Session(
@@ -179,6 +180,13 @@ class Delete(Get):
         engine.finish(self, Reply(json({"id": self.id, "object": "session", "deleted": True})))
 
 
+class _Then(msgspec.Struct):
+    """Where a session was when a reply was made."""
+
+    version: int
+    position: int
+
+
 class Write(Job):
     """A write of a session: its key is looked up, then its version; at its end both are stored with the state."""
 
@@ -192,8 +200,8 @@ class Write(Job):
         if asked.key and (session.key, session.route) == (asked.key, asked.route):
             if session.digest != asked.digest:
                 raise reused(asked.key)
-            at = session.version, session.position
-            return engine.finish(self, Reply(session.reply, 200, *at, replayed=True))
+            then = msgspec.json.decode(session.reply, type=_Then)
+            return engine.finish(self, Reply(session.reply, 200, then.version, then.position, replayed=True))
         if self.version != "any" and self.version != session.version:
             raise Refused(
                 412, f"the session is at version {session.version}, not {self.version}", code="version_mismatch",
@@ -309,6 +317,8 @@ class Canary(Job):
     def start(self, engine: Engine) -> None:
         engine.sessions.store.put("meta", "canary", str(engine.sessions.clock()).encode())
         left = dict(engine.sessions.models)
+        if not left:
+            return engine.finish(self, Reply(b""))
 
         def then(name: str) -> Callable[[Work], None]:
             def done(work: Work) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from elman.serve.errors import busy
 from elman.serve.limits import Limits
+
+FULL = busy("there are as many connections as may be open at the same time", 1_000, 503).body()
 
 
 class Together:
@@ -46,15 +49,24 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
         deadline: asyncio.TimerHandle | None = None
         head = 0  # bytes of it so far; -1 while a body comes
         coming = True  # a request, or the rest of one
+        over = False  # it is one more than may be open
+        tail = b""  # the last bytes of a head that has not ended
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(Together(transport))  # type: ignore[arg-type]
+            self.over = len(self.connections) > limits.connections
             self._wait()
 
         def data_received(self, data: bytes) -> None:
+            if self.over:
+                self._refuse(b"503 Service Unavailable\r\nretry-after-ms: 1000\r\ncontent-type: application/json", FULL)
+                return
             if self.head >= 0:
-                self.head += len(data)
-                if self.head > limits.headers and b"\r\n\r\n" not in data:
+                joined = self.tail + data
+                end = joined.find(b"\r\n\r\n")
+                self.head += len(data) if end < 0 else end + 4 - len(self.tail)
+                self.tail = joined[-3:]
+                if self.head > limits.headers:
                     self._refuse(b"431 Request Header Fields Too Large")
                     return
             self.coming = True
@@ -62,8 +74,12 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
             if self.coming and self.deadline is None:  # most requests come whole, and need no timer
                 self._wait()
 
+        def on_message_begin(self) -> None:
+            self.coming = True  # it may begin in the packet of the one before it
+            super().on_message_begin()
+
         def on_headers_complete(self) -> None:
-            self.head = -1
+            self.head, self.tail = -1, b""
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
@@ -98,8 +114,10 @@ def protocol(limits: Limits) -> type[HttpToolsProtocol]:
             if not self.transport.is_closing():
                 self._refuse(b"408 Request Timeout")
 
-        def _refuse(self, status: bytes) -> None:
-            self.transport.write(b"HTTP/1.1 " + status + b"\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+        def _refuse(self, status: bytes, body: bytes = b"") -> None:
+            head = b"HTTP/1.1 %b\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % (status, len(body))
+            self.transport.write(head)
+            self.transport.write(body)
             self.transport.close()
 
     return Connection

@@ -58,6 +58,7 @@ class Response(msgspec.Struct, array_like=True):
     state: bytes
     body: bytes
     expires: float
+    power: bool = False  # a commit with it waits for the disk
 
 
 class Answered(msgspec.Struct, array_like=True):

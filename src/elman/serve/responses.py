@@ -37,15 +37,18 @@ async def create(x: Exchange) -> None:
     seed = secrets.randbits(62) if body.seed is None else body.seed
     asked, kept = x.asked("responses", data), KEPT if body.store is not False else 0.0
     previous, created = body.previous_response_id or "", int(time.time())
+    power = x.service.durability == "power"
 
     def answered(id: str, found: Completed) -> bytes:
         return jobs.json(_response(id, body, created, found))
 
     def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
-        return text_jobs.Respond(reply, asked, body.model, body.input, settings, seed, previous, kept, answered, hear)
+        return text_jobs.Respond(
+            reply, asked, body.model, body.input, settings, seed, previous, kept, power, answered, hear
+        )
 
     if not body.stream:
-        await x.reply(await x.ask(job))
+        await x.reply(await x.ask_watched(job))
         return
     await _stream(x, body, created, job)
 

@@ -18,7 +18,8 @@ from elman.serve.app import Service
 from elman.serve.frames import Frames
 from elman.serve.protocol import protocol
 
-DRAIN = 25  # seconds until connections that are still busy are cut: with the engine's own end it is under 30
+DRAIN = 20.0  # seconds until what is still under way is refused, so that a client hears of it
+CUT = 25  # seconds until connections that are busy even then are cut: with the engine's own end it is under 30
 KEEP = 75  # seconds: longer than clients keep connections, or one is closed under the request that they send on it
 YOUNG = 20_000  # objects that are made before the garbage of requests is looked for; few of them are in cycles
 SWITCH = 0.0005  # seconds: how soon the engine's thread gets its turn beside a busy event loop
@@ -33,8 +34,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 service, host=host, port=port, http=protocol(limits), ws=Frames, loop="uvloop",
-                log_level="warning", access_log=False, lifespan="on", limit_concurrency=limits.connections,
-                timeout_graceful_shutdown=DRAIN, ws_max_size=limits.socket_message, ws_per_message_deflate=False,
+                log_level="warning", access_log=False, lifespan="on",
+                timeout_graceful_shutdown=CUT, ws_max_size=limits.socket_message, ws_per_message_deflate=False,
                 server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=KEEP,
             )
         )  # fmt: skip
@@ -48,6 +49,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     def _say_goodbye(self) -> None:
+        self.service.driver.loop.call_later(DRAIN, self.service.engine.abandon)
         self.goodbyes = [asyncio.ensure_future(socket.drain()) for socket in list(self.service.sockets)]
 
     async def startup(self, sockets: Any = None) -> None:

@@ -70,7 +70,7 @@ async def generate(x: Exchange) -> None:
         def alone(reply: Callable[[Any], None]) -> Job:
             return jobs.Generate(reply, asked, id, version, body.prompt, settings, None)
 
-        await x.reply(await x.ask(alone))
+        await x.reply(await x.ask_watched(alone))
         return
 
     def heard(reply: Callable[[Any], None], hear: Callable[[Any], None]) -> Job:

@@ -11,13 +11,12 @@ import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
 from elman import kernels
-from elman.serve.errors import Refused
+from elman.serve.errors import Refused, busy
 from elman.serve.limits import Limits
 from elman.serve.records import Answered, Checkpoint, Inputs, Response, Session, Tombstone
 from elman.serve.store import Store
@@ -80,8 +79,6 @@ class Sessions:
             if data is None:
                 raise self._gone(id, tenant)
             session = self.cache[id] = decode(Session, data)
-            if len(self.cache) > CACHED:
-                self._shrink()
         else:
             self.cache.move_to_end(id)
         if session.tenant != tenant:
@@ -125,11 +122,6 @@ class Sessions:
             return Refused(410, f"the session {id} has expired", code="session_expired")
         return missing("session", id)
 
-    def _shrink(self) -> None:
-        for id in list(islice(self.cache, 64)):  # those that were used longest ago
-            if id not in self.touched:
-                del self.cache[id]
-
     # Changing
 
     def save(self, *changed: tuple[str, Session]) -> None:
@@ -158,11 +150,8 @@ class Sessions:
         """Count one more, or refuse it."""
         have = self.counts.get(tenant, 0)
         if more > 0 and have + more > self.limits.sessions:
-            raise Refused(
-                429,
-                f"there are {have} sessions and responses, which is the limit; delete some",
-                code="too_many_sessions",
-            )
+            message = f"there are {have} sessions and responses, which is the limit; delete some"
+            raise busy(message, 60_000, code="too_many_sessions")
         self.counts[tenant] = have + more
 
     def remove(self, id: str, session: Session, *, expired: bool = False) -> None:
@@ -281,9 +270,10 @@ class Sessions:
 
     # The end of a tick
 
-    def sweep(self, busy: Container[str] = (), most: int = 1_000) -> None:
-        """Delete what has expired, unless it is busy."""
-        for table, id in self.store.expired(self.clock(), most):
+    def sweep(self, busy: Container[str] = (), most: int = 1_000) -> bool:
+        """Delete what has expired, unless it is busy; whether there may be more."""
+        found = self.store.expired(self.clock(), most)
+        for table, id in found:
             if id in busy:
                 continue
             if table == "sessions":
@@ -296,11 +286,14 @@ class Sessions:
                     assert data is not None
                     self.admit(decode(Response, data).tenant, -1)
                 self.store.delete(table, id)
+        return len(found) == most
 
     def committed(self) -> None:
-        """What was changed is in the store."""
+        """What was changed is in the store; what was used longest ago need not be in memory too."""
         self.touched.clear()
         self.sync = False
+        while len(self.cache) > CACHED:
+            self.cache.popitem(last=False)
 
     def forget(self) -> None:
         """A commit has failed: what was changed is read again."""

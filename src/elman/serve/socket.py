@@ -116,7 +116,7 @@ class Socket:
 
     async def drain(self) -> None:
         """Answer what is under way, and say goodbye."""
-        while self._open and (self.flight or self.service.driver.doing):
+        while self._open and (self.flight or self.service.driver.doing == "commit"):  # which has the store
             await asyncio.sleep(0.01)
         if self._open:
             self.connection.answer([json({"goodbye": "the server is about to stop", "sessions": self._positions()})])

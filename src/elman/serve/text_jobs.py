@@ -94,15 +94,16 @@ class Complete(Hearing):
 
 
 class Respond(Keyed, Complete):
-    """A text that goes on from an earlier response, or from the start; it is kept if `kept` seconds are given."""
+    """A text that goes on from an earlier response, or from the start; it is kept for `kept` seconds, if any, on the
+    disk with `power`."""
 
     def __init__(
         self, reply: Hear, asked: Asked, model: str, prompt: object, settings: Writing, seed: int, previous: str,
-        kept: float, body: Callable[[str, Completed], bytes], hear: Hear | None,
+        kept: float, power: bool, body: Callable[[str, Completed], bytes], hear: Hear | None,
     ) -> None:  # fmt: skip
         Complete.__init__(self, reply, asked.tenant, model, [prompt], settings, 1, seed, None, hear)
         Keyed.__init__(self, reply, asked)
-        self.previous, self.kept, self.body, self.id = previous, kept, body, new_id("resp")
+        self.previous, self.kept, self.power, self.body, self.id = previous, kept, power, body, new_id("resp")
 
     def start(self, engine: Engine) -> None:
         Keyed.start(self, engine)
@@ -127,10 +128,12 @@ class Respond(Keyed, Complete):
         sessions, body = engine.sessions, self.body(self.id, completed)
         if self.kept:
             sessions.admit(self.tenant)
+            sessions.sync |= self.power
             expires = sessions.clock() + self.kept
             record = Response(
-                self.tenant, self.model, sessions.fingerprints[self.model], completed.choices[0].state, body, expires
-            )
+                self.tenant, self.model, sessions.fingerprints[self.model], completed.choices[0].state, body, expires,
+                self.power,
+            )  # fmt: skip
             sessions.store.put("responses", self.id, encode(record), parent=self.tenant, expires=expires)
         self.made(engine, body)
 
@@ -155,7 +158,7 @@ class DeleteResponse(Get):
     """Delete it; what goes on from it stays."""
 
     def start(self, engine: Engine) -> None:
-        stored_response(engine, self.tenant, self.id)
+        engine.sessions.sync |= stored_response(engine, self.tenant, self.id).power
         engine.sessions.store.delete("responses", self.id)
         engine.sessions.admit(self.tenant, -1)
         engine.finish(self, Reply(json({"id": self.id, "object": "response", "deleted": True})))

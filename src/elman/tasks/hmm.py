@@ -244,7 +244,11 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             each = zip(predicted.p.tolist(), predicted.mode.tolist(), strict=True)
             return [{"next_state": p, "next_observation": mode} for p, mode in each]
 
-        return Numbers(module, about, states.fingerprint(module), D, dtype, encode, outputs)
+        def possible(rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+            """What no state can have emitted leaves nothing to go on from: no state is possible after it."""
+            return rows.view(dtype).sum(axis=1) > 0
+
+        return Numbers(module, about, states.fingerprint(module), D, dtype, encode, outputs, possible)
 
     def summary(self, face: HiddenMarkovEstimator) -> str:
         return repr(face)

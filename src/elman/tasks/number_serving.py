@@ -27,6 +27,7 @@ from elman.tasks.serving import (
     NOT_FINITE,
     PIECE,
     ROWS,
+    Bytes,
     Outputs,
     Work,
     Writing,
@@ -78,6 +79,7 @@ class Numbers:
         dtype: of an input
         encode: inputs as they were sent to x (T, D), or an InputError
         outputs: what is answered for each row of y (T, H), or of the distribution
+        possible: whether each of some states, as bytes (n, W), can go on; those that are not finite cannot in any case
 
     >>> import elman
     >>> served = Numbers.of_core(elman.cell("gru", 1, 4))
@@ -95,6 +97,7 @@ class Numbers:
     dtype: np.dtype[Any]
     encode: Callable[[object], NDArray[Any]]
     outputs: Callable[[Any], Outputs]
+    possible: Callable[[Bytes], NDArray[np.bool_]] | None = None
     stream: Stream = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,7 +164,11 @@ class Numbers:
     def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
         y, after = self.stream.carry(x, b"".join(given))
         rows = np.frombuffer(after, np.uint8).reshape(len(given), self.row_bytes)
-        return cut(after, self.row_bytes), self.outputs(y), finite(rows, self._like)
+        return cut(after, self.row_bytes), self.outputs(y), self._good(rows)
+
+    def _good(self, rows: Bytes) -> list[bool]:
+        good = finite(rows, self._like)
+        return good if self.possible is None else (self.possible(rows) & good).tolist()
 
     def advance(self, works: Sequence[Work]) -> None:
         each = [work for work in works if isinstance(work, NumberWork)]
@@ -180,7 +187,7 @@ class Numbers:
         state = states.from_rows(joined([work.core for work in works]), self._like)
         y, state = self.core.scan(features, state, lengths=lengths)
         after = states.to_rows(state)
-        good, cores = finite(after, self._like), cut(after.tobytes(), self.row_bytes)
+        good, cores = self._good(after), cut(after.tobytes(), self.row_bytes)
         for i, work in enumerate(works):
             mine = y[i, : len(pieces[i])]
             outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)

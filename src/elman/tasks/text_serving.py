@@ -235,7 +235,7 @@ class ServedText:
             raise FileError(f"a session is one text; the state that was sent has {len(carried.token)} rows")
         token, (seed, drawn) = int(carried.token), carried.draws[0].tolist()
         core = states.to_rows(carried.core)
-        if not 0 <= token < V or not seed >= 0 or not drawn >= 0 or not finite(core, self._like)[0]:
+        if not 0 <= token < V or not seed >= 0 or not 0 <= drawn < 2**62 or not finite(core, self._like)[0]:
             raise FileError("the state that was sent has numbers that no text can lead to: not finite, or no symbol")
         return self.closed(core[0], token, seed, drawn, carried.seen[0].numpy())
 
