@@ -182,7 +182,7 @@ class Service:
                 self.driver.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                if await self.driver.stop(25):
+                if await self.driver.stop(2):
                     self.engine.sessions.store.close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return

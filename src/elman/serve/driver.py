@@ -95,11 +95,13 @@ class Driver:
         self.loop.run_in_executor(self.thread, call).add_done_callback(done)
 
     async def stop(self, seconds: float) -> bool:
-        """Finish what is there, commit, and end; whether that came about in time."""
+        """Finish what is there, or refuse what is left after some seconds; commit, and end. Whether that came about."""
         self.engine.draining = True
         self.timer.cancel()
-        deadline = time.monotonic() + seconds
-        while (self.doing or self.engine.waiting) and time.monotonic() < deadline:
-            await asyncio.sleep(0.005)
+        for wait in (seconds, 2.0):
+            deadline = time.monotonic() + wait
+            while (self.doing or self.engine.waiting) and time.monotonic() < deadline:
+                await asyncio.sleep(0.005)
+            self.engine.abandon()
         self.thread.shutdown(wait=not self.doing)
         return not self.doing

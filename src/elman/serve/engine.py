@@ -342,7 +342,7 @@ class Engine:
                 raise StoreFailed("another request failed beside it")
             self.sessions.store.commit(self.sessions.sync)
             self.commits += 1
-        except StoreFailed as error:
+        except Exception as error:  # whatever it is, a reply must not say that it is in the store
             self.failures += 1
             self.sessions.store.undo()
             self.sessions.forget()

@@ -16,13 +16,12 @@ class Frames(WebSocketsSansIOProtocol):
     Whoever does not read what is answered is not heard either, so what waits for a client has an end.
     """
 
-    def listen(self, hear: Callable[[list[bytes]], None]) -> None:
-        """From now on messages go there."""
-        self.hear, self.came = hear, []
-        self.transport.resume_reading()
-
     hear: Callable[[list[bytes]], None] | None = None
     came: list[bytes]
+
+    def listen(self, hear: Callable[[list[bytes]], None]) -> None:
+        """Messages go there; to be called before the socket is accepted, so that none goes elsewhere."""
+        self.hear, self.came = hear, []
 
     def handle_connect(self, event: Any) -> None:
         super().handle_connect(event)
@@ -50,11 +49,13 @@ class Frames(WebSocketsSansIOProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.transport.pause_reading()
+        if self.transport.is_reading():
+            self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self.transport.resume_reading()
+        if not (self.transport.is_closing() or self.transport.is_reading()):
+            self.transport.resume_reading()
 
 
 def _head(length: int) -> bytes:

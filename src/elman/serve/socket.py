@@ -56,11 +56,11 @@ class Socket:
         except Refused as refused:
             await self.websocket.close(1008, refused.message[:120])
             return
-        await self.websocket.accept()
         self.connection: Frames = self.websocket.scope["extensions"][CONNECTION]
+        self.connection.listen(self.hear)
+        await self.websocket.accept()
         self.service.sockets.add(self)
         self.connection.answer([json({"credits": self.service.limits.socket_flight})])
-        self.connection.listen(self.hear)
         try:
             while (await self.websocket.receive())["type"] != "websocket.disconnect":
                 pass
