@@ -197,6 +197,9 @@ def test_samples_are_the_same_alone_and_keep_to_their_limits(trained):
     assert [row[0].tokens for row in face.samples(texts, Sampling(temperature=0))] == [
         row[0].tokens for row in face.translations(texts, Search())
     ]
+    assert len(face.samples(["b"], hot, count=2, seed=2**63 - 2)[0]) == 2  # the last seeds that there are
+    with pytest.raises(InputError, match="at most 9223372036854775806"):
+        face.samples(["b"], hot, count=2, seed=2**63 - 1)
     limits = Search(min_ratio=2.0, max_ratio=2.0)
     begun = face.samples(["a b"], hot, count=9, limits=limits, prefixes=["c c"])[0]
     assert all(4 <= len(s.tokens) <= 14 and s.text.startswith("c c") for s in begun)

@@ -222,7 +222,10 @@ class Translator(files.Saved[EncoderDecoder]):
 
         They are the same alone and in any batch; `limits` says how long they are.
         """
-        numbers = range(whole("seed", seed, least=0), seed + whole("count", count))
+        seed = whole(
+            "seed", seed, least=0, most=2**63 - whole("count", count)
+        )  # the last of them fits into 64 bits too
+        numbers = range(seed, seed + count)
         draw = partial(self._sample, sampling=sampling, seeds=numbers, limits=limits or Search())
         return self._found(texts, draw, batch_size, prefixes)
 
