@@ -1,9 +1,8 @@
 """Many sessions at once, with cancels, disconnects, forks, rollbacks and deletions: all outputs are those offline.
 
-The bugs of other servers that this is about: states of requests that were cancelled or timed out, left in a slot for
-the next one (Triton 7117); slots restored or reused with another's state (llama.cpp 25913, 27148); a batch whose rows
-depend on each other (vLLM 55600, SGLang 23496). `python tests/serve/test_cross_talk.py 10000` does it at full size;
-a second number says with which session to begin.
+What goes wrong in servers that keep states in slots goes wrong here, if anywhere; test_upstream.py has their bugs one
+by one. `python tests/serve/test_cross_talk.py 10000` does it at full size; a second number says with which session to
+begin.
 """
 
 import asyncio
