@@ -142,3 +142,21 @@ def test_rows_that_come_and_go_leave_nothing_in_memory():
         store.delete("sessions", str(number))
         store.commit(sync=False)
     assert len(store._due) < 3_000 and not store._rows["sessions"] and not store._parents["sessions"]
+
+
+def test_the_log_is_moved_to_its_place_before_it_grows_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("elman.serve.sqlite.LOG", 50)
+    store, waited = SqliteStore(tmp_path / "s.db"), 0
+    for tick in range(60):
+        for number in range(5):
+            store.put("sessions", f"{number}", bytes([tick]) * 3_000)
+        waited += store.waits(False)
+        store.commit(False)
+    assert not store.waits(True) and 3 <= waited <= 6  # nothing is written; and now and then
+    store.put("sessions", "5", b"last")
+    assert store.waits(True)
+    assert (tmp_path / "s.db-wal").stat().st_size < 2_000_000  # 60 ticks of five rows, a page each and more, are longer
+    store.close()
+    again = SqliteStore(tmp_path / "s.db")
+    assert again.get("sessions", "4") == bytes([59]) * 3_000 and again.get("sessions", "5") is None
+    again.close()

@@ -8,14 +8,16 @@ The path of a request, which is the order in which to read:
     store.py        the interface of a store and what it promises; the store in memory
     sqlite.py       the store in a file
     sessions.py     sessions over a store: versions, idempotency, checkpoints, rollback, expiry
-    engine.py       one thread that owns the models and the store: it takes what waits, steps it, commits, replies
-    jobs.py         what can be asked of the engine about sessions; text_jobs.py: texts without one
+    engine.py       owns the models and the store, in ticks: it takes what waits, steps it, commits, replies
+    driver.py       runs the ticks: short ones on the event loop, what takes long in a thread
+    jobs.py         what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts without one
     signing.py      states that clients carry
     keys.py         who a request comes from
     bodies.py       the JSON of requests, as types: checked where it is parsed
     metrics.py      what Prometheus reads
     openapi.py      the interface as a document
     protocol.py     one connection: how long a request may take to come in
+    frames.py       one socket: what came at once is heard at once
     exchange.py     one request and its answer
     app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
     predicting.py   `elman predict` over HTTP
@@ -24,7 +26,7 @@ The path of a request, which is the order in which to read:
 A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
 In each it takes all jobs that have come, looks up their sessions, lets the models go on with all of them side by side,
 a piece each, writes what is finished to the store, commits once, and only then lets the replies go. A session's state
-is bytes that go into a model's rows for a tick and come out again: rows belong to nobody; there is nothing to evict.
+is bytes that go into a model for a tick and come out again: there is no row that belongs to it, and nothing to evict.
 
 What is promised is in docs/serving.md.
 """

@@ -2,7 +2,7 @@
 
 A store is some tables of rows: an id, bytes, a parent by which rows are found together, and when they expire, or 0.
 
-1. One thread uses it.
+1. One thread at a time uses it.
 2. Reads see what was written before, committed or not.
 3. `commit` makes everything since the last one durable, or nothing: it raises a `StoreFull` or a `StoreFailed`, and
    then all of it is undone. With `sync` it returns when the disk has it.

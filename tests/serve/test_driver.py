@@ -1,0 +1,85 @@
+"""What takes long runs in a thread, and the event loop goes on. That the same comes out, test_cross_talk.py says."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import numpy as np
+import pytest
+import torch
+from running import core, running, served_models
+
+from elman.serve.sqlite import SqliteStore
+from elman.serve.store import StoreFull
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A server whose models compute in the thread, each time for as long as the event says, and those who computed."""
+    monkeypatch.setattr("elman.serve.driver.LONG", -1.0)
+    models, go, threads = served_models(), threading.Event(), []
+    together = models["gru"].together
+
+    def waits(x, states):
+        threads.append(threading.current_thread().name)
+        assert go.wait(10)
+        return together(x, states)
+
+    models["gru"].together = waits
+    with running(models) as server:
+        yield server, go, threads
+
+
+def test_the_loop_goes_on_while_a_model_takes_long(slow):
+    server, go, threads = slow
+    first, second = server.session(), server.session()
+
+    def ask(id):
+        body = {"version": "any", "input": [1.0]}
+        return httpx.post(f"{server.url}/v1/sessions/{id}/step", json=body, timeout=20).json()
+
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask, first)]
+        while not threads:
+            time.sleep(0.005)
+        asked.append(pool.submit(ask, second))  # comes while the other is computed
+        assert server.client.get("/healthz", timeout=2).status_code == 200
+        assert not asked[0].done()
+        go.set()
+        with torch.no_grad():
+            wanted = core().scan(torch.ones(1, 1, 1))[0][0, 0].numpy()
+        assert all(np.array_equal(np.float32(one.result()["output"]), wanted) for one in asked)
+    assert all(name.startswith("engine") for name in threads)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_comes_during_a_commit_waits_for_it_and_the_loop_goes_on(tmp_path, full):
+    store, go, threads = SqliteStore(tmp_path / "s.db"), threading.Event(), []
+    with running(served_models(), store=store) as server:
+        id, commit = server.session(), store.commit
+
+        def waits(sync):
+            threads.append(threading.current_thread().name)
+            assert go.wait(10)
+            if full and len(threads) == 1:
+                raise StoreFull("no room")
+            commit(sync)
+
+        store.commit, store.waits = waits, lambda sync: True
+
+        def ask():
+            return httpx.get(f"{server.url}/v1/sessions/{id}", timeout=20).json()["version"]
+
+        with ThreadPoolExecutor(2) as pool:
+            stepping = pool.submit(server.step, id, [[1.0]])
+            while not threads:
+                time.sleep(0.005)
+            asking = pool.submit(ask)
+            assert httpx.get(f"{server.url}/healthz", timeout=2).status_code == 200
+            assert not stepping.done() and not asking.done()
+            go.set()
+            assert stepping.result().status_code == (507 if full else 200)
+            assert asking.result() == (0 if full else 1)  # what was not committed was not seen
+        del store.commit, store.waits
+    assert all(name.startswith("engine") for name in threads)
