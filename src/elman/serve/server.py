@@ -53,12 +53,12 @@ class Server(uvicorn.Server):
         self.goodbyes = [asyncio.ensure_future(socket.drain()) for socket in list(self.service.sockets)]
 
     async def startup(self, sockets: Any = None) -> None:
-        sys.setswitchinterval(SWITCH)
-        gc.collect()
-        gc.freeze()  # what is loaded stays; it need not be looked through again
-        gc.set_threshold(YOUNG)
         await super().startup(sockets)
         if self.started:
+            sys.setswitchinterval(SWITCH)
+            gc.collect()
+            gc.freeze()  # what is loaded stays; it need not be looked through again
+            gc.set_threshold(YOUNG)
             port = self.servers[0].sockets[0].getsockname()[1]
             say(f"elman serve: http://{self.config.host}:{port} ({', '.join(self.service.models)})")
             if self.service.keys is not None and threading.current_thread() is threading.main_thread():
