@@ -94,9 +94,8 @@ class Sessions:
             session = self.find(id, tenant)
         except Refused:
             return None
-        if session.every or (version != "any" and version != session.version) or (model and session.model != model):
-            return None
-        return session if self.fingerprints.get(session.model) == session.fingerprint else None
+        fits = version in ("any", session.version) and model in ("", session.model) and not session.every
+        return session if fits and self.fingerprints.get(session.model) == session.fingerprint else None
 
     def usable(self, id: str, tenant: str) -> tuple[Session, Served]:
         """The same, with its model, which must be the one that it began with."""

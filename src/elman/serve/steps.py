@@ -87,8 +87,8 @@ class Stepped(msgspec.Struct):
 
     def answers(self) -> list[bytes]:
         """Each as an answer of /v1/steps."""
-        each = zip(self.sessions, self.versions, self.positions, texts(self.outputs), strict=True)
-        found = [ANSWER % (id.encode(), *at) for id, *at in each]
+        ids = map(str.encode, self.sessions)
+        found = [ANSWER % each for each in zip(ids, self.versions, self.positions, texts(self.outputs), strict=True)]
         if not all(self.good):
             refused = answered(Refused(422, NOT_FINITE, code="state_not_finite"))
             found = [answer if good else refused for answer, good in zip(found, self.good, strict=True)]
@@ -108,21 +108,21 @@ class Steps(Job):
         self.places = [place for place, _ in items]  # that it replies for
 
     def start(self, engine: Engine) -> None:
-        plain, rest = self._sorted(engine)
-        served = engine.sessions.models[plain[0][2].model] if plain else None
-        x = None if served is None else served.encoded([item.input for _, item, _ in plain])
+        ids, sessions, inputs, rest = self._sorted(engine)
+        served = engine.sessions.models[sessions[0].model] if sessions else None
+        x = None if served is None else served.encoded(inputs)
         if served is None or x is None:
             self.places = []
             engine.finish(self, Stepped([], [], [], [], [], []))
             return self._apart(engine, self.items)
-        self.places = [place for place, _, _ in plain]
-        ids, sessions = [item.session for _, item, _ in plain], [session for _, _, session in plain]
 
         def then(after: list[bytes], outputs: Outputs, good: list[bool]) -> None:
             changed = []
             for id, session, state, fine in zip(ids, sessions, after, good, strict=True):
                 if fine:
-                    session.version, session.position, session.state = session.version + 1, session.position + 1, state
+                    session.version += 1
+                    session.position += 1
+                    session.state = state
                     changed.append((id, session))
             engine.sessions.save(*changed)
             versions, positions = [one.version for one in sessions], [one.position for one in sessions]
@@ -135,22 +135,28 @@ class Steps(Job):
     def _apart(self, engine: Engine, items: Sequence[tuple[int, Item]]) -> None:
         engine.enter_more([Step.of(self.apart(place), self.tenant, item) for place, item in items])
 
-    def _sorted(self, engine: Engine) -> tuple[list[tuple[int, Item, Session]], list[tuple[int, Item]]]:
-        """The plain ones with their sessions, and the rest. A second step of a session is not plain: it goes behind."""
-        sessions, lines = engine.sessions, engine.lines
-        plain, rest, seen, model = [], [], set(), ""
-        for one in self.items:
-            item = one[1]
+    def _sorted(self, engine: Engine) -> tuple[list[str], list[Session], list[Any], list[tuple[int, Item]]]:
+        """Of the plain ones the names, sessions and inputs; and the rest. `places` are those of the plain ones.
+
+        A second step of a session is not plain: it goes behind the first.
+        """
+        at_rest, lines, tenant = engine.sessions.at_rest, engine.lines, self.tenant
+        self.places, ids, sessions, inputs = [], [], [], []
+        rest, seen, model = [], set(), ""
+        for place, item in self.items:
             id, session = item.session, None
             if not item.key and item.input is not UNSET and id not in lines and id not in seen:
-                session = sessions.at_rest(id, self.tenant, item.version, model)
+                session = at_rest(id, tenant, item.version, model)
             seen.add(id)
             if session is None:
-                rest.append(one)
-            else:
-                model = session.model
-                plain.append((one[0], item, session))
-        return plain, rest
+                rest.append((place, item))
+                continue
+            model = session.model
+            self.places.append(place)
+            ids.append(id)
+            sessions.append(session)
+            inputs.append(item.input)
+        return ids, sessions, inputs, rest
 
 
 def submit_steps(
