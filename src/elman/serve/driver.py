@@ -14,18 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from elman.serve.engine import SWEEP, Engine
 
-LONG = 0.005  # seconds; shorter ones hold up nobody
+LONG = 0.005  # seconds that others may have to wait for a tick
 
 
 class Driver:
     """All of it is called on the event loop."""
 
     def __init__(self, engine: Engine) -> None:
-        self.engine, self.doing, self.woken = engine, "", False
+        self.engine, self.woken = engine, False
+        self.doing = ""  # "compute" or "commit", if the thread does that; "begin" if a tick is about to be run here
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         engine.wake = self.wake
-
-    doing: str  # "compute" or "commit", if the thread does that; "begin" if a tick is about to be run here
 
     def start(self) -> None:
         """Begin, on the loop that runs."""

@@ -42,7 +42,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Once: drain. Ctrl-C once more: leave at once. uvicorn's own would raise the signal again when all is done."""
-        if not self.service.engine.draining:
+        if self.started and not self.service.engine.draining:
             self.service.engine.draining = True
             self.service.driver.loop.call_soon_threadsafe(self._say_goodbye)
         self.force_exit = self.should_exit and sig == signal.SIGINT
