@@ -1,5 +1,6 @@
 """What takes long runs in a thread, and the event loop goes on. That the same comes out, test_cross_talk.py says."""
 
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from running import core, running, served_models
+from websockets.sync.client import connect
 
 from elman.serve.sqlite import SqliteStore
 from elman.serve.store import StoreFull
@@ -51,6 +53,23 @@ def test_the_loop_goes_on_while_a_model_takes_long(slow):
             wanted = core().scan(torch.ones(1, 1, 1))[0][0, 0].numpy()
         assert all(np.array_equal(np.float32(one.result()["output"]), wanted) for one in asked)
     assert all(name.startswith("engine") for name in threads)
+
+
+def test_a_step_that_is_under_way_on_a_socket_is_answered_before_the_server_stops(slow):
+    server, go, threads = slow
+    id = server.session()
+    with connect(server.url.replace("http", "ws") + "/v1/stream") as ws:
+        ws.recv()
+        ws.send(json.dumps({"id": 1, "step": {"session": id, "version": 0, "input": [1.0]}}))
+        while not threads:
+            time.sleep(0.005)
+        server.server.handle_exit(15, None)
+        time.sleep(0.3)  # longer than uvicorn takes to see it
+        go.set()
+        assert json.loads(ws.recv(timeout=5))["body"]["version"] == 1
+        assert json.loads(ws.recv(timeout=5))["sessions"] == {id: {"version": 1, "position": 1}}
+        with pytest.raises(Exception, match="1012"):
+            ws.recv(timeout=5)
 
 
 @pytest.mark.parametrize("full", [False, True])

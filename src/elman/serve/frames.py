@@ -47,6 +47,11 @@ class Frames(WebSocketsSansIOProtocol):
             return
         self.transport.write(b"".join([part for message in messages for part in (_head(len(message)), message)]))
 
+    def shutdown(self) -> None:
+        """The server stops. Who listens answers what is under way first, and says goodbye."""
+        if self.hear is None:
+            super().shutdown()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self.transport.is_reading():
