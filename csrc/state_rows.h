@@ -44,10 +44,10 @@ class StateRows final : public Stream<Real> {
   void carry(const Real* x, int64_t count, const Real* before, Real* after, Real* y, int threads) override {
     in_pieces(count, threads, carriers_, most_rows, [&](Workspace<Real>& w, int64_t at, int64_t some) {
       if (!w.gathered) w.gathered = zeros<Real>(most_rows * row_);
-      std::memcpy(w.gathered.get(), before + at * row_, some * row_ * sizeof(Real));
+      copy(before + at * row_, w.gathered.get(), some);
       w.symbols = nullptr, w.named = nullptr, w.first = at;
       advance(w, x + at * input_width(), w.gathered.get(), some, y + at * output_width());
-      std::memcpy(after + at * row_, w.gathered.get(), some * row_ * sizeof(Real));
+      copy(w.gathered.get(), after + at * row_, some);
     });
   }
 
@@ -70,7 +70,7 @@ class StateRows final : public Stream<Real> {
   }
 
   void take(const int64_t* rows, int64_t count, Real* to) const override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(to + i * row_, states_.get() + rows[i] * row_, row_ * sizeof(Real));
+    for (int64_t i = 0; i < count; ++i) copy(states_.get() + rows[i] * row_, to + i * row_, 1);
   }
 
   void reorder(const int64_t* parents) override {
@@ -80,10 +80,15 @@ class StateRows final : public Stream<Real> {
   }
 
   void put(const int64_t* rows, int64_t count, const Real* from) override {
-    for (int64_t i = 0; i < count; ++i) std::memcpy(states_.get() + rows[i] * row_, from + i * row_, row_ * sizeof(Real));
+    for (int64_t i = 0; i < count; ++i) copy(from + i * row_, states_.get() + rows[i] * row_, 1);
   }
 
  private:
+  // States of some rows. A core that remembers nothing has none, and no memory for them.
+  void copy(const Real* from, Real* to, int64_t rows) const {
+    if (row_ > 0) std::memcpy(to, from, rows * row_ * sizeof(Real));
+  }
+
   // A row may be named once: it cannot take two steps at a time.
   void check(const int64_t* rows, int64_t count) {
     if (!rows) return;
@@ -138,8 +143,7 @@ class StateRows final : public Stream<Real> {
   // All steps of the paths from w.first on.
   void follow(Workspace<Real>& w, const Real* x, int64_t H, int64_t each, int64_t* draws, double* y) const {
     const int64_t in = input_width(), out = output_width();
-    for (int64_t i = 0; i < w.rows; ++i)
-      std::memcpy(w.gathered.get() + i * row_, states_.get() + (w.first + i) / each * row_, row_ * sizeof(Real));
+    for (int64_t i = 0; i < w.rows; ++i) copy(states_.get() + (w.first + i) / each * row_, w.gathered.get() + i * row_, 1);
     for (int64_t t = 0; t < H; ++t) {
       for (int64_t i = 0; i < w.rows; ++i) {
         Real* to = w.at(p_.in(), i);
