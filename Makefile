@@ -36,7 +36,7 @@ test: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror csrc/*.h csrc/*.cpp
-	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 	ELMAN_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(LAW_SUITE)
 
 # Playwright drives the chromium that is on the machine; it downloads none.

@@ -130,7 +130,7 @@ def test_every_429_says_when_to_come_back():
 
 def test_a_socket_that_does_not_read_is_not_read_from():
     """Else answers that are not taken are kept without end."""
-    with running(MODELS) as server, opened(server) as connection:
+    with running(MODELS) as server, opened(server, 0.5) as connection:
         connection.sendall(
             b"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
             b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"

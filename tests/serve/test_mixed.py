@@ -143,7 +143,7 @@ class Load:
 
 def test_nothing_is_lost_or_mixed_up_while_the_server_dies_and_comes_back(tmp_path):
     counts = asyncio.run(Load(tmp_path / "s.db", 3.0, 0.8).run(6))
-    assert counts["kills"] >= 2 and counts["sessions"] >= 5, counts
+    assert counts["kills"] >= 1 and counts["sessions"] >= 5, counts
     assert counts["unexpected 5xx"] == counts["lost"] == counts["mixed up"] == 0, counts
 
 

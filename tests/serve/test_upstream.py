@@ -56,7 +56,8 @@ def abandon(server, path, body):
 def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(monkeypatch):
     """A cancelled request gave its slot back, and once more when its sequence was idle for too long; the two sequences
     that came next were put into the one slot and shared their state (the cause: triton-inference-server/core 341)."""
-    monkeypatch.setattr("elman.serve.engine.SWEEP", 0.02)
+    for where in ("engine", "driver"):
+        monkeypatch.setattr(f"elman.serve.{where}.SWEEP", 0.02)
     with running(MODELS) as server:
         gone = server.session("book", ttl_seconds=0.2)
         abandon(server, f"/v1/sessions/{gone}/generate", {"version": 0, "max_new_tokens": 16_000})
