@@ -96,15 +96,15 @@ def _large() -> Fit:
     return fit
 
 
-def _panels() -> list[Any]:
+def _panels(models: int) -> list[Any]:
     rng = np.random.default_rng(0)
     means = 2.0 * ((np.arange(200) // 20) % 2)[:, None]
-    return [rng.normal(means, 1.0, (200, 2)) for _ in range(30)]
+    return [rng.normal(means, 1.0, (200, 2)) for _ in range(models)]
 
 
-def _small() -> Fit:
+def _small(models: int = 30) -> Fit:
     """Thirty models of 200 observations each, ten steps from the same start."""
-    data = _panels()
+    data = _panels(models)
 
     def fit(library: ModuleType) -> list[Any]:
         found = []
@@ -118,12 +118,12 @@ def _small() -> Fit:
     return fit
 
 
-def _small_from_means() -> Fit:
+def _small_from_means(models: int = 30) -> Fit:
     """The same, each library from centres of its own: k-means, begun once. hmmlearn's `fit` begins it ten times, which
     is not EM and not what ours does, so that its centres are given to it."""
     from sklearn.cluster import KMeans
 
-    data = _panels()
+    data = _panels(models)
 
     def fit(library: ModuleType) -> list[Any]:
         found = []
