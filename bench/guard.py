@@ -59,7 +59,10 @@ def _streams() -> list[Row]:
 
 def _models() -> list[Row]:
     hmm = [r for r in hmm_rows() if "1 x 10000," in r.name and "float64" in r.name]
-    return [*hmm, *(r for r in language_model.ROWS if r.peers[0][0] == "lm_torch" and "lstm" not in r.name)]
+    train = next(r for r in language_model.ROWS if "train gru" in r.name)
+    generate = language_model.GENERATE  # as it was when the ratios were stored: the peer on two threads
+    peer = (("lm_torch", {**generate, "threads": 2}),)
+    return [*hmm, train, Row(language_model.NAME, generate, peer, None, None)]
 
 
 ROWS = [*_gated(), *_scans(), *_streams(), *_models()]

@@ -10,6 +10,7 @@ from elman.tasks.lm import LanguageModel, ModelConfig, build
 CHARACTERS = "".join(chr(32 + i) for i in range(65))
 PROMPT = "THE QUICK BROWN FOX"
 TOKENS = 100  # generated in one call
+NEXT = 7  # the symbol after the prompt, where one step more is compared
 
 
 def language_model(cell: str) -> LanguageModel:

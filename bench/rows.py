@@ -67,15 +67,21 @@ def _inference() -> list[Row]:
 
 
 def _ragged() -> list[Row]:
+    """Against two padded layers with a gather, and, for information, against a packed sequence."""
     rows = []
     for T, must, aim in ((50, 3, 5), (400, 12, 18), (800, 20, 30)):
         case = {"family": "ragged", "mode": "train", "B": 32, "T": T, "D": 128, "K": 128}
-        rows.append(Row(f"train ragged bidirectional lstm (32,{T},128,128)", case, (("torch", case),), must, aim))
+        name = f"train ragged bidirectional lstm (32,{T},128,128)"
+        rows.append(Row(name, case, (("torch", {**case, "how": "gather"}),), must, aim))
+        rows.append(Row(f"{name}, packed", case, (("torch", {**case, "how": "packed"}),), None, None))
     return rows
 
 
-REAL_PEERS = (("torch", "loop"), ("torch", "doubling"), ("torch", "log-space"), ("jax", "scan"), ("jax", "associative"))
-COMPLEX_PEERS = (("torch", "loop"), ("torch", "doubling"), ("jax", "scan"), ("jax", "associative"))
+REAL_PEERS = (
+    ("torch", "loop"), ("torch", "doubling"), ("torch", "log-space"),
+    ("jax", "scan"), ("jax", "scan of 4"), ("jax", "associative"),
+)  # fmt: skip
+COMPLEX_PEERS = tuple(peer for peer in REAL_PEERS if peer[1] != "log-space")
 
 
 def _scan_rows(
@@ -153,7 +159,8 @@ def _normed() -> list[Row]:
     """The layer-norm LSTM against a loop in Torch; and our plain LSTM's time over it."""
     sizes = SMALL[0]
     case = gated("lstm_norm", "train", *sizes)
-    loop = Row(f"train layer-norm lstm ({shape(*sizes)})", case, (("torch", case),), 5, 7)
+    peers = tuple(("torch", {**case, "how": how}) for how in ("loop", "TorchScript"))
+    loop = Row(f"train layer-norm lstm ({shape(*sizes)})", case, peers, 5, 7)
     plain = (("elman", gated("lstm", "train", *sizes)),)
     return [
         loop,

@@ -206,17 +206,24 @@ class Frames(asyncio.Protocol):
 
 
 async def equal(ports: dict[str, int]) -> None:
-    """All of them compute the same."""
-    found = {}
+    """All of them compute the same, one by one and many at once, and answer in about as many digits."""
+    found: dict[str, tuple[list[list[float]], int]] = {}
     for name, port in ports.items():
         connection = await Connection().open(port)
-        path = f"/v1/sessions/{await connection.session()}/step"
+        ids = [await connection.session() for _ in range(3)]
         for x in (0.5, -1.0, 2.0):
-            found[name] = json.loads(await connection.post(path, f'{{"version":"any","input":[{x}]}}'.encode()))[
-                "output"
-            ]
-    first = next(iter(found.values()))
-    assert all(max(abs(a - b) for a, b in zip(first, y, strict=True)) < 1e-5 for y in found.values())
+            alone = await connection.post(f"/v1/sessions/{ids[0]}/step", f'{{"version":"any","input":[{x}]}}'.encode())
+        for x in (0.5, -1.0):
+            items = [{"session": id, "version": "any", "input": [x + i]} for i, id in enumerate(ids)]
+            many = json.loads(await connection.post("/v1/steps", json.dumps({"items": items}).encode()))["data"]
+        output = json.loads(alone)["output"]
+        digits = len(json.dumps(output))
+        found[name] = [output, *(each.get("body", each)["output"] for each in many)], digits
+    first, length = next(iter(found.values()))
+    for name, (rows, digits) in found.items():
+        worst = max(abs(a - b) for x, y in zip(first, rows, strict=True) for a, b in zip(x, y, strict=True))
+        assert worst < 1e-5, f"{name} differs by {worst}"
+        assert abs(digits - length) < 0.15 * length, f"{name} answers in {digits} characters, elman in {length}"
 
 
 def resume(folder: str) -> float:

@@ -1,8 +1,10 @@
-"""A tagger against torch.nn with packed sequences and pytorch-crf: `python -m bench.tagging`.
+"""A tagger against torch.nn and pytorch-crf: `python -m bench.tagging`.
 
 Training: words 100 wide and characters by 2 x 25 units, one bidirectional layer of 200 units, 23 tags, 32 sentences
-of 5 to 45 words; the whole step, with clipping and AdamW. The CRF alone: its loss with gradient, and its best path.
-Both sides run in this process, in turn; the ratio is of medians.
+of 5 to 45 words; the whole step, with clipping and AdamW (fused). The peer's bidirectional layers are two padded ones
+with a gather (bench.with_torch) or, in a row of its own, packed sequences. The CRF alone: its loss with gradient, and
+its best path. Both sides begin with the same weights, their losses are compared, and they run in this process, in turn;
+the ratio is of medians.
 """
 
 import argparse
@@ -15,10 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import elman
+from bench.with_torch import Gathered, Packed
 from elman.crf import LinearChain
 from elman.data import Batch
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.tagged import Sentence
+from elman.model import SequenceModel
 from elman.tasks import tagger
 from elman.tasks.tagger import ModelConfig
 
@@ -36,37 +41,30 @@ def sentences(n: int) -> list[Sentence]:
 
 
 class Plain(nn.Module):
-    """The same model as one would write it with torch.nn."""
+    """The same model as one would write it with torch.nn, with the weights of ours."""
 
-    def __init__(self, words: int, characters: int) -> None:
+    def __init__(self, ours: SequenceModel, how: type[Packed] | type[Gathered]) -> None:
         super().__init__()
         from torchcrf import CRF
 
-        self.words, self.characters = nn.Embedding(words, 100), nn.Embedding(characters, 25)
-        self.spell = nn.LSTM(25, 25, bidirectional=True, batch_first=True)
-        self.read = nn.LSTM(150, 200, bidirectional=True, batch_first=True)
+        characters, readout = ours.embed.characters, ours.readout
+        self.words = nn.Embedding.from_pretrained(ours.embed.words.weight.detach().clone(), freeze=False)
+        self.characters = nn.Embedding.from_pretrained(characters.embed.weight.detach().clone(), freeze=False)
+        self.spell, self.read = how(elman.to_torch(characters.core)), how(elman.to_torch(ours.core))
         self.out, self.crf = nn.Linear(400, len(TAGS)), CRF(len(TAGS), batch_first=True)
+        self.out.load_state_dict(readout.linear.state_dict())
+        with torch.no_grad():
+            self.crf.start_transitions.copy_(readout.start)
+            self.crf.end_transitions.copy_(readout.stop)
+            self.crf.transitions.copy_(readout.transition)
 
     def forward(self, batch: Batch) -> Tensor:
         x, y = batch.x, batch.y
         there = x.sizes > 0  # type: ignore[union-attr]
-        sizes = x.sizes[there]  # type: ignore[union-attr]
-        letters = nn.utils.rnn.pack_padded_sequence(
-            self.characters(x.characters[there]),
-            sizes,
-            batch_first=True,
-            enforce_sorted=False,  # type: ignore[union-attr]
-        )
-        _, (h, _) = self.spell(letters)
+        _, h = self.spell(self.characters(x.characters[there]), x.sizes[there])  # type: ignore[union-attr]
         spelt = h.new_zeros(*there.shape, 50)
         spelt[there] = torch.cat([h[0], h[1]], -1)
-        packed = nn.utils.rnn.pack_padded_sequence(
-            torch.cat([self.words(x.words), spelt], -1),
-            batch.lengths,
-            batch_first=True,
-            enforce_sorted=False,  # type: ignore[union-attr]
-        )
-        read, _ = nn.utils.rnn.pad_packed_sequence(self.read(packed)[0], batch_first=True)
+        read, _ = self.read(torch.cat([self.words(x.words), spelt], -1), batch.lengths)  # type: ignore[union-attr]
         loss: Tensor = -self.crf(self.out(read), y.clamp(min=0), mask=there, reduction="sum")  # type: ignore[union-attr]
         return loss
 
@@ -78,7 +76,11 @@ def training(rounds: int) -> dict[str, float]:
     batches = [batch_of([lexicon.example(s) for s in data[i : i + BATCH]]) for i in range(0, len(data), BATCH)]
     config = ModelConfig(size=200, case_size=0, word_dropout=0.0, embedding_dropout=0.0, readout_dropout=0.0)
     torch.manual_seed(0)
-    ours, theirs = tagger.build(config, lexicon), Plain(lexicon.words.size, lexicon.characters.size)
+    ours = tagger.build(config, lexicon)
+    assert isinstance(ours, SequenceModel)
+    theirs = [Plain(ours, how) for how in (Gathered, Packed)]
+    for plain in theirs:
+        torch.testing.assert_close(tagger.loss(ours, batches[0])[0], plain(batches[0]), rtol=1e-5, atol=0)
 
     def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[int], None]:
         optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
@@ -92,10 +94,13 @@ def training(rounds: int) -> dict[str, float]:
 
         return step
 
-    steps = [stepper(ours, lambda batch: tagger.loss(ours, batch)[0]), stepper(theirs, theirs)]
-    times = _in_turn(steps, rounds)
+    steps = [stepper(ours, lambda batch: tagger.loss(ours, batch)[0]), *(stepper(plain, plain) for plain in theirs)]
+    mine, *others = _in_turn(steps, rounds)
     words = statistics.mean(int(batch.lengths.sum()) for batch in batches)
-    return {"ours": words / times[0], "theirs": words / times[1], "ratio": times[1] / times[0]}
+    found = {"ours": words / mine}
+    for name, other in zip(("gather", "packed"), others, strict=True):
+        found |= {name: words / other, f"over {name}": other / mine}
+    return found
 
 
 def crf(B: int, T: int, K: int, rounds: int) -> dict[str, float]:
@@ -108,8 +113,11 @@ def crf(B: int, T: int, K: int, rounds: int) -> dict[str, float]:
     chain = LinearChain(e, lengths, start, stop, moves)
     fixed = LinearChain(*(tensor.detach() for tensor in (e, lengths, start, stop, moves)))
     torch.testing.assert_close(chain.log_prob(y), theirs(e, y, reduction="none"), rtol=1e-4, atol=1e-2)
-    loss = _in_turn([lambda i: chain.log_prob(y).sum().backward(), lambda i: theirs(e, y).backward()], rounds)
-    path = _in_turn([lambda i: fixed.mode, lambda i: theirs.decode(fixed.emissions)], rounds)
+    whole = torch.ones(B, T, dtype=torch.bool)  # else pytorch-crf makes a mask of bytes, which is slower
+    paths = torch.tensor(theirs.decode(fixed.emissions, whole))
+    torch.testing.assert_close(fixed.log_prob(fixed.mode), fixed.log_prob(paths))
+    loss = _in_turn([lambda i: chain.log_prob(y).sum().backward(), lambda i: theirs(e, y, whole).backward()], rounds)
+    path = _in_turn([lambda i: fixed.mode, lambda i: theirs.decode(fixed.emissions, whole)], rounds)
     return {"loss": loss[1] / loss[0], "best path": path[1] / path[0]}
 
 

@@ -1,12 +1,14 @@
 """Translation against torch.nn: `python -m bench.translation`.
 
 Training: embeddings and units 256, a bidirectional GRU encoder, 64 pairs of 5 to 25 symbols, V = 2,000; the whole step,
-with clipping and AdamW. Additive: the peer packs the encoder's input and attends in a Python loop over GRU steps, the
-projections of memory and inputs outside it. Luong: the peer's decoder is one GRU and its attention a few batched
-products. Beam: 5 beginnings, the peer batched over sentences and beams with its additive model, both 30 symbols at
-most: of 256 made-up sentences by weights as they begin, or with `--run RUN --source test.en` of a file by those of a
-run (gru, one layer of 256, embeddings of 256, additive attention, not tied), which the peer is given too; how many
-sentences both find the same symbols for is printed. Both sides run in this process, in turn; the ratio is of medians.
+with clipping and AdamW (fused). The peer's encoder is two padded layers with a gather (bench.with_torch). Additive: it
+attends in a Python loop over GRU steps, the projections of memory and inputs outside it. Luong: its decoder is one GRU
+and its attention a few batched products. Both begin with the same weights, and their losses are compared.
+
+Beam: 5 beginnings, the peer batched over sentences and beams with its additive model, both 30 symbols at most: of 256
+made-up sentences by weights as they begin, or with `--run RUN --source test.en` of a file by those of a run (gru, one
+layer of 256, embeddings of 256, additive attention, not tied), which the peer is given too; how many sentences both
+find the same symbols for is printed. Both sides run in this process, in turn; the ratio is of medians.
 """
 
 import argparse
@@ -21,6 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import elman
+from bench.with_torch import Gathered
+from elman.attention import Additive
 from elman.data.pairs import Pairs, Vocabularies, batch_of
 from elman.data.vocabulary import Words
 from elman.decoding.beam import beam
@@ -45,22 +49,18 @@ class Plain(nn.Module):
         super().__init__()
         self.additive, self.symbols = additive, symbols
         self.source, self.target = nn.Embedding(symbols, SIZE), nn.Embedding(symbols, SIZE)
-        self.encoder = nn.GRU(SIZE, SIZE, bidirectional=True, batch_first=True)
+        self.encoder = Gathered(nn.GRU(SIZE, SIZE, bidirectional=True, batch_first=True))
         self.bridge = nn.Linear(2 * SIZE, SIZE)
         self.cell = nn.GRUCell(2 * SIZE, SIZE)  # the context's part; that of the inputs is hoisted
         self.inputs = nn.Linear(SIZE, 3 * SIZE)
         self.decoder = nn.GRU(SIZE, SIZE, batch_first=True)
-        self.query, self.key = nn.Linear(SIZE, SIZE, bias=False), nn.Linear(2 * SIZE, SIZE)
+        self.query, self.key = nn.Linear(SIZE, SIZE, bias=False), nn.Linear(2 * SIZE, SIZE, bias=additive)
         self.v = nn.Linear(SIZE, 1, bias=False)
         self.join = nn.Linear((4 if additive else 3) * SIZE, SIZE)
         self.out = nn.Linear(SIZE, symbols)
 
     def encode(self, x: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        packed = nn.utils.rnn.pack_padded_sequence(
-            self.source(x.source), x.sizes, batch_first=True, enforce_sorted=False
-        )
-        y, h = self.encoder(packed)
-        memory, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=True)
+        memory, h = self.encoder(self.source(x.source), x.sizes)
         past = torch.arange(memory.shape[1]) >= x.sizes[:, None]
         return memory, self.key(memory), past, torch.tanh(self.bridge(torch.cat([h[0], h[1]], -1)))
 
@@ -120,7 +120,7 @@ def ours(attention: str) -> EncoderDecoder:
 
 
 def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def step() -> None:
         optimiser.zero_grad()
@@ -134,7 +134,8 @@ def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
 def training(attention: str) -> tuple[Callable[[], None], Callable[[], None]]:
     batch = batch_of(rows(BATCH))
     torch.manual_seed(0)
-    mine, plain = ours(attention).train(), Plain(attention == "additive")
+    mine = ours(attention).train()
+    plain = peer_of(mine).train()
     inside = torch.arange(batch.y.shape[1]) < batch.lengths[:, None]
 
     def own() -> Tensor:
@@ -143,24 +144,31 @@ def training(attention: str) -> tuple[Callable[[], None], Callable[[], None]]:
     def theirs() -> Tensor:
         return nn.functional.cross_entropy(plain(batch.x)[inside], batch.y[inside])
 
+    torch.testing.assert_close(own(), theirs(), rtol=1e-5, atol=0)
     return trainer(mine, own), trainer(plain, theirs)
 
 
 def peer_of(mine: EncoderDecoder) -> Plain:
     """The peer with the weights of ours."""
-    plain, decoder, cell = Plain(True, mine.target.weight.shape[0]), mine.decoder, mine.decoder.core
-    plain.encoder = elman.to_torch(mine.encoder)
-    E = cell.input_size - decoder.memory_size
-    zeros = torch.zeros(2 * SIZE)
+    decoder, additive = mine.decoder, isinstance(mine.decoder, Additive)
+    plain = Plain(additive, mine.target.weight.shape[0])
+    plain.encoder = Gathered(elman.to_torch(mine.encoder))
     weights = {
         plain.source.weight: mine.source.weight, plain.target.weight: mine.target.weight,
-        plain.bridge.weight: mine.bridge.W, plain.bridge.bias: mine.bridge.b,
-        plain.cell.weight_ih: cell.U[:, E:], plain.inputs.weight: cell.U[:, :E], plain.inputs.bias: cell.b,
-        plain.cell.weight_hh: cell.W, plain.cell.bias_hh: torch.cat([zeros, cell.c]),
-        plain.query.weight: decoder.Q, plain.key.weight: decoder.K, plain.key.bias: decoder.k,
-        plain.v.weight: decoder.v[None], plain.join.weight: decoder.O, plain.join.bias: decoder.o,
+        plain.bridge.weight: mine.bridge.W, plain.bridge.bias: mine.bridge.b, plain.key.weight: decoder.K,
+        plain.join.weight: decoder.O, plain.join.bias: decoder.o,
         plain.out.weight: mine.readout.linear.weight, plain.out.bias: mine.readout.linear.bias,
     }  # fmt: skip
+    if additive:
+        cell = decoder.core
+        E, zeros = cell.input_size - decoder.memory_size, torch.zeros(2 * SIZE)
+        weights |= {
+            plain.cell.weight_ih: cell.U[:, E:], plain.inputs.weight: cell.U[:, :E], plain.inputs.bias: cell.b,
+            plain.cell.weight_hh: cell.W, plain.cell.bias_hh: torch.cat([zeros, cell.c]),
+            plain.query.weight: decoder.Q, plain.key.bias: decoder.k, plain.v.weight: decoder.v[None],
+        }  # fmt: skip
+    else:
+        plain.decoder = elman.to_torch(decoder.core)
     with torch.no_grad():
         for theirs, own in weights.items():
             theirs.copy_(own)

@@ -1,6 +1,7 @@
 """What gluonts' PyTorch DeepAR does of `bench.forecasting`, in a process of its own (bench/worker.py).
 
-training   a step of its network on one batch that is there: loss, gradients, clipping, Adam
+training   a step of its network on one batch that is there: loss, gradients, clipping, Adam (fused, as ours; its own
+           `fit` does not fuse)
 loading    the same with its own loader making the batch, as `fit` does
 sampling   its predictor over a dataset, 100 paths each
 encoding   its predictor over a dataset, one path of one step each: what it takes to go on from new rows
@@ -47,7 +48,7 @@ def _training(case: dict[str, Any]) -> Callable[[], Any]:
     module = estimator.create_lightning_module()
     data = estimator.create_transformation().apply(_dataset(case), is_train=True)
     loader = iter(estimator.create_training_data_loader(data, module))
-    optimiser = torch.optim.Adam(module.model.parameters(), lr=1e-3, weight_decay=1e-8)
+    optimiser = torch.optim.Adam(module.model.parameters(), lr=1e-3, weight_decay=1e-8, fused=True)
     module.train()
     held = next(loader)
 

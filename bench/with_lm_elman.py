@@ -40,7 +40,8 @@ def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
     def outputs(_: Any) -> dict[str, Any]:
         state = lm.read([lm_inputs.PROMPT], lm.init_state())
         with torch.inference_mode():
-            predicted, _core = lm.model.scan(state.token[:, None], state.core)
-        return {"log_probs": predicted.log_probs()[0, 0].numpy()}
+            predicted, _core = lm.model.scan(torch.tensor([[int(state.token), lm_inputs.NEXT]]), state.core)
+        log_probs = predicted.log_probs()[0].numpy()
+        return {"log_probs": log_probs[0], "next_log_probs": log_probs[1]}
 
     return lambda: lm.generate(lm_inputs.PROMPT, max_new_tokens=lm_inputs.TOKENS), outputs

@@ -1,52 +1,63 @@
-"""The same language model as an ONNX graph, one step a call with the state passed in and out; sampling in numpy."""
+"""The same language model as an ONNX graph: the prompt in one call, then one step a call, symbol, logits and state
+bound to arrays that are there; sampling in numpy."""
 
+from itertools import cycle
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
 import elman
 from bench import lm_inputs
+from bench.with_onnxruntime import binding, session_of
 from bench.worker import Outputs, Run
 
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     lm = lm_inputs.language_model(case["cell"])
-    options = ort.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    session = ort.InferenceSession(_graph(lm).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    prompt = [0, *lm.vocabulary.encode(lm_inputs.PROMPT).tolist()]
+    session = session_of(_graph(lm), case["threads"])
+    prompt = np.array([0, *lm.vocabulary.encode(lm_inputs.PROMPT).tolist()])[:, None]
+    first = {f"h{k}": np.zeros((1, 1, 256), np.float32) for k in range(2)}
+    token, logits = np.zeros((1, 1), np.int64), np.empty((1, 1, lm.vocabulary.size), np.float32)
+    before, after = ({k: np.empty((1, 1, 256), np.float32) for k in first} for _ in range(2))
 
-    def read() -> tuple[Any, dict[str, Any]]:
-        state = {"h0": np.zeros((1, 1, 256), np.float32), "h1": np.zeros((1, 1, 256), np.float32)}
-        for token in prompt:
-            logits, state = _step(session, token, state)
-        return logits, state
+    def bound(read: dict[str, Any], written: dict[str, Any]) -> Any:
+        out = {"logits": logits, **{f"{k}n": v for k, v in written.items()}}
+        return binding(session, {"token": token, **read}, out)
+
+    there, back = bound(before, after), bound(after, before)
+
+    def read() -> Any:
+        """The logits after the prompt, which is one call."""
+        found, *state = session.run(["logits", "h0n", "h1n"], {"token": prompt, **first})
+        for k, value in zip(first, state, strict=True):
+            before[k][:] = value
+        return found[-1, 0]
 
     def run() -> str:
-        logits, state = read()
-        generator, symbols = np.random.default_rng(0), []
-        for _ in range(lm_inputs.TOKENS):
-            p = np.exp(logits - logits.max()).cumsum()
-            symbols.append(int(np.searchsorted(p, generator.random() * p[-1])))
-            logits, state = _step(session, symbols[-1], state)
+        last, bindings = read(), cycle((there, back))
+        uniform, symbols = np.random.default_rng(0).random(lm_inputs.TOKENS).tolist(), []
+        for u in uniform:
+            p = np.exp(last - last.max()).cumsum()
+            token[0, 0] = p.searchsorted(u * p[-1])
+            symbols.append(int(token[0, 0]))
+            session.run_with_iobinding(next(bindings))
+            last = logits[0, 0]
         return lm.vocabulary.decode(symbols)
 
     def outputs(_: Any) -> dict[str, Any]:
-        logits = read()[0]
-        return {"log_probs": logits - np.log(np.exp(logits).sum())}
+        """After the prompt; and after one step more, by the arrays that are bound."""
+        found = read()
+        token[0, 0] = lm_inputs.NEXT
+        session.run_with_iobinding(there)
+        each = {"log_probs": found, "next_log_probs": logits[0, 0]}
+        return {name: x - np.log(np.exp(x).sum()) for name, x in each.items()}
 
     return run, outputs
 
 
-def _step(session: ort.InferenceSession, token: int, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    logits, h0, h1 = session.run(["logits", "h0n", "h1n"], {"token": np.array([[token]]), **state})
-    return logits[0, 0], {"h0": h0, "h1": h1}
-
-
 def _graph(lm: elman.LanguageModel) -> Any:
-    """Gather, two GRU nodes (ONNX orders the gates z, r, h), MatMul, Add."""
+    """Gather, two GRU nodes (ONNX orders the gates z, r, h), MatMul, Add; time first, as long as one likes."""
     gru, weights = elman.to_torch(lm.model.core), {}
     nodes = [helper.make_node("Gather", ["E", "token"], ["x0"])]
     for k in range(2):
@@ -63,8 +74,8 @@ def _graph(lm: elman.LanguageModel) -> Any:
     nodes += [helper.make_node("MatMul", ["x2", "V"], ["z"]), helper.make_node("Add", ["z", "c"], ["logits"])]
     state = [helper.make_tensor_value_info(f"h{k}", TensorProto.FLOAT, [1, 1, 256]) for k in range(2)]
     after = [helper.make_tensor_value_info(f"h{k}n", TensorProto.FLOAT, [1, 1, 256]) for k in range(2)]
-    token = helper.make_tensor_value_info("token", TensorProto.INT64, [1, 1])
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, 1, lm.vocabulary.size])
+    token = helper.make_tensor_value_info("token", TensorProto.INT64, [None, 1])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [None, 1, lm.vocabulary.size])
     constants = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in weights.items()]
     graph = helper.make_graph(nodes, "lm", [token, *state], [logits, *after], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

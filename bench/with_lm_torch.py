@@ -63,16 +63,20 @@ def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
     @torch.inference_mode()
     def run() -> str:
+        torch.set_num_threads(case["threads"])
         logits, state = model(prompt)
         symbols = []
         for _ in range(lm_inputs.TOKENS):
             token = torch.multinomial(logits[:, -1].softmax(-1), 1)
-            symbols.append(token.item())
+            symbols.append(token)
             logits, state = model(token, state)
-        return vocabulary.decode(symbols)
+        return vocabulary.decode(torch.cat(symbols)[:, 0].tolist())
 
     @torch.inference_mode()
     def outputs(_: Any) -> dict[str, Any]:
-        return {"log_probs": model(prompt)[0][0, -1].log_softmax(-1).numpy()}
+        logits, state = model(prompt)
+        after = model(torch.tensor([[lm_inputs.NEXT]]), state)[0]
+        each = {"log_probs": logits[0, -1], "next_log_probs": after[0, -1]}
+        return {name: x.log_softmax(-1).numpy() for name, x in each.items()}
 
     return run, outputs

@@ -60,7 +60,7 @@ def named(names: list[str], time_first: bool = False) -> Outputs:
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
     if case["cell"] == "lstm_norm":
-        return _normed(arrays, case["K"])
+        return _normed(arrays, case["K"], case.get("how", "loop"))
     layer, x, g = module(case, arrays), torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["g"])
     if case["mode"] == "forward":
         return inferred(lambda x: layer(x)[0], x), named(["y"], True)
@@ -68,38 +68,99 @@ def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:
     return trained(lambda x: layer(x)[0], x, leaves, g), named(["y", "gx", "gU", "gW", "gb"], True)
 
 
-def _normed(arrays: dict[str, inputs.Array], K: int) -> tuple[Run, Outputs]:
+def _normed(arrays: dict[str, inputs.Array], K: int, how: str) -> tuple[Run, Outputs]:
     """A loop over the layer-norm LSTM's cell, which torch.nn does not have, with the input's part outside of it."""
     x, g, U, W, b = (torch.from_numpy(arrays[k]) for k in ("x", "g", "U", "W", "b"))
-    gains = [torch.ones(4 * K), torch.full((4 * K,), inputs.NORM_GAIN), torch.ones(K), torch.zeros(K)]
-    leaves = [p.requires_grad_() for p in (U, W, b, *gains)]
+    gain_U, gain_W = torch.ones(4 * K), torch.full((4 * K,), inputs.NORM_GAIN)
+    gain_c, b_c = torch.ones(K), torch.zeros(K)
+    leaves = [p.requires_grad_() for p in (U, W, b, gain_U, gain_W, gain_c, b_c)]
+    loop = torch.jit.script(_normed_loop) if how == "TorchScript" else _normed_loop
 
     def forward(x: Tensor) -> Tensor:
-        gain_U, gain_W, gain_c, b_c = gains
         u = F.layer_norm(F.linear(x, U), (4 * K,), gain_U, b)
-        h, c, hs = x.new_zeros(x.shape[1], K), x.new_zeros(x.shape[1], K), []
-        for ut in u.unbind(0):
-            i, f, n, o = (ut + F.layer_norm(F.linear(h, W), (4 * K,), gain_W)).chunk(4, -1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(n)
-            h = torch.sigmoid(o) * torch.tanh(F.layer_norm(c, (K,), gain_c, b_c))
-            hs.append(h)
-        return torch.stack(hs)
+        y: Tensor = loop(u, W, gain_W, gain_c, b_c)
+        return y
 
     return trained(forward, x, leaves, g), named(["y", "gx", "gU", "gW", "gb"], True)
+
+
+def _normed_loop(u: Tensor, W: Tensor, gain_W: Tensor, gain_c: Tensor, b_c: Tensor) -> Tensor:
+    K = W.shape[1]
+    h, c = torch.zeros_like(u[0, :, :K]), torch.zeros_like(u[0, :, :K])
+    hs: list[Tensor] = []
+    for ut in u.unbind(0):
+        i, f, n, o = (ut + F.layer_norm(F.linear(h, W), [4 * K], gain_W)).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(n)
+        h = torch.sigmoid(o) * torch.tanh(F.layer_norm(c, [K], gain_c, b_c))
+        hs.append(h)
+    return torch.stack(hs)
 
 
 def _ragged(case: dict[str, Any]) -> tuple[Run, Outputs]:
     B, T = case["B"], case["T"]
     arrays, lengths = inputs.gated("lstm", B, T, case["D"], case["K"], 2), torch.from_numpy(inputs.lengths(B, T))
     layer, x, g = module(case, arrays, True), torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["g"])
+    both = {"packed": Packed, "gather": Gathered}[case.get("how", "packed")](layer)
+    run = trained(lambda x: both(x, lengths)[0], x, list(both.parameters()), g)
+    return run, named(["y", "gx", "gU", "gW", "gb"], True)
 
-    def forward(x: Tensor) -> Tensor:
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, enforce_sorted=False)
-        return nn.utils.rnn.pad_packed_sequence(layer(packed)[0], total_length=T)[0]
 
-    names = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"]
-    leaves = [getattr(layer, n + s) for s in ("", "_reverse") for n in names]
-    return trained(forward, x, leaves, g), named(["y", "gx", "gU", "gW", "gb"], True)
+class Packed(nn.Module):
+    """A bidirectional layer over rows of several lengths, as the documentation of torch.nn has it: by packing.
+
+    x (T, B, D), or (B, T, D) where the layer is batch first: y, zero past each length, and the last h of both
+    directions (2, B, K).
+    """
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        first = self.layer.batch_first
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=first, enforce_sorted=False)
+        y, last = self.layer(packed)
+        padded, _ = nn.utils.rnn.pad_packed_sequence(y, batch_first=first, total_length=x.shape[1 if first else 0])
+        return padded, last[0] if isinstance(last, tuple) else last
+
+
+class Gathered(nn.Module):
+    """The same, and faster on a CPU, where a packed layer runs step by step: two padded layers, of which one reads each
+    row's valid part from its end, by an index that puts its outputs back too. Time first inside."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.batch_first = layer.batch_first
+        self.forth, self.back = (type(layer)(layer.input_size, layer.hidden_size) for _ in range(2))
+        for name, p in self.forth.named_parameters():
+            p.data.copy_(layer.get_parameter(name))
+            self.back.get_parameter(name).data.copy_(layer.get_parameter(f"{name}_reverse"))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.transpose(0, 1) if self.batch_first else x
+        T, B = x.shape[:2]
+        t, row = torch.arange(T)[:, None], torch.arange(B)
+        inside = t < lengths
+        order = (torch.where(inside, lengths - 1 - t, t) * B + row).flatten()
+        forth, back = self.forth(x)[0], Reordered.apply(self.back(Reordered.apply(x, order))[0], order)
+        y = torch.cat([forth, back], -1) * inside[..., None]
+        last = torch.stack([forth[lengths - 1, row], back[0]])
+        return y.transpose(0, 1) if self.batch_first else y, last
+
+
+class Reordered(torch.autograd.Function):
+    """Rows of (T, B, K), T and B taken as one axis, in another order, one that is its own inverse: so that its gradient
+    is a selection too, not a scatter."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return x.flatten(0, 1).index_select(0, order).view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (order,) = ctx.saved_tensors
+        return g.flatten(0, 1).index_select(0, order).view_as(g), None
 
 
 def _product(case: dict[str, Any]) -> tuple[Run, Outputs]:

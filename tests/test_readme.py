@@ -144,3 +144,8 @@ def test_the_table_says_nothing_that_is_not_so(document: str, table: str) -> Non
     shown = tables().block((ROOT / document).read_text()).splitlines()
     assert len(shown) > 12
     assert set(shown) <= set(getattr(tables(), table)(expected_rows()))
+
+
+def test_the_changelog_lists_every_verb() -> None:
+    (line,) = re.findall(r"^- The command `elman` with (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`(\w+)`", line)) == set(VERBS)

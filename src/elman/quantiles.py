@@ -3,7 +3,7 @@
     quantile(p) is the smallest x with P(X <= x) >= p
 
 Student's t and the negative binomial need the incomplete beta function, which stands here in Numpy: its continued
-fraction (Lentz's method), inverted by bisection.
+fraction (Lentz's method). Student's t is inverted by Newton's steps that stay in a bracket, counts by bisection.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 gates       for each gate and unit, the share of steps at which it is below 0.1, and above 0.9
 timescale   -1 / mean of ln |ds_i[t] / ds_i[t-1]|: the steps in which unit i by itself falls to 1 / e
-dead        units that do not move: their standard deviation over all steps is below 1e-5 of the layer's
-saturated   units of a tanh, or gates, that are within 1 % of an end of their range at more than 95 % of the steps
+dead        units that do not move: their standard deviation over all steps is at most 1e-5 of the middle unit's
+saturated   units of a state that stays within -1 and 1, if above 0.99 in size at more than 95 % of the steps
 """
 
 from __future__ import annotations

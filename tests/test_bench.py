@@ -1,0 +1,120 @@
+"""The peers of the benchmarks compute what we compute: the ones in packages that the tests have."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from bench import guard, language_model, with_torch
+from bench.rows import ROWS, Row
+from torch import nn
+
+from elman import hmm, kernels
+
+
+def of(prepare: Any, case: dict[str, Any]) -> dict[str, np.ndarray]:
+    run, outputs = prepare(case, 1)
+    return dict(outputs(run()))
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="what is measured are the native kernels")
+@pytest.mark.parametrize("how", ["gather", "packed"])
+def test_ragged_peers_are_ours(how: str) -> None:
+    from bench import with_elman
+
+    case = {"family": "ragged", "mode": "train", "B": 5, "T": 9, "D": 3, "K": 4}
+    ours, theirs = of(with_elman.prepare, case), of(with_torch.prepare, {**case, "how": how})
+    for name in ("y", "gx", "gU", "gW", "gb"):
+        np.testing.assert_allclose(theirs[name], ours[name], rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_two_layers_with_a_gather_are_the_packed_one(kind: type[nn.RNNBase], batch_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = kind(3, 4, bidirectional=True, batch_first=batch_first)
+    x, lengths = torch.randn(5, 9, 3), torch.tensor([9, 1, 4, 7, 4])
+    x = x if batch_first else x.transpose(0, 1)
+    y, last = with_torch.Gathered(layer)(x, lengths)
+    wanted, wanted_last = with_torch.Packed(layer)(x, lengths)
+    torch.testing.assert_close(y, wanted)
+    torch.testing.assert_close(last, wanted_last)
+
+
+def test_the_scripted_loop_is_the_loop() -> None:
+    case = {"family": "gated", "cell": "lstm_norm", "mode": "train", "B": 2, "T": 6, "D": 3, "K": 4}
+    loop, script = (of(with_torch.prepare, {**case, "how": how}) for how in ("loop", "TorchScript"))
+    for name, value in loop.items():
+        np.testing.assert_allclose(script[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def _peers(row: Row) -> set[str]:
+    return {case.get("how", "") for _, case in row.peers}
+
+
+def test_a_ragged_row_is_held_against_the_gather_and_the_packed_one_is_named() -> None:
+    ragged = [row for row in ROWS if "ragged" in row.name]
+    assert {row.name.endswith(", packed"): _peers(row) for row in ragged} == {True: {"packed"}, False: {"gather"}}
+    assert all((row.must is None) == row.name.endswith(", packed") for row in ragged)
+
+
+def test_generation_is_held_against_the_better_number_of_threads() -> None:
+    rows = [row for row in language_model.ROWS if "generate" in row.name]
+    assert [_peers(row) for row in rows] == [{"1 thread", "2 threads"}] * 2
+
+
+def test_the_guard_has_the_rows_that_are_stored() -> None:
+    stored = json.loads(guard.TABLE.read_text())
+    assert all(list(table["rows"]) == [row.name for row in guard.ROWS] for table in stored.values())
+    (ragged,) = [row for row in guard.ROWS if "ragged" in row.name]
+    assert "how" not in ragged.peers[0][1]  # packed, as when the ratios were stored
+
+
+@pytest.mark.filterwarnings("ignore:EM stopped")
+def test_fits_of_hmmlearn_are_scaled_and_end_where_ours_do() -> None:
+    pytest.importorskip("hmmlearn")
+    import hmmlearn.hmm as theirs
+    from bench import hmm as bench
+
+    fit = bench._small(models=2)
+    found = fit(theirs)
+    assert [model.implementation for model in found] == ["scaling"] * 2
+    ours = fit(hmm)
+    bench.same(ours, found)
+    ours[0].means_ = ours[0].means_ + 1e-3
+    with pytest.raises(AssertionError, match="means_"):
+        bench.same(ours, found)
+
+
+def test_fits_from_k_means_begin_once() -> None:
+    pytest.importorskip("hmmlearn")
+    import hmmlearn.hmm as theirs
+    from bench import hmm as bench
+
+    begun = []
+    from sklearn.cluster import KMeans
+
+    class Counted(KMeans):
+        def fit(self, *given: Any, **more: Any) -> Any:
+            begun.append(self.n_init)
+            return super().fit(*given, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sklearn.cluster.KMeans", Counted)
+        bench._small_from_means(models=2)(theirs)
+    assert begun == [1, 1]
+
+
+def test_the_lens_by_hand_is_the_lens() -> None:
+    from bench import lens as bench
+
+    from elman import lens
+
+    torch.manual_seed(0)
+    cell, x = nn.GRUCell(bench.K, bench.K).requires_grad_(False), torch.randn(2, 12, bench.K)
+    [found] = lens.reach(bench.twin(cell), lens.Sample(x), anchors=2)
+    wanted = bench.reach_by_hand(cell, x).mean(1).flip(0)
+    torch.testing.assert_close(torch.tensor(found.raw)[:12], wanted, rtol=1e-3, atol=1e-6)
