@@ -171,10 +171,21 @@ def test_new_rows_begin_where_the_state_ends():
     end = one.start + 3
     later = one._replace(start=end + 3)
     with pytest.raises(InputError, match="its state ends before 2024-05-31"):
-        reader.after(later, end)
-    found = PanelReader(**{**vars(reader), "gaps": "fill"}).after(later, end)
+        reader.after([later], [end])
+    (found,) = PanelReader(**{**vars(reader), "gaps": "fill"}).after([later], [end])
     assert found.start == end + 1 and np.isnan(found.y[:2]).all()
     np.testing.assert_array_equal(found.y[2:], one.y)
-    same([reader.after(one, one.start - 1)], [one])
+    same(reader.after([one], [one.start - 1]), [one])
     with pytest.raises(InputError, match="read that already"):
-        reader.after(one, end)
+        reader.after([one], [end])
+
+
+@pytest.mark.parametrize("times", [["0001", "2024"], ["2023", "2024", "9999"]])
+def test_a_time_far_away_is_refused_before_rows_are_made_for_it(times):
+    """At one row a second, years between two rows are more rows than any memory holds."""
+    rows = {"ds": [f"{year}-01-01 00:00:0{i}" for year in times for i in range(5)], "y": [1.0] * 5 * len(times)}
+    with pytest.raises(InputError, match=r"series 'series' has [\d,]{12,} rows missing before .*20,000,000 at most"):
+        PanelReader(gaps="fill").fit(rows)
+    reader, series = PanelReader(gaps="fill").fit({name: values[:5] for name, values in rows.items()})
+    with pytest.raises(InputError, match="rows missing before"):
+        reader.after([series[0]._replace(start=series[0].start + 10**9)], [series[0].start])

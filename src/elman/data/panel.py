@@ -32,6 +32,7 @@ from elman.errors import InputError
 from elman.options import choice
 
 FORMATS = ("auto", "long", "wide", "arrays")
+MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
 class Series(NamedTuple):
@@ -101,16 +102,37 @@ class PanelReader:
         reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
         return reader, reader._series(columns, groups)
 
-    def __call__(self, given: Any, *, future: bool = False) -> list[Series]:
-        """The series of some files or of a frame, as this reader knows them; `future` rows have no target."""
+    def __call__(self, given: Any, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
+        """The series of some files or of a frame, as this reader knows them; `future` rows have no target.
+
+        At most so many rows without values are `filled` in, in all series together.
+        """
         kind, frame = self._opened(given)
         if kind != "long":
             return self._unnamed(kind, frame)
         columns = _columns(frame, replace(self, past=()) if future else self, targets=not future)
-        return self._series(columns, _groups(columns[self.id]), future)
+        return self._series(columns, _groups(columns[self.id]), future, filled)
 
-    def after(self, one: Series, tick: int) -> Series:
-        """New rows of a series that has been read up to `tick`, from the tick after it on."""
+    def after(self, series: Sequence[Series], ticks: Sequence[int], filled: int = MOST_FILLED) -> list[Series]:
+        """New rows of series that have been read up to `ticks`, each from the tick after its own on."""
+        if self.format == "long" and self.gaps == "fill":
+            missing = [max(0, one.start - tick - 1) for one, tick in zip(series, ticks, strict=True)]
+            self._check_filled([one.name for one in series], missing, [one.start for one in series], filled)
+        return [self._after(one, tick) for one, tick in zip(series, ticks, strict=True)]
+
+    def _check_filled(self, names: Sequence[str], missing: Sequence[int], ticks: Sequence[int], most: int) -> None:
+        """Raise an InputError if more rows would be filled in than `most`; each is missing before a tick."""
+        if sum(missing) <= most:
+            return
+        assert self.frequency is not None
+        i = int(np.argmax(missing))
+        raise InputError(
+            f"series {names[i]!r} has {missing[i]:,} rows missing before {self.frequency.stamps(np.array([ticks[i]]))[0]}"
+            f" (frequency {self.frequency}); {most:,} at most are filled in, in all series together. Correct the time, "
+            "or send the rows that are missing."
+        )
+
+    def _after(self, one: Series, tick: int) -> Series:
         if self.format != "long":  # they have no times: what comes is what follows
             return one._replace(start=tick + 1)
         assert self.frequency is not None
@@ -178,7 +200,9 @@ class PanelReader:
         found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
         return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
 
-    def _series(self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False) -> list[Series]:
+    def _series(
+        self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
+    ) -> list[Series]:
         """All rows are read at once, column by column, and cut into series."""
         assert self.frequency is not None
         names, sizes = [*groups], np.array([len(rows) for rows in groups.values()])
@@ -189,6 +213,9 @@ class PanelReader:
         places = places[order]
         ticks = ticks[places]
         gaps = _gaps(names, owner, ticks, self)
+        if gaps:
+            steps = np.where(np.diff(owner) == 0, np.diff(ticks) - 1, 0)
+            self._check_filled([names[i] for i in owner[1:]], steps.tolist(), ticks[1:].tolist(), filled)
         y = np.full((len(ticks), len(self.target)), np.nan)
         for column, target in enumerate(() if future else self.target):
             y[:, column] = _numbers(columns[target], target)[places]

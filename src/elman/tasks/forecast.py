@@ -27,6 +27,7 @@ from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import forecast_loss, inspecting, network, pictures
+from elman.tasks.forecast_backtest import Origins
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
 from elman.tasks.forecast_network import ModelConfig, Network, build, check, layers_of, settled, unjudged
@@ -283,7 +284,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             return face.likelihood(part.series, state)
         state = face.read(part.history, state)
         places, series = face.following(part.series, state)
-        return face.evaluate(series, take(state, places), windows=part.windows, samples=part.samples)
+        scores, face.shown = face.judge(series, take(state, places), Origins(part.windows, 0, part.samples, 0))
+        return scores
 
     def look(self, face: Forecaster, part: Part, rows: int, steps: int) -> Looked:
         """The last `steps` rows of some series, what is judged and what came before it, read from nothing on.

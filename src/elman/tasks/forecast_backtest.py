@@ -26,7 +26,7 @@ from elman.training.scores import Scores
 if TYPE_CHECKING:
     from elman.tasks.forecaster import Forecaster
 
-SHOWN = 4  # series of the first window that are kept, to be looked at
+SHOWN = 4  # series of a window that are kept, to be looked at
 
 Refit = Callable[[Frame], "Forecaster"]
 
@@ -55,10 +55,14 @@ class Rolled(NamedTuple):
     nats: float
     terms: int
     state: Carried
+    shown: Shown
 
 
-def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Scores:
-    """Of series that go on from a state; from as many origins as there are, where `windows` is 0."""
+def evaluate(
+    face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins
+) -> tuple[Scores, Shown]:
+    """Of series that go on from a state, from as many origins as there are where `windows` is 0; and some of the
+    forecasts from the last of them."""
     H = face.horizon
     stride = whole("stride", origins.stride or H)
     shortest = min((len(one.y) for one in series), default=0)
@@ -70,7 +74,7 @@ def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins
             f"enough for {most}. Give fewer windows or more rows."
         )
     rolled = roll(face, series, state, origins._replace(windows=wanted, stride=stride), last=True)
-    return _scores(face, len(series), [rolled], origins.samples)
+    return _scores(face, len(series), [rolled], origins.samples), rolled.shown
 
 
 def backtest(
@@ -119,14 +123,17 @@ def roll(face: Forecaster, series: Sequence[Series], state: Carried, origins: Or
     found, nats, terms = [], 0.0, 0
     for window in range(origins.windows):
         origin, ends = window * stride, last and window + 1 == origins.windows
-        found.append(_judged(face, [one.cut(origin, origin + H) for one in series], state, origins))
+        judged, shown = _judged(face, [one.cut(origin, origin + H) for one in series], state, origins)
+        found.append(judged)
         rows = [one.cut(origin, None if ends else origin + stride) for one in series]
         state, each, known = face.scored(rows, state)
         nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
-    return Rolled(found, nats, terms, state)
+    return Rolled(found, nats, terms, state, shown)
 
 
-def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Judged:
+def _judged(
+    face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins
+) -> tuple[Judged, Shown]:
     ahead = face.inputs.known(
         [one.name for one in series], np.array([one.start for one in series]),
         np.array([len(one.y) for one in series]), np.stack([one.future for one in series]),
@@ -142,8 +149,8 @@ def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins:
         [one.name for one in series[few]], face.stamps(state.tick[few], face.horizon), face.inputs.reader.target,
         paths[few].mean(1), LEVELS, quantiles[few], paths[few],
     )  # fmt: skip
-    face.shown = Shown(shown, take(state, range(len(shown.names))).recent.numpy(), truth[few])
-    return Judged(truth, paths, quantiles, error)
+    recent = take(state, range(len(shown.names))).recent.numpy()
+    return Judged(truth, paths, quantiles, error), Shown(shown, recent, truth[few])
 
 
 def _scores(face: Forecaster, series: int, parts: Sequence[Rolled], samples: int) -> Scores:

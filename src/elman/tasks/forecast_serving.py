@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elman import state as states
 from elman.config import Json
-from elman.data.panel import Series
+from elman.data.panel import MOST_FILLED, Series
 from elman.errors import InputError
 from elman.quantiles import mean, quantile
 from elman.tasks.forecast_state import Carried
@@ -34,6 +34,7 @@ class SeriesWork(Work):
     def __init__(self, served: ServedSeries, rows: Sequence[Row]) -> None:
         self.served, self.rows, self.outputs = served, rows, []
 
+    most_filled = MOST_FILLED  # rows that may be missing in front; a server lowers it
     series: Series  # what is left to read: rows that are missing stand in front
     core: bytes
     outputs: list[Json]
@@ -41,7 +42,7 @@ class SeriesWork(Work):
     def begin(self, state: bytes) -> None:
         self.core, self.done = state, not self.rows
         if not self.done:
-            self.core, self.series = self.served.follow(state, self.rows)
+            self.core, self.series = self.served.follow(state, self.rows, self.most_filled)
             self.missing = len(self.series.y) - len(self.rows)
 
     def end(self) -> bytes:
@@ -120,11 +121,12 @@ class ServedSeries:
             raise InputError("the state that was sent has numbers that are not finite")
         return states.to_rows(carried).tobytes()
 
-    def follow(self, state: bytes, rows: Sequence[Row]) -> tuple[bytes, Series]:
-        """The state that some rows go on from, and these rows as a series from the tick after it on."""
+    def follow(self, state: bytes, rows: Sequence[Row], filled: int) -> tuple[bytes, Series]:
+        """The state that some rows go on from, and these rows as a series from the tick after it on, with at most so
+        many `filled` in before them."""
         names = {self.reader.id} & rows[0].keys()
         columns = {name: [row.get(name) for row in rows] for name in rows[0]}
-        (series, *more) = self.reader(columns)
+        (series, *more) = self.reader(columns, filled=filled)
         if more:
             raise InputError(f"a session is one series; {self.reader.id} names {1 + len(more)}")
         if len(series.y) != len(rows):
@@ -134,7 +136,7 @@ class ServedSeries:
             return states.to_rows(self.face.init_state([series])).tobytes(), series
         if not names:
             series = series._replace(name=carried.names[0])
-        return state, self.face.following([series], carried)[1][0]
+        return state, self.face.following([series], carried, filled)[1][0]
 
     # Works
 

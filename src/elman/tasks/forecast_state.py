@@ -49,6 +49,15 @@ def names_leaf(names: Sequence[str]) -> Tensor:
     return torch.from_numpy(leaf)
 
 
+def places_of(state: Carried, names: Sequence[str]) -> list[int]:
+    """Where some series stand in a state."""
+    known = {name: i for i, name in enumerate(state.names)}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no series {name!r}; there are {', '.join([*known][:10])}")
+    return [known[name] for name in names]
+
+
 def take(state: Carried, places: Sequence[int]) -> Carried:
     """The states of some of the series."""
     if [*places] == [*range(len(state.tick))]:
