@@ -96,7 +96,7 @@ class PanelReader:
         columns = _columns(frame, self)
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
-        reader = replace(self, format="long", frequency=calendar.find(times, frequency))
+        reader = replace(self, format="long", frequency=calendar.find(times, frequency, self.gaps))
         used = _without_last(reader._ticks(columns, groups), groups, held)
         named = (*self.static, *self.past, *self.future)
         reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
@@ -343,9 +343,11 @@ def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader)
     if gap.any() and reader.gaps == "error":
         i = int(gap.argmax())
         missing = reader.frequency.stamps(ticks[i : i + 1] + 1)[0]
+        business = reader.frequency.unit == "business"  # which is not found where gaps are filled
         raise InputError(
             f"series {names[owner[i]]!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
-            "--data.gaps fill to read rows without values there"
+            f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without values "
+            "there"
         )
     return {*owner[:-1][gap].tolist()}
 

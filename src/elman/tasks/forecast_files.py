@@ -54,5 +54,6 @@ def _inputs(given: artifact.Content) -> PanelInputs:
         for name, value in reader["covariates"].items()
     }
     lists = {name: tuple(reader[name]) for name in ("target", "static", "past", "future")}
-    known = {**reader, **lists, "covariates": covariates, "frequency": Frequency(**reader["frequency"])}
+    frequency = Frequency(**{"zone": None, **reader["frequency"]})  # at first it was not kept
+    known = {**reader, **lists, "covariates": covariates, "frequency": frequency}
     return PanelInputs(PanelReader(**known), tuple(given["names"]), given["calendar"], given["numbered"])
