@@ -149,7 +149,7 @@ def test_what_the_lens_sees_is_what_the_model_says(tmp_path):
     terms = sample.log_prob(model.readout(h, sample.lengths), sample.y, sample.lengths)
     series = [one for one in data.series if one.name in "ab"]
     _, nats, known = face.scored(series, face.init_state(series))
-    judged = sample.y[1]
+    judged = sample.y[1][..., 0]
     assert judged.sum(1).tolist() == [n - (2 * SEASON + 1) for n in (60, 44)]
     torch.testing.assert_close(-terms[judged].double(), nats[judged])
     assert torch.equal(judged & known, judged)

@@ -30,11 +30,21 @@ from elman.tasks import forecast_loss, inspecting, network, pictures
 from elman.tasks.forecast_backtest import Origins
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
-from elman.tasks.forecast_network import ModelConfig, Network, build, check, layers_of, settled, unjudged
+from elman.tasks.forecast_loss import log_prob
+from elman.tasks.forecast_network import (
+    ModelConfig,
+    Network,
+    build,
+    check,
+    dtype_of,
+    layers_of,
+    settled,
+    unjudged,
+)
 from elman.tasks.forecast_serving import ServedSeries
 from elman.tasks.forecast_state import take
 from elman.tasks.forecast_verbs import EVALUATE, PREDICT
-from elman.tasks.forecaster import SAMPLES, Forecaster, log_prob
+from elman.tasks.forecaster import SAMPLES, Forecaster
 from elman.tasks.inspecting import Looked
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
@@ -131,12 +141,16 @@ class SeriesData(Data):
     unit = "rows"
 
     def __init__(
-        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series]
-    ) -> None:
+        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series],
+        saved: PanelInputs | None = None,
+    ) -> None:  # fmt: skip
         data = config.data
         self.config, self.series, model = config, series, settled(config.model)
         names = tuple(one.name for one in series)
-        self.inputs = PanelInputs(reader, names, model.calendar, model.embedding_size > 0)
+        self.inputs = PanelInputs(
+            reader, names, model.calendar, model.embedding_size > 0,
+            each=saved.each if saved else True, dtype=saved.dtype if saved else dtype_of(model),
+        )  # fmt: skip
         check_values(model, [*series, *valid, *test])
         found = {"train": series, "valid": valid, "test": test}
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
@@ -253,7 +267,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             reader(given.get(name, listed(getattr(data, name)))) if name in given or getattr(data, name) else []
             for name in ("valid", "test")
         )
-        opened = SeriesData(config, reader, series, valid, test)
+        opened = SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
         if saved is not None:
             saved.history = opened.fed
         return opened
@@ -263,8 +277,9 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         if model.kind == "network":
             network.settled(layers_of(model))  # warns of a dropout that does nothing
         forecaster = Forecaster(
-            build(model, widths(data.inputs), seasonality), model, data.inputs, config.data.horizon, seasonality
-        )
+            build(model, widths(data.inputs), seasonality).to(getattr(torch, data.inputs.dtype)), model, data.inputs,
+            config.data.horizon, seasonality,
+        )  # fmt: skip
         forecaster.history = data.fed
         return forecaster
 

@@ -1,6 +1,6 @@
 """The network of a forecaster: what a series needs of its past, cells, and a read-out in the units of the series.
 
-    x[t] = [y[t-1], whether it was seen, what else is known at t]
+    x[t] = [y[t-1], whether it was seen, each of several targets by itself, what else is known at t]
     reference[t] = 0, y[t-1] or y[t-m];   scale[t] = the running mean of |y| or of |y[t-1] - y[t-1-m]|
     z[t] = [(y[t-k] - reference[t]) / scale[t] for each lag k]
     h[t] = cells([z, seen, log scale, what else]);   y[t] ~ reference + scale * readout([h, z])
@@ -134,11 +134,12 @@ def layers_of(config: ModelConfig) -> Layers:
 
 
 class Widths(NamedTuple):
-    """What a network reads: C targets, a flag, `others`; and of how many series."""
+    """What a network reads: C targets, `others`, a flag for each target or one for all; and of how many series."""
 
     targets: int
     others: int
     series: int
+    flags: int = 1
 
 
 def check(config: ModelConfig) -> None:
@@ -212,6 +213,11 @@ def settled(config: ModelConfig) -> ModelConfig:
     return replace(fixed, residual="none", scale="mean", log_scale=False)
 
 
+def dtype_of(config: ModelConfig) -> str:
+    """What a model computes in: a baseline, which is fitted in one go, has no reason to lose digits."""
+    return "float32" if config.kind == "network" else "float64"
+
+
 def unjudged(config: ModelConfig, season: int) -> int:
     """So many values at the beginning of a series have no term in the loss: its scale is not known well enough."""
     return {"none": 0, "mean": 1, "difference": 2 * season + 1}[scale_of(config)]
@@ -226,24 +232,24 @@ class Front(Core):
     """[y', seen, others] to [z, seen, log scale, others, reference, scale], as the file says."""
 
     def __init__(self, config: ModelConfig, widths: Widths, season: int) -> None:
-        C, K = widths.targets, widths.others
+        C, F, K = widths.targets, widths.flags, widths.others
         self.wanted = lags_of(config, season)
         self.kind, self.residual, self.log_scale = scale_of(config), config.residual, config.log_scale
         logs = C if config.log_scale and self.kind != "none" else 0
         shown = config.feedback != "none"
-        self.z_width, self.feature_width = C * len(self.wanted), C * len(self.wanted) + shown + logs + K
-        super().__init__(C + 1 + K, self.feature_width + 2 * C)
-        self.C, self.shown, self.logs = C, shown, logs
+        self.z_width, self.feature_width = C * len(self.wanted), C * len(self.wanted) + shown * F + logs + K
+        super().__init__(C + F + K, self.feature_width + 2 * C)
+        self.C, self.F, self.shown, self.logs = C, F, shown, logs
         self.delays = sorted({0, season - 1, season, *(lag - 1 for lag in self.wanted)})
         if not shown:
             self.delays = [0]
         self.season = season
-        # Of what Lags gives, [value (C), flag] for each delay, the columns of each lag that is wanted and of its flag.
-        starts = [self.delays.index(lag - 1) * (C + 1) for lag in self.wanted]
+        # Of what Lags gives, [values (C), flags (F)] for each delay, the columns of each lag that is wanted, and of flags.
+        starts = [self.delays.index(lag - 1) * (C + F) for lag in self.wanted]
         self.values = _view([start + c for start in starts for c in range(C)])
-        self.flags = _view([start + C for start in starts for _ in range(C)])
+        self.flags = _view([start + C + (c if F == C else 0) for start in starts for c in range(C)])
         self.each = [*range(C)] * len(starts)
-        self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
+        self.lags, self.scale = Lags(C + F, self.delays), Scale(2 * C, decay=config.decay)
 
     def init_state(self, batch_size: int) -> FrontState:
         return FrontState(self.lags.init_state(batch_size), self.scale.init_state(batch_size))
@@ -258,7 +264,7 @@ class Front(Core):
     def _through(
         self, x: Tensor, state: FrontState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
     ) -> tuple[Tensor, FrontState]:
-        lagged, lags = run(self.lags, x[..., : self.C + 1], state.lags)
+        lagged, lags = run(self.lags, x[..., : self.C + self.F], state.lags)
         changes, seen = self._changes(lagged)
         means, scales = run(self.scale, torch.cat([changes, seen], -1), state.scale)
         return self._features(x, lagged, self._scale(lagged, means)), FrontState(lags, scales)
@@ -270,18 +276,23 @@ class Front(Core):
         return slot_of(builder, self._through(traced(builder, x), state, run)[0])
 
     def _lag(self, lagged: Tensor, lag: int) -> tuple[Tensor, Tensor]:
-        """The value (..., C) of `lag` steps before the target, and whether it was seen (..., 1)."""
-        start = self.delays.index(lag - 1) * (self.C + 1)
-        return lagged[..., start : start + self.C], lagged[..., start + self.C : start + self.C + 1]
+        """The values (..., C) of `lag` steps before the target, and whether they were seen (..., F)."""
+        width = self.C + self.F
+        start = self.delays.index(lag - 1) * width
+        return lagged[..., start : start + self.C], lagged[..., start + self.C : start + width]
+
+    def _each(self, flags: Tensor) -> Tensor:
+        """Flags (..., F) as one for each target (..., C)."""
+        return flags if self.F == self.C else torch.cat([flags] * self.C, -1)
 
     def _changes(self, lagged: Tensor) -> tuple[Tensor, Tensor]:
         """Values and seasonal differences (..., 2C), and whether they are known."""
         value, seen = self._lag(lagged, 1)
         if not self.shown:
-            return torch.cat([value, value], -1), torch.cat([seen] * 2 * self.C, -1)
+            return torch.cat([value, value], -1), torch.cat([self._each(seen)] * 2, -1)
         before, known = self._lag(lagged, self.season + 1)
         both = seen * known
-        return torch.cat([value, value - before], -1), torch.cat([seen] * self.C + [both] * self.C, -1)
+        return torch.cat([value, value - before], -1), torch.cat([self._each(seen), self._each(both)], -1)
 
     def _features(self, x: Tensor, lagged: Tensor, scale: Tensor) -> Tensor:
         value, seen = self._lag(lagged, 1)
@@ -290,11 +301,11 @@ class Front(Core):
             reference = value
         elif self.residual == "seasonal":
             before, known = self._lag(lagged, self.season)
-            reference = torch.where(torch.cat([known] * self.C, -1) > 0, before, value)
+            reference = torch.where(self._each(known) > 0, before, value)
         flags = [seen] if self.shown else []
         logs = [0.1 * kernels.log(scale)] if self.logs else []
         return torch.cat(
-            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + 1 :], reference, scale], -1
+            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + self.F :], reference, scale], -1
         )
 
     def _relative(self, lagged: Tensor, reference: Tensor, scale: Tensor) -> list[Tensor]:
@@ -314,7 +325,7 @@ class Front(Core):
         if self.kind == "mean":
             return torch.where(level > 0, level, 1.0)
         _, known = self._lag(lagged, self.season + 1)  # in the first season there is no difference yet
-        least = torch.where(torch.cat([known] * self.C, -1) > 0, LEAST, FIRST)
+        least = torch.where(self._each(known) > 0, LEAST, FIRST)
         scale = torch.maximum(change, least * level)
         return torch.where(scale > 0, scale, 1.0)
 

@@ -40,9 +40,9 @@ class SeriesWork(Work):
     outputs: list[Json]
 
     def begin(self, state: bytes) -> None:
-        self.core, self.done = state, not self.rows
+        self.core, self.done = self.served.current(state), not self.rows
         if not self.done:
-            self.core, self.series = self.served.follow(state, self.rows, self.most_filled)
+            self.core, self.series = self.served.follow(self.core, self.rows, self.most_filled)
             self.missing = len(self.series.y) - len(self.rows)
 
     def end(self) -> bytes:
@@ -87,6 +87,9 @@ class ServedSeries:
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
         self.like = face.init_state()
+        # Sums of a float32 model were float32 at first: sessions that were stored then are widened.
+        first = states.map(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, self.like.core)
+        self.first = self.like._replace(core=first) if face.inputs.dtype == "float32" else self.like
         blank = [
             np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
@@ -110,8 +113,15 @@ class ServedSeries:
         """States (n, W) as the library has them."""
         return cast(Carried, states.from_rows(rows, self.like))
 
+    def current(self, state: bytes) -> bytes:
+        """A stored state as it is laid out now."""
+        if len(state) == self.row_bytes or len(state) != states.row_bytes(self.first):
+            return state
+        before = states.from_rows(joined([state]), self.first)
+        return states.to_rows(states.map(lambda old, like: old.to(like.dtype), before, self.like)).tobytes()
+
     def dump(self, state: bytes) -> bytes:
-        return states.dump(self.opened(joined([state])), fingerprint=self.fingerprint)
+        return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
         carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))

@@ -22,8 +22,8 @@ class Carried(NamedTuple):
     """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
 
     core: State
-    value: Tensor  # (B, C): the last value that was seen
-    seen: Tensor  # (B, 1): whether the last row had one
+    value: Tensor  # (B, C): the last value that was seen, of each target
+    seen: Tensor  # (B, F): whether the last row had one, of each target or of all
     past: Tensor  # (B, P + 1): the past covariates of the last row, and whether it had them
     static: Tensor  # (B, S)
     tick: Tensor  # (B,) int64: the time of the last row

@@ -32,6 +32,7 @@ from elman.stream import Paths, Stream
 from elman.tables import Table
 from elman.tasks import files, forecast_backtest, forecast_files
 from elman.tasks.forecast_backtest import Origins, Refit, Shown
+from elman.tasks.forecast_loss import log_prob
 from elman.tasks.forecast_network import ModelConfig
 from elman.tasks.forecast_paths import Forecast, sample_quantiles, seeds
 from elman.tasks.forecast_state import Carried, moved, names_leaf, places_of, put, tail_of, take
@@ -76,15 +77,15 @@ class Forecaster:
     def init_state(self, series: Sequence[Series] = ()) -> Carried:
         """The state before the first row of some series."""
         B, C, inputs = len(series), self.inputs.targets, self.inputs
-        past = inputs.past_columns
-        static = [torch.from_numpy(one.static.astype(np.float32)) for one in series]
+        past, dtype = inputs.past_columns, getattr(torch, inputs.dtype)
+        static = [torch.from_numpy(one.static.astype(inputs.dtype)) for one in series]
         width = inputs.reader.width(inputs.reader.static)
         return Carried(
             self.model.init_state(B),
-            torch.zeros(B, C),
-            torch.zeros(B, 1),
-            torch.zeros(B, past.stop - past.start),
-            torch.stack(static) if static else torch.zeros(0, width),
+            torch.zeros(B, C, dtype=dtype),
+            torch.zeros(B, inputs.flags, dtype=dtype),
+            torch.zeros(B, past.stop - past.start, dtype=dtype),
+            torch.stack(static) if static else torch.zeros(0, width, dtype=dtype),
             torch.tensor([one.start - 1 for one in series], dtype=torch.int64),
             torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
             torch.zeros(B, 2, dtype=torch.float64),
@@ -102,7 +103,7 @@ class Forecaster:
 
         def judge(predicted: Distribution, places: Sequence[int], at: slice, y: Tensor, counted: Tensor) -> None:
             nats[places, at] = -log_prob(predicted, y, counted).double()
-            known[places, at] = counted
+            known[places, at] = counted.any(-1)
 
         return self._each(series, state, judge), nats, known
 
@@ -301,7 +302,7 @@ class Forecaster:
             predicted = stream.distribution(torch.cat([value, seen, past, known[:, step]], -1))  # type: ignore[list-item]
             y = predicted.sample(draws)
             value = y.float()[:, None] if isinstance(predicted, Categorical) else y
-            seen, past = torch.ones(n, 1), torch.zeros_like(past)  # type: ignore[arg-type]
+            seen, past = torch.ones_like(seen), torch.zeros_like(past)  # type: ignore[arg-type]
             draws = random.after(draws)
             drawn.append(value)
         return torch.stack(drawn, 1).double()
@@ -401,12 +402,6 @@ class Forecaster:
             ["parameters", f"{numbers:,}"],
         ]
         return [Table("the model", ["", ""], [*settings, *about])]
-
-
-def log_prob(predicted: Distribution, y: Tensor, counted: Tensor) -> Tensor:
-    """log P of the values y (B, T, C), zero where they do not count."""
-    value = y[..., 0].long() if isinstance(predicted, Categorical) else y
-    return torch.where(counted, predicted.log_prob(value), 0.0)
 
 
 def _is_series(rows: Any) -> bool:
