@@ -100,7 +100,7 @@ def test_a_row_has_what_is_known_before_its_value():
     np.testing.assert_array_equal(found.x[:, 1], [0, 1, 0, 1])  # whether it was seen
     np.testing.assert_array_equal(found.x[:, 3], [0, 1, 1, 1])  # past covariates of the row before
     np.testing.assert_array_equal(found.x[:, 5], [0, 1, 0, 0])  # a holiday is known in its own row
-    np.testing.assert_array_equal(found.counted, [True, False, True, True])
+    np.testing.assert_array_equal(found.counted[:, 0], [True, False, True, True])
     assert (found.x[:, -1] == 1).all() and (inputs(reader).rows(two).x[:, -1] == 2).all()
     assert inputs(reader).others + 2 + 1 == found.x.shape[1]
     first, second = inputs(reader).rows(one.cut(0, 2)), None
@@ -139,20 +139,20 @@ def test_a_pass_has_every_value_once(segment, warmup):
     lengths = [12, 1, 30, 8, 17]
     data = streams(made(lengths), segment=segment, warmup=warmup)
     batches = a_pass(data)
-    values = torch.cat([batch.y[0][..., 0][batch.y[1]] for batch in batches])
+    values = torch.cat([batch.y[0][batch.y[1]] for batch in batches])
     wanted = torch.cat([torch.from_numpy(one.y[:, 0]) for one in made(lengths)]).float()
     assert torch.equal(values.sort().values, wanted.sort().values)
     for lane in range(3):  # in its order, a new piece wherever it does not follow
         x = torch.cat([b.x[lane, : b.lengths[lane]] for b in batches])[:, 0]
         y = torch.cat([b.y[0][lane, : b.lengths[lane], 0] for b in batches])
         reset = torch.cat([b.reset[lane, : b.lengths[lane]] for b in batches])
-        assert torch.equal(y[1:] != y[:-1] + 1, reset[1:]) or warmup
+        assert torch.equal(y[1:] != y[:-1] + 1, reset[1:])
         assert torch.equal(x[1:][~reset[1:]], y[:-1][~reset[1:]])
 
 
 def test_first_values_are_not_judged():
     data = streams(made([12, 4]), skip=5)
-    counted = torch.cat([batch.y[0][..., 0][batch.y[1]] for batch in a_pass(data)]).sort().values
+    counted = torch.cat([batch.y[0][batch.y[1]] for batch in a_pass(data)]).sort().values
     assert counted.tolist() == [*range(6, 13), 103, 104]  # of a short series, half of them are
 
 

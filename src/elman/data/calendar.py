@@ -245,7 +245,7 @@ def parsed(name: str, times: Sequence[str]) -> Times:
     try:
         seconds = np.array(bare, "datetime64[s]").astype(np.int64)
     except ValueError:
-        bad = next(time for time, plain in zip(times, bare, strict=True) if not _is_date(plain))
+        bad = next(time for time, plain in zip(times, bare, strict=True) if not is_date(plain))
         raise InputError(
             f"series {name!r} has the time {bad!r}, which is neither a whole number nor a date such as 2024-01-31 or "
             "2024-01-31 13:00"
@@ -255,9 +255,14 @@ def parsed(name: str, times: Sequence[str]) -> Times:
     return Times(seconds, True, zones)
 
 
-def _is_date(time: str) -> bool:
+def is_date(time: str) -> bool:
+    """Whether a text is a date; a whole number is not.
+
+    >>> is_date("2024-01-31 13:00"), is_date("H1"), is_date("7")
+    (True, False, False)
+    """
     try:
-        return not np.isnat(np.datetime64(time.strip(), "s"))
+        return not time.strip().isdigit() and not np.isnat(np.datetime64(time.strip(), "s"))
     except ValueError:
         return False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,22 @@ from elman.data.arrays import read_arrays
 from elman.data.calendar import Frequency, Ticks
 from elman.data.covariates import Covariate, fit_covariate
 from elman.data.observations import MISSING
-from elman.data.panel_files import Frame, Numbers, from_pandas, joined, lines_of, read_long, read_wide, texts_of
+from elman.data.panel_files import (
+    Frame,
+    Numbers,
+    from_frame,
+    is_number,
+    joined,
+    lines_of,
+    read_long,
+    read_wide,
+    texts_of,
+)
 from elman.errors import InputError
 from elman.options import choice
 
 FORMATS = ("auto", "long", "wide", "arrays")
+M4 = re.compile(r"(V\d+( |$))+")  # the header of M4's files: V1, V2 ...
 MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
@@ -180,11 +192,16 @@ class PanelReader:
 
     def _opened(self, given: Any) -> tuple[str, Any]:
         choice("data.format", self.format, FORMATS)
-        if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame
-            return "long", from_pandas(given)
+        if hasattr(given, "columns"):
+            return "long", from_frame(given)
         if isinstance(given, Mapping):
             return "long", {str(name): texts_of(values) for name, values in given.items()}
-        names = [given] if isinstance(given, str | Path) else list(given)
+        names = [given] if isinstance(given, str | Path) else given
+        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
+            raise InputError(
+                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns by "
+                "name, or a pandas or polars frame"
+            )
         files = [str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)
         if kind == "arrays":
@@ -289,8 +306,24 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
         return "arrays"
     if endings & {".parquet"}:
         return "long"
-    header = [cell.strip() for cell in next(lines_of(files[0], reader.errors), (0, []))[1]]
-    return "long" if reader.time in header else "wide"
+    lines = lines_of(files[0], reader.errors)
+    header = [cell.strip() for cell in next(lines, (0, []))[1]]
+    if reader.time in header:
+        return "long"
+    first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
+    titled = first is not header
+    if (titled and not M4.fullmatch(" ".join(header[1:]))) or calendar.is_date(first[0] if first else ""):
+        raise InputError(
+            f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
+            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several series, "
+            "--data.id. Or pass --data.format wide if each line is a series, its name and then its values."
+        )
+    return "wide"
+
+
+def _is_wide(cells: Sequence[str]) -> bool:
+    """Whether a line may be a series: a name, then numbers or nothing."""
+    return len(cells) > 1 and all(is_number(cell) for cell in cells[1:])
 
 
 def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:

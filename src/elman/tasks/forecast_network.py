@@ -45,7 +45,7 @@ from elman.tasks import network
 
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
-RESIDUALS = ("none", "last", "seasonal")
+RESIDUALS = ("auto", "none", "last", "seasonal")
 FEEDBACK = ("target", "sample", "none")
 FURTHEST = 30.0  # scales from the reference that a cell is shown: what lies beyond would drive its gates into a corner
 LEAST = 1e-3  # a scale of differences, in units of the mean absolute value
@@ -74,11 +74,13 @@ class ModelConfig:
         feedback: what is an input of the next step: target (the value before), sample (in training now and then a
             value drawn from the model instead), or none (values are independent given the other inputs)
         sampled: with sample, how often
-        lags: how many steps ago the values are that it reads; empty for 1, and the season and one more where it has one
+        lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days in
+            hours the week (with a residual that is named: 1, the season and one more)
         scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
             none, or auto for what fits the read-out
         decay: what a value counts for the scale one step later
         residual: what is predicted is the difference to nothing (none), to the last value or to one season ago
+            (seasonal); auto for seasonal where there is a season and last where there is none, or none for counts
         season: of the residual and of the scale of differences; 0 for data.seasonality
         log_scale: show the network how large a scale is
         calendar: show the network the hour, the day of the week and of the year, as the frequency has them
@@ -104,7 +106,7 @@ class ModelConfig:
     lags: list[int] = field(default_factory=list)
     scale: str = "auto"
     decay: float = 1.0
-    residual: str = "none"
+    residual: str = "auto"
     season: int = 0
     log_scale: bool = True
     calendar: bool = True
@@ -157,21 +159,26 @@ def check(config: ModelConfig) -> None:
         whole(f"model.{name}", getattr(config, name), least=0)
     for lag in config.lags:
         whole("model.lags", lag)
-    free = config.readout in ("gaussian", "student_t", "quantiles")
-    if config.residual != "none" and not free:
+    if config.residual not in ("auto", "none") and not free(config):
         raise InputError(
             f"model.residual is {config.residual}; a difference needs a read-out of any number (gaussian, student_t, "
             f"quantiles), not {config.readout}"
         )
     if config.scale not in ("auto", "none") and config.readout in ("bernoulli", "categorical"):
         raise InputError(f"model.scale is {config.scale}; {config.readout} has no scale: leave it at auto")
-    if config.feedback == "none" and (config.lags or config.residual != "none" or config.scale not in ("auto", "none")):
+    named = config.residual not in ("auto", "none") or config.scale not in ("auto", "none")
+    if config.feedback == "none" and (config.lags or named):
         raise InputError(
             "model.feedback is none, so the past of the target is not read: leave model.lags, model.residual and "
             "model.scale alone"
         )
     if config.readout == "categorical" and config.classes < 2:
         raise InputError(f"model.classes is {config.classes}; a categorical read-out needs at least 2")
+
+
+def free(config: ModelConfig) -> bool:
+    """Whether what is predicted may be any number: then it may be a difference."""
+    return config.readout in ("gaussian", "student_t", "quantiles")
 
 
 def scale_of(config: ModelConfig) -> str:
@@ -184,7 +191,7 @@ def scale_of(config: ModelConfig) -> str:
         return config.scale
     if config.feedback == "none" or config.readout in ("bernoulli", "categorical"):
         return "none"
-    return "mean" if config.residual == "none" else "difference"
+    return "mean" if config.residual in ("auto", "none") else "difference"
 
 
 def lags_of(config: ModelConfig, season: int) -> list[int]:

@@ -76,6 +76,19 @@ def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
     return found
 
 
+def read_already(one: Series, state: Carried, place: int) -> bool:
+    """Whether a series from its first row on begins with the very rows that a state has read: their number, the last
+    season and the sum of seasonal differences are the same."""
+    rows, season = int(state.tick[place]) + 1, state.recent.shape[1]
+    if not 0 < rows <= len(one.y):
+        return False
+    blank = np.full((season, one.y.shape[1]), np.nan)
+    values = np.concatenate([blank, one.y[:rows]])
+    sums = np.nansum(np.abs(values[season:] - values[:-season]))
+    same = np.array_equal(values[-season:], state.recent[place].numpy(), equal_nan=True)
+    return same and bool(np.isclose(sums, float(state.error[place, 0]), rtol=1e-9))
+
+
 def tail_of(state: Carried) -> Tail:
     """What the next rows of the series need of the rows before them."""
     return Tail(state.value.numpy(), state.seen.numpy(), state.past.numpy())

@@ -35,7 +35,7 @@ from elman.tasks.forecast_backtest import Origins, Refit, Shown
 from elman.tasks.forecast_loss import log_prob
 from elman.tasks.forecast_network import ModelConfig
 from elman.tasks.forecast_paths import Forecast, sample_quantiles, seeds
-from elman.tasks.forecast_state import Carried, moved, names_leaf, places_of, put, tail_of, take
+from elman.tasks.forecast_state import Carried, moved, names_leaf, places_of, put, read_already, tail_of, take
 from elman.training.scores import Scores
 
 EACH = 64  # series that are read side by side
@@ -179,6 +179,11 @@ class Forecaster:
                 f"{some} ...). With --from_start series are read from their first row on."
             )
         places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
+        if self.inputs.reader.format == "wide" and all(read_already(one, state, i) for one, i in zip(series, places, strict=True)):
+            raise InputError(
+                f"these rows begin with those that were read already, of all {len(series)} series: is it the training "
+                "file? Lines of values have no times; give what follows, or read all from the start with --from_start."
+            )
         return places, self.inputs.reader.after(series, [ticks[i] for i in places], filled)
 
     # Forecasting
@@ -202,6 +207,9 @@ class Forecaster:
         """What follows the states of some series, as `forecast` has it; the forecaster stays as it is."""
         H = self.horizon if horizon is None else whole("horizon", horizon)
         samples = whole("samples", samples, least=0 if H == 1 else 1)
+        for level in quantiles:
+            if not 0 < level < 1:
+                raise InputError(f"quantiles has {level!r}; a level is a number above 0 and below 1, as 0.1, 0.5, 0.9")
         if not len(state.tick):
             raise InputError("there is no series to forecast: read some first, with update or --from_start")
         ahead = self._ahead(state, H, future)
