@@ -67,7 +67,9 @@ def classes(folder):
 def tags(folder):
     random = np.random.default_rng(2)
     sentences = [
-        "".join(f"{w} {t}\n" for w, t in zip(random.choice(list("abcde"), 6), random.choice(list("XYZ"), 6), strict=True))
+        "".join(
+            f"{w} {t}\n" for w, t in zip(random.choice(list("abcde"), 6), random.choice(list("XYZ"), 6), strict=True)
+        )
         for _ in range(30)
     ]
     (folder / "data.txt").write_text("\n".join(sentences))

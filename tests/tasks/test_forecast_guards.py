@@ -1,6 +1,7 @@
 """What must not slip in: the future, rows that are judged, another series; and what a stranger gives by mistake."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,7 +97,7 @@ def test_scheduled_sampling_stops_at_a_new_series(tmp_path):
 
 
 def test_coverage_is_of_the_truths_that_are_there():
-    """Of four truths two are there, and one of these is inside; a zero in place of a missing one would be inside too."""
+    """Of four truths two are there, and one of these is inside; a zero in place of a missing one would be too."""
     truth = np.array([[[0.5], [np.nan], [9.0], [np.nan]]])
     quantiles = np.broadcast_to(np.linspace(-1, 1, 9), (1, 4, 1, 9))
     found = measure(Judged(truth, np.zeros((1, 3, 4, 1)), quantiles, np.array([1.0]), np.zeros((1, 4, 1))))
@@ -113,7 +114,10 @@ def test_a_csv_without_the_column_of_times_asks_for_it(tmp_path, capsys):
     (tmp_path / "bare.csv").write_text("2024-01-01,1.5\n2024-01-02,2.5\n")
     with pytest.raises(InputError, match="no column 'ds'"):
         PanelReader().fit(str(tmp_path / "bare.csv"))
-    assert main(["train", "--task", "forecast", "--data.train", str(tmp_path / "t.csv"), "--out", str(tmp_path / "x")]) == 2
+    assert (
+        main(["train", "--task", "forecast", "--data.train", str(tmp_path / "t.csv"), "--out", str(tmp_path / "x")])
+        == 2
+    )
     assert "--data.format wide" in capsys.readouterr().err
     for text in ("V1,V2,V3\nH1,1,2\nH2,3,\n", "H1,1,2\nH2,3,\n", ",V2,V3\nH1,1,2\nH2,3,\n"):
         (tmp_path / "wide.csv").write_text(text)
@@ -197,7 +201,7 @@ def test_scores_stand_beside_the_naive_forecast_and_say_so(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "worse than the seasonal naive forecast: mase" in said and "the model is worse than that" in said
     new = "".join(
-        "".join(open(write(tmp_path / "part.csv", {name: 5}, n)).readlines()[1:]) for name, n in LENGTHS.items()
+        Path(write(tmp_path / "part.csv", {name: 5}, n)).read_text().split("\n", 1)[1] for name, n in LENGTHS.items()
     )
     (tmp_path / "test.csv").write_text("unique_id,ds,y\n" + new)
     assert main(["evaluate", config.out, str(tmp_path / "test.csv"), "--json"]) == 0

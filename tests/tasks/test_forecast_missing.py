@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_named(tmp_path, kind, capsys):
     with pytest.raises(InputError, match=r"series 'series' has the value 1e\+\d+ of y at 30 \(row 30\), beyond"):
         elman.train(RunConfig(**settings, out=str(tmp_path / "no")), {"train": large(value)})
     face, _ = elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
-    with pytest.raises(InputError, match="at 61 .row 1."):
+    with pytest.raises(InputError, match=r"at 61 \(row 1\)"):
         face.update({"ds": ["60", "61"], "y": ["1", value]})
     (tmp_path / "new.csv").write_text(f"ds,y\n60,{value}\n")
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 2

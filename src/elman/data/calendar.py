@@ -89,8 +89,8 @@ class Frequency:
         bare = [i for i, zone in enumerate(found.zones) if (zone == "") != (self.zone == "")]
         if bare:
             raise InputError(
-                f"series {name!r} has the time {times[bare[0]]}, {'without' if self.zone else 'with'} an offset from UTC"
-                f"; those of the model have {self.zone or 'none'}. Write all times alike."
+                f"series {name!r} has the time {times[bare[0]]}, {'without' if self.zone else 'with'} an offset from "
+                f"UTC; those of the model have {self.zone or 'none'}. Write all times alike."
             )
         return found.numbers + _seconds_of(self.zone)
 
@@ -165,7 +165,8 @@ def _zone(found: Mapping[str, Times]) -> str:
     zones = {zone for one in found.values() for zone in one.zones}
     if "" in zones and len(zones) > 1:
         raise InputError(
-            f"some times have an offset from UTC ({', '.join(sorted(zones - {''})[:3])}) and some have none; all need one"
+            f"some times have an offset from UTC ({', '.join(sorted(zones - {''})[:3])}) and some have none; all need "
+            "one, or none has"
         )
     return zones.pop() if len(zones) == 1 else UTC if zones else ""
 

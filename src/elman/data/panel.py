@@ -138,10 +138,11 @@ class PanelReader:
             return
         assert self.frequency is not None
         i = int(np.argmax(missing))
+        when = self.frequency.stamps(np.array([ticks[i]]))[0]
         raise InputError(
-            f"series {names[i]!r} has {missing[i]:,} rows missing before {self.frequency.stamps(np.array([ticks[i]]))[0]}"
-            f" (frequency {self.frequency}); {most:,} at most are filled in, in all series together. Correct the time, "
-            "or send the rows that are missing."
+            f"series {names[i]!r} has {missing[i]:,} rows missing before {when} (frequency {self.frequency}); "
+            f"{most:,} at most are filled in, in all series together. Correct the time, or send the rows "
+            "that are missing."
         )
 
     def _after(self, one: Series, tick: int) -> Series:
@@ -199,8 +200,8 @@ class PanelReader:
         names = [given] if isinstance(given, str | Path) else given
         if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
             raise InputError(
-                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns by "
-                "name, or a pandas or polars frame"
+                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns "
+                "by name, or a pandas or polars frame"
             )
         files = [str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)
@@ -315,8 +316,8 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
     if (titled and not M4.fullmatch(" ".join(header[1:]))) or calendar.is_date(first[0] if first else ""):
         raise InputError(
             f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
-            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several series, "
-            "--data.id. Or pass --data.format wide if each line is a series, its name and then its values."
+            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several "
+            "series, --data.id. Or pass --data.format wide if each line is a series, its name and then its values."
         )
     return "wide"
 
@@ -379,8 +380,8 @@ def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader)
         business = reader.frequency.unit == "business"  # which is not found where gaps are filled
         raise InputError(
             f"series {names[owner[i]]!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
-            f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without values "
-            "there"
+            f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without "
+            "values there"
         )
     return {*owner[:-1][gap].tolist()}
 

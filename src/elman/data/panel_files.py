@@ -65,8 +65,8 @@ def from_frame(frame: Any) -> Frame:
         return {column.name: texts_of(column.to_list()) for column in frame.get_columns()}
     if not hasattr(frame, "reset_index"):
         raise InputError(
-            f"rows are given as a {type(frame).__module__}.{type(frame).__name__}, which is neither a pandas nor a polars "
-            "frame with its rows in memory; a lazy one is collected first"
+            f"rows are given as a {type(frame).__module__}.{type(frame).__name__}, which is neither a pandas nor a "
+            "polars frame with its rows in memory; a lazy one is collected first"
         )
     plain = frame.reset_index() if getattr(frame.index, "name", None) else frame
     return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}

@@ -76,17 +76,17 @@ class DataConfig:
         gaps: what to do where times are missing: error, or fill (rows without values)
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
         horizon: how many steps ahead a forecast goes
-        seasonality: steps of a season: of the seasonal error in mase, of the naive forecast and of seasonal residuals; 0
-            for the usual one of the frequency if the series have it (a day of hours, a week of days, a year), or what
+        seasonality: steps of a season: of the seasonal error in mase, of the naive forecast and of seasonal residuals;
+            0 for the usual one of the frequency if the series have it (a day of hours, a week of days, a year), or what
             they repeat after
-        valid_windows: so many horizons at the end of the training series are validated on, not trained on; 0 for as many
-            as a fifth of a typical series has, 20 at most
+        valid_windows: so many horizons at the end of the training series are validated on, not trained on; 0 for as
+            many as a fifth of a typical series has, 20 at most
         test_windows: so many at their end are for the test, where data.test is empty
         samples: paths of each forecast that is judged
         batch_size: series side by side in a step, over all processes
         window: rows of each in a step; gradients reach back so far, the state further
-        segment: cut a series that has more rows into pieces of so many, at other places in each pass; 0 for never, -1 for
-            pieces that fill a batch where there are too few series for that
+        segment: cut a series that has more rows into pieces of so many, at other places in each pass; 0 for never, -1
+            for pieces that fill a batch where there are too few series for that
         warmup: rows that are read before such a piece, without a term in the loss; 0 with segment -1 for enough for the
             lags
     """
@@ -260,9 +260,11 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
     def open_held(self, config: RunConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
         data = config.data
-        for name, least in {**dict.fromkeys(("seasonality", "valid_windows", "test_windows", "warmup"), 0), "segment": -1,
-                            **dict.fromkeys(("horizon", "samples", "batch_size", "window"), 1)}.items():  # fmt: skip
-            whole(f"data.{name}", getattr(data, name), least=least)
+        for name in ("horizon", "samples", "batch_size", "window"):
+            whole(f"data.{name}", getattr(data, name))
+        for name in ("seasonality", "valid_windows", "test_windows", "warmup"):
+            whole(f"data.{name}", getattr(data, name), least=0)
+        whole("data.segment", data.segment, least=-1)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
         rows, tested = given.get("train", listed(data.train)), bool(data.test) or "test" in given
@@ -362,8 +364,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         if best["mase"] <= best["naive_mase"]:
             return f"{said}{best['naive_mase']:.4f}"
         return (
-            f"{said}{best['naive_mase']:.4f}: the model is worse than that, which costs nothing. More steps may help, or "
-            "another data.seasonality; else take --model.kind seasonal_naive or linear."
+            f"{said}{best['naive_mase']:.4f}: the model is worse than that, which costs nothing. More steps may help, "
+            "or another data.seasonality; else take --model.kind seasonal_naive or linear."
         )
 
     def preview(self, face: Forecaster, config: RunConfig, step: int) -> Preview:

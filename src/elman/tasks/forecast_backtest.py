@@ -58,9 +58,7 @@ class Rolled(NamedTuple):
     shown: Shown
 
 
-def evaluate(
-    face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins
-) -> tuple[Scores, Shown]:
+def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Scores, Shown]:
     """Of series that go on from a state, from as many origins as there are where `windows` is 0; and some of the
     forecasts from the last of them."""
     H = face.horizon
@@ -131,9 +129,7 @@ def roll(face: Forecaster, series: Sequence[Series], state: Carried, origins: Or
     return Rolled(found, nats, terms, state, shown)
 
 
-def _judged(
-    face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins
-) -> tuple[Judged, Shown]:
+def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Judged, Shown]:
     ahead = face.inputs.known(
         [one.name for one in series], np.array([one.start for one in series]),
         np.array([len(one.y) for one in series]), np.stack([one.future for one in series]),
@@ -167,8 +163,8 @@ def _scores(face: Forecaster, names: Sequence[str], parts: Sequence[Rolled], sam
     if not {"wql", "crps"} & {*numbers}:
         bad = (~np.isfinite(every.paths)).any((1, 2, 3)).argmax() % len(names)
         raise InputError(
-            f"the forecasts of series {names[bad]!r} are not finite: its values lie too far apart, or the weights of the "
-            "model are not finite. Look for a value that is wrong, or leave the series out."
+            f"the forecasts of series {names[bad]!r} are not finite: its values lie too far apart, or the weights of "
+            "the model are not finite. Look for a value that is wrong, or leave the series out."
         )
     nats, terms = sum(part.nats for part in parts), sum(part.terms for part in parts)
     numbers |= {"nats": nats / max(1, terms), "series": len(names), "windows": len(found)}

@@ -74,8 +74,8 @@ class ModelConfig:
         feedback: what is an input of the next step: target (the value before), sample (in training now and then a
             value drawn from the model instead), or none (values are independent given the other inputs)
         sampled: with sample, how often
-        lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days in
-            hours the week (with a residual that is named: 1, the season and one more)
+        lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days
+            in hours the week (with a residual that is named: 1, the season and one more)
         scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
             none, or auto for what fits the read-out
         decay: what a value counts for the scale one step later
@@ -251,7 +251,7 @@ class Front(Core):
         if not shown:
             self.delays = [0]
         self.season = season
-        # Of what Lags gives, [values (C), flags (F)] for each delay, the columns of each lag that is wanted, and of flags.
+        # Of what Lags gives, [values (C), flags (F)] for each delay, the columns of the wanted lags and of their flags.
         starts = [self.delays.index(lag - 1) * (C + F) for lag in self.wanted]
         self.values = _view([start + c for start in starts for c in range(C)])
         self.flags = _view([start + C + (c if F == C else 0) for start in starts for c in range(C)])

@@ -179,7 +179,9 @@ class Forecaster:
                 f"{some} ...). With --from_start series are read from their first row on."
             )
         places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
-        if self.inputs.reader.format == "wide" and all(read_already(one, state, i) for one, i in zip(series, places, strict=True)):
+        if self.inputs.reader.format == "wide" and all(
+            read_already(one, state, i) for one, i in zip(series, places, strict=True)
+        ):
             raise InputError(
                 f"these rows begin with those that were read already, of all {len(series)} series: is it the training "
                 "file? Lines of values have no times; give what follows, or read all from the start with --from_start."
