@@ -51,6 +51,8 @@ from elman.tasks.inspecting import Looked
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -116,6 +118,22 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class ForecastOptim(OptimConfig):
+    """How weights are changed: more slowly, for a series is soon learnt by heart."""
+
+    lr: float = 0.001
+    weight_decay: float = 0.05
+
+
+@dataclass(frozen=True)
+class ForecastTraining(TrainingConfig):
+    """How long, and what is kept: the mean of some weights, for one choice among windows of few series is chance."""
+
+    evaluate_every: int = 100
+    average: int = 5
+
+
+@dataclass(frozen=True)
 class RunConfig(TrainedSettings):
     """A run from series to a forecaster.
 
@@ -131,7 +149,15 @@ class RunConfig(TrainedSettings):
     task: str = "forecast"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    optim: ForecastOptim = field(default_factory=ForecastOptim)
+    training: ForecastTraining = field(default_factory=ForecastTraining)
     out: str = "runs/forecast"
+
+    def __post_init__(self) -> None:
+        for name, kind, own in (("optim", OptimConfig, ForecastOptim), ("training", TrainingConfig, ForecastTraining)):
+            if type(given := getattr(self, name)) is kind:  # of all tasks: it means what it says
+                object.__setattr__(self, name, own(**vars(given)))
+        super().__post_init__()
 
 
 class Part(NamedTuple):
