@@ -132,6 +132,14 @@ def test_the_digits_of_a_baseline(tmp_path):
     assert work.answer()["outputs"][-1]["mean"][0] == pytest.approx(y[7], abs=0.1)
 
 
+def test_a_network_warns_where_its_digits_do_not_suffice(tmp_path, capsys):
+    for level, warned in ((100_000_000, True), (1000, False)):
+        settings = {"data": {"horizon": 3}, "model": {"size": 4}, "training": {"steps": 1}}
+        table = {"ds": [str(t) for t in range(60)], "y": [str(level + t % 3) for t in range(60)]}
+        elman.train(RunConfig(**settings, out=str(tmp_path / str(level))), {"train": table})
+        assert ("series 'series' is about 1e+08 and changes by about 1;" in capsys.readouterr().err) == warned
+
+
 def large(value, at=30):
     y = [str(t % 7) for t in range(60)]
     y[at] = value

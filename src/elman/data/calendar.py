@@ -257,13 +257,13 @@ def parsed(name: str, times: Sequence[str]) -> Times:
 
 
 def is_date(time: str) -> bool:
-    """Whether a text is a date; a whole number is not.
+    """Whether a text is a date; 2024 is one too.
 
-    >>> is_date("2024-01-31 13:00"), is_date("H1"), is_date("7")
-    (True, False, False)
+    >>> is_date("2024-01-31 13:00"), is_date("H1")
+    (True, False)
     """
     try:
-        return not time.strip().isdigit() and not np.isnat(np.datetime64(time.strip(), "s"))
+        return not np.isnat(np.datetime64(time.strip(), "s"))
     except ValueError:
         return False
 

@@ -312,8 +312,8 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
     if reader.time in header:
         return "long"
     first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
-    titled = first is not header
-    if (titled and not M4.fullmatch(" ".join(header[1:]))) or calendar.is_date(first[0] if first else ""):
+    titled, name = first is not header, first[0] if first else ""
+    if (titled and not M4.fullmatch(" ".join(header[1:]))) or (calendar.is_date(name) and not name.isdigit()):
         raise InputError(
             f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
             f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several "

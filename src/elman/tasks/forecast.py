@@ -233,12 +233,27 @@ class SeriesData(Data):
     def summary(self) -> list[str]:
         rows = [sum(len(one.y) for one in part.series) if part else 0 for part in (self.valid, self.test)]
         trained = sum(len(one.y) for one in self.train)
-        data = self.config.data
+        data, coarse = self.config.data, coarsest(self.series) if self.inputs.dtype == "float32" else ""
         return [
             f"data: {shown(data.train)}: {len(self.series):,} series, {told('rows', trained, *rows)}",
             f"frequency {self.inputs.reader.frequency}, horizon {data.horizon}, seasonality {data.seasonality}, "
             f"{data.valid_windows} windows to validate on",
+            *([coarse] if coarse else []),
         ]
+
+
+def coarsest(series: Sequence[Series]) -> str:
+    """A warning of the first series whose changes float32 hardly sees; nothing where there is none."""
+    for one in series:
+        changes = np.abs(np.diff(one.y, axis=0))
+        changes = changes[changes > 0]  # and not NaN
+        size, change = np.nanmax(np.abs(one.y), initial=0), np.median(changes) if len(changes) else np.inf
+        if change < size * 2.0**-20:
+            return (
+                f"warning: series {one.name!r} is about {size:.3g} and changes by about {change:.3g}; a network computes "
+                "in float32, which has seven digits. Give it without its level, or take --model.kind linear."
+            )
+    return ""
 
 
 def check_values(config: ModelConfig, series: Sequence[Series]) -> None:

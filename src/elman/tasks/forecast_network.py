@@ -90,7 +90,7 @@ class ModelConfig:
     kind: str = "network"
     order: int = 24
     cell: str = "lstm"
-    size: int = 64
+    size: int = 32
     layers: int = 1
     block: str = "auto"
     options: Options = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ModelConfig:
     norm: str | None = None
     dropout: float = 0.0
     input_dropout: float = 0.0
-    readout_dropout: float = 0.0
+    readout_dropout: float = 0.2
     readout: str = "student_t"
     classes: int = 0
     feedback: str = "target"
@@ -214,7 +214,9 @@ def settled(config: ModelConfig) -> ModelConfig:
     check(config)
     if config.kind == "network":
         return replace(config, block=network.block_of(layers_of(config)))
-    fixed = replace(config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0)
+    fixed = replace(
+        config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0, readout_dropout=0.0
+    )
     if config.kind == "seasonal_naive":
         return replace(fixed, residual="seasonal", scale="difference", log_scale=False)
     return replace(fixed, residual="none", scale="mean", log_scale=False)
