@@ -41,9 +41,17 @@ def find_season(frequency: Frequency, series: Sequence[Series], held: int = 0) -
     usual = _usual(frequency)
     if usual:
         return usual if usual <= LONGEST and again[usual] >= SOME else 1
-    peaks = [m for m in range(2, LONGEST) if again[m] >= max(LEAST, again[m - 1], again[m + 1])]
+    # Of noise too, the largest of many lies far out: by four deviations of a median over the series.
+    rows = 3 * np.median([len(values) for values in found])
+    least = max(LEAST, 4 / np.sqrt(max(1.0, rows * len(found))))
+    peaks = [m for m in range(2, LONGEST) if again[m] >= max(least, again[m - 1], again[m + 1]) and _twice(again, m)]
     best = max((again[m] for m in peaks), default=0.0)
     return next((m for m in peaks if again[m] >= 0.8 * best), 1)  # of a day and a week, the day
+
+
+def _twice(again: NDArray[np.float64], m: int) -> bool:
+    """Whether what comes again after m rows does so after 2 m too, if that is known."""
+    return 2 * m > LONGEST or again[2 * m] == -1.0 or again[2 * m] >= 0.5 * again[m]
 
 
 def _usual(frequency: Frequency) -> int:

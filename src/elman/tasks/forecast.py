@@ -250,8 +250,8 @@ def coarsest(series: Sequence[Series]) -> str:
         size, change = np.nanmax(np.abs(one.y), initial=0), np.median(changes) if len(changes) else np.inf
         if change < size * 2.0**-20:
             return (
-                f"warning: series {one.name!r} is about {size:.3g} and changes by about {change:.3g}; a network computes "
-                "in float32, which has seven digits. Give it without its level, or take --model.kind linear."
+                f"warning: series {one.name!r} is about {size:.3g} and changes by about {change:.3g}; a network "
+                "computes in float32, which has seven digits. Give it without its level, or take --model.kind linear."
             )
     return ""
 
@@ -379,13 +379,14 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         assert isinstance(front, Core) and isinstance(cells, Core)
         with torch.no_grad():
             x, _ = front.scan(face.model.embed(torch.from_numpy(found.x)), lengths=lengths)
-        y, readout = (torch.from_numpy(found.y), counted), face.model.readout
+        y: tuple[Tensor, ...] = (torch.from_numpy(found.y), counted)
+        readout = face.model.readout
         if isinstance(readout, Located):
             # Reference and scale are units, not inputs: on the way from zero to x a scale of zero would end in NaN.
             assert isinstance(cells, Parallel)
             units = x[..., -2 * readout.size :].clone()
             x = torch.cat([x[..., : -2 * readout.size], torch.zeros_like(units)], -1)
-            y, cells, readout = (*y, units), Parallel(*[*cells.cores][:-1]), readout.readout  # type: ignore[arg-type]
+            y, cells, readout = (*y, units), Parallel(*[*cells.cores][:-1]), readout.readout
         model = SequenceModel(nn.Identity(), cells, readout)
         return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
 

@@ -161,7 +161,7 @@ def _scores(face: Forecaster, names: Sequence[str], parts: Sequence[Rolled], sam
     every = Judged(*(np.concatenate(part) for part in zip(*found, strict=True)))
     numbers = {name: value for name, value in measure(every).items() if np.isfinite(value)}  # JSON has no NaN
     if not {"wql", "crps"} & {*numbers}:
-        bad = (~np.isfinite(every.paths)).any((1, 2, 3)).argmax() % len(names)
+        bad = int((~np.isfinite(every.paths)).any((1, 2, 3)).argmax()) % len(names)
         raise InputError(
             f"the forecasts of series {names[bad]!r} are not finite: its values lie too far apart, or the weights of "
             "the model are not finite. Look for a value that is wrong, or leave the series out."
