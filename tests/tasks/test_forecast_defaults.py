@@ -52,7 +52,11 @@ def test_what_is_open_is_chosen():
     assert config.data.seasonality == 1 and config.model.residual == "last" and config.model.lags == [1, 2]
     assert config.data.valid_windows == 20 and config.data.segment == 256 and config.data.warmup == 64
     hours = {"ds": [str(np.datetime64("2024-01-01T00") + t) for t in range(900)]}
-    hours["y"] = (10 + g.normal(size=24)[np.arange(900) % 24]).tolist()
+    daily, noise = g.normal(size=24)[np.arange(900) % 24], 0.1 * g.normal(size=900)
+    weekly = daily * np.array([1, 1, 1, 1, 1, 0.2, 0.2])[np.arange(900) // 24 % 7]
+    hours["y"] = (10 + daily + noise).tolist()
+    assert opened(hours, RunConfig()).model.lags == [1, 2, 24, 25]
+    hours["y"] = (10 + weekly + noise).tolist()
     assert opened(hours, RunConfig()).model.lags == [1, 2, 24, 25, 168, 169]
     counts = RunConfig(model=ModelConfig(readout="poisson"))
     assert opened({**passengers()}, counts).model.residual == "none"

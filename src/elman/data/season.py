@@ -20,6 +20,8 @@ ROWS = 20_000  # of each, the last
 LONGEST = 400  # a season that is looked for
 LEAST = 0.3  # the autocorrelation of a season that is looked for
 SOME = 0.1  # of one that is usual
+WEEK = 7
+MORE = 0.02  # by which a week is above its neighbours
 
 
 def find_season(frequency: Frequency, series: Sequence[Series], held: int = 0) -> int:
@@ -29,24 +31,36 @@ def find_season(frequency: Frequency, series: Sequence[Series], held: int = 0) -
     >>> find_season(Frequency(), wave)
     12
     """
-    chosen = series[:: max(1, len(series) // SERIES)]
-    found = [_autocorrelation(column) for one in chosen for column in one.y[: len(one.y) - held][-ROWS:].T]
-    if not found:
-        return 1
-    wide = np.full((len(found), LONGEST + 1), np.nan)
-    for row, values in zip(wide, found, strict=True):
-        row[: len(values)] = values
-    known = (~np.isnan(wide)).sum(0) * 2 > len(wide)
-    again = np.where(known, np.nanmedian(np.where(known, wide, 0.0), 0), -1.0)
+    again, number = _again(series, held)
     usual = _usual(frequency)
     if usual:
         return usual if usual <= LONGEST and again[usual] >= SOME else 1
     # Of noise too, the largest of many lies far out: by four deviations of a median over the series.
-    rows = 3 * np.median([len(values) for values in found])
-    least = max(LEAST, 4 / np.sqrt(max(1.0, rows * len(found))))
+    least = max(LEAST, 4 / np.sqrt(max(1, number)))
     peaks = [m for m in range(2, LONGEST) if again[m] >= max(least, again[m - 1], again[m + 1]) and _twice(again, m)]
     best = max((again[m] for m in peaks), default=0.0)
     return next((m for m in peaks if again[m] >= 0.8 * best), 1)  # of a day and a week, the day
+
+
+def has_weeks(season: int, series: Sequence[Series], held: int = 0) -> bool:
+    """Whether changes come again after seven seasons more than after six, and after two: days differ within a week."""
+    if season < 2 or WEEK * season > LONGEST:
+        return False
+    again, _ = _again(series, held)
+    return bool(again[WEEK * season] > MORE + max(0.0, again[(WEEK - 1) * season], again[2 * season]))
+
+
+def _again(series: Sequence[Series], held: int) -> tuple[NDArray[np.float64], int]:
+    """The autocorrelation at the distances 0 to LONGEST, the median over series, -1 where few are long enough to say;
+    and of how many changes it is."""
+    chosen = series[:: max(1, len(series) // SERIES)]
+    found = [_autocorrelation(column) for one in chosen for column in one.y[: len(one.y) - held][-ROWS:].T]
+    wide = np.full((max(1, len(found)), LONGEST + 1), np.nan)
+    for row, values in zip(wide, found, strict=False):
+        row[: len(values)] = values
+    known = (~np.isnan(wide)).sum(0) * 2 > len(wide)
+    again = np.where(known, np.nanmedian(np.where(known, wide, 0.0), 0), -1.0)
+    return again, 3 * sum(len(values) for values in found)
 
 
 def _twice(again: NDArray[np.float64], m: int) -> bool:

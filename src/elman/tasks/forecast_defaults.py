@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elman.data.panel import PanelReader, Series
-from elman.data.season import find_season
+from elman.data.season import WEEK, find_season, has_weeks
 from elman.tasks.forecast_network import ModelConfig, free, lags_of
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 WINDOWS = 20  # to validate on, at most
 FORECASTS = 2000  # in one evaluation, or about
-WEEK = 7
 
 
 def resolve(
@@ -33,18 +32,19 @@ def resolve(
     held = (windows + (0 if tested else data.test_windows)) * data.horizon
     assert reader.frequency is not None
     season = data.seasonality or seasonality or (find_season(reader.frequency, series, held) if long else 1)
-    model = resolve_model(model, model.season or season, typical, scaled=long)
+    own = model.season or season
+    model = resolve_model(model, own, weeks=long and own % 24 == 0 and has_weeks(own, series, held), scaled=long)
     data = replace(data, seasonality=season, valid_windows=windows)
     return replace(config, data=_cut(data, model, lengths), model=model)
 
 
-def resolve_model(model: ModelConfig, season: int, rows: int, *, scaled: bool = True) -> ModelConfig:
-    """What is predicted, and the lags that are read, of series of about so many rows.
+def resolve_model(model: ModelConfig, season: int, *, weeks: bool = False, scaled: bool = True) -> ModelConfig:
+    """What is predicted, and the lags that are read; `weeks` of days that differ.
 
-    >>> found = resolve_model(ModelConfig(), 24, 700)
+    >>> found = resolve_model(ModelConfig(), 24, weeks=True)
     >>> found.residual, found.lags
     ('seasonal', [1, 2, 24, 25, 168, 169])
-    >>> resolve_model(ModelConfig(residual="none"), 24, 700).lags
+    >>> resolve_model(ModelConfig(residual="none"), 24).lags
     []
     """
     if model.residual != "auto":
@@ -52,8 +52,8 @@ def resolve_model(model: ModelConfig, season: int, rows: int, *, scaled: bool = 
     if model.kind != "network" or not scaled or not free(model) or model.feedback == "none":
         return replace(model, residual="none")
     lags = model.lags or [1, 2, *((season, season + 1) if season > 1 else ())]
-    if not model.lags and season > 1 and rows > 3 * WEEK * season and season % 24 == 0:
-        lags = [*lags, WEEK * season, WEEK * season + 1]  # of days that are cut into hours, the week too
+    if not model.lags and weeks:
+        lags = [*lags, WEEK * season, WEEK * season + 1]
     return replace(model, residual="seasonal" if season > 1 else "last", lags=sorted({*lags}))
 
 

@@ -75,7 +75,7 @@ class ModelConfig:
             value drawn from the model instead), or none (values are independent given the other inputs)
         sampled: with sample, how often
         lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days
-            in hours the week (with a residual that is named: 1, the season and one more)
+            that differ within a week the week (with a residual that is named: 1, the season and one more)
         scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
             none, or auto for what fits the read-out
         decay: what a value counts for the scale one step later
