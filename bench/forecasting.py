@@ -173,7 +173,8 @@ def forecaster(size: int) -> Forecaster:
     times = [str(np.datetime64("2024-01-01T00") + np.timedelta64(t, "h")) for t in range(2)]
     reader, _ = PanelReader().fit({"unique_id": ["s"] * 2, "ds": times, "y": ["1", "2"]})
     inputs = PanelInputs(reader, ("s",))
-    config = ModelConfig(cell="lstm", size=size, layers=2, dropout=0.1, lags=LAGS, scale="mean", readout="student_t")
+    config = ModelConfig(cell="lstm", size=size, layers=2, dropout=0.1, lags=LAGS, scale="mean", readout="student_t",
+                         residual="none", readout_dropout=0.0)  # fmt: skip
     return Forecaster(build(config, widths(inputs), 24), config, inputs, HORIZON, 24)
 
 

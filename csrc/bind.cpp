@@ -400,6 +400,7 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
       .def("gather", [](P& p, int x, Array<const int64_t, 1> columns) { return p.gather(x, columns.data(), columns.shape(0)); })
       .def("lags", [](P& p, int x, Array<const int64_t, 1> delays,
                       int past) { return p.lags(x, delays.data(), delays.shape(0), past); })
+      .def("mean", &P::mean)
       .def("norm", [](P& p, bool centred, int x, Address gain, Address bias,
                       double eps) { return p.norm(centred, x, at<Real>(gain), at<Real>(bias), eps); })
       .def("copy", &P::copy)

@@ -485,6 +485,9 @@ struct Program {
   virtual int gather(int x, const int64_t* columns, int64_t count) = 0;  // columns of x, in any order, any of them often
   // The inputs of so many steps ago, side by side; past (the longest delay times x) holds them, oldest first, in place.
   virtual int lags(int x, const int64_t* delays, int64_t count, int past) = 0;
+  // sum = decay * sum + x, total = decay * total + weight, in place, leaves of doubles whatever Real is: sum / total, 0 without
+  // any weight. `weight` and `total` are as wide as x, or one column that counts for all.
+  virtual int mean(double decay, int x, int weight, int sum, int total) = 0;
   virtual int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) = 0;
   virtual void copy(int x, int64_t first, int64_t count, int y, int64_t to) = 0;
   virtual int cut(int x, int64_t first, int64_t count) = 0;  // columns [first, first + count) of x

@@ -275,6 +275,25 @@ class Steps final : public Program<Real> {
     return y;
   }
 
+  // In float, a sum of ones would stay at 2^24.
+  int mean(double decay, int x, int weight, int sum, int total) override {
+    constexpr int64_t each = sizeof(double) / sizeof(Real);
+    const int64_t C = width(x), W = width(weight);
+    const int y = slot(C);
+    each_row([=](Work& w, int64_t row) {
+      const Real *more = w.at(x, row), *weights = w.at(weight, row);
+      Real *sums = w.at(sum, row), *totals = w.at(total, row), *to = w.at(y, row);
+      for (int64_t i = 0; i < W; ++i) store(totals + i * each, fma(decay, load<double>(totals + i * each), double(weights[i])));
+      for (int64_t i = 0; i < C; ++i) {
+        const double s = fma(decay, load<double>(sums + i * each), double(more[i]));
+        const double t = load<double>(totals + (W == 1 ? 0 : i) * each);
+        store(sums + i * each, s);
+        to[i] = t > 0 ? Real(s / t) : Real(0);
+      }
+    });
+    return y;
+  }
+
   int norm(bool centred, int x, const Real* gain, const Real* bias, double eps) override {
     const int64_t N = width(x);
     const int y = slot(N), g = constant(N, gain), b = bias ? constant(N, bias) : -1;

@@ -120,6 +120,8 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         if processes.first:
             whole = {"valid_whole": data.valid if watched else None, "test": data.test}
             report.test(task, load(out), whole, run.recorder, run.advance.step)
+            if said := task.closing(read_metrics(out)):
+                report.say(processes, said)
     except Interrupted as stop:
         stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
         raise

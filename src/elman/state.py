@@ -286,7 +286,9 @@ def _restored(
             "an older version of this one, whose state had another meaning: read what came before once more, and save "
             "the state anew."
         )
-    loaded = iter([_as_leaf(tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
+    # Sums are float64 also in a model of float32; at first they were float32, and no digit is lost in widening them.
+    widen = any(leaf.dtype == torch.float32 for leaf in leaves(like))
+    loaded = iter([_as_leaf(tensors[f"state{name}"], leaf, widen) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
     batch_size = len(leaves(state)[0]) if stored else 0
     try:
@@ -383,6 +385,8 @@ def _as_real(leaf: Tensor) -> Tensor:
     return torch.view_as_real(leaf) if leaf.is_complex() else leaf
 
 
-def _as_leaf(stored: Tensor, model: Tensor) -> Tensor:
+def _as_leaf(stored: Tensor, model: Tensor, widen: bool) -> Tensor:
     stored = stored.to(model.device, copy=True)  # a file aligns to 8 bytes; Torch's complex kernels crash below 16
+    if widen and (stored.dtype, model.dtype) == (torch.float32, torch.float64):
+        return stored.double()
     return torch.view_as_complex(stored) if model.is_complex() and stored.shape[-1:] == (2,) else stored

@@ -340,6 +340,8 @@ class _Native:
 
         def view(like: Tensor) -> Tensor:
             numbers = stretches[:, next(columns)]
+            if like.dtype == torch.float64:  # of a float32 program too
+                numbers = numbers.view(torch.float64)
             shape = (*like.shape[1:], 2) if like.is_complex() else like.shape[1:]
             leaf = numbers.unflatten(1, shape)
             return torch.view_as_complex(leaf) if like.is_complex() else leaf
@@ -420,14 +422,18 @@ def _parts(model: Core | SequenceModel) -> tuple[Core, nn.Module | None, nn.Modu
 def _described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]:
     """A program of one step, and the slots of what it is given and of what the core makes of it."""
     like = core.init_state(1)
-    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*core.parameters(), *states.leaves(like))}
+    # A core without parameters says its dtype by a buffer; its sums, which grow long, are float64 all the same.
+    weights = [*core.parameters(), *(buffer for buffer in core.buffers() if buffer.is_floating_point())]
+    leaves = [leaf for leaf in states.leaves(like) if leaf.dtype != torch.float64 or not weights]
+    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*weights, *leaves)}
     if len(dtypes) != 1:
         raise Unstreamable(f"a core of the dtypes {dtypes}")
     program = kernels.program(dtypes.pop())
     x = embed.describe_step(program) if isinstance(embed, Embed) else program.input(core.input_size)
-    state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf))), like)
+    state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf, program.dtype))), like)
     return program, x, core.describe_step(program, x, cast(Slots, state))
 
 
-def _width(leaf: Tensor) -> int:
-    return leaf[0].numel() * (2 if leaf.is_complex() else 1)
+def _width(leaf: Tensor, dtype: torch.dtype) -> int:
+    """How many numbers of a program's dtype a leaf is."""
+    return leaf[0].numel() * leaf.element_size() // dtype.itemsize

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+import elman
 from elman import kernels, laws
 from elman.cells import cell
 from elman.compose import Columns, Lags, Parallel, Scale, Stack
@@ -75,6 +76,33 @@ def test_a_state_that_was_kept_in_the_middle_is_the_whole(on):
         pieces.append(y)
     same = torch.equal if on == "native" else torch.allclose
     assert same(torch.cat(pieces, 1), whole) and same(state[1].sum, last[1].sum)
+
+
+def test_a_scale_stays_right_over_many_steps(on):
+    """A sum of float32 is 1 % off after 10^6 terms of 0.1, and stays where it is from 2^24 on."""
+    x = torch.tensor([0.1, 1.0]).expand(1, 10**6, 2)
+    y, state = Scale(1).scan(x)
+    assert y[0, -1].item() == pytest.approx(0.1, rel=1e-6) and state.weight.item() == 10**6
+    late = state._replace(sum=torch.full((1, 1), 2.0**24).double(), weight=torch.full((1, 1), 2.0**24).double())
+    fives = torch.tensor([5.0, 1.0]).expand(1, 2**16, 2)
+    wanted = (2**24 + 5 * 2**16) / (2**24 + 2**16)
+    assert Scale(1).scan(fives, late)[0][0, -1].item() == pytest.approx(wanted, rel=1e-7)
+    stream = elman.Stream(Scale(1), 1)
+    stream.state = late
+    for _ in range(5):
+        stream.step(np.array([[5.0, 1.0]], np.float32))
+    assert stream.native == (on == "native")
+    assert stream.state.weight.item() == 2**24 + 5 and stream.state.sum.item() == 2**24 + 25
+
+
+def test_a_scale_of_large_values_is_in_range(on):
+    """The sum is past what float32 holds; the mean is not."""
+    x = torch.tensor([3e38, 1.0]).expand(1, 9, 2)
+    assert Scale(1).scan(x)[0][0, -1].item() == pytest.approx(3e38, rel=1e-6)
+    stream = elman.Stream(Scale(1), 1)
+    for _ in range(9):
+        y = stream.step(x[:, 0].numpy())
+    assert y.item() == pytest.approx(3e38, rel=1e-6)
 
 
 def test_bad_options_are_named():

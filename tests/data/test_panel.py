@@ -100,7 +100,7 @@ def test_a_row_has_what_is_known_before_its_value():
     np.testing.assert_array_equal(found.x[:, 1], [0, 1, 0, 1])  # whether it was seen
     np.testing.assert_array_equal(found.x[:, 3], [0, 1, 1, 1])  # past covariates of the row before
     np.testing.assert_array_equal(found.x[:, 5], [0, 1, 0, 0])  # a holiday is known in its own row
-    np.testing.assert_array_equal(found.counted, [True, False, True, True])
+    np.testing.assert_array_equal(found.counted[:, 0], [True, False, True, True])
     assert (found.x[:, -1] == 1).all() and (inputs(reader).rows(two).x[:, -1] == 2).all()
     assert inputs(reader).others + 2 + 1 == found.x.shape[1]
     first, second = inputs(reader).rows(one.cut(0, 2)), None
@@ -139,20 +139,20 @@ def test_a_pass_has_every_value_once(segment, warmup):
     lengths = [12, 1, 30, 8, 17]
     data = streams(made(lengths), segment=segment, warmup=warmup)
     batches = a_pass(data)
-    values = torch.cat([batch.y[0][..., 0][batch.y[1]] for batch in batches])
+    values = torch.cat([batch.y[0][batch.y[1]] for batch in batches])
     wanted = torch.cat([torch.from_numpy(one.y[:, 0]) for one in made(lengths)]).float()
     assert torch.equal(values.sort().values, wanted.sort().values)
     for lane in range(3):  # in its order, a new piece wherever it does not follow
         x = torch.cat([b.x[lane, : b.lengths[lane]] for b in batches])[:, 0]
         y = torch.cat([b.y[0][lane, : b.lengths[lane], 0] for b in batches])
         reset = torch.cat([b.reset[lane, : b.lengths[lane]] for b in batches])
-        assert torch.equal(y[1:] != y[:-1] + 1, reset[1:]) or warmup
+        assert torch.equal(y[1:] != y[:-1] + 1, reset[1:])
         assert torch.equal(x[1:][~reset[1:]], y[:-1][~reset[1:]])
 
 
 def test_first_values_are_not_judged():
     data = streams(made([12, 4]), skip=5)
-    counted = torch.cat([batch.y[0][..., 0][batch.y[1]] for batch in a_pass(data)]).sort().values
+    counted = torch.cat([batch.y[0][batch.y[1]] for batch in a_pass(data)]).sort().values
     assert counted.tolist() == [*range(6, 13), 103, 104]  # of a short series, half of them are
 
 
@@ -171,10 +171,21 @@ def test_new_rows_begin_where_the_state_ends():
     end = one.start + 3
     later = one._replace(start=end + 3)
     with pytest.raises(InputError, match="its state ends before 2024-05-31"):
-        reader.after(later, end)
-    found = PanelReader(**{**vars(reader), "gaps": "fill"}).after(later, end)
+        reader.after([later], [end])
+    (found,) = PanelReader(**{**vars(reader), "gaps": "fill"}).after([later], [end])
     assert found.start == end + 1 and np.isnan(found.y[:2]).all()
     np.testing.assert_array_equal(found.y[2:], one.y)
-    same([reader.after(one, one.start - 1)], [one])
+    same(reader.after([one], [one.start - 1]), [one])
     with pytest.raises(InputError, match="read that already"):
-        reader.after(one, end)
+        reader.after([one], [end])
+
+
+@pytest.mark.parametrize("times", [["0001", "2024"], ["2023", "2024", "9999"]])
+def test_a_time_far_away_is_refused_before_rows_are_made_for_it(times):
+    """At one row a second, years between two rows are more rows than any memory holds."""
+    rows = {"ds": [f"{year}-01-01 00:00:0{i}" for year in times for i in range(5)], "y": [1.0] * 5 * len(times)}
+    with pytest.raises(InputError, match=r"series 'series' has [\d,]{12,} rows missing before .*20,000,000 at most"):
+        PanelReader(gaps="fill").fit(rows)
+    reader, series = PanelReader(gaps="fill").fit({name: values[:5] for name, values in rows.items()})
+    with pytest.raises(InputError, match="rows missing before"):
+        reader.after([series[0]._replace(start=series[0].start + 10**9)], [series[0].start])

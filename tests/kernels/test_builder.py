@@ -105,6 +105,11 @@ class Eager(Builder):
         self.values[window.number] = seen[:, x.width :]
         return self.new(bias + (weight * seen.unflatten(1, weight.shape)).sum(1))
 
+    def mean(self, decay: float, x: Slot, weight: Slot, sum: Slot, total: Slot) -> Slot:
+        self.values[sum.number] = decay * self[sum] + self[x]
+        self.values[total.number] = decay * self[total] + self[weight]
+        return self.new(torch.where(self[total] > 0, self[sum] / self[total], 0.0).to(self.dtype))
+
     def map(self, function: str, x: Slot) -> Slot:
         return self.new({**vars(torch), "softplus": F.softplus, "silu": F.silu}[function](self[x]))
 

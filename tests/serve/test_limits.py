@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 
 import httpx
+import numpy as np
 import pytest
 import test_sessions
 from running import running, served_models
@@ -19,8 +20,12 @@ from test_sessions import Clock, direct, get, made, refused
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+import elman
+from elman.saved import open_model
 from elman.serve.jobs import Options
 from elman.serve.limits import Limits
+from elman.serve.predicting import predictor
+from elman.tasks.forecast import RunConfig
 
 MODELS = served_models()
 STATE = len(MODELS["gru"].dump(MODELS["gru"].start(0)))  # bytes in a state file, to the byte
@@ -29,7 +34,10 @@ SMALL = Limits(
     stop_characters=5, logprobs=4, inputs=3, bulk=4, state_bytes=STATE, checkpoints=2, key=8, ttl_seconds=100.0,
     socket_message=300,
 )  # fmt: skip
-COUNTED = ("receive_seconds", "sessions", "forks", "line", "queue", "socket_flight", "connections", "tombstones")
+COUNTED = (
+    "receive_seconds", "sessions", "forks", "line", "queue", "socket_flight", "connections", "tombstones", "filled",
+    "drawn",
+)  # fmt: skip
 LARGER = Limits(**{name: value + (name not in COUNTED) for name, value in asdict(SMALL).items()})
 
 
@@ -247,7 +255,51 @@ def test_tombstones():
         refused(410, lambda id=id: get(engine, id))
 
 
+def test_filled_and_drawn(tmp_path):
+    """Rows that are missing before new ones or between them, and the numbers of a forecast's paths."""
+    rows = {"ds": [str(np.datetime64("2024-01-01") + t) for t in range(30)], "y": [str(t % 3) for t in range(30)]}
+    settings = {"data": {"horizon": 2, "seasonality": 3, "gaps": "fill"}, "model": {"kind": "seasonal_naive"}}
+    elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": rows})
+    task, face = open_model(tmp_path / "run")
+
+    def step(server, *days):
+        id = server.session("sales")
+        assert server.step(id, [{"ds": "2024-01-01", "y": 1.0}]).status_code == 200
+        return server.step(id, [{"ds": str(np.datetime64("2024-01-01") + t), "y": 1.0} for t in days])
+
+    def predict(server, *days, **options):
+        data = "ds,y\n" + "".join(f"{np.datetime64('2024-01-01') + t},1\n" for t in days)
+        return server.post("/v1/predict", {"model": "sales", "data": data, "ending": "csv", "options": options})
+
+    def predictors(limits):
+        return {"sales": predictor(task, face, limits)}
+
+    for most in (7, 8):
+        limits = Limits(filled=most, drawn=100)
+        with running({"sales": task.serve(face)}, limits=limits, predictors=predictors(limits)) as server:
+            few = {"samples": "5"}
+            assert step(server, 8).status_code == 200  # 7 are missing, the first of January is there
+            assert predict(server, 37, **few).status_code == 200
+            assert predict(server, 30, 38, **few).status_code == 200
+            wanted = (200, 200, 200) if most == 8 else (422, 400, 400)
+            late = step(server, 9), predict(server, 38, **few), predict(server, 30, 39, **few)
+            assert tuple(answer.status_code for answer in late) == wanted
+            if most == 7:
+                assert all("8 rows missing before" in answer.text and "7 at most" in answer.text for answer in late)
+            began = time.monotonic()  # what would be years of memory is seen before anything is made
+            far = step(server, 2_900_000), predict(server, 2_900_000, **few), predict(server, 30, 2_900_000, **few)
+            assert [answer.status_code for answer in far] == [422, 400, 400] and time.monotonic() - began < 5
+            assert server.client.get("/readyz").status_code == 200
+            assert predict(server, 30, samples="50").status_code == 200
+            assert predict(server, 30, samples="51").status_code == 400
+            assert predict(server, 30, samples="5", horizon="1000000000").status_code == 400
+    with running({"sales": task.serve(face)}, predictors=predictors(Limits(drawn=102))) as server:
+        assert predict(server, 30, samples="51").status_code == 200
+
+
 TESTED = {
+    "filled": test_filled_and_drawn,
+    "drawn": test_filled_and_drawn,
     "receive_seconds": test_receive_seconds,
     "connections": test_connections,
     "socket_flight": test_socket_flight,

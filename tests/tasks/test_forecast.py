@@ -346,7 +346,7 @@ def test_samples_are_inputs_of_the_next_step_only(trained, tmp_path):
     batch = data.batches(0, 1).batch(Position())
     torch.manual_seed(0)
     own = forecast_loss._own(model, batch, None, batch.y[1])
-    counted = batch.y[1][:, :-1] & ~batch.reset[:, 1:]
+    counted = batch.y[1][:, :-1, 0] & ~batch.reset[:, 1:]
     changed = (own != batch.x).any(-1)
     assert torch.equal(changed[:, 1:], counted) and not changed[:, 0].any()
     assert torch.equal(own[..., 1:], batch.x[..., 1:])  # the flag and all else stay

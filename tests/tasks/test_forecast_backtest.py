@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_forecast import LENGTHS, SEASON, config_in, driven, panel, values
+from test_forecast import LENGTHS, SEASON, config_in, driven, panel, values, write
 
+from elman import lens
 from elman.cli import main
 from elman.errors import InputError
 from elman.run import train
@@ -149,7 +150,7 @@ def test_what_the_lens_sees_is_what_the_model_says(tmp_path):
     terms = sample.log_prob(model.readout(h, sample.lengths), sample.y, sample.lengths)
     series = [one for one in data.series if one.name in "ab"]
     _, nats, known = face.scored(series, face.init_state(series))
-    judged = sample.y[1]
+    judged = sample.y[1][..., 0]
     assert judged.sum(1).tolist() == [n - (2 * SEASON + 1) for n in (60, 44)]
     torch.testing.assert_close(-terms[judged].double(), nats[judged])
     assert torch.equal(judged & known, judged)
@@ -159,3 +160,22 @@ def test_a_baseline_has_nothing_to_look_into(naive, capsys):
     config, _ = naive
     assert main(["inspect", config.out]) == 2
     assert "has no cells" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("readout", ["student_t", "gaussian", "negative_binomial"])
+def test_integrated_gradients_of_a_forecaster_add_up(tmp_path, readout):
+    """From no features to those that are there, in the units of the series; from a scale of zero it would be NaN."""
+    counts = readout == "negative_binomial"
+    data = {"train": write(tmp_path / "counts.csv", {"a": 60})}
+    if counts:
+        lines = [line.rsplit(",", 1) for line in (tmp_path / "counts.csv").read_text().splitlines()]
+        rounded = [",".join([head, y if y == "y" else str(round(float(y)))]) for head, y in lines]
+        (tmp_path / "counts.csv").write_text("\n".join(rounded) + "\n")
+    config = config_in(tmp_path, data=data, model={"readout": readout, "residual": "none" if counts else "seasonal"})
+    task = ForecastTask()
+    opened = task.open(config, None)
+    face = task.build(config, opened)
+    model, sample, _ = task.look(face, opened.valid, 2, 1000)
+    found = lens.influence(model, sample, "integrated", window=20)
+    assert found.residual < 1e-2 and torch.isfinite(found.values).all() and found.values.abs().max() > 0
+    assert not torch.isnan(lens.influence(model, sample, "gradient", window=20).values).any()

@@ -21,11 +21,14 @@ def test_all_of_them_by_hand():
     median = np.array([[[2.0], [4.0]], [[10.0], [10.0]]])
     steps = np.array(LEVELS) - 0.5
     quantiles = median[..., None] + 10 * steps  # from median - 4 to median + 4
-    found = measure(Judged(truth, median[:, None], quantiles, np.array([2.0, 4.0])))
+    naive = np.array([[[3.0], [4.0]], [[8.0], [9.0]]])
+    found = measure(Judged(truth, median[:, None], quantiles, np.array([2.0, 4.0]), naive))
     assert found["mase"] == pytest.approx(((1 + 0) / 2 / 2 + 4 / 4) / 2)
     assert found["smape"] == pytest.approx((2 * 1 / 3 + 0 + 2 * 4 / 24) / 3)
     assert found["nd"] == pytest.approx((1 + 0 + 4) / (1 + 4 + 14))
     assert found["coverage"] == 1.0
+    assert found["naive_mase"] == pytest.approx(((2 + 0) / 2 / 2 + 6 / 4) / 2)
+    assert found["naive_nd"] == pytest.approx((2 + 0 + 6) / (1 + 4 + 14))
     assert found["crps"] == pytest.approx((1 + 0 + 4) / 3)  # of one path it is the absolute error
     total = sum(
         scoringrules.quantile_score(y, q, p)
@@ -37,5 +40,5 @@ def test_all_of_them_by_hand():
 
 def test_what_is_not_defined_is_nan():
     nothing = np.zeros((1, 1, 1))
-    found = measure(Judged(nothing, nothing[:, None], np.zeros((1, 1, 1, 9)), np.array([np.nan])))
+    found = measure(Judged(nothing, nothing[:, None], np.zeros((1, 1, 1, 9)), np.array([np.nan]), nothing))
     assert np.isnan(found["mase"]) and np.isnan(found["nd"]) and found["smape"] == 0

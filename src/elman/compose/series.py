@@ -86,8 +86,8 @@ class Lags(Plain):
 
 
 class ScaleState(NamedTuple):
-    sum: Tensor  # (B, C): of weighted absolute values
-    weight: Tensor  # (B, C)
+    sum: Tensor  # (B, C) float64: of weighted absolute values; in float32 it would stay where it is from 2^24 steps on
+    weight: Tensor  # (B, C) float64
 
 
 class Scale(Plain):
@@ -104,29 +104,29 @@ class Scale(Plain):
         self.decay = number("decay", decay, 0, 1)
 
     def init_state(self, batch_size: int) -> ScaleState:
-        zeros = self.filled(batch_size, self.output_size, 0.0)
+        zeros = self.filled(batch_size, self.output_size, 0.0).double()
         return ScaleState(zeros, zeros)
 
     def step(self, x: Tensor, state: ScaleState) -> tuple[Tensor, ScaleState]:
-        v, w = x.to(state.sum.dtype).chunk(2, -1)
-        sum, weight = self.decay * state.sum + w * v.abs(), self.decay * state.weight + w
+        term, w = _terms(x).double().chunk(2, -1)
+        sum, weight = self.decay * state.sum + term, self.decay * state.weight + w
         return _quotient(sum, weight).to(x.dtype), ScaleState(sum, weight)
 
     def _scan(self, x: Tensor, state: ScaleState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, ScaleState]:
-        v, w = x.to(state.sum.dtype).chunk(2, -1)
-        terms = torch.cat([w * v.abs(), w], -1)
+        terms = _terms(x).double()
         decay = terms.new_full((terms.shape[2],), self.decay)
         sums, last = kernels.linear_scan(decay, terms, torch.cat([*state], -1), lengths, reset)
         return _quotient(*sums.chunk(2, -1)).to(x.dtype), ScaleState(*last.chunk(2, -1))
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, Slot]) -> Slot:
         v, w = traced(builder, x).chunk(2, -1)
-        decay = builder.constant(torch.full((self.output_size,), self.decay))
-        sums = [
-            traced(builder, builder.scan(decay, slot_of(builder, term), leaf))
-            for term, leaf in zip((w * v.abs(), w), state, strict=True)
-        ]
-        return slot_of(builder, _quotient(*sums))
+        return builder.mean(self.decay, slot_of(builder, w * v.abs()), slot_of(builder, w), *state)
+
+
+def _terms(x: Tensor) -> Tensor:
+    """[w |v|, w] of x = [v, w], with the digits of x: a native step has no others."""
+    v, w = x.chunk(2, -1)
+    return torch.cat([w * v.abs(), w], -1)
 
 
 class Columns(Core):

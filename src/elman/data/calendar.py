@@ -1,7 +1,8 @@
 """Times of series: a frequency is found and checked, and times become whole numbers, one apart, that can be counted on.
 
 A time is a whole number as it stands in the file (1, 2, 3 ...), or a date, as seconds since 1970. A tick is its number
-on the grid of a frequency: that of the next row is one higher, whatever month has how many days.
+on the grid of a frequency: that of the next row is one higher, whatever month has how many days. Times with an offset
+from UTC are read, and written, as clocks of that offset show them; where there are several offsets, in UTC.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +23,12 @@ Ticks = NDArray[np.int64]
 DAY = 86400
 SECONDS = {"s": 1, "min": 60, "h": 3600, "D": DAY, "W": 7 * DAY}
 MONTHS = {"M": 1, "Q": 3, "Y": 12}
+BUSINESS = "B"  # Monday to Friday
 END = 31  # the day of a frequency of months whose times are last days
-NAMES = "1 (whole numbers), s, min, h, D, W, M, Q or Y, with a number before it where that is not one: 15min"
+NAMES = "1 (whole numbers), s, min, h, D, B (Monday to Friday), W, M, Q or Y, with a number before it: 15min"
+OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?\s*(Z|[+-]\d\d:?\d\d)$")  # what may stand behind a clock
+UTC = "+00:00"
+EPOCH = np.datetime64("1970-01-01")  # a Thursday: business days are counted from there
 
 
 @dataclass(frozen=True)
@@ -34,11 +40,13 @@ class Frequency:
     ('h', ['2024-01-01 02:00:00'])
 
     Args:
-        unit: step, second or month
+        unit: step, second, month or business (a day, Monday to Friday)
         every: how many of them are between rows
         phase: what the first time leaves when divided by that
-        day: of months, the day of the month, 31 for the last
-        clock: of months, seconds of the day
+        day: of months, the day of the month, or the last one of a month that has fewer; 31 for the last of all
+        clock: of months and business days, seconds of the day
+        zone: the offset from UTC that times have, +02:00 or Z; none if they have none; None where it was not kept, and
+            times were read as UTC
     """
 
     unit: str = "step"
@@ -46,21 +54,27 @@ class Frequency:
     phase: int = 0
     day: int = 1
     clock: int = 0
+    zone: str | None = ""
 
     def ticks(self, name: str, times: Sequence[str]) -> Ticks:
         """The numbers of the times of a series called `name`; an InputError at the first that is not on the grid."""
-        numbers, dated = parsed(name, times)
-        if dated == (self.unit == "step"):
+        found = parsed(name, times)
+        if found.dated == (self.unit == "step"):
             wanted = "whole numbers" if self.unit == "step" else "dates"
             raise InputError(f"the times of series {name!r} are not {wanted}, as those of the model are: {times[0]}")
+        numbers = self._local(name, found, times)
         if self.unit == "month":
             months, days, clocks = _months(numbers)
-            fits = (days == (END if self.day == END else self.day)) | ((self.day == END) & _last_days(numbers))
-            off = ~fits | (clocks != self.clock) | ((months - self.phase) % self.every != 0)
-            ticks = (months - self.phase) // self.every
+            places = months - self.phase
+            off = (days != np.minimum(self.day, _month_lengths(numbers))) | (clocks != self.clock)
+        elif self.unit == "business":
+            days = (numbers // DAY).astype("datetime64[D]")
+            places = np.busday_count(EPOCH, days) - self.phase
+            off = ~np.is_busday(days) | (numbers % DAY != self.clock)
         else:
-            off = (numbers - self.phase) % self.every != 0
-            ticks = (numbers - self.phase) // self.every
+            places = numbers - self.phase
+            off = np.zeros(len(places), bool)
+        off, ticks = off | (places % self.every != 0), places // self.every
         if off.any():
             raise InputError(
                 f"series {name!r} has the time {times[int(off.argmax())]}, which does not fit the frequency {self}. "
@@ -68,31 +82,47 @@ class Frequency:
             )
         return ticks
 
+    def _local(self, name: str, found: Times, times: Sequence[str]) -> Ticks:
+        """Times as clocks of this frequency's offset show them; an InputError where only one side has an offset."""
+        if not found.dated or self.zone is None:
+            return found.numbers
+        bare = [i for i, zone in enumerate(found.zones) if (zone == "") != (self.zone == "")]
+        if bare:
+            raise InputError(
+                f"series {name!r} has the time {times[bare[0]]}, {'without' if self.zone else 'with'} an offset from "
+                f"UTC; those of the model have {self.zone or 'none'}. Write all times alike."
+            )
+        return found.numbers + _seconds_of(self.zone)
+
     def stamps(self, ticks: Ticks) -> list[str]:
         """Times as they would stand in a file."""
         if self.unit == "step":
             return [str(n) for n in (ticks * self.every + self.phase).tolist()]
         seconds = self.seconds(ticks)
-        plain = not (seconds % DAY).any() and (self.unit == "month" or self.every % DAY == 0)
+        plain = not self.zone and not (seconds % DAY).any() and (self.unit != "second" or self.every % DAY == 0)
         dates = seconds.astype("datetime64[s]")
-        return [str(date).replace("T", " ") for date in (dates.astype("datetime64[D]") if plain else dates)]
+        zone = self.zone or ""
+        return [str(date).replace("T", " ") + zone for date in (dates.astype("datetime64[D]") if plain else dates)]
 
     def seconds(self, ticks: Ticks) -> Ticks:
-        """Dates as seconds since 1970."""
-        if self.unit != "month":
-            return ticks * self.every + self.phase
-        months = ticks * self.every + self.phase
-        first = months.astype("datetime64[M]").astype("datetime64[D]")
-        last = (months + 1).astype("datetime64[M]").astype("datetime64[D]") - np.timedelta64(1, "D")
-        days = last if self.day == END else first + np.timedelta64(self.day - 1, "D")
-        return days.astype("datetime64[s]").astype(np.int64) + self.clock
+        """Dates as seconds since 1970, by the clocks of the zone."""
+        places = ticks * self.every + self.phase
+        if self.unit == "business":
+            days = np.busday_offset(EPOCH, places)
+        elif self.unit == "month":
+            first = places.astype("datetime64[M]").astype("datetime64[D]")
+            last = (places + 1).astype("datetime64[M]").astype("datetime64[D]") - np.timedelta64(1, "D")
+            days = np.minimum(first + np.timedelta64(self.day - 1, "D"), last)
+        else:
+            return places
+        return np.asarray(days.astype("datetime64[s]").astype(np.int64) + self.clock)
 
     def features(self, ticks: Ticks) -> NDArray[np.float32]:
         """Where times stand in the day, the week and the year, each as a point on a circle: (T, 2 n)."""
         if self.unit == "step":
             return np.zeros((len(ticks), 0), np.float32)
         seconds = self.seconds(ticks)
-        step = self.every if self.unit == "second" else 30 * DAY * self.every
+        step = self.every * {"second": 1, "business": DAY, "month": 30 * DAY}[self.unit]
         day = seconds.astype("datetime64[s]").astype("datetime64[D]")
         year = (day - day.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64) / 365.25
         turns = [
@@ -104,68 +134,134 @@ class Frequency:
         return np.stack(circles, 1).astype(np.float32) if circles else np.zeros((len(ticks), 0), np.float32)
 
     def __str__(self) -> str:
-        names = {"step": {"": 1}, "second": SECONDS, "month": MONTHS}[self.unit]
+        names = {"step": {"": 1}, "second": SECONDS, "business": {BUSINESS: 1}, "month": MONTHS}[self.unit]
         name, size = max((n for n in names.items() if self.every % n[1] == 0), key=lambda n: n[1])
         return f"{self.every // size if self.every > size or not name else ''}{name}"
 
 
-def find(times: Mapping[str, Sequence[str]], given: str = "auto") -> Frequency:
-    """The frequency of some series: the one that is `given`, or the commonest distance between their times."""
-    numbers, dated = {}, set()
-    for name, values in times.items():
-        numbers[name], is_dated = parsed(name, values)
-        dated.add(is_dated)
-    if len(dated) > 1:
+def find(times: Mapping[str, Sequence[str]], given: str = "auto", gaps: str = "error") -> Frequency:
+    """The frequency of some series: the one that is `given`, or the commonest distance between their times.
+
+    Days that are all of Monday to Friday are business days, unless gaps are filled: then the weekends are.
+    """
+    found = {name: parsed(name, values) for name, values in times.items()}
+    if len({one.dated for one in found.values()}) > 1:
         raise InputError("some series have dates and some have whole numbers for times; all need the same")
-    first = next(iter(numbers.values()))[0]
-    unit, every = _given(given) if given != "auto" else _commonest(numbers, dated.pop())
-    if unit != "month":
-        return Frequency(unit, every, int(first) % every)
-    months, days, clocks = (part[:1] for part in _months(np.array([first])))
-    all_last = all(_last_days(values).all() for values in numbers.values())
-    return Frequency(unit, every, int(months[0]) % every, END if all_last else int(days[0]), int(clocks[0]))
+    zone = _zone(found)
+    numbers = {name: one.numbers + _seconds_of(zone) for name, one in found.items()}
+    first, dated = next(iter(numbers.values()))[:1], next(iter(found.values())).dated
+    unit, every = _given(given) if given != "auto" else _commonest(numbers, dated, gaps)
+    if unit == "month":
+        months, days, clocks = (int(part[0]) for part in _months(first))
+        return Frequency(unit, every, months % every, _day_of_month(numbers) or days, clocks, zone)
+    if unit == "business":
+        place = int(np.busday_count(EPOCH, (first // DAY).astype("datetime64[D]"))[0])
+        return Frequency(unit, every, place % every, clock=int(first[0]) % DAY, zone=zone)
+    return Frequency(unit, every, int(first[0]) % every, zone=zone)
+
+
+def _zone(found: Mapping[str, Times]) -> str:
+    """The offset of all times; UTC where there are several."""
+    zones = {zone for one in found.values() for zone in one.zones}
+    if "" in zones and len(zones) > 1:
+        raise InputError(
+            f"some times have an offset from UTC ({', '.join(sorted(zones - {''})[:3])}) and some have none; all need "
+            "one, or none has"
+        )
+    return zones.pop() if len(zones) == 1 else UTC if zones else ""
+
+
+def _seconds_of(zone: str) -> int:
+    """
+    >>> _seconds_of("-03:30"), _seconds_of("Z")
+    (-12600, 0)
+    """
+    if zone in ("", "Z"):
+        return 0
+    return (-1 if zone[0] == "-" else 1) * (3600 * int(zone[1:3]) + 60 * int(zone[-2:]))
 
 
 def _given(text: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(\d*)(s|min|h|D|W|M|Q|Y)|(\d+)", str(text))
+    match = re.fullmatch(r"(\d*)(s|min|h|D|B|W|M|Q|Y)|(\d+)", str(text))
     if not match or (match[1] or match[3] or "1").strip("0") == "":
         raise InputError(f"data.frequency is {text!r}; it must be auto, or one of {NAMES}")
     if match[3]:
         return "step", int(match[3])
     size = int(match[1] or 1)
+    if match[2] == BUSINESS:
+        return "business", size
     return ("second", size * SECONDS[match[2]]) if match[2] in SECONDS else ("month", size * MONTHS[match[2]])
 
 
-def _commonest(numbers: dict[str, Ticks], dated: bool) -> tuple[str, int]:
-    gaps = Counter(gap for values in numbers.values() for gap in np.diff(np.sort(values)).tolist() if gap > 0)
-    if not gaps:
+def _commonest(numbers: dict[str, Ticks], dated: bool, gaps: str) -> tuple[str, int]:
+    ordered = {name: np.sort(values) for name, values in numbers.items()}
+    counts = Counter(gap for values in ordered.values() for gap in np.diff(values).tolist() if gap > 0)
+    if not counts:
         raise InputError(f"no series has two times, so their frequency cannot be found; give data.frequency: {NAMES}")
-    gap = gaps.most_common(1)[0][0]
+    gap = counts.most_common(1)[0][0]
     if not dated:
         return "step", gap
-    alike = {int(day) for values in numbers.values() for day in _months(values)[1]}
-    last = all(_last_days(values).all() for values in numbers.values())
-    if gap < 28 * DAY or (len(alike) > 1 and not last):
+    if gap == DAY and gaps == "error" and _is_business(ordered):
+        return "business", 1
+    if gap < 28 * DAY or not _day_of_month(numbers):
         return "second", gap
-    steps = (np.diff(_months(np.sort(values))[0]).tolist() for values in numbers.values())
+    steps = (np.diff(_months(values)[0]).tolist() for values in ordered.values())
     return "month", Counter(step for each in steps for step in each if step > 0).most_common(1)[0][0]
 
 
-def parsed(name: str, times: Sequence[str]) -> tuple[Ticks, bool]:
-    """Times as numbers, and whether they are dates."""
+def _is_business(ordered: Mapping[str, Ticks]) -> bool:
+    """Whether no row is of a weekend, and a Monday follows a Friday."""
+    days = [(values // DAY).astype("datetime64[D]") for values in ordered.values()]
+    skipped = any((np.diff(each.astype(np.int64)) == 3).any() for each in days)
+    return skipped and all(np.is_busday(each).all() for each in days)
+
+
+def _day_of_month(numbers: Mapping[str, Ticks]) -> int:
+    """The day that all dates have, or the last one where a month has fewer: END if all are last days; 0 for none."""
+    days = [(_months(values)[1], _month_lengths(values)) for values in numbers.values()]
+    if all((day == length).all() for day, length in days):
+        return END
+    most = max(int(day.max()) for day, _ in days)
+    return most if all((day == np.minimum(most, length)).all() for day, length in days) else 0
+
+
+class Times(NamedTuple):
+    """Times as numbers, dates as seconds since 1970 in UTC; whether they are dates, and the offset of each."""
+
+    numbers: Ticks
+    dated: bool
+    zones: Sequence[str] = ()
+
+
+def parsed(name: str, times: Sequence[str]) -> Times:
+    """Times of a series as numbers."""
     if all(re.fullmatch(r"\s*-?\d{1,18}\s*", time) for time in times):  # 20240131 too
-        return np.array([int(time) for time in times], np.int64), False
+        return Times(np.array([int(time) for time in times], np.int64), False)
+    bare = [time.strip() for time in times]
+    marks = [OFFSET.search(time) for time in bare]
+    zones = ["" if mark is None else mark[2] for mark in marks]
+    if any(zones):
+        bare = [time if mark is None else time[: mark.start()] for time, mark in zip(bare, marks, strict=True)]
+        zones = [zone if len(zone) != 5 else f"{zone[:3]}:{zone[3:]}" for zone in zones]
     try:
-        return np.array([time.strip() for time in times], "datetime64[s]").astype(np.int64), True
+        seconds = np.array(bare, "datetime64[s]").astype(np.int64)
     except ValueError:
-        bad = next(time for time in times if not _is_date(time))
+        bad = next(time for time, plain in zip(times, bare, strict=True) if not is_date(plain))
         raise InputError(
             f"series {name!r} has the time {bad!r}, which is neither a whole number nor a date such as 2024-01-31 or "
             "2024-01-31 13:00"
         ) from None
+    if any(zones):
+        seconds = seconds - np.array([_seconds_of(zone) for zone in zones], np.int64)
+    return Times(seconds, True, zones)
 
 
-def _is_date(time: str) -> bool:
+def is_date(time: str) -> bool:
+    """Whether a text is a date; 2024 is one too.
+
+    >>> is_date("2024-01-31 13:00"), is_date("H1")
+    (True, False)
+    """
     try:
         return not np.isnat(np.datetime64(time.strip(), "s"))
     except ValueError:
@@ -180,6 +276,7 @@ def _months(seconds: Ticks) -> tuple[Ticks, Ticks, Ticks]:
     return months.astype(np.int64), days, seconds % DAY
 
 
-def _last_days(seconds: Ticks) -> NDArray[np.bool_]:
-    days = seconds.astype("datetime64[s]").astype("datetime64[D]")
-    return (days + np.timedelta64(1, "D")).astype("datetime64[M]") > days.astype("datetime64[M]")
+def _month_lengths(seconds: Ticks) -> Ticks:
+    """How many days the months of dates have."""
+    months = seconds.astype("datetime64[s]").astype("datetime64[M]")
+    return ((months + 1).astype("datetime64[D]") - months.astype("datetime64[D]")).astype(np.int64)

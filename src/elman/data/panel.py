@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,23 @@ from elman.data.arrays import read_arrays
 from elman.data.calendar import Frequency, Ticks
 from elman.data.covariates import Covariate, fit_covariate
 from elman.data.observations import MISSING
-from elman.data.panel_files import Frame, Numbers, from_pandas, joined, lines_of, read_long, read_wide, texts_of
+from elman.data.panel_files import (
+    Frame,
+    Numbers,
+    from_frame,
+    is_number,
+    joined,
+    lines_of,
+    read_long,
+    read_wide,
+    texts_of,
+)
 from elman.errors import InputError
 from elman.options import choice
 
 FORMATS = ("auto", "long", "wide", "arrays")
+M4 = re.compile(r"(V\d+( |$))+")  # the header of M4's files: V1, V2 ...
+MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
 class Series(NamedTuple):
@@ -95,22 +108,44 @@ class PanelReader:
         columns = _columns(frame, self)
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
-        reader = replace(self, format="long", frequency=calendar.find(times, frequency))
+        reader = replace(self, format="long", frequency=calendar.find(times, frequency, self.gaps))
         used = _without_last(reader._ticks(columns, groups), groups, held)
         named = (*self.static, *self.past, *self.future)
         reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
         return reader, reader._series(columns, groups)
 
-    def __call__(self, given: Any, *, future: bool = False) -> list[Series]:
-        """The series of some files or of a frame, as this reader knows them; `future` rows have no target."""
+    def __call__(self, given: Any, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
+        """The series of some files or of a frame, as this reader knows them; `future` rows have no target.
+
+        At most so many rows without values are `filled` in, in all series together.
+        """
         kind, frame = self._opened(given)
         if kind != "long":
             return self._unnamed(kind, frame)
         columns = _columns(frame, replace(self, past=()) if future else self, targets=not future)
-        return self._series(columns, _groups(columns[self.id]), future)
+        return self._series(columns, _groups(columns[self.id]), future, filled)
 
-    def after(self, one: Series, tick: int) -> Series:
-        """New rows of a series that has been read up to `tick`, from the tick after it on."""
+    def after(self, series: Sequence[Series], ticks: Sequence[int], filled: int = MOST_FILLED) -> list[Series]:
+        """New rows of series that have been read up to `ticks`, each from the tick after its own on."""
+        if self.format == "long" and self.gaps == "fill":
+            missing = [max(0, one.start - tick - 1) for one, tick in zip(series, ticks, strict=True)]
+            self._check_filled([one.name for one in series], missing, [one.start for one in series], filled)
+        return [self._after(one, tick) for one, tick in zip(series, ticks, strict=True)]
+
+    def _check_filled(self, names: Sequence[str], missing: Sequence[int], ticks: Sequence[int], most: int) -> None:
+        """Raise an InputError if more rows would be filled in than `most`; each is missing before a tick."""
+        if sum(missing) <= most:
+            return
+        assert self.frequency is not None
+        i = int(np.argmax(missing))
+        when = self.frequency.stamps(np.array([ticks[i]]))[0]
+        raise InputError(
+            f"series {names[i]!r} has {missing[i]:,} rows missing before {when} (frequency {self.frequency}); "
+            f"{most:,} at most are filled in, in all series together. Correct the time, or send the rows "
+            "that are missing."
+        )
+
+    def _after(self, one: Series, tick: int) -> Series:
         if self.format != "long":  # they have no times: what comes is what follows
             return one._replace(start=tick + 1)
         assert self.frequency is not None
@@ -158,11 +193,16 @@ class PanelReader:
 
     def _opened(self, given: Any) -> tuple[str, Any]:
         choice("data.format", self.format, FORMATS)
-        if hasattr(given, "columns") and hasattr(given, "to_dict"):  # a pandas frame
-            return "long", from_pandas(given)
+        if hasattr(given, "columns"):
+            return "long", from_frame(given)
         if isinstance(given, Mapping):
             return "long", {str(name): texts_of(values) for name, values in given.items()}
-        names = [given] if isinstance(given, str | Path) else list(given)
+        names = [given] if isinstance(given, str | Path) else given
+        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
+            raise InputError(
+                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns "
+                "by name, or a pandas or polars frame"
+            )
         files = [str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)
         if kind == "arrays":
@@ -178,7 +218,9 @@ class PanelReader:
         found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
         return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
 
-    def _series(self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False) -> list[Series]:
+    def _series(
+        self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
+    ) -> list[Series]:
         """All rows are read at once, column by column, and cut into series."""
         assert self.frequency is not None
         names, sizes = [*groups], np.array([len(rows) for rows in groups.values()])
@@ -189,6 +231,9 @@ class PanelReader:
         places = places[order]
         ticks = ticks[places]
         gaps = _gaps(names, owner, ticks, self)
+        if gaps:
+            steps = np.where(np.diff(owner) == 0, np.diff(ticks) - 1, 0)
+            self._check_filled([names[i] for i in owner[1:]], steps.tolist(), ticks[1:].tolist(), filled)
         y = np.full((len(ticks), len(self.target)), np.nan)
         for column, target in enumerate(() if future else self.target):
             y[:, column] = _numbers(columns[target], target)[places]
@@ -262,8 +307,24 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
         return "arrays"
     if endings & {".parquet"}:
         return "long"
-    header = [cell.strip() for cell in next(lines_of(files[0], reader.errors), (0, []))[1]]
-    return "long" if reader.time in header else "wide"
+    lines = lines_of(files[0], reader.errors)
+    header = [cell.strip() for cell in next(lines, (0, []))[1]]
+    if reader.time in header:
+        return "long"
+    first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
+    titled, name = first is not header, first[0] if first else ""
+    if (titled and not M4.fullmatch(" ".join(header[1:]))) or (calendar.is_date(name) and not name.isdigit()):
+        raise InputError(
+            f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
+            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several "
+            "series, --data.id. Or pass --data.format wide if each line is a series, its name and then its values."
+        )
+    return "wide"
+
+
+def _is_wide(cells: Sequence[str]) -> bool:
+    """Whether a line may be a series: a name, then numbers or nothing."""
+    return len(cells) > 1 and all(is_number(cell) for cell in cells[1:])
 
 
 def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:
@@ -316,9 +377,11 @@ def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader)
     if gap.any() and reader.gaps == "error":
         i = int(gap.argmax())
         missing = reader.frequency.stamps(ticks[i : i + 1] + 1)[0]
+        business = reader.frequency.unit == "business"  # which is not found where gaps are filled
         raise InputError(
             f"series {names[owner[i]]!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
-            "--data.gaps fill to read rows without values there"
+            f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without "
+            "values there"
         )
     return {*owner[:-1][gap].tolist()}
 

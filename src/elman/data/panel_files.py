@@ -59,7 +59,15 @@ def _parquet(name: str) -> Frame:
     return {column: texts_of(table[column].to_pylist()) for column in table.column_names}
 
 
-def from_pandas(frame: Any) -> Frame:
+def from_frame(frame: Any) -> Frame:
+    """The columns of a pandas or polars frame."""
+    if hasattr(frame, "get_columns"):  # polars
+        return {column.name: texts_of(column.to_list()) for column in frame.get_columns()}
+    if not hasattr(frame, "reset_index"):
+        raise InputError(
+            f"rows are given as a {type(frame).__module__}.{type(frame).__name__}, which is neither a pandas nor a "
+            "polars frame with its rows in memory; a lazy one is collected first"
+        )
     plain = frame.reset_index() if getattr(frame.index, "name", None) else frame
     return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}
 
@@ -96,7 +104,7 @@ def read_wide(name: str, errors: str) -> Iterator[tuple[str, Numbers]]:
         values = [cell.strip() for cell in cells[1:]]
         while values and not values[-1]:
             values.pop()
-        if number == 1 and not all(_is_number(v) for v in values):
+        if number == 1 and not all(is_number(v) for v in values):
             continue
         try:
             y = np.array([math.nan if v.lower() in MISSING else float(v) for v in values])
@@ -105,7 +113,8 @@ def read_wide(name: str, errors: str) -> Iterator[tuple[str, Numbers]]:
         yield cells[0].strip(), y[:, None]
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number, or empty."""
     try:
         float(cell or "nan")
     except ValueError:

@@ -1,7 +1,7 @@
 """Series to what a model reads: x[t] = [y[t-1], whether it was seen, past covariates of t-1, what is known at t].
 
-A value that is missing has no term in the loss; as an input it is the last one that was seen, with a flag. Past
-covariates come with a flag of their own, for they end where the future begins.
+A value that is missing has no term in the loss; as an input it is the last one that was seen, with a flag: each of
+several targets by itself. Past covariates come with a flag of their own, for they end where the future begins.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from elman.errors import InputError
 from elman.lengths import valid
 from elman.options import whole
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating[Any]]  # as PanelInputs.dtype says
+MOST = {"float32": 1e30, "float64": 1e300}  # what leaves room for the differences and products of a network
 
 
 class Tail(NamedTuple):
     """What the next row needs of the row before it."""
 
     value: Floats  # (C,): the last that was seen
-    seen: Floats  # (1,): whether the row before had it
+    seen: Floats  # (F,): whether the row before had it, of each target or of all
     past: Floats  # (P + 1,): past covariates and their flag; none without such covariates
 
 
@@ -39,7 +40,7 @@ class Rows(NamedTuple):
 
     x: Floats  # (T, D)
     y: Floats  # (T, C), zero where missing
-    counted: NDArray[np.bool_]  # (T,): whether there is a target
+    counted: NDArray[np.bool_]  # (T, C): whether there is a target
     tail: Tail  # what the row after it needs
 
 
@@ -52,17 +53,26 @@ class PanelInputs:
         names: the series that training saw, in order
         calendar: whether the time is an input
         numbered: whether the number of the series is, for an embedding; 0 is a series that training did not see
+        each: whether every target has a flag of its own; else one says whether all were seen
+        dtype: of what is read, float32 or float64
     """
 
     reader: PanelReader
     names: tuple[str, ...]
     calendar: bool = True
     numbered: bool = False
+    each: bool = True
+    dtype: str = "float32"
 
     @property
     def targets(self) -> int:
         """C."""
         return len(self.reader.target)
+
+    @property
+    def flags(self) -> int:
+        """F."""
+        return self.targets if self.each else 1
 
     @property
     def past(self) -> int:
@@ -72,12 +82,12 @@ class PanelInputs:
     @property
     def past_columns(self) -> slice:
         """Where past covariates and their flag stand in x."""
-        start = self.targets + 1
+        start = self.targets + self.flags
         return slice(start, start + (self.past + 1 if self.past else 0))
 
     @property
     def others(self) -> int:
-        """How many inputs there are beside the value and its flag, and beside the number of the series."""
+        """How many inputs there are beside the values and their flags, and beside the number of the series."""
         reader, columns = self.reader, self.past_columns
         assert reader.frequency is not None
         dates = reader.frequency.features(np.zeros(1, np.int64)).shape[1] if self.calendar else 0
@@ -86,8 +96,8 @@ class PanelInputs:
     def first(self, series: int) -> Tail:
         """Before the first row of so many series nothing was seen."""
         columns = self.past_columns
-        widths = (self.targets, 1, columns.stop - columns.start)
-        return Tail(*(np.zeros((series, width), np.float32) for width in widths))
+        widths = (self.targets, self.flags, columns.stop - columns.start)
+        return Tail(*(np.zeros((series, width), self.dtype) for width in widths))
 
     def rows(self, series: Series, tail: Tail | None = None) -> Rows:
         """The rows of a series, which goes on from `tail`."""
@@ -100,22 +110,24 @@ class PanelInputs:
         tail, B = self.first(len(series)) if tail is None else tail, len(series)
         lengths = np.array([len(one.y) for one in series])
         given, inside = padded([one.y for one in series], lengths, np.nan), _inside(lengths)
-        counted: NDArray[np.bool_] = ~np.asarray(np.isnan(given).any(axis=2))
-        y = np.where(counted[..., None], given, 0.0).astype(np.float32)
+        self._check_range(series, given, self.reader.target)
+        counted = ~np.isnan(given)
+        y = np.where(counted, given, 0.0).astype(self.dtype)
         T = y.shape[1]
-        last = np.maximum.accumulate(np.where(counted, np.arange(1, T + 1), 0), 1)  # 0 is the tail's
-        last = np.concatenate([np.zeros((B, 1), np.int64), last], 1)
-        values = np.take_along_axis(np.concatenate([tail.value[:, None], y], 1), last[..., None], 1)  # (B, T + 1, C)
-        seen = np.concatenate([tail.seen, counted.astype(np.float32)], 1)[..., None]
+        last = np.maximum.accumulate(np.where(counted, np.arange(1, T + 1)[:, None], 0), 1)  # 0 is the tail's
+        last = np.concatenate([np.zeros((B, 1, self.targets), np.int64), last], 1)
+        values = np.take_along_axis(np.concatenate([tail.value[:, None], y], 1), last, 1)  # (B, T + 1, C)
+        flags = counted if self.each else counted.all(2, keepdims=True)
+        seen = np.concatenate([tail.seen[:, None], flags.astype(self.dtype)], 1)
         past = np.concatenate([tail.past[:, None], self._past(series, lengths)], 1)
         now = self.known(
             [one.name for one in series], np.array([one.start for one in series]), lengths,
             padded([one.future for one in series], lengths, 0.0), np.stack([one.static for one in series]),
         )  # fmt: skip
-        x = np.concatenate([values[:, :-1], seen[:, :-1], past[:, :-1], now], 2, dtype=np.float32)
+        x = np.concatenate([values[:, :-1], seen[:, :-1], past[:, :-1], now], 2, dtype=self.dtype)
         every = np.arange(B)
         return Rows(
-            np.where(inside[..., None], x, np.float32(0.0)), y, counted,
+            np.where(inside[..., None], x, np.zeros((), self.dtype)), y, counted,
             Tail(*(part[every, lengths] for part in (values, seen, past))),
         )  # fmt: skip
 
@@ -137,6 +149,8 @@ class PanelInputs:
                 f"series {names[i]!r} has no value of {' or '.join(self.reader.future)} at {when}; a future covariate "
                 "must be known for every row and for the whole horizon: --future FILE has those to come"
             )
+        if np.abs(future).max(initial=0) > MOST[self.dtype]:
+            raise InputError(f"a value of {' or '.join(self.reader.future)} is beyond {MOST[self.dtype]:g}; correct it")
         parts: list[NDArray[Any]] = [future]
         if self.calendar:
             parts.append(frequency.features(ticks.ravel()).reshape(B, T, -1))
@@ -145,15 +159,31 @@ class PanelInputs:
             numbers = {name: float(i + 1) for i, name in enumerate(self.names)}
             each = np.array([numbers.get(name, 0.0) for name in names])
             parts.append(np.broadcast_to(each[:, None, None], (B, T, 1)))
-        return np.concatenate(parts, 2, dtype=np.float32)
+        return np.concatenate(parts, 2, dtype=self.dtype)
+
+    def _check_range(self, series: Sequence[Series], given: NDArray[np.float64], names: Sequence[str]) -> None:
+        """Raise an InputError that names the first value that cannot be computed with."""
+        with np.errstate(invalid="ignore"):
+            wrong = np.abs(given) > MOST[self.dtype]
+        if wrong.any():
+            i, t, column = np.argwhere(wrong)[0]
+            assert self.reader.frequency is not None
+            when = self.reader.frequency.stamps(np.array([series[i].start + t]))[0]
+            named = f" of {names[column]}" if len(names) == wrong.shape[2] else ""
+            raise InputError(
+                f"series {series[i].name!r} has the value {given[i, t, column]:g}{named} at {when} (row {t}), beyond "
+                f"{MOST[self.dtype]:g}, what this model computes with ({self.dtype}). Correct it, leave it empty if it "
+                "is missing, or write the series in other units."
+            )
 
     def _past(self, series: Sequence[Series], lengths: Ticks) -> Floats:
         """Past covariates with their flag: all of a row are known, or it counts as none."""
         if not self.past:
-            return np.zeros((len(series), int(lengths.max(initial=0)), 0), np.float32)
+            return np.zeros((len(series), int(lengths.max(initial=0)), 0), self.dtype)
         given = padded([one.past for one in series], lengths, np.nan)
+        self._check_range(series, given, self.reader.past)
         known = ~np.isnan(given).any(2, keepdims=True)
-        return np.concatenate([np.where(known, given, 0.0), known], 2, dtype=np.float32)
+        return np.concatenate([np.where(known, given, 0.0), known], 2, dtype=self.dtype)
 
 
 def padded(parts: Sequence[NDArray[np.float64]], lengths: Ticks, value: float) -> NDArray[np.float64]:
@@ -201,7 +231,8 @@ class SeriesStreams:
         self.x, self.y = (torch.from_numpy(np.concatenate(part)) for part in ([r.x for r in rows], [r.y for r in rows]))
         counted = [r.counted.copy() for r in rows]
         for one in counted:  # the first values of a series say how large the others will be; of a short one, fewer do
-            one[one.cumsum() <= min(skip, max(min(skip, 1), int(one.sum()) // 2))] = False
+            rows_seen = one.any(1)
+            one[rows_seen.cumsum() <= min(skip, max(min(skip, 1), int(rows_seen.sum()) // 2))] = False
         if not any(one.any() for one in counted):
             raise InputError("no series has two values to learn from; there is nothing to train on")
         self.counted = torch.from_numpy(np.concatenate(counted))
@@ -224,7 +255,7 @@ class SeriesStreams:
             reset[:, 0] = True
         x = self.x[index]
         self._hide_past(x, at)
-        return Batch(x, (self.y[index], counts & self.counted[index]), reset, lengths)
+        return Batch(x, (self.y[index], counts[..., None] & self.counted[index]), reset, lengths)
 
     def after(self, at: Position) -> Position:
         """The position that follows."""

@@ -18,7 +18,8 @@ An embedding has `describe_step(builder) -> Slot`, the vectors of the symbols th
 `describe_step(builder, y) -> Slot`, the parameters of its distribution. What a module, or an option of it, has no form
 for raises `Unstreamable`.
 
-A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs.
+A leaf of more than two axes is a slot of all its numbers in a row; a complex one, of (real, imaginary) pairs. A leaf of
+float64 beside float32 is a slot of twice its width, and for `mean` alone.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ Slots = Slot | tuple["Slots", ...]  # a state with a slot in the place of each l
 class Builder(ABC):
     """One step of a module, as a list of operations on slots. Every method returns the slot that it fills."""
 
-    dtype: torch.dtype  # of all slots
+    dtype: torch.dtype  # of all slots, but of leaves in float64
 
     @abstractmethod
     def input(self, width: int) -> Slot:
@@ -149,6 +150,11 @@ class Builder(ABC):
     @abstractmethod
     def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
         """The inputs of `delays` steps ago side by side, 0 for x itself; `past` ((longest delay) * D) in place."""
+
+    @abstractmethod
+    def mean(self, decay: float, x: Slot, weight: Slot, sum: Slot, total: Slot) -> Slot:
+        """sum = decay * sum + x, total = decay * total + weight, leaves of float64 in place: sum / total, 0 where that
+        is 0. `weight` and `total` are as wide as x, or one column that counts for all."""
 
     def negative(self, x: Slot) -> Slot:
         """-x."""

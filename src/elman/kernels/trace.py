@@ -232,6 +232,8 @@ def step_through(builder: Builder, step: Step, x: Slot, state: Slots, like: Stat
 
     `state` has slots for leaves, in the structure of `like`.
     """
+    if any(leaf.dtype == torch.float64 != builder.dtype for leaf in states.leaves(like)):
+        raise Unstreamable("a leaf of float64 in an equation of float32")
     slots = cast(State, state)
     y, after = step(traced(builder, x), states.map(lambda _, slot: traced(builder, slot), like, slots))
     before: list[Slot] = []

@@ -19,6 +19,8 @@ MEANING = {
     "stop_characters": "characters in each of them",
     "logprobs": "tokens whose log-probabilities are given beside that of the one chosen",
     "inputs": "inputs in one step",
+    "filled": "rows of a forecaster's series that are missing and filled in",
+    "drawn": "numbers in the paths of a forecast: series x samples x steps x targets",
     "bulk": "sessions in one request to /v1/steps",
     "state_bytes": "bytes in a state that is sent",
     "sessions": "sessions and stored responses of one tenant",
@@ -56,6 +58,8 @@ class Limits:
     stop_characters: int = 256
     logprobs: int = 20
     inputs: int = 8_192
+    filled: int = 10_000
+    drawn: int = 1 << 24
     bulk: int = 1_024
     state_bytes: int = 16 << 20
     sessions: int = 4_000_000

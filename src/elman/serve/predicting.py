@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from elman.errors import InputError
+from elman.serve.limits import Limits
 from elman.tasks.task import AnyTask
 
 Predictor = Callable[[str, str, dict[str, str | bool]], list[str]]
 
 
-def predictor(task: AnyTask, face: Any) -> Predictor:
-    """What answers for a model: lines, of data, the ending of the file that they would be, and options."""
+def predictor(task: AnyTask, face: Any, limits: Limits | None = None) -> Predictor:
+    """What answers for a model: lines, of data, the ending of the file that they would be, and options.
+
+    The model is shared by all who ask, side by side: a verb that changes it would show one of them to another.
+    """
+    most = limits or Limits()
 
     def predict(data: str, ending: str, options: dict[str, str | bool]) -> list[str]:
         if not re.fullmatch(r"[a-z0-9]{1,8}", ending):
@@ -27,6 +32,9 @@ def predictor(task: AnyTask, face: Any) -> Predictor:
             path = Path(folder) / f"data.{ending}"
             path.write_text(data, encoding="utf-8")
             given = parser.parse_args([str(path), *_words(parser, options)])
+            for name in ("filled", "drawn"):  # of those who have them
+                if name in given:
+                    setattr(given, name, getattr(most, name))
             return [line.rstrip("\n") for line in task.verbs["predict"].answer(face, given)]
 
     return predict

@@ -54,6 +54,7 @@ class Step(Write):
 
     def _read(self, engine: Engine, session: Session, served: Served) -> None:
         work = _reading(served, self.inputs, engine.sessions.limits.inputs)
+        work.most_filled = engine.sessions.limits.filled
         work.begin(session.state)
 
         def then(work: Work) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.compose import Stack
+from elman.compose import Parallel, Stack
 from elman.core import Core
 from elman.data import Batch, Batches
 from elman.data.labelled import listed
@@ -23,21 +23,36 @@ from elman.data.parts import shown, told
 from elman.distributions import Distribution
 from elman.errors import InputError
 from elman.lens import Sample
+from elman.located import Located, located
 from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import forecast_loss, inspecting, network, pictures
+from elman.tasks.forecast_backtest import Origins
+from elman.tasks.forecast_defaults import resolve
 from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
-from elman.tasks.forecast_network import ModelConfig, Network, build, check, layers_of, settled, unjudged
+from elman.tasks.forecast_loss import log_prob
+from elman.tasks.forecast_network import (
+    ModelConfig,
+    Network,
+    build,
+    check,
+    dtype_of,
+    layers_of,
+    settled,
+    unjudged,
+)
 from elman.tasks.forecast_serving import ServedSeries
 from elman.tasks.forecast_state import take
 from elman.tasks.forecast_verbs import EVALUATE, PREDICT
-from elman.tasks.forecaster import SAMPLES, Forecaster, log_prob
+from elman.tasks.forecaster import SAMPLES, Forecaster
 from elman.tasks.inspecting import Looked
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Task, Verb
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -58,18 +73,24 @@ class DataConfig:
         static: columns of covariates that do not change within a series
         past: columns of covariates that are known until the origin of a forecast only
         future: columns of covariates that are known for the horizon too
-        frequency: of the times: auto (found from the data), or 1, s, min, h, D, W, M, Q, Y, as 15min
+        frequency: of the times: auto (found from the data), or 1, s, min, h, D, B (Monday to Friday), W, M, Q, Y, as
+            15min
         gaps: what to do where times are missing: error, or fill (rows without values)
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
         horizon: how many steps ahead a forecast goes
-        seasonality: steps of a season: of the seasonal error in mase, of the naive forecast and of seasonal residuals
-        valid_windows: so many horizons at the end of the training series are validated on, not trained on
+        seasonality: steps of a season: of the seasonal error in mase, of the naive forecast and of seasonal residuals;
+            0 for the usual one of the frequency if the series have it (a day of hours, a week of days, a year), or what
+            they repeat after
+        valid_windows: so many horizons at the end of the training series are validated on, not trained on; 0 for as
+            many as a fifth of a typical series has, 20 at most
         test_windows: so many at their end are for the test, where data.test is empty
         samples: paths of each forecast that is judged
         batch_size: series side by side in a step, over all processes
         window: rows of each in a step; gradients reach back so far, the state further
-        segment: cut a series that has more rows into pieces of so many, at other places in each pass; 0 for never
-        warmup: rows that are read before such a piece, without a term in the loss
+        segment: cut a series that has more rows into pieces of so many, at other places in each pass; 0 for never, -1
+            for pieces that fill a batch where there are too few series for that
+        warmup: rows that are read before such a piece, without a term in the loss; 0 with segment -1 for enough for the
+            lags
     """
 
     train: list[str] | str = "series.csv"
@@ -86,14 +107,30 @@ class DataConfig:
     gaps: str = "error"
     errors: str = "strict"
     horizon: int = 24
-    seasonality: int = 1
-    valid_windows: int = 1
+    seasonality: int = 0
+    valid_windows: int = 0
     test_windows: int = 0
     samples: int = SAMPLES
     batch_size: int = 32
     window: int = 64
-    segment: int = 0
+    segment: int = -1
     warmup: int = 0
+
+
+@dataclass(frozen=True)
+class ForecastOptim(OptimConfig):
+    """How weights are changed: more slowly, for a series is soon learnt by heart."""
+
+    lr: float = 0.001
+    weight_decay: float = 0.05
+
+
+@dataclass(frozen=True)
+class ForecastTraining(TrainingConfig):
+    """How long, and what is kept: the mean of some weights, for one choice among windows of few series is chance."""
+
+    evaluate_every: int = 100
+    average: int = 5
 
 
 @dataclass(frozen=True)
@@ -112,7 +149,15 @@ class RunConfig(TrainedSettings):
     task: str = "forecast"
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    optim: ForecastOptim = field(default_factory=ForecastOptim)
+    training: ForecastTraining = field(default_factory=ForecastTraining)
     out: str = "runs/forecast"
+
+    def __post_init__(self) -> None:
+        for name, kind, own in (("optim", OptimConfig, ForecastOptim), ("training", TrainingConfig, ForecastTraining)):
+            if type(given := getattr(self, name)) is kind:  # of all tasks: it means what it says
+                object.__setattr__(self, name, own(**vars(given)))
+        super().__post_init__()
 
 
 class Part(NamedTuple):
@@ -130,12 +175,16 @@ class SeriesData(Data):
     unit = "rows"
 
     def __init__(
-        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series]
-    ) -> None:
+        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series],
+        saved: PanelInputs | None = None,
+    ) -> None:  # fmt: skip
         data = config.data
         self.config, self.series, model = config, series, settled(config.model)
         names = tuple(one.name for one in series)
-        self.inputs = PanelInputs(reader, names, model.calendar, model.embedding_size > 0)
+        self.inputs = PanelInputs(
+            reader, names, model.calendar, model.embedding_size > 0,
+            each=saved.each if saved else True, dtype=saved.dtype if saved else dtype_of(model),
+        )  # fmt: skip
         check_values(model, [*series, *valid, *test])
         found = {"train": series, "valid": valid, "test": test}
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
@@ -184,11 +233,27 @@ class SeriesData(Data):
     def summary(self) -> list[str]:
         rows = [sum(len(one.y) for one in part.series) if part else 0 for part in (self.valid, self.test)]
         trained = sum(len(one.y) for one in self.train)
-        data = self.config.data
+        data, coarse = self.config.data, coarsest(self.series) if self.inputs.dtype == "float32" else ""
         return [
             f"data: {shown(data.train)}: {len(self.series):,} series, {told('rows', trained, *rows)}",
-            f"frequency {self.inputs.reader.frequency}, horizon {data.horizon}, seasonality {data.seasonality}",
+            f"frequency {self.inputs.reader.frequency}, horizon {data.horizon}, seasonality {data.seasonality}, "
+            f"{data.valid_windows} windows to validate on",
+            *([coarse] if coarse else []),
         ]
+
+
+def coarsest(series: Sequence[Series]) -> str:
+    """A warning of the first series whose changes float32 hardly sees; nothing where there is none."""
+    for one in series:
+        changes = np.abs(np.diff(one.y, axis=0))
+        changes = changes[changes > 0]  # and not NaN
+        size, change = np.nanmax(np.abs(one.y), initial=0), np.median(changes) if len(changes) else np.inf
+        if change < size * 2.0**-20:
+            return (
+                f"warning: series {one.name!r} is about {size:.3g} and changes by about {change:.3g}; a network "
+                "computes in float32, which has seven digits. Give it without its level, or take --model.kind linear."
+            )
+    return ""
 
 
 def check_values(config: ModelConfig, series: Sequence[Series]) -> None:
@@ -236,14 +301,20 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
     def open_held(self, config: RunConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
         data = config.data
-        for name in ("horizon", "seasonality", "valid_windows", "samples", "batch_size", "window"):
+        for name in ("horizon", "samples", "batch_size", "window"):
             whole(f"data.{name}", getattr(data, name))
-        for name in ("test_windows", "segment", "warmup"):
+        for name in ("seasonality", "valid_windows", "test_windows", "warmup"):
             whole(f"data.{name}", getattr(data, name), least=0)
+        whole("data.segment", data.segment, least=-1)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
-        held = data.valid_windows + (0 if data.test or "test" in given else data.test_windows)
-        reader, series = _reader(data).fit(given.get("train", listed(data.train)), data.frequency, held * data.horizon)
+        rows, tested = given.get("train", listed(data.train)), bool(data.test) or "test" in given
+        held = data.valid_windows + (0 if tested else data.test_windows)
+        reader, series = _reader(data).fit(rows, data.frequency, held * data.horizon)
+        config = resolve(config, reader, series, tested=tested, seasonality=saved.seasonality if saved else 0)
+        more = config.data.valid_windows - data.valid_windows
+        if more and reader.covariates:  # rows that are judged, which is known only now, do not say how large these are
+            reader, series = _reader(data).fit(rows, data.frequency, (held + more) * data.horizon)
         if (data.valid or "valid" in given) and reader.format != "arrays":
             raise InputError(
                 "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"
@@ -252,18 +323,20 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             reader(given.get(name, listed(getattr(data, name)))) if name in given or getattr(data, name) else []
             for name in ("valid", "test")
         )
-        opened = SeriesData(config, reader, series, valid, test)
+        opened = SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
         if saved is not None:
             saved.history = opened.fed
         return opened
 
     def build(self, config: RunConfig, data: SeriesData) -> Forecaster:
+        config = data.config  # with what was left open
         model, seasonality = settled(config.model), config.data.seasonality
         if model.kind == "network":
             network.settled(layers_of(model))  # warns of a dropout that does nothing
         forecaster = Forecaster(
-            build(model, widths(data.inputs), seasonality), model, data.inputs, config.data.horizon, seasonality
-        )
+            build(model, widths(data.inputs), seasonality).to(getattr(torch, data.inputs.dtype)), model, data.inputs,
+            config.data.horizon, seasonality,
+        )  # fmt: skip
         forecaster.history = data.fed
         return forecaster
 
@@ -283,7 +356,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             return face.likelihood(part.series, state)
         state = face.read(part.history, state)
         places, series = face.following(part.series, state)
-        return face.evaluate(series, take(state, places), windows=part.windows, samples=part.samples)
+        scores, face.shown = face.judge(series, take(state, places), Origins(part.windows, 0, part.samples, 0))
+        return scores
 
     def look(self, face: Forecaster, part: Part, rows: int, steps: int) -> Looked:
         """The last `steps` rows of some series, what is judged and what came before it, read from nothing on.
@@ -305,8 +379,15 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         assert isinstance(front, Core) and isinstance(cells, Core)
         with torch.no_grad():
             x, _ = front.scan(face.model.embed(torch.from_numpy(found.x)), lengths=lengths)
-        y = (torch.from_numpy(found.y), counted)
-        model = SequenceModel(nn.Identity(), cells, face.model.readout)
+        y: tuple[Tensor, ...] = (torch.from_numpy(found.y), counted)
+        readout = face.model.readout
+        if isinstance(readout, Located):
+            # Reference and scale are units, not inputs: on the way from zero to x a scale of zero would end in NaN.
+            assert isinstance(cells, Parallel)
+            units = x[..., -2 * readout.size :].clone()
+            x = torch.cat([x[..., : -2 * readout.size], torch.zeros_like(units)], -1)
+            y, cells, readout = (*y, units), Parallel(*[*cells.cores][:-1]), readout.readout
+        model = SequenceModel(nn.Identity(), cells, readout)
         return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
 
     def serve(self, face: Forecaster) -> Served:
@@ -314,6 +395,20 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
     def summary(self, face: Forecaster) -> str:
         return repr(face)
+
+    def closing(self, lines: Sequence[Mapping[str, float]]) -> str:
+        """How the best model stands beside the seasonal naive forecast."""
+        judged = [line for line in lines if "valid" in line and "mase" in line and "naive_mase" in line]
+        if not judged:
+            return ""
+        best = min(judged, key=lambda line: line["valid"])
+        said = f"mase of the best on the validation windows {best['mase']:.4f}, of the seasonal naive forecast "
+        if best["mase"] <= best["naive_mase"]:
+            return f"{said}{best['naive_mase']:.4f}"
+        return (
+            f"{said}{best['naive_mase']:.4f}: the model is worse than that, which costs nothing. More steps may help, "
+            "or another data.seasonality; else take --model.kind seasonal_naive or linear."
+        )
 
     def preview(self, face: Forecaster, config: RunConfig, step: int) -> Preview:
         """Some of the forecasts that were judged last, as fans, or as a table where there is no matplotlib."""
@@ -324,7 +419,10 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
 
 
 def _looked(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
-    values, counted = states.leaves(y)
+    values, counted, *units = states.leaves(y)
+    if units:
+        reference, scale = units[0].chunk(2, -1)
+        predicted = located(predicted, reference, torch.where(scale > 0, scale, 1.0))  # in the padding it is zero
     return log_prob(predicted, values, counted)
 
 

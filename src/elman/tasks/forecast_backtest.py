@@ -5,7 +5,7 @@ With a function that fits a model again, the model is another one every few orig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from elman.training.scores import Scores
 if TYPE_CHECKING:
     from elman.tasks.forecaster import Forecaster
 
-SHOWN = 4  # series of the first window that are kept, to be looked at
+SHOWN = 4  # series of a window that are kept, to be looked at
 
 Refit = Callable[[Frame], "Forecaster"]
 
@@ -55,10 +55,12 @@ class Rolled(NamedTuple):
     nats: float
     terms: int
     state: Carried
+    shown: Shown
 
 
-def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Scores:
-    """Of series that go on from a state; from as many origins as there are, where `windows` is 0."""
+def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Scores, Shown]:
+    """Of series that go on from a state, from as many origins as there are where `windows` is 0; and some of the
+    forecasts from the last of them."""
     H = face.horizon
     stride = whole("stride", origins.stride or H)
     shortest = min((len(one.y) for one in series), default=0)
@@ -70,7 +72,7 @@ def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins
             f"enough for {most}. Give fewer windows or more rows."
         )
     rolled = roll(face, series, state, origins._replace(windows=wanted, stride=stride), last=True)
-    return _scores(face, len(series), [rolled], origins.samples)
+    return _scores(face, [one.name for one in series], [rolled], origins.samples), rolled.shown
 
 
 def backtest(
@@ -101,7 +103,7 @@ def backtest(
         state = face.read(history, face.init_state(history))
         some = origins._replace(windows=count, stride=stride)
         parts.append(roll(face, rest, state, some, last=first + count == windows))
-    return _scores(face, len(series), parts, origins.samples)
+    return _scores(face, [one.name for one in series], parts, origins.samples)
 
 
 def _checked(made: Forecaster, before: Forecaster) -> Forecaster:
@@ -119,14 +121,15 @@ def roll(face: Forecaster, series: Sequence[Series], state: Carried, origins: Or
     found, nats, terms = [], 0.0, 0
     for window in range(origins.windows):
         origin, ends = window * stride, last and window + 1 == origins.windows
-        found.append(_judged(face, [one.cut(origin, origin + H) for one in series], state, origins))
+        judged, shown = _judged(face, [one.cut(origin, origin + H) for one in series], state, origins)
+        found.append(judged)
         rows = [one.cut(origin, None if ends else origin + stride) for one in series]
         state, each, known = face.scored(rows, state)
         nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
-    return Rolled(found, nats, terms, state)
+    return Rolled(found, nats, terms, state, shown)
 
 
-def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> Judged:
+def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Judged, Shown]:
     ahead = face.inputs.known(
         [one.name for one in series], np.array([one.start for one in series]),
         np.array([len(one.y) for one in series]), np.stack([one.future for one in series]),
@@ -142,16 +145,38 @@ def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins:
         [one.name for one in series[few]], face.stamps(state.tick[few], face.horizon), face.inputs.reader.target,
         paths[few].mean(1), LEVELS, quantiles[few], paths[few],
     )  # fmt: skip
-    face.shown = Shown(shown, take(state, range(len(shown.names))).recent.numpy(), truth[few])
-    return Judged(truth, paths, quantiles, error)
+    recent = take(state, range(len(shown.names))).recent.numpy()
+    return Judged(truth, paths, quantiles, error, naive(state, face.horizon)), Shown(shown, recent, truth[few])
 
 
-def _scores(face: Forecaster, series: int, parts: Sequence[Rolled], samples: int) -> Scores:
+def naive(state: Carried, H: int) -> NDArray[np.float64]:
+    """The seasonal naive forecast (B, H, C): the last season again and again; where it has no value, the last one."""
+    recent, last = state.recent.numpy(), state.value.numpy()[:, None]
+    again = recent[:, np.arange(H) % recent.shape[1]]
+    return np.where(np.isnan(again), last, again)
+
+
+def _scores(face: Forecaster, names: Sequence[str], parts: Sequence[Rolled], samples: int) -> Scores:
     found = [judged for part in parts for judged in part.found]
-    numbers = measure(Judged(*(np.concatenate(part) for part in zip(*found, strict=True))))
-    numbers = {name: value for name, value in numbers.items() if np.isfinite(value)}  # JSON has no NaN
+    every = Judged(*(np.concatenate(part) for part in zip(*found, strict=True)))
+    numbers = {name: value for name, value in measure(every).items() if np.isfinite(value)}  # JSON has no NaN
+    if not {"wql", "crps"} & {*numbers}:
+        bad = int((~np.isfinite(every.paths)).any((1, 2, 3)).argmax()) % len(names)
+        raise InputError(
+            f"the forecasts of series {names[bad]!r} are not finite: its values lie too far apart, or the weights of "
+            "the model are not finite. Look for a value that is wrong, or leave the series out."
+        )
     nats, terms = sum(part.nats for part in parts), sum(part.terms for part in parts)
-    numbers |= {"nats": nats / max(1, terms), "series": series, "windows": len(found)}
+    numbers |= {"nats": nats / max(1, terms), "series": len(names), "windows": len(found)}
     details: dict[str, Json] = {"seasonality": face.seasonality, "horizon": face.horizon, "samples": samples}
-    shown = tuple(name for name in ("mase", "nats") if name in numbers)
-    return Scores(numbers, "wql" if "wql" in numbers else "crps", shown=shown, details=details)
+    shown = tuple(name for name in ("mase", "naive_mase", "nats") if name in numbers)
+    decides = "wql" if "wql" in numbers else "crps"
+    return Scores(numbers, decides, shown=shown, details=details, remark=remark(numbers))
+
+
+def remark(numbers: Mapping[str, float]) -> str:
+    """What has to be said of scores: that the seasonal naive forecast, which costs nothing, is better."""
+    name = next((name for name in ("mase", "nd") if f"naive_{name}" in numbers and name in numbers), None)
+    if name is None or numbers[name] <= numbers[f"naive_{name}"]:
+        return ""
+    return f"worse than the seasonal naive forecast: {name} {numbers[name]:.4f}, naive {numbers[f'naive_{name}']:.4f}"

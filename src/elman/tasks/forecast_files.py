@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
+
 from elman import artifact
 from elman.config import Json
 from elman.data.calendar import Frequency
@@ -37,14 +39,14 @@ def read(folder: Path) -> tuple[SequenceModel, ModelConfig, PanelInputs, int, in
         horizon, seasonality = int(found["horizon"]), int(found["seasonality"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-    model = build(config, widths(inputs), seasonality)
+    model = build(config, widths(inputs), seasonality).to(getattr(torch, inputs.dtype))
     files.restore(model, folder)
     return model.eval(), config, inputs, horizon, seasonality
 
 
 def widths(inputs: PanelInputs) -> Widths:
     """What a network reads of these inputs."""
-    return Widths(inputs.targets, inputs.others, len(inputs.names))
+    return Widths(inputs.targets, inputs.others, len(inputs.names), inputs.flags)
 
 
 def _inputs(given: artifact.Content) -> PanelInputs:
@@ -54,5 +56,9 @@ def _inputs(given: artifact.Content) -> PanelInputs:
         for name, value in reader["covariates"].items()
     }
     lists = {name: tuple(reader[name]) for name in ("target", "static", "past", "future")}
-    known = {**reader, **lists, "covariates": covariates, "frequency": Frequency(**reader["frequency"])}
-    return PanelInputs(PanelReader(**known), tuple(given["names"]), given["calendar"], given["numbered"])
+    frequency = Frequency(**{"zone": None, **reader["frequency"]})  # at first it was not kept
+    known = {**reader, **lists, "covariates": covariates, "frequency": frequency}
+    # At first one flag stood for all targets, and all was float32.
+    how = {"each": len(lists["target"]) == 1, "dtype": "float32", **given}
+    names = ("calendar", "numbered", "each", "dtype")
+    return PanelInputs(PanelReader(**known), tuple(given["names"]), **{name: how[name] for name in names})

@@ -8,7 +8,9 @@ the mean of |y[t] - y[t-season]| over what came before its origin:
     nd        sum |y - m| / sum |y|
     wql       mean over p = 0.1 ... 0.9 of 2 sum max(p (y - q_p), (p - 1) (y - q_p)) / sum |y|
     crps      mean of (sum_i |x_i - y|) / N - (sum_ij |x_i - x_j|) / (2 N^2), in the units of the data
-    coverage  share of y in [q_0.1, q_0.9]
+    coverage  share of y in [q_0.1, q_0.9], of those that are there
+
+and beside it what the naive forecast has, the value one season before: naive_mase and naive_nd.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ class Judged(NamedTuple):
     paths: Numbers  # (N, S, H, C)
     quantiles: Numbers  # (N, H, C, 9), at LEVELS
     error: Numbers  # (N,): the mean seasonal error before the origin, NaN if unknown
+    naive: Numbers  # (N, H, C): the values one season before, again and again
 
 
 def measure(found: Judged) -> dict[str, float]:
     """The numbers by name.
 
     >>> one = np.array([[[1.0]]])
-    >>> measure(Judged(one, one[:, None], np.repeat(one[..., None], 9, -1), np.array([2.0])))["mase"]
-    0.0
+    >>> found = measure(Judged(one, one[:, None], np.repeat(one[..., None], 9, -1), np.array([2.0]), one + 1))
+    >>> found["mase"], found["naive_mase"]
+    (0.0, 0.5)
     """
     known = ~np.isnan(found.truth)
     y = np.where(known, found.truth, 0.0)
@@ -46,6 +50,7 @@ def measure(found: Judged) -> dict[str, float]:
     size = np.abs(y) + np.abs(median)
     share = np.divide(2 * error, size, out=np.zeros_like(size), where=known & (size > 0))
     total, count = float(np.abs(y).sum()), max(1, int(known.sum()))
+    naive = np.where(known, np.abs(y - found.naive), 0.0)
     inside = (y >= found.quantiles[..., 0]) & (y <= found.quantiles[..., -1]) & known
     return {
         "mase": _mase(error, known, found.error),
@@ -54,6 +59,8 @@ def measure(found: Judged) -> dict[str, float]:
         "wql": _over(float(np.mean([pinball(y, found.quantiles, known, i) for i in range(len(LEVELS))])), total),
         "crps": float(np.where(known, crps(y, found.paths), 0.0).sum()) / count,
         "coverage": float(inside.sum()) / count,
+        "naive_mase": _mase(naive, known, found.error),
+        "naive_nd": _over(float(naive.sum()), total),
     }
 
 

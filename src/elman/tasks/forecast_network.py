@@ -1,6 +1,6 @@
 """The network of a forecaster: what a series needs of its past, cells, and a read-out in the units of the series.
 
-    x[t] = [y[t-1], whether it was seen, what else is known at t]
+    x[t] = [y[t-1], whether it was seen, each of several targets by itself, what else is known at t]
     reference[t] = 0, y[t-1] or y[t-m];   scale[t] = the running mean of |y| or of |y[t-1] - y[t-1-m]|
     z[t] = [(y[t-k] - reference[t]) / scale[t] for each lag k]
     h[t] = cells([z, seen, log scale, what else]);   y[t] ~ reference + scale * readout([h, z])
@@ -45,7 +45,7 @@ from elman.tasks import network
 
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
-RESIDUALS = ("none", "last", "seasonal")
+RESIDUALS = ("auto", "none", "last", "seasonal")
 FEEDBACK = ("target", "sample", "none")
 FURTHEST = 30.0  # scales from the reference that a cell is shown: what lies beyond would drive its gates into a corner
 LEAST = 1e-3  # a scale of differences, in units of the mean absolute value
@@ -74,11 +74,13 @@ class ModelConfig:
         feedback: what is an input of the next step: target (the value before), sample (in training now and then a
             value drawn from the model instead), or none (values are independent given the other inputs)
         sampled: with sample, how often
-        lags: how many steps ago the values are that it reads; empty for 1, and the season and one more where it has one
+        lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days
+            that differ within a week the week (with a residual that is named: 1, the season and one more)
         scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
             none, or auto for what fits the read-out
         decay: what a value counts for the scale one step later
         residual: what is predicted is the difference to nothing (none), to the last value or to one season ago
+            (seasonal); auto for seasonal where there is a season and last where there is none, or none for counts
         season: of the residual and of the scale of differences; 0 for data.seasonality
         log_scale: show the network how large a scale is
         calendar: show the network the hour, the day of the week and of the year, as the frequency has them
@@ -88,7 +90,7 @@ class ModelConfig:
     kind: str = "network"
     order: int = 24
     cell: str = "lstm"
-    size: int = 64
+    size: int = 32
     layers: int = 1
     block: str = "auto"
     options: Options = field(default_factory=dict)
@@ -96,7 +98,7 @@ class ModelConfig:
     norm: str | None = None
     dropout: float = 0.0
     input_dropout: float = 0.0
-    readout_dropout: float = 0.0
+    readout_dropout: float = 0.2
     readout: str = "student_t"
     classes: int = 0
     feedback: str = "target"
@@ -104,7 +106,7 @@ class ModelConfig:
     lags: list[int] = field(default_factory=list)
     scale: str = "auto"
     decay: float = 1.0
-    residual: str = "none"
+    residual: str = "auto"
     season: int = 0
     log_scale: bool = True
     calendar: bool = True
@@ -134,11 +136,12 @@ def layers_of(config: ModelConfig) -> Layers:
 
 
 class Widths(NamedTuple):
-    """What a network reads: C targets, a flag, `others`; and of how many series."""
+    """What a network reads: C targets, `others`, a flag for each target or one for all; and of how many series."""
 
     targets: int
     others: int
     series: int
+    flags: int = 1
 
 
 def check(config: ModelConfig) -> None:
@@ -156,21 +159,26 @@ def check(config: ModelConfig) -> None:
         whole(f"model.{name}", getattr(config, name), least=0)
     for lag in config.lags:
         whole("model.lags", lag)
-    free = config.readout in ("gaussian", "student_t", "quantiles")
-    if config.residual != "none" and not free:
+    if config.residual not in ("auto", "none") and not free(config):
         raise InputError(
             f"model.residual is {config.residual}; a difference needs a read-out of any number (gaussian, student_t, "
             f"quantiles), not {config.readout}"
         )
     if config.scale not in ("auto", "none") and config.readout in ("bernoulli", "categorical"):
         raise InputError(f"model.scale is {config.scale}; {config.readout} has no scale: leave it at auto")
-    if config.feedback == "none" and (config.lags or config.residual != "none" or config.scale not in ("auto", "none")):
+    named = config.residual not in ("auto", "none") or config.scale not in ("auto", "none")
+    if config.feedback == "none" and (config.lags or named):
         raise InputError(
             "model.feedback is none, so the past of the target is not read: leave model.lags, model.residual and "
             "model.scale alone"
         )
     if config.readout == "categorical" and config.classes < 2:
         raise InputError(f"model.classes is {config.classes}; a categorical read-out needs at least 2")
+
+
+def free(config: ModelConfig) -> bool:
+    """Whether what is predicted may be any number: then it may be a difference."""
+    return config.readout in ("gaussian", "student_t", "quantiles")
 
 
 def scale_of(config: ModelConfig) -> str:
@@ -183,7 +191,7 @@ def scale_of(config: ModelConfig) -> str:
         return config.scale
     if config.feedback == "none" or config.readout in ("bernoulli", "categorical"):
         return "none"
-    return "mean" if config.residual == "none" else "difference"
+    return "mean" if config.residual in ("auto", "none") else "difference"
 
 
 def lags_of(config: ModelConfig, season: int) -> list[int]:
@@ -206,10 +214,17 @@ def settled(config: ModelConfig) -> ModelConfig:
     check(config)
     if config.kind == "network":
         return replace(config, block=network.block_of(layers_of(config)))
-    fixed = replace(config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0)
+    fixed = replace(
+        config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0, readout_dropout=0.0
+    )
     if config.kind == "seasonal_naive":
         return replace(fixed, residual="seasonal", scale="difference", log_scale=False)
     return replace(fixed, residual="none", scale="mean", log_scale=False)
+
+
+def dtype_of(config: ModelConfig) -> str:
+    """What a model computes in: a baseline, which is fitted in one go, has no reason to lose digits."""
+    return "float32" if config.kind == "network" else "float64"
 
 
 def unjudged(config: ModelConfig, season: int) -> int:
@@ -226,24 +241,24 @@ class Front(Core):
     """[y', seen, others] to [z, seen, log scale, others, reference, scale], as the file says."""
 
     def __init__(self, config: ModelConfig, widths: Widths, season: int) -> None:
-        C, K = widths.targets, widths.others
+        C, F, K = widths.targets, widths.flags, widths.others
         self.wanted = lags_of(config, season)
         self.kind, self.residual, self.log_scale = scale_of(config), config.residual, config.log_scale
         logs = C if config.log_scale and self.kind != "none" else 0
         shown = config.feedback != "none"
-        self.z_width, self.feature_width = C * len(self.wanted), C * len(self.wanted) + shown + logs + K
-        super().__init__(C + 1 + K, self.feature_width + 2 * C)
-        self.C, self.shown, self.logs = C, shown, logs
+        self.z_width, self.feature_width = C * len(self.wanted), C * len(self.wanted) + shown * F + logs + K
+        super().__init__(C + F + K, self.feature_width + 2 * C)
+        self.C, self.F, self.shown, self.logs = C, F, shown, logs
         self.delays = sorted({0, season - 1, season, *(lag - 1 for lag in self.wanted)})
         if not shown:
             self.delays = [0]
         self.season = season
-        # Of what Lags gives, [value (C), flag] for each delay, the columns of each lag that is wanted and of its flag.
-        starts = [self.delays.index(lag - 1) * (C + 1) for lag in self.wanted]
+        # Of what Lags gives, [values (C), flags (F)] for each delay, the columns of the wanted lags and of their flags.
+        starts = [self.delays.index(lag - 1) * (C + F) for lag in self.wanted]
         self.values = _view([start + c for start in starts for c in range(C)])
-        self.flags = _view([start + C for start in starts for _ in range(C)])
+        self.flags = _view([start + C + (c if F == C else 0) for start in starts for c in range(C)])
         self.each = [*range(C)] * len(starts)
-        self.lags, self.scale = Lags(C + 1, self.delays), Scale(2 * C, decay=config.decay)
+        self.lags, self.scale = Lags(C + F, self.delays), Scale(2 * C, decay=config.decay)
 
     def init_state(self, batch_size: int) -> FrontState:
         return FrontState(self.lags.init_state(batch_size), self.scale.init_state(batch_size))
@@ -258,7 +273,7 @@ class Front(Core):
     def _through(
         self, x: Tensor, state: FrontState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
     ) -> tuple[Tensor, FrontState]:
-        lagged, lags = run(self.lags, x[..., : self.C + 1], state.lags)
+        lagged, lags = run(self.lags, x[..., : self.C + self.F], state.lags)
         changes, seen = self._changes(lagged)
         means, scales = run(self.scale, torch.cat([changes, seen], -1), state.scale)
         return self._features(x, lagged, self._scale(lagged, means)), FrontState(lags, scales)
@@ -270,18 +285,23 @@ class Front(Core):
         return slot_of(builder, self._through(traced(builder, x), state, run)[0])
 
     def _lag(self, lagged: Tensor, lag: int) -> tuple[Tensor, Tensor]:
-        """The value (..., C) of `lag` steps before the target, and whether it was seen (..., 1)."""
-        start = self.delays.index(lag - 1) * (self.C + 1)
-        return lagged[..., start : start + self.C], lagged[..., start + self.C : start + self.C + 1]
+        """The values (..., C) of `lag` steps before the target, and whether they were seen (..., F)."""
+        width = self.C + self.F
+        start = self.delays.index(lag - 1) * width
+        return lagged[..., start : start + self.C], lagged[..., start + self.C : start + width]
+
+    def _each(self, flags: Tensor) -> Tensor:
+        """Flags (..., F) as one for each target (..., C)."""
+        return flags if self.F == self.C else torch.cat([flags] * self.C, -1)
 
     def _changes(self, lagged: Tensor) -> tuple[Tensor, Tensor]:
         """Values and seasonal differences (..., 2C), and whether they are known."""
         value, seen = self._lag(lagged, 1)
         if not self.shown:
-            return torch.cat([value, value], -1), torch.cat([seen] * 2 * self.C, -1)
+            return torch.cat([value, value], -1), torch.cat([self._each(seen)] * 2, -1)
         before, known = self._lag(lagged, self.season + 1)
         both = seen * known
-        return torch.cat([value, value - before], -1), torch.cat([seen] * self.C + [both] * self.C, -1)
+        return torch.cat([value, value - before], -1), torch.cat([self._each(seen), self._each(both)], -1)
 
     def _features(self, x: Tensor, lagged: Tensor, scale: Tensor) -> Tensor:
         value, seen = self._lag(lagged, 1)
@@ -290,11 +310,11 @@ class Front(Core):
             reference = value
         elif self.residual == "seasonal":
             before, known = self._lag(lagged, self.season)
-            reference = torch.where(torch.cat([known] * self.C, -1) > 0, before, value)
+            reference = torch.where(self._each(known) > 0, before, value)
         flags = [seen] if self.shown else []
         logs = [0.1 * kernels.log(scale)] if self.logs else []
         return torch.cat(
-            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + 1 :], reference, scale], -1
+            [*self._relative(lagged, reference, scale), *flags, *logs, x[..., self.C + self.F :], reference, scale], -1
         )
 
     def _relative(self, lagged: Tensor, reference: Tensor, scale: Tensor) -> list[Tensor]:
@@ -314,7 +334,7 @@ class Front(Core):
         if self.kind == "mean":
             return torch.where(level > 0, level, 1.0)
         _, known = self._lag(lagged, self.season + 1)  # in the first season there is no difference yet
-        least = torch.where(torch.cat([known] * self.C, -1) > 0, LEAST, FIRST)
+        least = torch.where(self._each(known) > 0, LEAST, FIRST)
         scale = torch.maximum(change, least * level)
         return torch.where(scale > 0, scale, 1.0)
 

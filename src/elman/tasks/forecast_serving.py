@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from elman import state as states
 from elman.config import Json
-from elman.data.panel import Series
+from elman.data.panel import MOST_FILLED, Series
 from elman.errors import InputError
 from elman.quantiles import mean, quantile
 from elman.tasks.forecast_state import Carried
@@ -34,14 +34,15 @@ class SeriesWork(Work):
     def __init__(self, served: ServedSeries, rows: Sequence[Row]) -> None:
         self.served, self.rows, self.outputs = served, rows, []
 
+    most_filled = MOST_FILLED  # rows that may be missing in front; a server lowers it
     series: Series  # what is left to read: rows that are missing stand in front
     core: bytes
     outputs: list[Json]
 
     def begin(self, state: bytes) -> None:
-        self.core, self.done = state, not self.rows
+        self.core, self.done = self.served.current(state), not self.rows
         if not self.done:
-            self.core, self.series = self.served.follow(state, self.rows)
+            self.core, self.series = self.served.follow(self.core, self.rows, self.most_filled)
             self.missing = len(self.series.y) - len(self.rows)
 
     def end(self) -> bytes:
@@ -86,6 +87,9 @@ class ServedSeries:
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
         self.like = face.init_state()
+        # Sums of a float32 model were float32 at first: sessions that were stored then are widened.
+        first = states.map(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, self.like.core)
+        self.first = self.like._replace(core=first) if face.inputs.dtype == "float32" else self.like
         blank = [
             np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
@@ -109,8 +113,15 @@ class ServedSeries:
         """States (n, W) as the library has them."""
         return cast(Carried, states.from_rows(rows, self.like))
 
+    def current(self, state: bytes) -> bytes:
+        """A stored state as it is laid out now."""
+        if len(state) == self.row_bytes or len(state) != states.row_bytes(self.first):
+            return state
+        before = states.from_rows(joined([state]), self.first)
+        return states.to_rows(states.map(lambda old, like: old.to(like.dtype), before, self.like)).tobytes()
+
     def dump(self, state: bytes) -> bytes:
-        return states.dump(self.opened(joined([state])), fingerprint=self.fingerprint)
+        return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
         carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))
@@ -120,11 +131,12 @@ class ServedSeries:
             raise InputError("the state that was sent has numbers that are not finite")
         return states.to_rows(carried).tobytes()
 
-    def follow(self, state: bytes, rows: Sequence[Row]) -> tuple[bytes, Series]:
-        """The state that some rows go on from, and these rows as a series from the tick after it on."""
+    def follow(self, state: bytes, rows: Sequence[Row], filled: int) -> tuple[bytes, Series]:
+        """The state that some rows go on from, and these rows as a series from the tick after it on, with at most so
+        many `filled` in before them."""
         names = {self.reader.id} & rows[0].keys()
         columns = {name: [row.get(name) for row in rows] for name in rows[0]}
-        (series, *more) = self.reader(columns)
+        (series, *more) = self.reader(columns, filled=filled)
         if more:
             raise InputError(f"a session is one series; {self.reader.id} names {1 + len(more)}")
         if len(series.y) != len(rows):
@@ -134,7 +146,7 @@ class ServedSeries:
             return states.to_rows(self.face.init_state([series])).tobytes(), series
         if not names:
             series = series._replace(name=carried.names[0])
-        return state, self.face.following([series], carried)[1][0]
+        return state, self.face.following([series], carried, filled)[1][0]
 
     # Works
 

@@ -22,8 +22,8 @@ class Carried(NamedTuple):
     """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
 
     core: State
-    value: Tensor  # (B, C): the last value that was seen
-    seen: Tensor  # (B, 1): whether the last row had one
+    value: Tensor  # (B, C): the last value that was seen, of each target
+    seen: Tensor  # (B, F): whether the last row had one, of each target or of all
     past: Tensor  # (B, P + 1): the past covariates of the last row, and whether it had them
     static: Tensor  # (B, S)
     tick: Tensor  # (B,) int64: the time of the last row
@@ -49,6 +49,15 @@ def names_leaf(names: Sequence[str]) -> Tensor:
     return torch.from_numpy(leaf)
 
 
+def places_of(state: Carried, names: Sequence[str]) -> list[int]:
+    """Where some series stand in a state."""
+    known = {name: i for i, name in enumerate(state.names)}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no series {name!r}; there are {', '.join([*known][:10])}")
+    return [known[name] for name in names]
+
+
 def take(state: Carried, places: Sequence[int]) -> Carried:
     """The states of some of the series."""
     if [*places] == [*range(len(state.tick))]:
@@ -65,6 +74,19 @@ def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
     found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
     assert isinstance(found, Carried)
     return found
+
+
+def read_already(one: Series, state: Carried, place: int) -> bool:
+    """Whether a series from its first row on begins with the very rows that a state has read: their number, the last
+    season and the sum of seasonal differences are the same."""
+    rows, season = int(state.tick[place]) + 1, state.recent.shape[1]
+    if not 0 < rows <= len(one.y):
+        return False
+    blank = np.full((season, one.y.shape[1]), np.nan)
+    values = np.concatenate([blank, one.y[:rows]])
+    sums = np.nansum(np.abs(values[season:] - values[:-season]))
+    same = np.array_equal(values[-season:], state.recent[place].numpy(), equal_nan=True)
+    return same and bool(np.isclose(sums, float(state.error[place, 0]), rtol=1e-9))
 
 
 def tail_of(state: Carried) -> Tail:

@@ -20,7 +20,7 @@ from torch import Tensor
 from elman import artifact
 from elman import draws as random
 from elman import state as states
-from elman.data.panel import Series
+from elman.data.panel import MOST_FILLED, Series
 from elman.data.panel_inputs import PanelInputs
 from elman.distributions import Categorical, Distribution
 from elman.errors import InputError
@@ -32,9 +32,10 @@ from elman.stream import Paths, Stream
 from elman.tables import Table
 from elman.tasks import files, forecast_backtest, forecast_files
 from elman.tasks.forecast_backtest import Origins, Refit, Shown
+from elman.tasks.forecast_loss import log_prob
 from elman.tasks.forecast_network import ModelConfig
 from elman.tasks.forecast_paths import Forecast, sample_quantiles, seeds
-from elman.tasks.forecast_state import Carried, moved, names_leaf, put, tail_of, take
+from elman.tasks.forecast_state import Carried, moved, names_leaf, places_of, put, read_already, tail_of, take
 from elman.training.scores import Scores
 
 EACH = 64  # series that are read side by side
@@ -69,22 +70,22 @@ class Forecaster:
         self.horizon, self.seasonality = horizon, seasonality
         self.state = self.init_state() if state is None else state
         self.history: Sequence[Series] = ()  # what a run trains on, whose end is its state
-        self.shown: Shown | None = None  # of the last origin that was judged
+        self.shown: Shown | None = None  # by the last evaluation of a run, for its picture
 
     # Reading
 
     def init_state(self, series: Sequence[Series] = ()) -> Carried:
         """The state before the first row of some series."""
         B, C, inputs = len(series), self.inputs.targets, self.inputs
-        past = inputs.past_columns
-        static = [torch.from_numpy(one.static.astype(np.float32)) for one in series]
+        past, dtype = inputs.past_columns, getattr(torch, inputs.dtype)
+        static = [torch.from_numpy(one.static.astype(inputs.dtype)) for one in series]
         width = inputs.reader.width(inputs.reader.static)
         return Carried(
             self.model.init_state(B),
-            torch.zeros(B, C),
-            torch.zeros(B, 1),
-            torch.zeros(B, past.stop - past.start),
-            torch.stack(static) if static else torch.zeros(0, width),
+            torch.zeros(B, C, dtype=dtype),
+            torch.zeros(B, inputs.flags, dtype=dtype),
+            torch.zeros(B, past.stop - past.start, dtype=dtype),
+            torch.stack(static) if static else torch.zeros(0, width, dtype=dtype),
             torch.tensor([one.start - 1 for one in series], dtype=torch.int64),
             torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
             torch.zeros(B, 2, dtype=torch.float64),
@@ -102,14 +103,14 @@ class Forecaster:
 
         def judge(predicted: Distribution, places: Sequence[int], at: slice, y: Tensor, counted: Tensor) -> None:
             nats[places, at] = -log_prob(predicted, y, counted).double()
-            known[places, at] = counted
+            known[places, at] = counted.any(-1)
 
         return self._each(series, state, judge), nats, known
 
     @torch.inference_mode()
     def _each(self, series: Sequence[Series], state: Carried, judge: Judge | None = None) -> Carried:
         """The state after the rows; what is said of each of them goes to `judge`."""
-        self.model.eval()
+        self._evaluating()
         order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
         at, parts = 0, []
         while at < len(order):
@@ -122,6 +123,10 @@ class Forecaster:
         whole_ = parts[0] if len(parts) == 1 else cast(Carried, states.concat(parts))
         back = np.argsort(order)
         return whole_ if (back[:-1] < back[1:]).all() else take(whole_, back.tolist())
+
+    def _evaluating(self) -> None:
+        if self.model.training:  # of a model that is shared, nothing is written
+            self.model.eval()
 
     def _some(self, series: Sequence[Series], state: Carried, places: Sequence[int], judge: Judge | None) -> Carried:
         rows, core = self.inputs.batch(series, tail_of(state)), state.core
@@ -138,15 +143,32 @@ class Forecaster:
 
     def update(self, rows: Any) -> None:
         """Read new rows, a file, a frame or series, of some of the series: the state moves on."""
-        places, series = self.following(self.inputs.reader(rows) if not _is_series(rows) else rows, self.state)
-        self.state = put(self.state, places, self.read(series, take(self.state, places)))
+        self.state = self.after(rows, self.state)
 
     def read_from_start(self, rows: Any) -> None:
         """Read series from their first row on: the state is theirs, and of no other series."""
-        series = self.inputs.reader(rows) if not _is_series(rows) else rows
-        self.state = self.read(series, self.init_state(series))
+        self.state = self.from_start(rows)
 
-    def following(self, series: Sequence[Series], state: Carried) -> tuple[list[int], list[Series]]:
+    def after(self, rows: Any, state: Carried, filled: int = MOST_FILLED) -> Carried:
+        """The state after new rows of some of its series, a file, a frame or series; the forecaster stays as it is.
+
+        At most so many rows are `filled` in where times are missing.
+        """
+        places, series = self.following(self._series(rows, filled), state, filled)
+        return put(state, places, self.read(series, take(state, places)))
+
+    def from_start(self, rows: Any, filled: int = MOST_FILLED) -> Carried:
+        """The state of series that are read from their first row on; the forecaster stays as it is."""
+        series = self._series(rows, filled)
+        return self.read(series, self.init_state(series))
+
+    def _series(self, rows: Any, filled: int = MOST_FILLED) -> Sequence[Series]:
+        found: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows, filled=filled)
+        return found
+
+    def following(
+        self, series: Sequence[Series], state: Carried, filled: int = MOST_FILLED
+    ) -> tuple[list[int], list[Series]]:
         """Which rows of a state some series go on from; each begins where its state ends."""
         numbers = {name: i for i, name in enumerate(state.names)}
         unknown = next((one.name for one in series if one.name not in numbers), None)
@@ -157,7 +179,14 @@ class Forecaster:
                 f"{some} ...). With --from_start series are read from their first row on."
             )
         places, ticks = [numbers[one.name] for one in series], state.tick.tolist()
-        return places, [self.inputs.reader.after(one, ticks[i]) for one, i in zip(series, places, strict=True)]
+        if self.inputs.reader.format == "wide" and all(
+            read_already(one, state, i) for one, i in zip(series, places, strict=True)
+        ):
+            raise InputError(
+                f"these rows begin with those that were read already, of all {len(series)} series: is it the training "
+                "file? Lines of values have no times; give what follows, or read all from the start with --from_start."
+            )
+        return places, self.inputs.reader.after(series, [ticks[i] for i in places], filled)
 
     # Forecasting
 
@@ -170,9 +199,19 @@ class Forecaster:
         `future` has the future covariates of the horizon, where the model needs them. One step ahead all is exact, and
         `samples` may be 0.
         """
+        state = self.state if not series else take(self.state, places_of(self.state, series))
+        return self.forecast_from(state, horizon, quantiles=quantiles, samples=samples, seed=seed, future=future)
+
+    def forecast_from(
+        self, state: Carried, horizon: int | None = None, *, quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        samples: int = SAMPLES, seed: int = 0, future: Any = None,
+    ) -> Forecast:  # fmt: skip
+        """What follows the states of some series, as `forecast` has it; the forecaster stays as it is."""
         H = self.horizon if horizon is None else whole("horizon", horizon)
         samples = whole("samples", samples, least=0 if H == 1 else 1)
-        state = self.state if not series else take(self.state, self._places(series))
+        for level in quantiles:
+            if not 0 < level < 1:
+                raise InputError(f"quantiles has {level!r}; a level is a number above 0 and below 1, as 0.1, 0.5, 0.9")
         if not len(state.tick):
             raise InputError("there is no series to forecast: read some first, with update or --from_start")
         ahead = self._ahead(state, H, future)
@@ -195,13 +234,6 @@ class Forecaster:
         each = [self.inputs.reader.frequency.stamps(end + 1 + np.arange(H)) for end in ends]
         return [each[i] for i in places.tolist()]
 
-    def _places(self, names: Sequence[str]) -> list[int]:
-        known = {name: i for i, name in enumerate(self.state.names)}
-        for name in names:
-            if name not in known:
-                raise InputError(f"there is no series {name!r}; there are {', '.join([*known][:10])}")
-        return [known[name] for name in names]
-
     def _ahead(self, state: Carried, H: int, future: Any) -> Tensor:
         """What is known of the horizon (B, H, K)."""
         reader, names = self.inputs.reader, state.names
@@ -222,7 +254,7 @@ class Forecaster:
     @torch.inference_mode()
     def _first(self, state: Carried, ahead: Tensor) -> Distribution:
         """What the model says of the next row, exactly."""
-        self.model.eval()
+        self._evaluating()
         y, _ = self.model.core.scan(self.model.embed(self._inputs(state, ahead[:, 0])[:, None]), state.core)
         predicted: Distribution = self.model.readout(y[:, 0])
         return predicted
@@ -234,7 +266,7 @@ class Forecaster:
     @torch.inference_mode()
     def paths(self, state: Carried, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
-        self.model.eval()
+        self._evaluating()
         B, H = len(state.tick), ahead.shape[1]
         found = np.zeros((B, samples, H, self.inputs.targets))
         if not samples:
@@ -280,14 +312,10 @@ class Forecaster:
             predicted = stream.distribution(torch.cat([value, seen, past, known[:, step]], -1))  # type: ignore[list-item]
             y = predicted.sample(draws)
             value = y.float()[:, None] if isinstance(predicted, Categorical) else y
-            seen, past = torch.ones(n, 1), torch.zeros_like(past)  # type: ignore[arg-type]
+            seen, past = torch.ones_like(seen), torch.zeros_like(past)  # type: ignore[arg-type]
             draws = random.after(draws)
             drawn.append(value)
         return torch.stack(drawn, 1).double()
-
-    def recent(self, series: Sequence[str]) -> NDArray[np.float64]:
-        """The last season (B, m, C) of some series, NaN where a value is missing."""
-        return take(self.state, self._places(series)).recent.numpy()
 
     # Judging
 
@@ -299,7 +327,11 @@ class Forecaster:
 
         The scan is cut at the origins; no row is read twice. Without `windows`, as many as there are.
         """
-        return forecast_backtest.evaluate(self, series, state, Origins(windows, stride, samples, seed))
+        return self.judge(series, state, Origins(windows, stride, samples, seed))[0]
+
+    def judge(self, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Scores, Shown]:
+        """The same, with the forecasts of the last origin for a picture."""
+        return forecast_backtest.evaluate(self, series, state, origins)
 
     def backtest(
         self, rows: Any, *, windows: int = 1, stride: int = 0, samples: int = SAMPLES, seed: int = 0,
@@ -310,9 +342,8 @@ class Forecaster:
         The weights stay as they are; or every `refit_every` origins `refit` is given all rows before them, as columns
         by name, and gives the forecaster that goes on: lambda rows: elman.train(config, {"train": rows})[0].
         """
-        series: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows)
         origins = Origins(windows, stride, samples, seed)
-        return forecast_backtest.backtest(self, series, origins, refit_every, refit)
+        return forecast_backtest.backtest(self, self._series(rows), origins, refit_every, refit)
 
     def likelihood(self, series: Sequence[Series], state: Carried) -> Scores:
         """- log P of every row, given those before it: what there is to say of sequences without a horizon."""
@@ -333,9 +364,13 @@ class Forecaster:
 
     def load_state(self, path: str | Path) -> None:
         """Go on from a state that this model wrote."""
+        self.state = self.open_state(path)
+
+    def open_state(self, path: str | Path) -> Carried:
+        """A state that this model wrote; the forecaster stays as it is."""
         loaded = states.load(path, self.init_state(), fingerprint=self.fingerprint)
         assert isinstance(loaded, Carried)
-        self.state = loaded
+        return loaded
 
     def save(self, path: str | Path) -> None:
         """Write model and state to a folder: tensors in safetensors, all else in JSON."""
@@ -377,12 +412,6 @@ class Forecaster:
             ["parameters", f"{numbers:,}"],
         ]
         return [Table("the model", ["", ""], [*settings, *about])]
-
-
-def log_prob(predicted: Distribution, y: Tensor, counted: Tensor) -> Tensor:
-    """log P of the values y (B, T, C), zero where they do not count."""
-    value = y[..., 0].long() if isinstance(predicted, Categorical) else y
-    return torch.where(counted, predicted.log_prob(value), 0.0)
 
 
 def _is_series(rows: Any) -> bool:

@@ -33,6 +33,7 @@ class Work:
     done = False
     taken = 0  # inputs that it has read or made itself
     failed = ""  # why it cannot go on; then nothing of it counts
+    most_filled = 0  # rows of a series that may be missing before its inputs, and are filled in
 
     def begin(self, state: bytes) -> None:
         """Go on from this state."""

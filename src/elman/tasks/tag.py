@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -324,11 +325,17 @@ def _format_argument(parser: ArgumentParser) -> None:
 
 
 def _read(face: Tagger, given: Namespace, tagged: bool) -> list[Sentence]:
-    face.num_beams = getattr(given, "num_beams", 1)  # the lens decodes nothing
     if is_synthetic(given.data):
         return _sentences(synthetic.parse(given.data[0], "tag").part())
     reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
     return reader(given.data, tagged=tagged)
+
+
+def _with_beams(face: Tagger, given: Namespace) -> Tagger:
+    """The tagger with the beams of one request, and the same network: the face itself answers others too."""
+    own = copy(face)
+    own.num_beams = given.num_beams
+    return own
 
 
 def _evaluate_arguments(parser: ArgumentParser) -> None:
@@ -339,7 +346,7 @@ def _evaluate_arguments(parser: ArgumentParser) -> None:
 def _evaluate(face: Tagger, given: Namespace) -> Scores:
     sentences = _read(face, given, True)
     check_types(face.lexicon, sentences)
-    return face.evaluate(sentences, given.batch_size, given.strict)
+    return _with_beams(face, given).evaluate(sentences, given.batch_size, given.strict)
 
 
 def _predict_arguments(parser: ArgumentParser) -> None:
@@ -349,7 +356,7 @@ def _predict_arguments(parser: ArgumentParser) -> None:
 
 def _predict(face: Tagger, given: Namespace) -> Iterator[str]:
     """The columns that came in and the tag, an empty line after each sentence; of JSON lines, JSON lines."""
-    sentences = _read(face, given, False)
+    sentences, face = _read(face, given, False), _with_beams(face, given)
     tags = face.tag_all(sentences, given.batch_size)
     chances: Sequence[Sequence[float]] = [()] * len(tags)
     if given.probabilities:

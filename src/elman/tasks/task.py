@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -173,6 +173,10 @@ class Task(Generic[C, D, F]):
     def summary(self, face: F) -> str:
         """What a model is, in a line."""
         return self.title
+
+    def closing(self, lines: Sequence[Mapping[str, float]]) -> str:
+        """What has to be said when a run is done, of the lines of its metrics; nothing, as a rule."""
+        return ""
 
     def preview(self, face: F, config: C, step: int) -> Preview:
         """What a person would look at after `step` steps."""

@@ -165,6 +165,14 @@ class Program(Builder):
         _expect({"past": past}, int(ago.max()) * x.width)
         return Slot(self.native.lags(x.number, ago, past.number), len(ago) * x.width)
 
+    def mean(self, decay: float, x: Slot, weight: Slot, sum: Slot, total: Slot) -> Slot:
+        each = torch.float64.itemsize // self.dtype.itemsize
+        _expect({"sum": sum}, each * x.width)
+        _expect({"total": total}, each * weight.width)
+        if weight.width not in (1, x.width):
+            raise InputError(f"weight is a slot of width {weight.width}; it must be 1 or {x.width} wide")
+        return Slot(self.native.mean(decay, x.number, weight.number, sum.number, total.number), x.width)
+
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
         g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
         return Slot(self.native.norm(True, x.number, _address(g), _address(b), eps), x.width)
