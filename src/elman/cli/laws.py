@@ -1,4 +1,4 @@
-"""elman laws: check the laws for every cell, with every option, on native and reference kernels; print the table."""
+"""elman laws: check the laws for every cell, in all its variants, on native and reference kernels; print the table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(cells: Sequence[str], kernels: Sequence[str]) -> list[Row]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="elman laws",
-        description="Check the laws for every cell, with every option, and print the conformance table: "
+        description="Check the laws for every cell, with each set of options that it names as a variant, and print the conformance table: "
         "the worst error of each law, and FAIL where it is more than rounding.",
     )
     parser.add_argument("cells", nargs="*", metavar="CELL", help="check these cells only")
