@@ -50,7 +50,7 @@ def check(cells: Sequence[str], kernels: Sequence[str]) -> list[Row]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="elman laws",
-        description="Check the laws for every cell, with each set of options that it names as a variant, and print the conformance table: "
+        description="Check the laws for every cell, in all its variants, and print the conformance table: "
         "the worst error of each law, and FAIL where it is more than rounding.",
     )
     parser.add_argument("cells", nargs="*", metavar="CELL", help="check these cells only")
