@@ -274,8 +274,10 @@ def _t_log_odds(a: Array, distance: float, z: float) -> Array:
             above = (value > goal) if outer else (value < goal)  # u is too small
             low, high = np.where(above, u, low), np.where(above, high, u)
             step = u + (value - goal) / slope * (1 if outer else -1)
-        after = np.where((step >= low) & (step <= high), step, (low + high) / 2)
-        going, u = going & (np.abs(after - u) > 1e-14 * np.maximum(1, np.abs(u))), np.where(going, after, u)
+        inside = (step >= low) & (step <= high)
+        after = np.where(inside, step, (low + high) / 2)
+        near = inside & (np.abs(after - u) <= 1e-8 * np.maximum(1, np.abs(u)))  # the next step would be its square
+        going, u = going & ~near, np.where(going, after, u)
         if not going.any():
             break
     return u
