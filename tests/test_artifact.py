@@ -5,7 +5,9 @@ import torch
 
 from elman import artifact
 from elman import state as states
-from elman.errors import FileError
+from elman.data import labelled, pairs, tagged
+from elman.errors import FileError, InputError
+from elman.training.record import read_metrics
 
 
 def put(text):
@@ -139,3 +141,22 @@ def test_who_may_read_json_may_read_tensors(tmp_path):
     artifact.write_tensors(tmp_path / "x.safetensors", {"x": torch.zeros(2)})
     states.save(tmp_path / "state.safetensors", torch.zeros(2, 1))
     assert len({path.stat().st_mode for path in tmp_path.iterdir()}) == 1
+
+
+def test_files_of_brackets_are_refused_by_name(tmp_path):
+    """Python's parser gives up on them with a RecursionError, which nobody expects of a file."""
+    deep = "[" * 100_000
+    (tmp_path / "model.json").write_text(deep)
+    with pytest.raises(FileError, match=r"model\.json cannot be read \(it is nested too deeply\)"):
+        artifact.read_model_json(tmp_path)
+    (tmp_path / "checksums.json").write_text(deep)
+    with pytest.raises(FileError, match=r"checksums\.json cannot be read \(it is nested too deeply\)"):
+        artifact.verify(tmp_path / "model.json")
+    (tmp_path / "metrics.jsonl").write_text(deep)
+    with pytest.raises(FileError, match="nested too deeply"):
+        read_metrics(tmp_path)
+    (tmp_path / "data.jsonl").write_text(deep + "\n")
+    name = str(tmp_path / "data.jsonl")
+    for read in (labelled.Reader(), tagged.TagReader(), pairs.PairReader()):
+        with pytest.raises(InputError, match="nested too deeply"):
+            list(read([name]))

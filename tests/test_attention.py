@@ -181,3 +181,52 @@ def test_remember_keeps_the_laws() -> None:
 def test_what_is_refused(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kernel", kernels.available())
+@pytest.mark.parametrize("name", DECODERS)
+def test_what_is_in_the_padding_of_a_memory_is_irrelevant(name: str, kernel: str) -> None:
+    """NaN there is not read, and gets no gradient."""
+    torch.manual_seed(0)
+    decoder = DECODERS[name]()
+    memory, x = torch.randn(5, 6, M), torch.randn(5, 4, D)
+    clean = memory.clone().requires_grad_()
+    dirty = memory.clone()
+    for row, n in enumerate(LENGTHS.tolist()):
+        dirty[row, n:] = torch.nan
+    dirty.requires_grad_()
+    found = []
+    with kernels.use(kernel):
+        for given in (clean, dirty):
+            core = decoder.given(given, LENGTHS)
+            y, last = core.scan(x)
+            total = y.sum() + sum(leaf.abs().sum() for leaf in states.leaves(last))
+            wanted = [given, *decoder.parameters()]
+            found.append([y, *torch.autograd.grad(total, wanted, allow_unused=True, materialize_grads=True)])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    for row, n in enumerate(LENGTHS.tolist()):
+        assert not found[1][1][row, n:].any()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_memory_that_has_a_gradient_is_streamed(name: str, training: bool) -> None:
+    """The encoder's graph hangs on it; the stream copies its numbers."""
+    torch.manual_seed(0)
+    decoder = DECODERS[name]().train(training)
+    weight = torch.randn(M, M, requires_grad=True)
+    memory = torch.randn(5, 6, M) @ weight
+    core, x = decoder.given(memory, LENGTHS), torch.randn(5, 3, D)
+    wanted = core.scan(x)[0].detach()
+    stream = Stream(core, 5)
+    with torch.no_grad():
+        memory.zero_()  # later changes do not reach it
+    for t in range(3):
+        torch.testing.assert_close(stream.step(x[:, t]), wanted[:, t], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_refuses_rows_that_the_memory_does_not_have() -> None:
+    core = bound("dot")
+    with pytest.raises(InputError, match="each row has a memory of its own"):
+        core.step(torch.zeros(1, D), core.init_state(1))

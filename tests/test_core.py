@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import elman
+from elman.cells import CELLS
 from elman.core import Core
 from elman.errors import ElmanError, InputError
 
@@ -145,3 +146,42 @@ def test_autocast_behind_a_linear(dtype, cell):
     y.float().sum().backward()
     assert linear.weight.grad.isfinite().all()
     torch.testing.assert_close(y.float(), core(linear(x))[0], rtol=0.1, atol=0.05)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_step_refuses_rows_that_do_not_match(name):
+    """The definition would broadcast one row of state to all of x, or one row of x to all states."""
+    core = elman.cell(name, 4, 4)
+    x = torch.zeros(3, 4)
+    core.step(x, core.init_state(3))
+    with pytest.raises(InputError, match="x has 3 rows"):
+        core.step(x, core.init_state(1))
+    with pytest.raises(InputError, match="x has 1 rows"):
+        core.step(x[:1], core.init_state(3))
+    with pytest.raises(InputError, match=r"step takes one input for each row, \(B, 4\)"):
+        core.step(x[0], core.init_state(1))
+    with pytest.raises(InputError, match=r"\(B, 4\)"):
+        core.step(torch.zeros(3, 1), core.init_state(3))
+
+
+def test_a_step_refuses_the_state_of_another_cell():
+    gru, lstm = elman.cell("gru", 2, 3), elman.cell("lstm", 2, 3)
+    with pytest.raises(InputError, match="that of GRU has the fields h"):
+        gru.step(torch.zeros(1, 2), lstm.init_state(1))
+    with pytest.raises(InputError, match="that of LSTM has the fields h, c"):
+        lstm.step(torch.zeros(1, 2), gru.init_state(1))
+    inside = elman.Stack(gru, elman.cell("gru", 3, 3))
+    with pytest.raises(InputError, match="that of GRU"):
+        inside.step(torch.zeros(1, 2), (lstm.init_state(1), gru.init_state(1)))
+
+
+def test_a_core_of_one_s_own_is_checked_too_and_may_call_the_step_that_it_inherits():
+    class Twice(Leak):
+        def step(self, x, state):
+            y, state = super().step(x, state)
+            return 2 * y, state
+
+    core = Twice()
+    assert core.step(torch.ones(2, 2), core.init_state(2))[0].shape == (2, 3)
+    with pytest.raises(InputError, match="x has 2 rows"):
+        core.step(torch.ones(2, 2), core.init_state(1))

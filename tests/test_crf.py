@@ -192,3 +192,39 @@ def test_the_read_out_learns_and_says_what_is_wrong():
         readout(y, lengths).log_prob(tags[:, :5])
     with torch.inference_mode():
         assert torch.allclose(readout(y, lengths).marginals().sum(-1)[0], torch.ones(6), atol=1e-5)
+
+
+@KERNELS
+def test_rows_without_steps_have_marginals_too(kernel):
+    none = LinearChain(
+        torch.zeros(2, 0, 3), torch.tensor([0, 0]), *(torch.randn(3) for _ in range(2)), torch.zeros(3, 3)
+    )
+    with kernels.use(kernel):
+        assert none.marginals().shape == (2, 0, 3) and none.mode.shape == (2, 0)
+        assert none.log_partition().tolist() == [0.0, 0.0]
+
+
+@KERNELS
+def test_where_nothing_is_allowed_there_is_no_path(kernel):
+    c = chain(3, 4, 2, lengths=[0, 1, 3])
+    yes, no = torch.ones(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
+    every, none = torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool)
+    with kernels.use(kernel):
+        for allowed, row, length in [
+            (Allowed(no, every, yes), 1, 1), (Allowed(yes, every, no), 1, 1), (Allowed(yes, none, yes), 2, 3),
+        ]:  # fmt: skip
+            with pytest.raises(InputError, match=f"leaves no path of {length} tags, which row {row} has"):
+                c.best_path(allowed)
+        only = Allowed(torch.tensor([True, False]), torch.tensor([[False, True], [True, False]]), yes)
+        assert c.best_path(only)[2].tolist() == [0, 1, 0, -1]
+
+
+@KERNELS
+@pytest.mark.parametrize("seed", range(4))
+def test_of_equal_paths_mode_and_k_best_take_the_same(kernel, seed):
+    """Scores that are small whole numbers have many ties, which no rounding breaks."""
+    make = torch.Generator().manual_seed(seed)
+    draw = lambda *shape: torch.randint(0, 2, shape, generator=make).double()  # noqa: E731
+    c = LinearChain(draw(20, 6, 40), torch.randint(0, 7, (20,), generator=make), draw(40), draw(40), draw(40, 40))
+    with kernels.use(kernel):
+        assert torch.equal(c.mode, c.k_best(1)[0][:, 0]) and torch.equal(c.mode, c.k_best(3)[0][:, 0])

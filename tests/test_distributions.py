@@ -1,5 +1,6 @@
 """Each distribution against Torch's or SciPy's: densities, modes, and what it draws."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -227,3 +228,20 @@ def test_the_adaptive_softmax_gives_this_distribution():
     torch.testing.assert_close(
         predicted.log_prob(torch.tensor([0, 4, 7, 8])), predicted.log_probs()[range(4), [0, 4, 7, 8]]
     )
+
+
+@pytest.mark.parametrize("df", [0.05, 3.0, 100.0, 1999.0, 2001.0, 1e8, 1e12, 1e15])
+def test_the_density_of_student_s_t_for_any_degrees_of_freedom(df):
+    """Against 40 digits: from 1e8 degrees of freedom on, two logarithms of gamma functions leave few of 16."""
+    x, v = (torch.tensor([[value]], dtype=torch.float64, requires_grad=True) for value in (1.5, df))
+    with mpmath.workdps(40):
+        wide, t = mpmath.mpf(df), mpmath.mpf(1.5)
+        rise = mpmath.loggamma((wide + 1) / 2) - mpmath.loggamma(wide / 2)
+        wanted = rise - mpmath.log(wide * mpmath.pi) / 2 - (wide + 1) / 2 * mpmath.log1p(t * t / wide)
+        slope = (mpmath.digamma((wide + 1) / 2) - mpmath.digamma(wide / 2) - 1 / wide) / 2
+        slope += (wide + 1) / 2 * t**2 / wide / (wide + t**2) - mpmath.log1p(t * t / wide) / 2
+    one = torch.ones(1, 1, dtype=torch.float64)
+    found = StudentT(v, 0 * one, one).log_prob(x)
+    assert found.item() == pytest.approx(float(wanted), rel=1e-12)
+    (gradient,) = torch.autograd.grad(found.sum(), v)
+    assert gradient.item() == pytest.approx(float(slope), rel=1e-6, abs=1e-18)

@@ -57,6 +57,22 @@ def test_gradients():
     assert torch.autograd.gradcheck(lambda *p: LogisticMixture(*p, 17).log_prob(value), parts)
 
 
+@pytest.mark.parametrize("log_scale", [-7.0, 0.0, 40.0, 59.0, 61.0, 90.0, 100.0, 300.0])
+@pytest.mark.parametrize("level", [0, 7, 255])
+def test_gradients_of_components_of_any_width(log_scale, level):
+    """In float32 against float64: the difference of two values of F that are all but equal, and its derivative."""
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        parts = [torch.tensor([[v]], dtype=dtype, requires_grad=True) for v in (0.0, 0.1, log_scale)]
+        value = LogisticMixture(*parts, 256).log_prob(torch.tensor([level]))
+        found.append([value.item(), *(g.item() for g in torch.autograd.grad(value.sum(), parts))])
+    assert np.isfinite(found[0]).all()
+    np.testing.assert_allclose(found[0], found[1], rtol=2e-3 if log_scale < 0 else 1e-4, atol=1e-6)
+    if log_scale > 59 and level == 7:  # F' is 1/4: log P is log of the interval's width / 4
+        assert found[1][0] == pytest.approx(np.log(2 / 255 / 4) - log_scale)
+        assert found[1][3] == pytest.approx(-1)
+
+
 def test_samples_are_as_frequent_as_they_are_probable():
     mixture, N = some(rows=1, levels=9), 20_000
     many = LogisticMixture(*(p.expand(N, -1) for p in (mixture.logits, mixture.mean, mixture.log_scale)), 9)

@@ -1,5 +1,6 @@
 """Quantiles and means against scipy, and a grid of quantiles against its own definition."""
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -35,6 +36,63 @@ def test_quantiles_are_scipys():
     for ours, theirs in cases:
         np.testing.assert_allclose(quantile(ours, P)[0].numpy(), theirs.ppf(P), rtol=2e-6, atol=1e-6)
         np.testing.assert_allclose(mean(ours)[0].numpy(), theirs.mean()[:, 0], rtol=1e-5)
+
+
+def by_mpmath(df, t):
+    """P(T < -t) to 40 digits, and the density there."""
+    with mpmath.workdps(40):
+        v, t = mpmath.mpf(df), mpmath.mpf(t)
+        tail = mpmath.betainc(v / 2, 0.5, 0, v / (v + t * t), regularized=True) / 2
+        density = mpmath.gamma((v + 1) / 2) / mpmath.gamma(v / 2) / mpmath.sqrt(v * mpmath.pi)
+        return tail, density * (1 + t * t / v) ** (-(v + 1) / 2)
+
+
+@pytest.mark.parametrize("df", [0.01, 0.1, 0.29, 1.0, 3.0, 30.0, 1e5, 9e5, 2e6])
+def test_the_far_ends_of_student_s_t(df):
+    """Few degrees of freedom, levels that are nearly 0 or nearly one half: to 11 digits, or infinite where it is."""
+    for level in (1e-300, 1.23456e-14, 1e-6, 0.001, 0.1, 0.3, 0.4999, 0.5 - 1e-9):
+        t = -float(student_t_quantile(np.array(df), np.array(level)))
+        if np.isinf(t):
+            assert by_mpmath(df, 1e308)[0] > level  # it is further away than any number
+            continue
+        tail, density = by_mpmath(df, t)
+        assert abs(float((tail - mpmath.mpf(level)) / density / mpmath.mpf(t))) < 1e-11, (level, t)
+    assert student_t_quantile(np.array(df), np.array(0.5)) == 0
+
+
+def test_t_of_very_many_degrees_of_freedom_is_normal():
+    np.testing.assert_allclose(student_t_quantile(np.array(1e13), P), stats.norm.ppf(P), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("m", "r", "level"),
+    [(1e6, 1e-3, 0.999), (1e6, 1e-3, 0.5), (1e6, 10.0, 0.999), (1e6, 0.5, 0.1), (1e8, 10.0, 0.5), (1e4, 0.01, 0.99),
+     (1e6, 1e6, 0.9), (5e4, 1e5, 0.01)],
+)  # fmt: skip
+def test_quantiles_of_heavy_counts_are_scipys(m, r, level):
+    mean_, shape = (torch.tensor([[v]], dtype=torch.float64) for v in (m, r))
+    assert quantile(NegativeBinomial(mean_, shape), [level]).item() == stats.nbinom.ppf(level, r, r / (r + m))
+
+
+def test_quantiles_are_the_smallest_counts_that_are_enough():
+    """Of small counts, by adding up the probabilities."""
+    for m, r in ((0.3, 0.2), (4.0, 1.5), (25.0, 7.0)):
+        n = np.arange(5000)
+        total = np.cumsum(stats.nbinom.pmf(n, r, r / (r + m)))
+        levels = [0.001, 0.2, 0.5, 0.9, 0.999]
+        logits, shape = torch.tensor([[np.log(np.expm1(m))]]), torch.tensor([[r]], dtype=torch.float64)
+        found = quantile(NegativeBinomial(logits, shape), levels)[0, 0]
+        assert found.tolist() == [int(n[total >= level][0]) for level in levels]
+
+
+def test_a_grid_of_one_level_is_refused():
+    with pytest.raises(InputError, match="two or more levels"):
+        QuantileGrid(torch.zeros(1, 1, 1), (0.5,))
+    with pytest.raises(InputError, match="a value for each"):
+        QuantileGrid(torch.zeros(1, 1, 2))
+    for levels in ([0.5], [], [0.5, 0.1], [0.1, 0.1], [0.0, 0.5], [0.5, 1.5]):
+        with pytest.raises(InputError, match="two or more between 0 and 1, which rise"):
+            QuantileReadout(3, 2, levels=levels)
 
 
 def test_of_classes():

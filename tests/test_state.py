@@ -265,3 +265,31 @@ def test_rows_as_bytes() -> None:
     assert all(torch.equal(a, b) for a, b in zip(states.leaves(found), states.leaves(wanted), strict=True))
     with pytest.raises(InputError, match="remembers nothing"):
         states.to_rows(())
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([True, False, True]), [True, False, True], torch.tensor([0.0, 2.0])])
+def test_a_mask_is_not_row_numbers(rows) -> None:
+    """Read as numbers, True and False are rows 1 and 0."""
+    slab = torch.arange(3.0)[:, None]
+    with pytest.raises(InputError, match="by their numbers"):
+        states.take(slab, rows)
+    with pytest.raises(InputError, match="by their numbers"):
+        states.put(slab, rows, torch.ones(3, 1))
+
+
+def test_rows_may_be_none_and_of_any_integers() -> None:
+    slab = torch.arange(3.0)[:, None]
+    assert states.take(slab, []).shape == (0, 1)
+    assert states.take(slab, torch.tensor([2], dtype=torch.int32)).item() == 2
+    assert states.put(slab, [], torch.ones(0, 1)).tolist() == slab.tolist()
+
+
+def test_a_header_of_brackets_is_not_a_state(tmp_path: Path) -> None:
+    from safetensors.torch import save, save_file
+
+    tensors, header = {"state": torch.ones(1, 2)}, {"header": "[" * 100_000}
+    with pytest.raises(FileError, match="nested too deeply"):
+        states.parse(save(tensors, header), torch.zeros(0, 2))
+    save_file(tensors, tmp_path / "state", header)
+    with pytest.raises(FileError, match="nested too deeply"):
+        states.load(tmp_path / "state", torch.zeros(0, 2))

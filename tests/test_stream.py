@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -253,3 +256,38 @@ def test_carrying_refuses_what_does_not_fit() -> None:
     if stream.native:
         with pytest.raises(InputError, match="needs float32"):
             stream.carry(np.ones((1, 2), np.float32), bytes(16))
+
+
+@pytest.mark.parametrize("name", ["gru", "jordan"])
+def test_what_is_not_an_array_is_refused(name):
+    stream = Stream(cell(name, 3, 4), 1)
+    with pytest.raises(InputError, match=r"a step was given a list; it takes a numpy array or a tensor"):
+        stream.step([[1.0, 2.0, 3.0]])
+    with pytest.raises(InputError, match="carry was given a list"):
+        stream.carry([[1.0, 2.0, 3.0]], stream.read().tobytes())
+
+
+class Own(Core):
+    """Without a native form."""
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, self.output_size)
+
+    def step(self, x, state):
+        state = torch.sin(state + x)
+        return state, state
+
+
+@pytest.mark.parametrize("core", [cell("gru", 3, 3), Own(3, 3)], ids=["native", "scanned"])
+def test_a_deep_copy_stands_where_the_stream_stands_and_goes_its_own_way(core):
+    x = np.random.default_rng(0).normal(size=(3, 2, 3)).astype(np.float32)
+    stream = Stream(core, 2)
+    stream.step(x[0])
+    twin = copy.deepcopy(stream)
+    wanted = stream.step(x[1])
+    assert np.array_equal(twin.step(x[1]), wanted)
+    twin.step(x[2])
+    assert not np.array_equal(twin.read(), stream.read())
+    for how in (copy.copy, pickle.dumps):
+        with pytest.raises(InputError, match="cannot be pickled"):
+            how(stream)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from elman import extensions
 from elman.errors import FileError
+from elman.options import parse_json
 
 Content = dict[str, Any]  # of a JSON file: whoever reads it checks what it uses
 
@@ -78,7 +79,7 @@ def replace(path: Path, write: Callable[[Path], None]) -> None:
 def verify(path: Path) -> None:
     """Raise a FileError if `path` does not hold the bytes that `write` left there."""
     try:
-        noted = json.loads((path.parent / CHECKSUMS).read_text(encoding="utf-8"))["files"].get(path.name)
+        noted = parse_json((path.parent / CHECKSUMS).read_text(encoding="utf-8"))["files"].get(path.name)
     except FileNotFoundError:
         return
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -130,7 +131,7 @@ def read_json(path: Path, kind: str, version: int) -> Content:
     """What `write_json` wrote; a FileError if it is something else, or damaged."""
     verify(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise FileError(f"{path.parent} holds no {kind}: there is no {path.name} in it") from error
     except (OSError, ValueError) as error:

@@ -9,6 +9,7 @@ Past lengths the state holds and y is zero. So there is no sorting, no packing a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 
@@ -54,12 +55,17 @@ class Core(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
     block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
+    _state_fields: ClassVar[tuple[str, ...] | None] = None  # of its state, where `init_state` names a NamedTuple
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         state = _returned(cls.init_state)
+        cls._state_fields = None
         if isinstance(state, type) and issubclass(state, tuple) and hasattr(state, "_fields"):
             states.name_for_export(state)
+            cls._state_fields = state._fields
+        if "step" in cls.__dict__:
+            cls.step = _checking(cls.step)  # type: ignore[method-assign]
 
     def __init__(self, input_size: int, output_size: int) -> None:
         super().__init__()
@@ -180,11 +186,40 @@ class Core(nn.Module):
                 f"Convert with x.to({like.dtype}) or core.to({x.dtype})."
             )
 
+    def _check_step(self, x: Tensor, state: State) -> None:
+        """What a step can check for next to nothing: its definition would broadcast one row to many, in silence."""
+        if x.dim() != 2 or x.shape[1] != self.input_size:
+            raise InputError(f"x has shape {list(x.shape)}; step takes one input for each row, (B, {self.input_size})")
+        if self._state_fields is not None and getattr(state, "_fields", None) != self._state_fields:
+            raise InputError(
+                f"the state is {states.describe(state)}; that of {type(self).__name__} has the fields "
+                f"{', '.join(self._state_fields)}. Pass what init_state or an earlier step of the same core returned."
+            )
+        for leaf in states.leaves(state):
+            if leaf.shape[:1] != x.shape[:1]:
+                raise InputError(
+                    f"x has {len(x)} rows, a leaf of the state {list(leaf.shape)}: each row has a state of its own. "
+                    "Use state.take or state.repeat to change the rows of a state."
+                )
+
     def _check_state(self, x: Tensor, state: State) -> None:
         like = self.init_state(0)
         if x.dtype in NARROW:  # wider states beside narrow activations are fine
             like = states.map(lambda leaf, given: leaf.to(torch.promote_types(leaf.dtype, given.dtype)), like, state)
         states.check(state, like, len(x))
+
+
+def _checking(step: Callable[..., tuple[Tensor, Any]]) -> Callable[..., tuple[Tensor, Any]]:
+    """A core's own `step`, behind the checks: not where a subclass calls it, whose state may hold more, nor where it is
+    traced (kernels/trace.py), for then there are no rows yet."""
+
+    @functools.wraps(step)
+    def checked_step(self: Core, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        if type(self).step is checked_step and isinstance(x, Tensor) and not torch.compiler.is_compiling():
+            self._check_step(x, state)
+        return step(self, x, state)
+
+    return checked_step
 
 
 def _returned(method: Callable[..., Any]) -> Any:

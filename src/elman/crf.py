@@ -93,19 +93,28 @@ class LinearChain:
         return self.best_path()
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
-        """The most probable paths (B, T) of those allowed, by Viterbi's algorithm; of equal ones the first."""
+        """The most probable paths (B, T) of those allowed, by Viterbi's algorithm; of equal ones the first.
+
+        An InputError where a row has none.
+        """
         start, S, stop = self.start, self._transition(), self.stop
         if allowed is not None:
             pairs = zip(allowed, (start, S, stop), strict=True)
             start, S, stop = (torch.where(may, scores, -torch.inf) for may, scores in pairs)
-        path, _ = kernels.best_path(self.emissions, start, S, stop, self.lengths, _no_reset(self.emissions))
+        path, score = kernels.best_path(self.emissions, start, S, stop, self.lengths, _no_reset(self.emissions))
+        if allowed is not None and bool((score == -torch.inf).any()):
+            row = int((score == -torch.inf).nonzero()[0])
+            raise InputError(
+                f"`allowed` leaves no path of {int(self.lengths[row])} tags, which row {row} has: allow more tags to "
+                "come first, to follow or to come last"
+            )
         return path
 
     def k_best(self, k: int) -> tuple[Tensor, Tensor]:
         """The k most probable paths of each row (B, k, T), best first, and their s (B, k) float64.
 
         By a list Viterbi algorithm: each tag keeps its k best ways to it. Where a row has fewer paths, the rest are -1
-        and their s is minus infinity.
+        and their s is minus infinity. Of equal paths the first is the one that `mode` is.
         """
         return list_viterbi(self, whole("k", k))
 
@@ -191,18 +200,24 @@ def list_viterbi(chain: LinearChain, k: int) -> tuple[Tensor, Tensor]:
             new[..., 0] = x[:, 0]
         else:
             ways = best[:, None] + S.T[:, :, None]  # (B, to, from, k)
-            new, origin = ways.flatten(2).topk(k, -1)
+            new, origin = _largest(ways.flatten(2), k)
             new = new + x[:, t, :, None]
         inside = (t < lengths)[:, None, None]
         best, came_from[t] = torch.where(inside, new, best), origin
     best[lengths == 0, 0, 0] = 0.0  # a row without steps has one path, whose s is zero
-    scores, place = best.flatten(1).topk(k, -1)
+    scores, place = _largest(best.flatten(1), k)
     paths = torch.full((B, k, T), -1, device=x.device)
     for t in range(T - 1, -1, -1):
         inside = (t < lengths)[:, None]
         paths[:, :, t] = torch.where(inside & (scores > -torch.inf), place // k, -1)
         place = torch.where(inside, came_from[t].flatten(1).gather(1, place), place)
     return paths, scores
+
+
+def _largest(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of the last axis, and where they stand; of equal ones the first, as Viterbi's algorithm has it."""
+    ordered, places = values.sort(dim=-1, descending=True, stable=True)
+    return ordered[..., :k], places[..., :k]
 
 
 def _no_reset(x: Tensor) -> Tensor:

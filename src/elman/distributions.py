@@ -176,7 +176,7 @@ class StudentT:
         """The log-density (...) at value (..., D)."""
         df, mean, scale = self.df.double(), self.mean.double(), self.scale.double()
         t = (value - mean) / scale
-        constant = torch.lgamma((df + 1) / 2) - torch.lgamma(df / 2) - 0.5 * torch.log(df * math.pi) - scale.log()
+        constant = log_rising(df / 2, torch.full_like(df, 0.5)) - 0.5 * torch.log(df * math.pi) - scale.log()
         return (constant - (df + 1) / 2 * torch.log1p(t * t / df)).sum(-1).to(self.mean.dtype)
 
     def sample(self, draws: Tensor) -> Tensor:
@@ -252,6 +252,21 @@ class NegativeBinomial:
     def mode(self) -> Tensor:
         """The most probable counts (..., D)."""
         return (self.mean * (1 - 1 / self.shape)).floor().clamp(min=0)
+
+
+def log_rising(z: Tensor, by: Tensor) -> Tensor:
+    """log G(z + by) - log G(z), float64. Of a large z by Stirling's series, in which what is large cancels beforehand:
+    at 1e12 the difference of two logarithms has no digit left.
+
+    >>> round(log_rising(torch.tensor([1e12]).double(), torch.tensor([0.5]).double()).item() - 6 * math.log(10), 12)
+    0.0
+    """
+    large = (z > 1e3) & (z + by > 1e3)
+    small, some = torch.where(large, 1.0, z), torch.where(large, 0.0, by)
+    z, by = torch.where(large, z, 2e3), torch.where(large, by, 0.0)
+    main = (z + by - 0.5) * torch.log1p(by / z) + by * (z.log() - 1)
+    rest = [(1 / (v * 12)) * (1 - 1 / (30 * v * v)) for v in (z + by, z)]  # the next term is 1 / (1260 v^5)
+    return torch.where(large, main + rest[0] - rest[1], torch.lgamma(small + some) - torch.lgamma(small))
 
 
 def log_normal(z: Tensor, log_std: Tensor) -> Tensor:

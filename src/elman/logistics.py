@@ -47,7 +47,11 @@ class LogisticMixture:
         first, last = (value == 0)[..., None], (value == self.levels - 1)[..., None]
         below_upper = torch.where(last, 0.0, F.logsigmoid(torch.where(last, 0.0, upper)))
         above_lower = torch.where(first, 0.0, F.logsigmoid(-torch.where(first, 0.0, lower)))
-        width = torch.where(first | last, 0.0, torch.log(-torch.expm1(-2 * half * inverse)))
+        # log(1 - exp(-w)), w = 2 half / s. Of a wide component it is log w: w has no digits there, or is zero.
+        log_w = math.log(2 * half) - self.log_scale
+        wide, ends = log_w < -60, first | last
+        exact = torch.log(-torch.expm1(-2 * half * torch.where(wide | ends, 1.0, inverse)))
+        width = torch.where(ends, 0.0, torch.where(wide, log_w, exact))
         each = below_upper + above_lower + width
         return torch.logsumexp(torch.log_softmax(self.logits, -1) + each, -1)
 

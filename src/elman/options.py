@@ -7,10 +7,11 @@ what was given and what is accepted. A numpy number counts as a number; True and
 from __future__ import annotations
 
 import inspect
+import json
 import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from elman.errors import InputError, nearest
 
@@ -116,3 +117,18 @@ def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str
         if option not in known:
             hint = nearest(option, [*known, *others])
             raise InputError(f"{name} has no option {option!r}; it has {', '.join(known) or 'none'}.{hint}")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON from outside says; a ValueError where it is not JSON, and where it is nested too deeply to be read.
+
+    >>> try:
+    ...     parse_json("[" * 100_000)
+    ... except ValueError as error:
+    ...     print(error)
+    it is nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

@@ -3,13 +3,15 @@
     quantile(p) is the smallest x with P(X <= x) >= p
 
 Student's t and the negative binomial need the incomplete beta function, which stands here in Numpy: its continued
-fraction (Lentz's method). Student's t is inverted by Newton's steps that stay in a bracket, counts by bisection.
+fraction (Lentz's method). Of Student's t it is inverted by Newton's steps, of counts by bisection.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from elman.distributions import (
     Poisson,
     StudentT,
     _one_event_per_row,
+    log_rising,
 )
 from elman.errors import InputError
 from elman.readout import Affine
@@ -34,6 +37,7 @@ from elman.readout import Affine
 Array = NDArray[np.float64]
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+LARGE = 1e6  # degrees of freedom from which Student's t is a correction of the normal distribution
 GRID = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 
 
@@ -51,6 +55,13 @@ class QuantileGrid:
 
     values: Tensor
     levels: tuple[float, ...] = GRID
+
+    def __post_init__(self) -> None:
+        if len(self.levels) < 2 or self.values.shape[-1] != len(self.levels):
+            raise InputError(
+                f"a grid of quantiles was given the levels {self.levels} and {self.values.shape[-1]} values; it needs "
+                "two or more levels, and a value for each"
+            )
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-density (...) at value (..., D)."""
@@ -107,6 +118,8 @@ class QuantileReadout(Affine[QuantileGrid]):
     away by softplus of a value of its own."""
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0, levels: Sequence[float] = GRID) -> None:
+        if len(levels) < 2 or not all(a < b for a, b in pairwise((0.0, *levels, 1.0))):
+            raise InputError(f"levels are {list(levels)}; it takes two or more between 0 and 1, which rise")
         super().__init__(input_size, size * len(levels), dropout=dropout)
         self.size, self.levels = size, tuple(levels)
 
@@ -193,45 +206,87 @@ def _smallest(cdf: Callable[[Tensor], Tensor], centre: Tensor, deviation: Tensor
 
 
 def _negative_binomial_cdf(n: Tensor, m: Tensor, r: Tensor) -> Tensor:
-    x, a, b = np.broadcast_arrays(_array(r / (r + m)), _array(r), _array(n + 1))
-    return torch.from_numpy(incomplete_beta(a, b, x))
+    """I_x(r, n + 1), x = r / (r + m)."""
+    logs = -_array(torch.log1p(m / r)), -_array(torch.log1p(r / m))
+    a, b, log_x, log_y = np.broadcast_arrays(_array(r), _array(n + 1), *logs)
+    return torch.from_numpy(_tails(a, b, log_x, log_y)[0])
 
 
 def student_t_quantile(df: Array, p: Array) -> Array:
-    """The quantile of Student's t at levels p: with I_x(df/2, 1/2) = 2 min(p, 1 - p), t = -+ sqrt(df (1/x - 1)).
+    """The quantile of Student's t at levels p: P(|T| > t) = I_x(df/2, 1/2) with x = df / (df + t^2).
 
     >>> float(student_t_quantile(np.array(2.0), np.array(0.9)).round(6))
     1.885618
     """
     df, p = np.asarray(df, np.float64), np.asarray(p, np.float64)
-    # Levels 0.1 and 0.9 have the same x, and the middle is known.
-    tails, places = np.unique(np.append(2 * np.minimum(p, 1 - p), 1.0).round(15), return_inverse=True)
-    size = np.zeros((*np.broadcast_shapes(df.shape, p.shape), len(tails)))
-    for i, tail in enumerate(tails[:-1]):
-        x = _beta_quantile(np.broadcast_to(df, size.shape[:-1]) / 2, float(tail))
-        size[..., i] = np.sqrt(df * (1 / np.maximum(x, 1e-300) - 1))
-    at = np.broadcast_to(places.ravel()[:-1].reshape(p.shape), size.shape[:-1])
+    outside, inside = 2 * np.minimum(p, 1 - p), np.abs(2 * p - 1)  # P(|T| > t) and P(|T| < t)
+    # Levels 0.1 and 0.9 are as far out, but for the last digits of 1 - 0.9: each distance is looked for once.
+    distances, places = np.unique(np.where(outside < 0.5, -_digits(outside), _digits(inside)), return_inverse=True)
+    size = np.zeros((*np.broadcast_shapes(df.shape, p.shape), len(distances)))
+    for i, distance in enumerate(distances):
+        size[..., i] = _t_distance(np.broadcast_to(df, size.shape[:-1]), float(distance))
+    at = np.broadcast_to(places.reshape(p.shape), size.shape[:-1])
     return np.sign(p - 0.5) * np.take_along_axis(size, at[..., None], -1)[..., 0]
 
 
-def _beta_quantile(a: Array, p: float) -> Array:
-    """x with I_x(a, 1/2) = p, by Newton's steps from where the normal distribution has it, each inside what is left of
-    (0, 1); where one would leave that, half of it is cut off."""
+def _t_distance(df: Array, distance: float) -> Array:
+    """t >= 0 with P(|T| < t) = distance, or P(|T| > t) = -distance where that is negative."""
+    if distance == 0:
+        return np.zeros(df.shape)
+    level = -distance / 2 if distance < 0 else (1 - distance) / 2
+    z = -float(torch.special.ndtri(torch.tensor(level, dtype=torch.float64)))
+    # Cornish and Fisher: of a million degrees of freedom it leaves less than a rounding.
+    terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    near = np.maximum(df, LARGE)
+    normal = terms[0] + terms[1] / near + terms[2] / near**2 + terms[3] / near**3
+    few = np.minimum(df, LARGE)
+    with np.errstate(over="ignore"):  # infinite: of few degrees of freedom it is beyond 1e308
+        exact = np.exp(0.5 * (np.log(few) + _t_log_odds(few / 2, distance, z)))
+    return np.where(df > LARGE, normal, exact)
+
+
+def _digits(x: Array) -> Array:
+    """x to 47 bits, 14 digits."""
+    share, power = np.frexp(x)
+    rounded: Array = np.ldexp(np.round(np.ldexp(share, 47)), power - 47)
+    return rounded
+
+
+def _t_log_odds(a: Array, distance: float, z: float) -> Array:
+    """u = log(t^2 / df) of that t, a = df / 2; z is the normal distribution's.
+
+    By Newton's steps on the logarithm of the smaller of P(|T| > t) and P(|T| < t), each inside what is left; where one
+    would leave that, half of it is cut off. In u nothing is ever too small or too large for a number, and the
+    logarithms are concave.
+    """
+    outer, goal = distance < 0, math.log(abs(distance))
     b, log_beta = np.full(a.shape, 0.5), _log_beta(a, np.full(a.shape, 0.5))
-    z = float(torch.special.ndtri(torch.tensor(1 - p / 2, dtype=torch.float64)))
-    t = z + (z**3 + z) / (8 * a)  # Cornish and Fisher, df = 2 a
-    x, low, high = 2 * a / (2 * a + t * t), np.zeros(a.shape), np.ones(a.shape)
+    u = 2 * np.log(z + (z**3 + z) / (8 * a)) - np.log(2 * a)
+    low, high = np.full(a.shape, -1e5), np.full(a.shape, 1e7)
     going = np.ones(a.shape, bool)  # a number that is found stays: it does not depend on the others
-    for _ in range(60):
-        above = _regularised(a, b, x, log_beta) - p
-        low, high = np.where(above < 0, x, low), np.where(above < 0, high, x)
+    for _ in range(200):
+        log_x, log_y = -_softplus(u), -_softplus(-u)
+        tails = _tails(a, b, log_x, log_y, log_beta)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            step = x - above / np.exp((a - 1) * np.log(x) - 0.5 * np.log1p(-x) - log_beta)
-        after = np.where((step >= low) & (step <= high), step, (low + high) / 2)
-        going, x = going & (np.abs(after - x) > 1e-14 * x), np.where(going, after, x)
+            value = np.log(tails[0] if outer else tails[1])
+            value = np.where(outer & np.isneginf(value), _log_front(a, b, log_x, log_y, log_beta), value)
+            slope = np.exp(a * log_x + b * log_y - log_beta - value)
+            above = (value > goal) if outer else (value < goal)  # u is too small
+            low, high = np.where(above, u, low), np.where(above, high, u)
+            step = u + (value - goal) / slope * (1 if outer else -1)
+        inside = (step >= low) & (step <= high)
+        after = np.where(inside, step, (low + high) / 2)
+        near = inside & (np.abs(after - u) <= 1e-8 * np.maximum(1, np.abs(u)))  # the next step would be its square
+        going, u = going & ~near, np.where(going, after, u)
         if not going.any():
             break
-    return x
+    return u
+
+
+def _softplus(u: Array) -> Array:
+    """log(1 + exp(u))."""
+    found: Array = np.logaddexp(0.0, u)
+    return found
 
 
 def incomplete_beta(a: Array, b: Array, x: Array) -> Array:
@@ -240,22 +295,31 @@ def incomplete_beta(a: Array, b: Array, x: Array) -> Array:
     >>> float(incomplete_beta(np.array(1.0), np.array(1.0), np.array(0.25)))
     0.25
     """
-    return _regularised(a, b, x, _log_beta(a, b))
+    with np.errstate(divide="ignore"):
+        return _tails(a, b, np.log(x), np.log1p(-x))[0]
 
 
 def _log_beta(a: Array, b: Array) -> Array:
-    lgamma = torch.special.gammaln
-    found: Array = (lgamma(_tensor(a)) + lgamma(_tensor(b)) - lgamma(_tensor(a + b))).numpy()
+    """log G(a) + log G(b) - log G(a + b)."""
+    small, large = _tensor(np.minimum(a, b)), _tensor(np.maximum(a, b))
+    found: Array = (torch.special.gammaln(small) - log_rising(large, small)).numpy()
     return found
 
 
-def _regularised(a: Array, b: Array, x: Array, log_beta: Array) -> Array:
-    swap = x > (a + 1) / (a + b + 2)  # where the fraction converges fast
-    a, b, x = np.where(swap, b, a), np.where(swap, a, b), np.where(swap, 1 - x, x)
-    with np.errstate(divide="ignore"):
-        front = np.exp(a * np.log(x) + b * np.log1p(-x) - log_beta) / a
-    value = front * _fraction(a, b, x)
-    return np.where(swap, 1 - value, value)
+def _log_front(a: Array, b: Array, log_x: Array, log_y: Array, log_beta: Array) -> Array:
+    """log of x^a y^b / (a B(a, b)): what I_x(a, b) is where x is small."""
+    front: Array = a * log_x + b * log_y - log_beta - np.log(a)
+    return front
+
+
+def _tails(a: Array, b: Array, log_x: Array, log_y: Array, log_beta: Array | None = None) -> tuple[Array, Array]:
+    """I_x(a, b) and 1 - I_x(a, b), x and y = 1 - x by their logarithms: the smaller of the two to all its digits."""
+    log_beta = _log_beta(a, b) if log_beta is None else log_beta
+    swap = np.exp(log_x) > (a + 1) / (a + b + 2)  # where the fraction converges fast
+    a, b = np.where(swap, b, a), np.where(swap, a, b)
+    log_x, log_y = np.where(swap, log_y, log_x), np.where(swap, log_x, log_y)
+    value = np.exp(_log_front(a, b, log_x, log_y, log_beta)) * _fraction(a, b, np.exp(log_x))
+    return np.where(swap, 1 - value, value), np.where(swap, value, 1 - value)
 
 
 def _fraction(a: Array, b: Array, x: Array) -> Array:
@@ -263,7 +327,7 @@ def _fraction(a: Array, b: Array, x: Array) -> Array:
     c, d = np.ones_like(x), 1 - (a + b) * x / (a + 1)
     d = 1 / np.where(np.abs(d) < tiny, tiny, d)
     total, going = d, np.ones(x.shape, bool)
-    for m in range(1, 300):
+    for m in range(1, 100_000):  # about the square root of the larger of a and b
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),

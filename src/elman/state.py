@@ -27,11 +27,16 @@ from torch.utils import _pytree as pytree
 
 from elman import artifact
 from elman.errors import FileError, InputError
+from elman.options import parse_json
 
 State = Tensor | tuple["State", ...]
 
 FORMAT = "elman-state-2"
 BEFORE = "elman-state-1"  # has neither checksum nor fingerprint
+
+# Fields of running sums (pools, scales). They were float32, which loses digits as a sum grows, and are float64 now:
+# what was written before is widened as it is read.
+SUMS = frozenset(("sum", "number", "weight"))
 
 # The dtype of a complex number's parts. (Dynamo cannot trace dtype.to_real.)
 REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
@@ -68,10 +73,8 @@ def take(state: State, rows: Tensor | Sequence[int]) -> State:
             [0.]]),)
     """
 
-    def pick(leaf: Tensor) -> Tensor:
-        return leaf.index_select(0, torch.as_tensor(rows, dtype=torch.long, device=leaf.device))
-
-    return map(pick, state)
+    numbers = _row_numbers(rows)
+    return map(lambda leaf: leaf.index_select(0, numbers.to(leaf.device)), state)
 
 
 def put(slab: State, rows: Tensor | Sequence[int], state: State) -> State:
@@ -81,10 +84,19 @@ def put(slab: State, rows: Tensor | Sequence[int], state: State) -> State:
     [0.0, 1.0, 0.0]
     """
 
-    def write(leaf: Tensor, new: Tensor) -> Tensor:
-        return leaf.index_copy(0, torch.as_tensor(rows, dtype=torch.long, device=leaf.device), new)
+    numbers = _row_numbers(rows)
+    return map(lambda leaf, new: leaf.index_copy(0, numbers.to(leaf.device), new), slab, state)
 
-    return map(write, slab, state)
+
+def _row_numbers(rows: Tensor | Sequence[int]) -> Tensor:
+    numbers = torch.as_tensor(rows)
+    if numbers.dtype == torch.bool:
+        raise InputError(
+            f"rows is a mask, bool{list(numbers.shape)}; take and put name rows by their numbers: mask.nonzero()[:, 0]"
+        )
+    if (numbers.is_floating_point() or numbers.is_complex()) and numbers.numel():
+        raise InputError(f"rows is {describe(numbers)}; take and put name rows by their numbers: [0, 2]")
+    return numbers.long()
 
 
 def repeat(state: State, times: int) -> State:
@@ -215,6 +227,34 @@ def from_rows(rows: NDArray[np.uint8], like: State) -> State:
     return map(leaf, like)
 
 
+def widen_row(row: bytes, like: State) -> bytes:
+    """A row of `to_rows` as it is now, of one that was written when running sums were float32.
+
+    >>> import elman
+    >>> now = elman.Pool("mean", 2).init_state(1)
+    >>> before = to_rows(map(lambda leaf: leaf.float(), now)).tobytes()
+    >>> len(before), len(widen_row(before, now))
+    (12, 24)
+    """
+    if len(row) == row_bytes(like):
+        return row
+    narrow = iter([_narrow(name, leaf) for name, leaf in _walk(like, "")])
+    before = map(lambda _: next(narrow), like)
+    if len(row) != row_bytes(before):
+        raise FileError(f"a state of {len(row)} bytes was stored; this model's has {row_bytes(like)}: another wrote it")
+    found = from_rows(np.frombuffer(row, np.uint8)[None], before)
+    return to_rows(map(lambda leaf, now: leaf.to(now.dtype), found, like)).tobytes()
+
+
+def _narrow(name: str, leaf: Tensor) -> Tensor:
+    """A leaf as it was before running sums were widened."""
+    return leaf.float() if _is_sum(name, leaf) else leaf
+
+
+def _is_sum(name: str, leaf: Tensor) -> bool:
+    return leaf.dtype == torch.float64 and name.rpartition(".")[2] in SUMS
+
+
 def fingerprint(module: nn.Module) -> str:
     """What tells a model from every other: sha256 of its parameters and buffers with their names, dtypes and shapes.
 
@@ -286,9 +326,7 @@ def _restored(
             "an older version of this one, whose state had another meaning: read what came before once more, and save "
             "the state anew."
         )
-    # Sums are float64 also in a model of float32; at first they were float32, and no digit is lost in widening them.
-    widen = any(leaf.dtype == torch.float32 for leaf in leaves(like))
-    loaded = iter([_as_leaf(tensors[f"state{name}"], leaf, widen) for name, leaf in _walk(like, "")])
+    loaded = iter([_as_leaf(name, tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
     batch_size = len(leaves(state)[0]) if stored else 0
     try:
@@ -317,14 +355,14 @@ def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
     try:
         tensors = load_bytes(data)  # checks that the header is one, and that it fits the bytes
         length = int.from_bytes(data[:8], "little")
-        header = _header(dict(json.loads(data[8 : 8 + length]).get("__metadata__") or {}))
+        header = _header(dict(parse_json(data[8 : 8 + length]).get("__metadata__") or {}))
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise FileError(f"what was sent is not a readable state file ({error}); it may be truncated") from error
     return _undamaged("what was sent", header, tensors)
 
 
 def _header(metadata: dict[str, str]) -> dict[str, str]:
-    return dict(json.loads(metadata["header"])) if "header" in metadata else metadata
+    return dict(parse_json(metadata["header"])) if "header" in metadata else metadata
 
 
 def _undamaged(
@@ -385,8 +423,8 @@ def _as_real(leaf: Tensor) -> Tensor:
     return torch.view_as_real(leaf) if leaf.is_complex() else leaf
 
 
-def _as_leaf(stored: Tensor, model: Tensor, widen: bool) -> Tensor:
+def _as_leaf(name: str, stored: Tensor, model: Tensor) -> Tensor:
     stored = stored.to(model.device, copy=True)  # a file aligns to 8 bytes; Torch's complex kernels crash below 16
-    if widen and (stored.dtype, model.dtype) == (torch.float32, torch.float64):
+    if stored.dtype == torch.float32 and _is_sum(name, model):
         return stored.double()
     return torch.view_as_complex(stored) if model.is_complex() and stored.shape[-1:] == (2,) else stored

@@ -91,10 +91,29 @@ class Stream:
 
     def share(self, batch_size: int) -> Stream:
         """Another stream on the same weights, which are not packed again, with rows of its own."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
         other.batch_size = whole("batch_size", batch_size)
         other._engine = self._engine.share(other.batch_size)
         return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
+        """A stream of its own that stands where this one stands; packed weights, which nobody changes, are shared.
+
+        >>> import copy, elman
+        >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
+        >>> copy.deepcopy(stream).batch_size
+        2
+        """
+        twin = self.share(self.batch_size)
+        twin.state = self.state
+        return twin
+
+    def __getstate__(self) -> object:
+        raise InputError(
+            "a Stream cannot be pickled, nor copied by copy.copy: two streams would move one state. share(batch_size) "
+            "and copy.deepcopy give another; elman.state.save keeps its state in a file."
+        )
 
     def step(self, x: Array, rows: Rows = None) -> Array:
         """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
@@ -105,6 +124,11 @@ class Stream:
             raise InputError("the stream has a whole model: ask for `distribution(x)`, or for `logits(symbols)`")
         if isinstance(x, np.ndarray):
             return self._engine.step(x, None if rows is None else _numbers(rows))
+        if not isinstance(x, Tensor):
+            raise InputError(
+                f"a step was given a {type(x).__name__}; it takes a numpy array or a tensor (n, D): "
+                "np.asarray(x, np.float32)"
+            )
         return self._engine.tensors(x, _numbers(rows))
 
     @torch.no_grad()
@@ -141,6 +165,8 @@ class Stream:
         if len(given) != len(x) * self.row_bytes:
             raise InputError(f"{len(x)} inputs were given, and {len(given)} bytes; a state has {self.row_bytes}")
         if not self._whole:
+            if not isinstance(x, np.ndarray):
+                raise InputError(f"carry was given a {type(x).__name__}; it takes a numpy array (n, D)")
             return self._engine.carry(x, given)
         y, after = self._engine.carry(self._embed(torch.as_tensor(x)).numpy(), given)
         return self._finish(torch.from_numpy(y)), after

@@ -1,15 +1,19 @@
 """Pools keep the laws, and are what their names say of everything so far."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from elman import kernels, laws
+from elman import state as states
 from elman.cells import cell
 from elman.compose import Bidirectional, Pool, Stack
 from elman.compose.pool import KINDS, _running_argmax
-from elman.errors import UnknownNameError
+from elman.errors import FileError, UnknownNameError
 from elman.stream import Stream
+from elman.tasks.number_serving import Numbers
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -117,6 +121,78 @@ def test_pools_stream_as_they_scan(kind):
     stream = Stream(core, 2)
     for t in range(6):
         torch.testing.assert_close(stream.step(x[:, t]), y[:, t].detach(), rtol=0, atol=0 if kernels.isa() else 1e-6)
+
+
+def test_a_mean_of_many_inputs_keeps_its_digits(on):
+    """In float32 a sum of 0.1 is 1 % off after 10^6 inputs, and no longer grows after 2^24."""
+    core = Pool("mean", 1)
+    y, state = core.scan(torch.full((1, 10**6, 1), 0.1))
+    np.testing.assert_allclose(y[0, -1].item(), np.float32(0.1), rtol=1e-7)
+    late = state._replace(number=state.number * 0 + 2.0**24, sum=state.sum * 0 + 2.0**24)
+    y, after = core.scan(torch.full((1, 3, 1), 2.0), late)
+    assert after.number.item() == 2**24 + 3 and after.sum.item() == 2**24 + 6
+    assert core.step(torch.full((1, 1), 2.0), late)[1].number.item() == 2**24 + 1
+
+
+def test_attention_to_many_inputs_keeps_its_digits(on):
+    """Of equal inputs it is the mean, and its sum of weights a count."""
+    torch.manual_seed(0)
+    core = Pool("attention", 1)
+    with torch.no_grad():
+        x = torch.full((1, 1_000_000, 1), 0.1)
+        y, state = core.scan(x)
+        np.testing.assert_allclose(y[0, -1].item(), np.float32(0.1), rtol=1e-6)
+        assert state.weight.item() == 10**6
+        late = state._replace(weight=state.weight * 0 + 2.0**24, sum=state.sum * 0 + 0.1 * 2.0**24)
+        assert core.scan(x[:, :3], late)[1].weight.item() == 2**24 + 3
+        assert core.step(x[:, 0], late)[1].weight.item() == 2**24 + 1
+
+
+@pytest.mark.parametrize("kind", ["mean", "attention"])
+def test_states_of_when_sums_were_float32_are_read(kind):
+    """The files were written at 867694c, of 50 inputs by this network, by the lines below."""
+    torch.manual_seed(0)
+    core = Stack(cell("gru", 2, 3), Pool(kind, 3))
+    x = torch.randn(2, 50, 2)
+    path = Path(__file__).parent / "version-867694c" / f"pool_{kind}.safetensors"
+    read = states.load(path, core.init_state(0), fingerprint=states.fingerprint(core))
+    _, now = core.scan(x)
+    for old, new in zip(states.leaves(read), states.leaves(now), strict=True):
+        assert old.dtype == new.dtype
+        torch.testing.assert_close(old, new, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(core.scan(x, read)[0], core.scan(x, now)[0], rtol=1e-5, atol=1e-5)
+    narrow = states.map(lambda leaf: leaf.float(), read)
+    rows = [states.widen_row(row.tobytes(), now) for row in states.to_rows(narrow)]
+    assert b"".join(rows) == states.to_rows(read).tobytes()
+    assert states.widen_row(rows[0], now) == rows[0]
+    with pytest.raises(FileError, match="another wrote it"):
+        states.widen_row(rows[0][:-4], now)
+
+
+def test_other_dtypes_are_still_refused():
+    narrow = states.dump(cell("gru", 2, 3).init_state(1))
+    with pytest.raises(FileError, match="float32"):
+        states.parse(narrow, cell("gru", 2, 3).double().init_state(0))
+
+
+def test_sessions_of_when_sums_were_float32_go_on():
+    torch.manual_seed(0)
+    core = Stack(cell("gru", 2, 3), Pool("mean", 3)).eval()
+    served = Numbers.of_core(core)
+    _, state = core.scan(torch.randn(1, 5, 2))
+    now = states.to_rows(state).tobytes()
+    before = states.to_rows(states.map(lambda leaf: leaf.float(), state)).tobytes()
+    assert len(before) < len(now)
+    x = np.ones((2, 2), np.float32)
+    (one, other), _, good = served.together(x, [before, now])
+    assert len(one) == len(other) == len(now) and good == [True, True]
+    wide = [states.from_rows(np.frombuffer(row, np.uint8)[None], state) for row in (one, other)]
+    states.map(torch.testing.assert_close, *wide)
+    work = served.reading([[1.0, 1.0]])
+    work.begin(before)
+    served.advance([work])
+    assert work.end() == one
+    states.map(torch.testing.assert_close, states.parse(served.dump(before), core.init_state(0)), state)
 
 
 def test_an_unknown_pool_is_named():

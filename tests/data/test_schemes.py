@@ -92,3 +92,12 @@ def test_by_hand():
     counts = schemes.count([["B-X", "I-X", "O"]], [["B-X", "O", "B-Y"]], "iob2")
     assert counts == {"X": (0, 1, 1), "Y": (0, 1, 0)} and schemes.total(counts).f1 == 0
     assert schemes.find([["O", "O"]]) == "none" and schemes.find([["I-X", "B-X"]]) == "iob1"
+
+
+def test_a_change_of_type_begins_no_b_in_iob1():
+    """B-X stands there only where a span touches another of its own type."""
+    touching = [Span(0, 2, "X"), Span(2, 3, "Y"), Span(3, 4, "Y"), Span(5, 6, "Y")]
+    tags = ["I-X", "I-X", "I-Y", "B-Y", "O", "I-Y"]
+    assert schemes.write(touching, 6, "iob1") == tags and spans(tags, "iob1") == touching
+    assert schemes.convert(["B-X", "I-X", "B-Y", "B-Y", "O", "B-Y"], "iob2", "iob1") == tags
+    assert schemes.find([["B-X", "I-Y"]]) == "iob1" and schemes.find([["B-X", "I-X", "B-Y"]]) == "iob2"

@@ -229,3 +229,37 @@ def test_the_state_of_a_hypothesis_has_read_all_but_its_last_symbol():
         best = beam(model, model.init_state(1), torch.tensor([1]), num_beams=4, max_new_tokens=4)[0][0]
         _, state = model.scan(torch.tensor([[1, *best.tokens[:-1]]]))
     torch.testing.assert_close(best.state, state)
+
+
+class Constant:
+    """Predicts the same at every step; its state is how much it has read."""
+
+    def __init__(self, log_probs):
+        self.log_probs = torch.as_tensor(log_probs, dtype=torch.float32)
+
+    def scan(self, x, state):
+        return Categorical(self.log_probs.expand(*x.shape, -1)), state + 1
+
+
+def found_of(model, **settings):
+    return [h.tokens for h in beam(model, torch.zeros(1, 1), torch.tensor([1]), **settings)[0]]
+
+
+def test_ended_adds_to_the_boundary_and_does_not_replace_it():
+    model = Constant(np.log([0.9, 0.05, 0.05]))
+    settings = {"num_beams": 2, "max_new_tokens": 3, "length_penalty": 0.0}
+    assert found_of(model, ended=lambda tokens: False, **settings) == found_of(model, **settings) == [[0], [1, 0]]
+    assert found_of(model, ended=lambda tokens: tokens[-1] == 1, **settings) == [[0], [1]]
+
+
+@pytest.mark.parametrize("size", [5, 3000])
+def test_of_equal_sequences_the_earlier_wins(size):
+    """All symbols are as probable. By parent and then by symbol, the first of all continuations are kept."""
+    found = found_of(Constant(np.zeros(size)), num_beams=3, max_new_tokens=3, banned=[BOUNDARY])
+    assert found == [[1, 1, 1], [1, 1, 2], [1, 1, 3]]
+
+
+def test_of_equal_symbols_below_a_better_one_the_earlier_win():
+    logits = np.full(3000, -1.0)
+    logits[[0, 2500]] = -np.inf, 0.0
+    assert found_of(Constant(logits), num_beams=4, max_new_tokens=1) == [[2500], [1], [2], [3]]

@@ -4,7 +4,7 @@ import torch
 
 from elman import draws, kernels
 from elman import state as states
-from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling
+from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.decoding.stepper import Scanned, Streamed
 from elman.distributions import Categorical
 from elman.errors import InputError
@@ -172,3 +172,26 @@ def test_a_streamed_model_samples_what_its_scan_samples(name):
     assert [streamed.next().tolist() for _ in range(20)] == [scanned.next().tolist() for _ in range(20)]
     for a, b in zip(states.leaves(streamed.state), states.leaves(scanned.state), strict=True):
         assert torch.equal(a, b)
+
+
+def test_a_repetition_penalty_counts_what_was_written_so_far_row_by_row():
+    """By hand, at temperature 0: log P of what was written is multiplied by 3, whatever came before the first symbol.
+
+    Row 0: 1 (log 0.5), then 2 (log 0.4 against 3 log 0.5), then 1 (3 log 0.5 against log 0.1 and 3 log 0.4), then 1.
+    Row 1 begins with 2: then 1, and then 1 once more.
+    """
+
+    class Constant:
+        def scan(self, x, state):
+            return Categorical(torch.tensor([0.1, 0.5, 0.4]).log().expand(*x.shape, -1)), state
+
+    assert 3 * np.log(0.5) > np.log(0.1) > 3 * np.log(0.4) and np.log(0.4) > 3 * np.log(0.5)
+    drawn = torch.tensor([[0, 0], [1, 0]])
+    settings = Sampling(temperature=0, repetition_penalty=3.0)
+    given = Constant(), torch.zeros(2, 1), torch.tensor([1, 1]), drawn, settings
+    found = sample(*given, max_new_tokens=4, prefixes=[[], [2]])
+    assert [h.tokens for h in found] == [[1, 2, 1, 1], [2, 1, 1, 1]]
+    # What the model says of it is not penalised.
+    assert found[0].log_prob == pytest.approx(np.log([0.5, 0.4, 0.5, 0.5]).sum(), rel=1e-6)
+    plain = sample(*given[:-1], Sampling(temperature=0), max_new_tokens=4)
+    assert [h.tokens for h in plain] == [[1, 1, 1, 1]] * 2

@@ -177,6 +177,60 @@ def test_the_trust_region_refuses_what_overflows_and_goes_on(monkeypatch: pytest
     assert not report.fallback.any(), report
 
 
+def test_a_unit_that_grows_hides_nothing_in_the_others() -> None:
+    """Unit 0 counts steps, to 4000: a rounding of that is an error in the others, which stay within one."""
+    core = cell("lstm", 3, 4)
+    with torch.no_grad():
+        core.b[::4], core.W[::4], core.U[::4] = 15.0, 0.0, 0.0
+        core.W.mul_(2)
+    step, x, *rest = arguments(core, 4000, B=2, dtype=torch.float32)
+    with torch.no_grad():
+        y, last, report = kernels.newton_scan(step, 2 * x, *rest)
+        wanted, end = kernels.loop(step, 2 * x, *rest)
+    assert end.c[:, 0].min() > 3000  # it does count
+    torch.testing.assert_close(y, wanted, rtol=0, atol=5e-4)
+    torch.testing.assert_close(last.c, end.c, rtol=1e-5, atol=5e-4)
+    assert (report.fallback | (report.residual <= 100 * torch.finfo(torch.float32).eps)).all()
+
+
+class Expanding(Core):
+    """h = 3 h' + x: after 81 steps a product of its Jacobians is not a float32 any more."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1)
+        self.w = torch.nn.Parameter(torch.tensor([[3.0]]))
+
+    def init_state(self, batch_size: int) -> Tensor:
+        return self.zeros(batch_size, 1)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        h = state @ self.w + x
+        return h, h
+
+
+def test_where_products_of_jacobians_overflow_gradients_come_step_by_step_and_it_is_said() -> None:
+    core = Expanding()
+    step, x, *rest = arguments(core, 400, B=3, dtype=torch.float32)
+    x = torch.zeros_like(x).requires_grad_()
+    weights = torch.zeros(3, 400, 1)
+    weights[0, 0], weights[1, 60], weights[2, 7] = 1.0, 1.0, -2.0  # no gradient is above 3^60
+    wanted = torch.autograd.grad((kernels.loop(step, x, *rest)[0] * weights).sum(), (x, core.w))
+    assert all(part.isfinite().all() for part in wanted)
+    with pytest.warns(RuntimeWarning, match="products of Jacobians overflow in 3 of 3 rows"):
+        found = torch.autograd.grad((kernels.parallel_bptt(step, x, *rest)[0] * weights).sum(), (x, core.w))
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+
+
+def test_a_gradient_that_is_infinite_in_the_loop_too_is_no_news(recwarn: pytest.WarningsRecorder) -> None:
+    step, x, *rest = arguments(Expanding(), 400, B=1, dtype=torch.float32)
+    x = torch.zeros_like(x).requires_grad_()
+    ends = [scan(step, x, *rest)[0][:, -1].sum() for scan in (kernels.loop, kernels.parallel_bptt)]
+    wanted, found = (torch.autograd.grad(end, x)[0] for end in ends)
+    assert wanted.isinf().any() and wanted.isfinite().any()
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("scan", [kernels.parallel_bptt, kernels.newton_scan])
 @pytest.mark.parametrize("B, T", [(0, 5), (2, 0), (0, 0)])
 def test_nothing_to_scan(scan: Any, B: int, T: int) -> None:

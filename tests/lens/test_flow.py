@@ -174,14 +174,13 @@ def test_few_rows_have_several_anchors():
 
 
 def test_a_bidirectional_tagger_has_two_directions():
+    """What flows in each is in test_numbers.py."""
     torch.manual_seed(0)
     model = elman.SequenceModel(Embedding(5, 3), elman.stack("gru", 3, 4, bidirectional=True), Softmax(8, 5))
     x = torch.randint(0, 5, (3, 9))
     found = lens.reach(model, Sample(x, x, lengths=torch.tensor([9, 7, 5])))
     assert [part.name for part in found] == ["0 gru", "1 gru (right to left)"]
     assert all(part.raw[0] > 0 for part in found)
-    [left, right] = lens.flow(model, Sample(x, x, lengths=torch.tensor([9, 7, 5])))
-    assert left.norm.argmax() < 8 and right.norm[-1] >= 0
 
 
 def test_a_classifier_answers_once_a_row():

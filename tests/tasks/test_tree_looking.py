@@ -69,6 +69,40 @@ def test_gates_are_those_of_the_equation_and_of_the_child_below(name):
     torch.testing.assert_close(own, torch.cat([torch.zeros(1, 4, dtype=own.dtype), found["f"]]))
 
 
+def test_gates_of_a_child_sum_tree_are_those_of_the_paper_with_all_its_children():
+    """i and o see the sum of all children, f_k its own child alone (Tai et al., equations 3, 4 and 6), in Numpy."""
+    torch.manual_seed(0)
+    core = tree("child_sum_tree_lstm", 2, 3).double()
+    with torch.no_grad():
+        core.b.normal_()
+    climb, H = Climb(core, places=3), 3
+    vector, others = torch.randn(4, 2).double(), torch.randn(2, 4, 3, H).double()  # h and c of the other children
+    at = torch.zeros(4, 3).double()
+    at[0, 0] = at[1, 2] = at[2, 1] = 1.0  # the last has no child below
+    others = others * (1 - at[None, ..., None])
+    state = states.map(lambda leaf: torch.randn(4, H).double(), climb.init_state(4))
+    x = torch.cat([vector, at, others[0].flatten(1), others[1].flatten(1)], 1)
+    found = climb.gates(x, state)
+
+    def sigmoid(v):
+        return 1 / (1 + np.exp(-v))
+
+    (Wi, _, Wo, Wf), (Ui, _, Uo, Uf), (bi, _, bo, bf) = (
+        np.split(core.get_parameter(letter).detach().numpy(), 4) for letter in "WUb"
+    )
+    wanted = {"i": [], "o": [], "f": []}
+    for step in range(4):
+        children = (others[0, step] + at[step][:, None] * state.h[step]).numpy()
+        below, v = children.sum(0), vector[step].numpy()
+        wanted["i"].append(sigmoid(Wi @ below + Ui @ v + bi))
+        wanted["o"].append(sigmoid(Wo @ below + Uo @ v + bo))
+        if at[step].any():
+            wanted["f"].append(sigmoid(Wf @ state.h[step].numpy() + Uf @ v + bf))
+    assert set(found) == set(wanted)
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name].detach(), np.stack(values), rtol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trees")

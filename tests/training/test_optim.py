@@ -315,6 +315,32 @@ def test_large_tables_are_changed_by_rows_to_the_same_weights(clip):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_embedding_lr_is_that_of_tables_changed_by_rows_too(alone):
+    """Adagrad by hand, w -= lr factor g / (sqrt(sum of g^2) + 1e-10): a word of a table learns at lr embedding_lr."""
+    torch.manual_seed(0)
+    model = Tables().double()
+    lr, factor, words = 0.1, 0.25, torch.tensor([3, 7, 7])
+    optimiser = optim.optimiser(OptimConfig(name="adagrad", lr=lr, embedding_lr=factor, warmup=0), model)
+    names = {"large": model.large.weight, "small": model.small.weight}
+    wanted = {name: weight.detach().clone() for name, weight in names.items()}
+    squares = {name: torch.zeros_like(weight) for name, weight in wanted.items()}
+    with optim.by_rows(optimiser, alone):
+        for step in range(3):
+            optim.set_lr(optimiser, lr * (step + 1))  # a schedule sets it anew
+            optimiser.zero_grad()
+            model(words).backward()
+            assert model.large.weight.grad.is_sparse == alone
+            for name, weight in names.items():
+                g = weight.grad.to_dense()
+                squares[name] += g * g
+                wanted[name] -= lr * (step + 1) * factor * g / (squares[name].sqrt() + 1e-10)
+            optimiser.step()
+    for name, weight in names.items():
+        torch.testing.assert_close(weight.detach(), wanted[name], rtol=1e-9, atol=1e-12)
+        assert squares[name].any()  # there was something to learn
+
+
 @pytest.mark.parametrize(("norm", "value"), [(0.5, 0.0), (50.0, 0.0), (0.5, 0.1), (0.0, 0.1)])
 def test_clipping_is_that_of_torch(norm, value):
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -42,6 +43,12 @@ class Bound(Core):
     def __init__(self, decoder: Decoder, held: Memory, times: int = 1) -> None:
         super().__init__(decoder.input_size, decoder.output_size)
         self.decoder, self.held, self.times = decoder, held, times  # each row of what is held is that of `times` rows
+        self.training = decoder.training
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
+        """With the memory's numbers: what it was computed from, which a graph of gradients holds, is not copied."""
+        held = Memory(*(part.detach().clone() for part in self.held))
+        return type(self)(copy.deepcopy(self.decoder, memo), held, self.times)
 
     @cached_property
     def memory(self) -> Memory:
@@ -78,6 +85,13 @@ class Bound(Core):
 
     def _check_input(self, x: Tensor) -> None:
         super()._check_input(x)
+        self._check_rows(x)
+
+    def _check_step(self, x: Tensor, state: State) -> None:
+        super()._check_step(x, state)
+        self._check_rows(x)
+
+    def _check_rows(self, x: Tensor) -> None:
         if len(x) != len(self.memory.lengths):
             raise InputError(
                 f"x has {len(x)} rows, the memory {len(self.memory.lengths)}; each row has a memory of its own: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from elman.cli.output import print_json, print_table
 from elman.config import Json
 from elman.errors import ElmanError, InputError
+from elman.options import parse_json
 from elman.progress import clock
 from elman.tables import Table
 
@@ -99,7 +99,7 @@ def _seconds(path: Path) -> float:
     total = before = 0.0
     try:
         for line in (path / "timings.jsonl").read_text(encoding="utf-8").splitlines():
-            now = float(json.loads(line)["seconds"])
+            now = float(parse_json(line)["seconds"])
             total += now - before if now >= before else now
             before = now
     except (OSError, ValueError, KeyError):

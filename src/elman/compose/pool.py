@@ -77,22 +77,23 @@ class Plain(Core):
         super().__init__(input_size, size)
         self.register_buffer("like", torch.zeros(0), persistent=False)
 
-    def filled(self, batch_size: int, width: int, value: float) -> Tensor:
-        """A leaf (batch_size, width), as wide as the network around it and at least float32."""
-        dtype = torch.promote_types(self.like.dtype, torch.float32)
+    def filled(self, batch_size: int, width: int, value: float, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A leaf (batch_size, width), as wide as the network around it and at least `dtype`."""
+        dtype = torch.promote_types(self.like.dtype, dtype)
         return self.like.new_full((batch_size, width), value, dtype=dtype)
 
 
 class MeanState(NamedTuple):
-    sum: Tensor  # (B, H)
-    number: Tensor  # (B, 1): how many inputs
+    sum: Tensor  # (B, H) float64
+    number: Tensor  # (B, 1) float64: how many inputs
 
 
 class Mean(Plain):
-    """y = sum / number."""
+    """y = sum / number, added up in float64: in float32 a sum loses digits as it grows, and stops at 2^24 inputs."""
 
     def init_state(self, batch_size: int) -> MeanState:
-        return MeanState(self.filled(batch_size, self.output_size, 0.0), self.filled(batch_size, 1, 0.0))
+        sum, number = (self.filled(batch_size, n, 0.0, torch.float64) for n in (self.output_size, 1))
+        return MeanState(sum, number)
 
     def step(self, x: Tensor, state: MeanState) -> tuple[Tensor, MeanState]:
         sum, number = state.sum + x, state.number + 1
@@ -124,8 +125,8 @@ class Max(Plain):
 
 class AttentionState(NamedTuple):
     most: Tensor  # (B, 1): the largest logit so far, against which weights are measured; minus infinity at first
-    weight: Tensor  # (B, 1): the sum of the weights exp(e - most)
-    sum: Tensor  # (B, H): the sum of inputs by their weights
+    weight: Tensor  # (B, 1) float64: the sum of the weights exp(e - most)
+    sum: Tensor  # (B, H) float64: the sum of inputs by their weights
 
 
 class Attention(Core):
@@ -144,8 +145,9 @@ class Attention(Core):
         nn.init.normal_(self.q, std=self.output_size**-0.5)  # logits of order one
 
     def init_state(self, batch_size: int) -> AttentionState:
-        one = self.zeros(batch_size, 1)
-        return AttentionState(one - torch.inf, one, self.zeros(batch_size, self.output_size))
+        # Sums are in float64, as those of a mean are.
+        one, wide = self.zeros(batch_size, 1), torch.float64
+        return AttentionState(one - torch.inf, one.to(wide), self.zeros(batch_size, self.output_size, dtype=wide))
 
     def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         e = self._logit(x)
@@ -160,9 +162,9 @@ class Attention(Core):
         before = torch.cat([state.most[:, None], most[:, :-1]], 1)[:, : x.shape[1]]
         # What stood before a reset is not read; measured against another episode it could be infinite.
         a, p = _exp(torch.where(reset[..., None], most, before) - most), _exp(e - most)
-        terms = torch.cat([p, p * x], -1)
+        terms = torch.cat([p, p * x], -1).to(state.sum.dtype)
         start = torch.cat([state.weight, state.sum], -1)
-        sums, last = kernels.linear_scan(a.expand_as(terms), terms, start, lengths, reset)
+        sums, last = kernels.linear_scan(a.to(terms.dtype).expand_as(terms), terms, start, lengths, reset)
         y = sums[..., 1:] / torch.where(_valid(x, lengths), sums[..., :1], 1.0)
         return y.to(x.dtype), AttentionState(last_most, last[:, :1], last[:, 1:])
 

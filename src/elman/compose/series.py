@@ -147,7 +147,7 @@ class Columns(Core):
         return x[..., self.first : self.first + self.output_size], ()
 
     def _scan(self, x: Tensor, state: tuple[()], lengths: Tensor, reset: Tensor) -> tuple[Tensor, tuple[()]]:
-        return self.step(x, state)
+        return x[..., self.first : self.first + self.output_size], ()
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
         return builder.cut(x, self.first, self.output_size)

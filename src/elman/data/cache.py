@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from elman.data.text import Text
 from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoined
 from elman.errors import FileError, UnknownNameError
+from elman.options import parse_json
 
 ENCODING = "encoding the text"
 Ids = NDArray[np.integer]  # symbols; as few bytes as they fit into
@@ -133,7 +134,7 @@ def _write(rows: Iterable[tuple[NDArray[np.int64], int]], vocabulary: Vocabulary
 
 
 def _read(folder: Path, name: str) -> Encoded:
-    about = json.loads((folder / f"{name}.json").read_text())
+    about = parse_json((folder / f"{name}.json").read_text())
     path = folder / f"{name}.bin"
     if path.stat().st_size != about["ids"] * np.dtype(about["dtype"]).itemsize:
         raise FileError(f"{path} is truncated; remove it and {name}.json beside it")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from elman.data import series
 from elman.data.text import open_text
 from elman.errors import FileError, InputError
-from elman.options import choice
+from elman.options import choice, parse_json
 
 Input = str | NDArray[np.generic]  # a text, or numbers (T, D)
 MARK = "__label__"  # fastText's
@@ -175,7 +174,7 @@ def _json_lines(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
     for row in _plain(reader, names):
         assert isinstance(row.input, str)
         try:
-            content = json.loads(row.input)
+            content = parse_json(row.input)
             text = content[reader.text]
         except (ValueError, LookupError, TypeError) as error:
             raise InputError(

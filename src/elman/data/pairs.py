@@ -25,7 +25,7 @@ from elman.data.synthetic import Made
 from elman.data.text import open_text
 from elman.data.vocabulary import BOUNDARY, Vocabulary
 from elman.errors import InputError
-from elman.options import choice, whole
+from elman.options import choice, parse_json, whole
 
 FORMATS = ("auto", "text", "tsv", "jsonl")
 ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -115,7 +115,7 @@ def _pair(format: str, line: str, where: str, paired: bool) -> Pair:
             raise InputError(f"{where} has no tab; a line is a source, a tab and its target")
         return Pair(cells[0], cells[1] if paired else None, where)
     try:
-        content = json.loads(line)
+        content = parse_json(line)
         return Pair(str(content["source"]), str(content["target"]) if paired else None, where)
     except (ValueError, LookupError, TypeError) as error:
         wanted = '{"source": ..., "target": ...}' if paired else '{"source": ...}'

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from elman.data.text import open_text
 from elman.errors import InputError
-from elman.options import choice
+from elman.options import choice, parse_json
 
 FORMATS = ("auto", "columns", "conllu", "jsonl", "text")
 CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -172,7 +172,7 @@ def _json_lines(reader: TagReader, name: str, lines: Sequence[str], tagged: bool
             continue
         where = f"line {number} of {name}"
         try:
-            content = json.loads(line)
+            content = parse_json(line)
             words = [str(word) for word in content["tokens"]]
             tags = [str(tag) for tag in content["tags"]] if tagged else []
             features = [[str(value) for value in content[str(column)]] for column in reader.features]

@@ -116,7 +116,7 @@ class _Rows:
         over = self.token == BOUNDARY
         if ended is not None:
             for i in np.flatnonzero(~self.done & (self.sums > -np.inf)).tolist():
-                over[i] = ended(self.written[i, : self.lengths[i]].tolist())
+                over[i] |= ended(self.written[i, : self.lengths[i]].tolist())
         self.done |= over | (self.lengths >= self.most)
 
     def hypotheses(self, state: State) -> list[list[Hypothesis]]:

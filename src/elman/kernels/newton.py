@@ -42,7 +42,7 @@ class NewtonReport(NamedTuple):
 
     iterations: Tensor  # (B,) corrections tried
     fallback: Tensor  # (B,) bool: it did not converge, and was computed by the loop
-    residual: Tensor  # (B,) the largest |r[t]|, relative to 1 + the largest |s[t]|, when the iterations ended
+    residual: Tensor  # (B,) the largest |r[t, i]| / (1 + max(|s[t-1, i]|, |s[t, i]|)), when the iterations ended
 
 
 class _Point(NamedTuple):
@@ -69,9 +69,10 @@ def newton_scan(
 ) -> tuple[Tensor, State, NewtonReport]:
     """`loop`, argument by argument, by Newton iterations over all time steps: y (B, T, size), the last state, a report.
 
-    A row has converged when its residual is at most `tolerance` (100 roundings of the state's dtype if None); a row
-    that has not after `max_iterations` is computed by the loop, and the report says so. The tolerance bounds the error
-    of each step; where the recurrence forgets, that is the error of the whole. Differentiable, by `parallel_bptt`.
+    A row has converged when its residual is at most `tolerance` (100 roundings of the state's dtype if None), each
+    number of each step measured against its own size; a row that has not after `max_iterations` is computed by the
+    loop, and the report says so. The tolerance bounds the error of each step; where the recurrence forgets, that is the
+    error of the whole. Differentiable, by `parallel_bptt`.
     Memory: about 4 B T N^2 numbers for the full Jacobian, 6 B T N for its diagonal (without gradients).
 
     >>> from elman.cells import cell
@@ -116,8 +117,9 @@ class _Problem(NamedTuple):
             after = parallel.flat(new).unflatten(0, (B, T))
             A = self.jacobian(after, then)
         r = masked(after.detach() - s, self.lengths)
-        scale = 1 + masked(s, self.lengths).abs().amax((1, 2))
-        return _Point(s, r, A, (r.abs().amax((1, 2)) / scale).nan_to_num(nan=torch.inf, posinf=torch.inf))
+        # Each number against its own size: beside one that grows, what is left of the others would look like nothing.
+        relative = r.abs() / (1 + torch.maximum(then.detach().abs(), s.abs()))
+        return _Point(s, r, A, masked(relative, self.lengths).nan_to_num(nan=torch.inf, posinf=torch.inf).amax((1, 2)))
 
     def correction(self, point: _Point, rho: Tensor) -> Tensor:
         """d (B, T, N), with a trust region rho (B,) for each row."""

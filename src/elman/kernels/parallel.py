@@ -14,6 +14,7 @@ G. E. Blelloch, Prefix sums and their applications (1990).
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -32,7 +33,8 @@ def parallel_bptt(
 ) -> tuple[Tensor, State]:
     """`loop`, argument by argument and value by value, with a backward pass that is one scan over all time steps.
 
-    `step` may draw nothing at random, and its state has real leaves of one dtype.
+    `step` may draw nothing at random, and its state has real leaves of one dtype. Where products of Jacobians overflow,
+    rows get their gradient step by step, and a RuntimeWarning says so.
 
     >>> from elman.cells import cell
     >>> gru, x = cell("gru", 3, 4), torch.ones(2, 9, 3)
@@ -134,7 +136,7 @@ class _Adjoint(torch.autograd.Function):
         # From the right: at the place of t stands the Jacobian of step t + 1, and nothing at the last.
         onward = torch.cat([A[:, 1:], torch.zeros_like(A[:, :1])], 1).mT.flip(1)
         ends = torch.cat([cut[:, 1:], torch.ones_like(cut[:, :1])], 1).flip(1)
-        return gy, affine_scan(onward, b.flip(1), ends).flip(1), None, None
+        return gy, _finite_scan(onward, b.flip(1), ends).flip(1), None, None
 
 
 def jacobian(after: Tensor, then: Tensor) -> Tensor:
@@ -172,6 +174,36 @@ def affine_scan(A: Tensor, b: Tensor, cut: Tensor) -> Tensor:
     h[:, 1::2], h[:, 0] = odd, b[:, 0]
     h[:, 2::2] = _push(A[:, 2::2], odd[:, : (T - 1) // 2], b[:, 2::2], cut[:, 2::2])
     return h
+
+
+def _finite_scan(A: Tensor, b: Tensor, cut: Tensor) -> Tensor:
+    """`affine_scan`; of rows where that is not finite, one step after the other, and a warning if that helps.
+
+    A product of Jacobians can overflow though no gradient ever gets so large, and infinity times zero is NaN.
+    """
+    h = affine_scan(A, b, cut)
+    rows = (~h.isfinite()).flatten(1).any(1).nonzero()[:, 0]
+    if not len(rows):
+        return h
+    stepwise = _affine_loop(A[rows], b[rows], cut[rows])
+    helped = (stepwise.isfinite() & ~h[rows].isfinite()).flatten(1).any(1)
+    h[rows] = stepwise
+    if bool(helped.any()):
+        warnings.warn(
+            f"products of Jacobians overflow in {int(helped.sum())} of {len(h)} rows: the recurrence expands. Their "
+            "gradients were computed step by step; kernels.loop does that faster.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return h
+
+
+def _affine_loop(A: Tensor, b: Tensor, cut: Tensor) -> Tensor:
+    """What `affine_scan` computes, in T steps: a vector goes through the matrices, which are never multiplied."""
+    h = [b[:, 0]]
+    for t in range(1, b.shape[1]):
+        h.append(_push(A[:, t], h[-1], b[:, t], cut[:, t]))
+    return torch.stack(h, 1)
 
 
 def _push(A: Tensor, h: Tensor, b: Tensor, cut: Tensor) -> Tensor:

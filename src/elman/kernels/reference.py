@@ -68,7 +68,8 @@ def loop(
         y, new = step(x[:, t], states.where(reset[:, t] & inside, init, state))
         state = states.where(inside, new, state)
         ys.append(torch.where(inside[:, None], y, torch.zeros_like(y)))
-    return (torch.stack(ys, 1) if ys else x.new_zeros(B, 0, size)), state
+    # Nothing, but of x: what is differentiated must hang on what it is differentiated by.
+    return (torch.stack(ys, 1) if ys else x[..., :1].expand(B, 0, size)), state
 
 
 class GatedOptions(NamedTuple):

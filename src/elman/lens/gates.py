@@ -1,9 +1,11 @@
 """Gates, time scales and health: what the units of a layer do.
 
 gates       for each gate and unit, the share of steps at which it is below 0.1, and above 0.9
-timescale   -1 / mean of ln |ds_i[t] / ds_i[t-1]|: the steps in which unit i by itself falls to 1 / e
-dead        units that do not move: their standard deviation over all steps is at most 1e-5 of the middle unit's
-saturated   units of a state that stays within -1 and 1, if above 0.99 in size at more than 95 % of the steps
+timescale   -1 / mean of ln |ds_i[t] / ds_i[t-1]| over some steps of the first row: the steps in which number i of the
+            state by itself falls to 1 / e
+dead        numbers of the state that do not move: their standard deviation over all steps is at most 1e-5 of the
+            layer's median one
+saturated   numbers of a state that stays within -1 and 1: beyond 0.99 at more than 95 % of the steps
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ import torch
 from torch import Tensor
 
 from elman.attention import Bound
-from elman.cells.bank import Bank
 from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.lengths import valid
-from elman.lens.layers import NUMBERS, Layer, flat, jacobian, unflat
+from elman.lens.layers import NUMBERS, Layer, decays, flat, jacobian, unflat
 from elman.trees import Climb
 
 LOW, HIGH = 0.1, 0.9
@@ -93,13 +94,12 @@ def _of_gated(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]
 
 
 def timescale(layer: Layer, states: Tensor) -> Tensor | None:
-    """Of each number of the state (N,), steps; infinite where it grows; None where the state is too wide to say."""
-    if isinstance(layer.cell, Diagonal | Bank):
-        with torch.no_grad():
-            a = layer.cell.decays(layer.x)
-            log = a.abs().double().clamp(min=1e-300).log()
-            log = log.mean((0, 1)) if isinstance(layer.cell, Diagonal) and log.dim() > 2 else log.flatten()
-            return _steps(log.repeat_interleave(2) if a.is_complex() else log)
+    """Of each number of the state (N,), steps, as the first row has it; infinite where it grows; None where the state
+    is too wide to say."""
+    a = decays(layer)
+    if a is not None:
+        log = a.abs().double().clamp(min=1e-300).log().mean(0)
+        return _steps(log.repeat_interleave(2) if a.is_complex() else log)
     if layer.size > WIDEST:
         return None
     T = int(layer.lengths[0])

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.attention import Bound, Remember
+from elman.cells.bank import Bank
+from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
 from elman.compose.structure import Around
@@ -220,6 +222,16 @@ def trajectory(layer: Layer) -> Tensor:
         _, state = one_step(layer.cell, layer.x[:, t], entering(layer, t, state))
         found.append(flat(state))
     return torch.stack(found, 1)
+
+
+@torch.no_grad()
+def decays(layer: Layer) -> Tensor | None:
+    """a of h = a h' + b at the steps of the first row (T, N), or (1, N) where it is the same at all; None of others."""
+    cell = layer.cell
+    if not isinstance(cell, Diagonal | Bank):
+        return None
+    a = cell.decays(layer.x[:1, : int(layer.lengths[0])])
+    return a[0] if isinstance(cell, Diagonal) and a.dim() > 1 else a.flatten()[None]
 
 
 def jacobian(layer: Layer, x: Tensor, before: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ spectrum    eigenvalues of the recurrent matrices, or a of h = a h' + b; a mode'
             period 2 pi / |arg a|
 lyapunov    lim 1/T ln of the singular values of J[T] ... J[1], by QR of tangent vectors: Q R = J[t] Q', and each
             exponent is the mean of ln |R_ii| (Benettin et al., 1980). Where a cell is h = a h' + b they are the
-            time means of ln |a|, and that is taken
+            time means of ln |a| over the first row, as all of these are, and that is taken
 isometry    singular values of J[t] and of J[t] ... J[t-tau+1] at some steps: all one if no direction grows or dies
 """
 
@@ -18,9 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman.cells.bank import Bank
-from elman.cells.diagonal import Diagonal
-from elman.lens.layers import NUMBERS, Layer, flat, jacobian, one_step, trajectory, unflat
+from elman.lens.layers import NUMBERS, Layer, decays, flat, jacobian, one_step, trajectory, unflat
 
 WIDEST = 1024  # numbers in a state of which whole Jacobians are looked at
 SETTLE = 0.1  # the part of the steps after which tangent vectors have found their directions
@@ -51,13 +49,12 @@ class Spectrum:
 @torch.no_grad()
 def spectrum(layer: Layer) -> list[Spectrum]:
     """The eigenvalues of a layer: of its matrices, of its diagonal, or else of the Jacobian in the middle of a row."""
-    cell = layer.cell
-    if isinstance(cell, Diagonal | Bank):
-        a = cell.decays(layer.x)
-        if a.dim() > 2:  # it depends on the input: its mean size over time
-            a = a.abs().clamp(min=1e-38).log().mean((0, 1)).exp()
-        return [Spectrum(layer.name, "a", a.flatten().to(torch.complex128))]
-    matrices = cell.recurrent()
+    a = decays(layer)
+    if a is not None:
+        # Where it depends on the input: its mean size over time.
+        values = a[0] if len(a) == 1 else a.abs().double().clamp(min=1e-300).log().mean(0).exp()
+        return [Spectrum(layer.name, "a", values.to(torch.complex128))]
+    matrices = layer.cell.recurrent()
     if not matrices and layer.size <= WIDEST:
         with torch.enable_grad():
             middle = max(0, int(layer.lengths[0]) // 2)
@@ -83,8 +80,9 @@ def lyapunov(layer: Layer, k: int | None = None) -> Tensor:
     >>> bool((lyapunov(layer) < 0.1).all())
     True
     """
-    if isinstance(layer.cell, Diagonal | Bank):
-        return _of_diagonal(layer)[:k]
+    a = decays(layer)
+    if a is not None:
+        return _of_diagonal(a)[:k]
     one, N = layer.rows(slice(0, 1)), layer.size
     states = trajectory(one)[0]
     T, k = int(layer.lengths[0]), N if k is None else min(k, N)
@@ -94,11 +92,8 @@ def lyapunov(layer: Layer, k: int | None = None) -> Tensor:
     return _exponents(_pushed(one, states, T, Q.double() if N <= 64 else Q), T)
 
 
-@torch.no_grad()
-def _of_diagonal(layer: Layer) -> Tensor:
-    a = layer.cell.decays(layer.x)  # type: ignore[operator]
-    log = a.abs().double().clamp(min=1e-300).log()
-    log = log.mean((0, 1)) if isinstance(layer.cell, Diagonal) and log.dim() > 2 else log.flatten()
+def _of_diagonal(a: Tensor) -> Tensor:
+    log = a.abs().double().clamp(min=1e-300).log().mean(0)
     if a.is_complex():  # each is a plane, which has two
         log = log.repeat_interleave(2)
     return log.sort(descending=True).values
@@ -106,11 +101,11 @@ def _of_diagonal(layer: Layer) -> Tensor:
 
 def _pushed(layer: Layer, states: Tensor, T: int, Q: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Tangent vectors Q (N, k) go forward through all Jacobians: after so many steps, ln |R_ii| (k,)."""
-    waiting, every, seen = 0, 1, []
+    waiting, every, done, seen = 0, 1, 0, []
     for block in jacobians(layer, states, 0, T):
         for J in block.to(Q.dtype):
-            Q, waiting = J @ Q, waiting + 1
-            if waiting >= every:
+            Q, waiting, done = J @ Q, waiting + 1, done + 1
+            if waiting >= every or done == _settling(T):
                 Q, R = torch.linalg.qr(Q)
                 logs = R.diagonal().abs().double().log()
                 yield waiting, logs
@@ -132,11 +127,11 @@ def _pulled(layer: Layer, states: Tensor, T: int, k: int) -> Iterator[tuple[int,
         after = flat(one_step(cell, layer.x[:, t].expand(k, -1), unflat(before, like))[1])
         (back,) = torch.autograd.grad(after, before, Q.mT, allow_unused=True, materialize_grads=True)
         Q, waiting = back.mT, waiting + 1
-        if waiting >= every or t == 0:
+        if waiting >= every or t in (0, T - _settling(T)):
             Q, R = torch.linalg.qr(Q)
             logs = R.diagonal().abs().double().log()
             yield waiting, logs
-            waiting, every = 0, _every(logs / waiting) if t else 1
+            waiting, every = 0, _every(logs / waiting)
 
 
 def _every(rates: Tensor) -> int:
@@ -145,11 +140,16 @@ def _every(rates: Tensor) -> int:
     return max(1, min(16, int(STRETCH / apart))) if 0 < apart < math.inf else 16 if apart == 0 else 1
 
 
+def _settling(T: int) -> int:
+    """How many steps come before those that count; with them ends a stretch between two QR."""
+    return int(SETTLE * T)
+
+
 def _exponents(found: Iterator[tuple[int, Tensor]], T: int) -> Tensor:
     total, counted, done = None, 0, 0
     for steps, logs in found:
         done += steps
-        if done > SETTLE * T or T < 10:
+        if done > _settling(T):
             total, counted = logs if total is None else total + logs, counted + steps
     assert total is not None
     return (total / counted).sort(descending=True).values

@@ -87,9 +87,6 @@ class ServedSeries:
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
         self.like = face.init_state()
-        # Sums of a float32 model were float32 at first: sessions that were stored then are widened.
-        first = states.map(lambda leaf: leaf.float() if leaf.dtype == torch.float64 else leaf, self.like.core)
-        self.first = self.like._replace(core=first) if face.inputs.dtype == "float32" else self.like
         blank = [
             np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
@@ -115,10 +112,7 @@ class ServedSeries:
 
     def current(self, state: bytes) -> bytes:
         """A stored state as it is laid out now."""
-        if len(state) == self.row_bytes or len(state) != states.row_bytes(self.first):
-            return state
-        before = states.from_rows(joined([state]), self.first)
-        return states.to_rows(states.map(lambda old, like: old.to(like.dtype), before, self.like)).tobytes()
+        return state if len(state) == self.row_bytes else states.widen_row(state, self.like)
 
     def dump(self, state: bytes) -> bytes:
         return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 from elman import config as configs
 from elman import progress
 from elman.errors import FileError, MissingExtraError
+from elman.options import parse_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -160,6 +161,6 @@ def _board(folder: Path, step: int) -> SummaryWriter:
 def read_metrics(folder: Path) -> list[dict[str, float]]:
     """The metrics of a run, line by line."""
     try:
-        return [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        return [parse_json(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise FileError(f"{folder / 'metrics.jsonl'} cannot be read: {error}") from error
