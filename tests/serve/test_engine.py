@@ -153,7 +153,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
     capsys.readouterr()
     asked = {}
 
-    def serve(service, host, port):
+    def serve(service, *where):
         """What `elman serve` would serve, without a port."""
         engine = Engine(service.engine.sessions)
         for id in ids:

@@ -297,3 +297,31 @@ def test_a_step_of_the_wall_clock_expires_nothing(tmp_path, monkeypatch):
     engine = direct(store, clock=now)
     assert 1_003_500 < get(engine, id)["expires"] < 1_003_700
     store.close()
+
+
+def test_a_sweep_goes_on_until_all_is_gone_and_not_for_what_is_busy_or_cannot_be_stored(monkeypatch):
+    monkeypatch.setattr("elman.serve.sessions.Sessions.sweep.__defaults__", ((), 4))
+    clock, store = Clock(), Failing()
+    engine = direct(store, clock=clock).engine
+    sessions = engine.sessions
+    state = sessions.models["gru"].start(0)
+    for number in range(10):
+        sessions.add(f"sess_{number}", Session("t", "gru", sessions.fingerprints["gru"], state, 0.0, 9.0, 9.0))
+    engine.tick()
+    clock.now += 1_000
+    store.broken = "commit"
+    engine.tick()
+    assert engine.idle and sessions.counts == {"t": 10}  # not at once again
+    store.broken = ""
+    clock.now += 6
+    engine.tick()
+    assert not engine.idle and sessions.counts == {"t": 6}
+    for number in range(10):
+        engine.lines[f"sess_{number}"] = [Job(print)]
+    engine.tick()
+    assert engine.idle and sessions.counts == {"t": 6}
+    engine.lines.clear()
+    clock.now += 6
+    while not engine.idle or sessions.counts["t"]:
+        engine.tick()
+    assert not store.counts("sessions")

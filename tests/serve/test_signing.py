@@ -48,9 +48,12 @@ def test_a_file_of_secrets_that_everyone_can_read_is_warned_of(flag, tmp_path, m
     else:
         text = f"ann {'a' * 64}" if flag == "--api_key_file" else "k" * 32
         path.write_text(text + "\n")
-    monkeypatch.setattr(
-        "elman.serve.server.serve", lambda service, host, port: service.engine.sessions.store.close() or 0
-    )
+
+    def serve(service, *where):
+        service.engine.sessions.store.close()
+        return 0
+
+    monkeypatch.setattr("elman.serve.server.serve", serve)
     for mode, warned in ((0o600, False), (0o640, False), (0o644, True), (0o606, True)):
         path.chmod(mode)
         assert main(["serve", str(tmp_path / "book"), flag, str(path)]) == 0
