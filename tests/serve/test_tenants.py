@@ -1,5 +1,6 @@
 """Tenants beside each other: whose turn it is, whose queue is full, what each may keep; and none learns of another."""
 
+import asyncio
 import json
 import time
 
@@ -12,6 +13,8 @@ from test_sessions import Clock, direct, fails, get, made, refused, step
 
 from elman.serve.bodies import Item
 from elman.serve.crowd import Crowd
+from elman.serve.driver import Driver
+from elman.serve.engine import Engine
 from elman.serve.errors import Refused
 from elman.serve.jobs import Asked, Canary, Create, Delete, Generate, Get, Options
 from elman.serve.limits import Limits
@@ -286,3 +289,41 @@ def test_a_response_that_has_expired_is_counted_no_more():
     clock.now += KEPT + 1
     engine.engine.tick()
     assert engine.engine.sessions.counts == {"t": 0} and not engine.engine.sessions.store.counts("responses")
+
+
+def test_between_two_ticks_replies_leave_and_requests_come_in():
+    """A light tenant's request takes some rounds of the loop until it is submitted; they are not ticks of another's."""
+
+    async def run():
+        sessions = direct().engine.sessions
+        engine = Engine(sessions)
+        driver = Driver(engine)
+        engine.crowd.look = lambda: setattr(engine.crowd, "several", True)
+        engine.crowd.took = lambda seconds, works: None
+        driver.start()
+        loop, light = asyncio.get_running_loop(), []
+
+        async def ask(tenant, id):
+            future = loop.create_future()
+            engine.submit(Step(future.set_result, Asked(tenant, "s"), id, "any", [[1.0]], True))
+            return await future
+
+        ids = []
+        for tenant in ["heavy"] * 400 + ["light"]:
+            future = loop.create_future()
+            engine.submit(Create(future.set_result, Asked(tenant, "c"), "gru", Options(1e6), 0, None))
+            ids.append(json.loads((await future).body)["id"])
+        heavy = [asyncio.create_task(ask("heavy", id)) for id in ids[:400] for _ in range(3)]
+        await asyncio.sleep(0)
+        for _ in range(5):
+            before = engine.ticks
+            await asyncio.sleep(0)  # it is read
+            await asyncio.sleep(0)  # and parsed
+            assert (await ask("light", ids[400])).status == 200
+            light.append(engine.ticks - before)
+        await asyncio.gather(*heavy)
+        assert await driver.stop(5)
+        return light, engine.ticks
+
+    light, ticks = asyncio.run(run())
+    assert ticks > 400 + 1_200 / 64 and max(light) <= 2, light

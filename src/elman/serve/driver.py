@@ -20,6 +20,7 @@ from elman.progress import say
 from elman.serve.engine import SWEEP, Engine
 
 LONG = 0.005  # seconds that others may have to wait for a tick
+ROUNDS = 3  # of the loop, in which a reply leaves, a request comes in, is parsed and is submitted
 
 
 class Driver:
@@ -91,6 +92,8 @@ class Driver:
         if self.engine.failed:
             self._tell(told)
             return self._end(self.engine.failed)
+        if self.engine.crowd.several:
+            return self._make_way(told)
         if not self.engine.idle:
             self.engine.take()
             self.engine.begin()
@@ -98,6 +101,25 @@ class Driver:
                 self.doing = "begin"
                 self.loop.call_soon(self._do, self._run)
         self._tell(told)
+
+    def _make_way(self, told: Iterable[tuple[Callable[[Any], None], Any]]) -> None:
+        """Before the next tick, let replies leave and requests come in: or each would wait for some ticks of others."""
+        self._tell(told)
+        if not self.engine.idle:
+            self.doing = "begin"
+            self.loop.call_soon(self._round, ROUNDS)
+
+    def _round(self, left: int) -> None:
+        if left:
+            self.loop.call_soon(self._round, left - 1)
+        else:
+            self._do(self._next)
+
+    def _next(self) -> None:
+        self.engine.take()
+        self.engine.begin()
+        if not self._in_thread():
+            self._run()
 
     def _tell(self, told: Iterable[tuple[Callable[[Any], None], Any]]) -> None:
         for hear, value in told:
