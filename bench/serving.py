@@ -43,6 +43,7 @@ class Connection(asyncio.Protocol):
     """HTTP with as little around it as will do, so that the load costs little beside the server."""
 
     waiting: asyncio.Future[bytes] | None = None
+    tenant = ""  # its key is its name
 
     async def open(self, port: int) -> "Connection":
         self.came, self.wanted = bytearray(), 0
@@ -72,15 +73,16 @@ class Connection(asyncio.Protocol):
 
     async def post(self, path: str, body: bytes) -> bytes:
         self.waiting = asyncio.get_running_loop().create_future()
-        self.transport.write(request(path, body))
+        self.transport.write(request(path, body, self.tenant))
         return await self.waiting
 
     async def session(self) -> str:
         return json.loads(await self.post("/v1/sessions", b'{"model":"gru"}'))["id"]
 
 
-def request(path: str, body: bytes) -> bytes:
+def request(path: str, body: bytes, tenant: str = "") -> bytes:
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+    head += f"authorization: Bearer {tenant}\r\n" if tenant else ""
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -89,7 +91,7 @@ class Driver(Connection):
 
     def drive(self, path: str, body: bytes, seconds: float) -> asyncio.Future[None]:
         self.times: list[float] = []
-        self.request, self.answered = request(path, body), self._again  # type: ignore[method-assign]
+        self.request, self.answered = request(path, body, self.tenant), self._again  # type: ignore[method-assign]
         self.waiting = self.over = asyncio.get_running_loop().create_future()
         self.began = time.perf_counter()
         self.end = self.began + seconds
@@ -118,17 +120,37 @@ async def one_each(port: int, seconds: float, connections: int = CONNECTIONS) ->
     return [each for driver in drivers for each in driver.times]
 
 
-async def bulk(port: int, seconds: float) -> float:
-    """Steps a second, 256 sessions in a request, two requests under way."""
-    drivers = [await Driver().open(port) for _ in range(2)]
+async def bulk(
+    port: int, seconds: float, connections: int = 2, tenant: str = "", begun: asyncio.Event | None = None
+) -> float:
+    """Steps a second, 256 sessions in a request, so many requests under way."""
+    drivers = [await Driver().open(port) for _ in range(connections)]
     bodies = []
     for driver in drivers:
+        driver.tenant = tenant
         ids = [await driver.session() for _ in range(ROWS)]
         items = [{"session": id, "version": "any", "input": [0.5]} for id in ids]
         bodies.append(json.dumps({"items": items}).encode())
     each = zip(drivers, bodies, strict=True)
+    if begun is not None:
+        begun.set()
     await asyncio.gather(*(driver.drive("/v1/steps", body, seconds) for driver, body in each))
     return ROWS * sum(len(driver.times) for driver in drivers) / seconds
+
+
+async def light(port: int, seconds: float, heavy: int) -> float:
+    """The p50 in ms of a tenant's steps on one connection, beside another's that has so many requests of 256 rows under
+    way all the time."""
+    driver = await Driver().open(port)
+    driver.tenant = "light"
+    path = f"/v1/sessions/{await driver.session()}/step"
+    begun = asyncio.Event()
+    beside = asyncio.create_task(bulk(port, seconds + 1, heavy, "heavy", begun))
+    await begun.wait()
+    await asyncio.sleep(0.5)
+    await driver.drive(path, STEP, seconds)
+    await beside
+    return statistics.median(driver.times) * 1e3
 
 
 async def socket(port: int, seconds: float) -> float:
@@ -251,6 +273,7 @@ def resume(folder: str) -> float:
 
 ONE, BULK, SOCKET = "one per request, 64 connections", "256 rows per request", "one socket, 64 sessions"
 LATENCY = "one connection, p50 in ms"
+LIGHT, BESIDE, HEAVY = "a light tenant alone, p50 in ms", "beside a heavy one, p50 in ms", 8
 
 
 class Table:
@@ -273,7 +296,7 @@ class Table:
     def show(self) -> None:
         for (row, name), values in self.values.items():
             spread, busy = f"{min(values):.4g} to {max(values):.4g}", statistics.median(self.busy[row, name])
-            print(f"{row:<34} {name:<7} {statistics.median(values):9.4g}  ({spread}; load {busy:.0%} of a core)")
+            print(f"{row:<34} {name:<14} {statistics.median(values):9.4g}  ({spread}; load {busy:.0%} of a core)")
 
     def ratios(self, peers: list[str]) -> None:
         for peer in peers:
@@ -284,6 +307,9 @@ class Table:
         print(f"{SOCKET}, over {ONE}: {self.median(SOCKET, 'elman') / self.median(ONE, 'elman'):.2f}")
         added = self.median(LATENCY, "stored") - self.median(LATENCY, "elman")
         print(f"added by durability process, p50: {added:.3f} ms")
+        for name in ("shared", "shared, stored"):
+            times = self.median(BESIDE, name) / self.median(LIGHT, name)
+            print(f"a light tenant beside a heavy one ({name}), over alone: {times:.2f}")
 
 
 async def rate(port: int, seconds: float) -> float:
@@ -306,7 +332,12 @@ def main() -> None:
         ports = {kind: stack.enter_context(server(kind)) for kind in ("elman", *given.peers)}
         ports["stored"] = stack.enter_context(server("elman", str(Path(folder) / "store.db")))
         uvloop.run(equal(ports))
+        shared = {"shared": stack.enter_context(server("shared"))}
+        shared["shared, stored"] = stack.enter_context(server("shared", str(Path(folder) / "shared.db")))
         for _ in range(given.rounds):
+            for name, port in shared.items():
+                table.note(LIGHT, name, light(port, given.seconds, 0))
+                table.note(BESIDE, name, light(port, given.seconds, HEAVY))
             for name, port in ports.items():
                 table.note(ONE, name, rate(port, given.seconds))
                 table.note(BULK, name, bulk(port, given.seconds))

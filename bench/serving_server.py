@@ -4,10 +4,13 @@ All of them serve the same GRU 2 x 128 with an input of one number, on one threa
 The peers are FastAPI as one writes it for speed: bodies are parsed by msgspec, answers written by orjson, which spells
 float32 with the digits that ours has, and not by FastAPI's own encoder; states stand in one array, a session is a row
 of it. They check no versions, count no limits and store nothing.
+`shared` has two tenants, `light` and `heavy`.
 """
 
+import hashlib
 import sys
 from itertools import count
+import tempfile
 from typing import Any
 
 import numpy as np
@@ -24,9 +27,10 @@ def network() -> torch.nn.GRU:
     return torch.nn.GRU(1, SIZE, LAYERS, batch_first=True).eval()
 
 
-def elman(path: str) -> uvicorn.Server:
+def elman(path: str, tenants: tuple[str, ...] = ()) -> uvicorn.Server:
     import elman as library
     from elman.serve.app import Service
+    from elman.serve.keys import Keys
     from elman.serve.limits import Limits
     from elman.serve.server import Server
     from elman.serve.sessions import Sessions
@@ -38,7 +42,14 @@ def elman(path: str) -> uvicorn.Server:
     store = SqliteStore(path) if path else MemoryStore()
     models = {"gru": Numbers.of_core(library.from_torch(network()))}
     sessions = Sessions(store, models, Limits())
-    return Server(Service(sessions, Signer.of_store(store), durability="process" if path else "none"), "127.0.0.1", 0)
+    keys = None
+    if tenants:  # the key of each is its name
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.writelines(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in tenants)
+            file.flush()
+            keys = Keys(file.name)
+    service = Service(sessions, Signer.of_store(store), keys=keys, durability="process" if path else "none")
+    return Server(service, "127.0.0.1", 0)
 
 
 class TorchModel:
@@ -146,7 +157,10 @@ def fastapi(model: TorchModel | OnnxModel) -> uvicorn.Server:
 def main() -> None:
     torch.set_num_threads(1)
     kind, path = sys.argv[1], (sys.argv[2:] or [""])[0]
-    server = elman(path) if kind == "elman" else fastapi({"torch": TorchModel, "onnx": OnnxModel}[kind]())
+    if kind in ("elman", "shared"):
+        server = elman(path, ("light", "heavy") if kind == "shared" else ())
+    else:
+        server = fastapi({"torch": TorchModel, "onnx": OnnxModel}[kind]())
     startup = server.startup
 
     async def started(sockets: Any = None) -> None:

@@ -15,8 +15,7 @@ from websockets.sync.client import connect
 from elman.cli import main
 from elman.saved import open_model
 from elman.serve.app import Service
-from elman.serve.engine import Job
-from elman.serve.jobs import Asked, Create, Options
+from elman.serve.jobs import Options
 from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions
 from elman.serve.signing import Signer
@@ -243,25 +242,6 @@ def test_what_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch
         assert time.monotonic() - began < 5
         found = [one.result() for one in asked]
     assert [one.status_code for one in found] == [503] * 3 and "retry-after-ms" in found[0].headers
-
-
-def test_a_bug_behind_a_write_takes_the_write_with_it():
-    """ "Nothing was changed" must be so: what a job has put before it failed is not committed, nor is its tick."""
-
-    class Buggy(Job):
-        def start(self, engine):
-            engine.sessions.store.put("meta", "half", b"written")
-            raise ZeroDivisionError
-
-    engine, found = direct().engine, []
-    engine.submit(Buggy(found.append))
-    engine.submit(Create(found.append, Asked("t", "create"), "gru", Options(60.0), 0, None))
-    engine.tick()
-    assert [one.status for one in found] == [500, 503] and engine.sessions.counts == {}
-    assert engine.sessions.store.get("meta", "half") is None
-    engine.submit(Create(found.append, Asked("t", "create"), "gru", Options(60.0), 0, None))
-    engine.tick()
-    assert found[-1].status == 201 and engine.sessions.counts == {"t": 1}
 
 
 def test_a_beam_search_takes_null_for_what_is_not_set():

@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import pytest
 import test_sessions
+import test_tenants
 from running import running, served_models
 from test_sessions import Clock, direct, get, made, refused
 from websockets.exceptions import ConnectionClosed
@@ -307,6 +308,7 @@ TESTED = {
     "sessions": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
     "forks": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
     "line": test_sessions.test_writes_of_a_session_wait_in_line_and_the_line_has_an_end,
+    "kept_bytes": test_tenants.test_past_its_bytes_a_tenant_is_refused_and_nothing_is_changed,
     "queue": test_sessions.test_the_queue_has_an_end,
 }
 

@@ -11,7 +11,8 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from running import core, language_model
 
-from elman.serve.engine import Direct
+from elman.serve.bodies import Item
+from elman.serve.direct import Direct
 from elman.serve.errors import Refused
 from elman.serve.jobs import (
     Asked,
@@ -28,7 +29,7 @@ from elman.serve.jobs import (
 from elman.serve.limits import Limits
 from elman.serve.sessions import Sessions
 from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step
+from elman.serve.steps import Step, submit_steps
 from elman.serve.store import MemoryStore, StoreFull
 from elman.serve.text_jobs import Complete
 from elman.tasks.number_serving import Numbers
@@ -226,7 +227,7 @@ def test_the_queue_has_an_end():
 
 
 def test_tenants_take_turns(monkeypatch):
-    monkeypatch.setattr("elman.serve.engine.BATCH", 2)
+    monkeypatch.setattr("elman.serve.crowd.BATCH", 2)
     engine = direct().engine
     order = []
 
@@ -247,6 +248,51 @@ def test_tenants_take_turns(monkeypatch):
     assert sorted(order) == ["many", "one"]
 
 
+def test_steps_of_two_models_in_one_request_are_each_read_by_their_own():
+    engine = direct(models=MODELS)
+    ids = [made(engine, model) for model in ("gru", "other", "gru", "other")]
+    first = bulk(engine, ids, 1.0)
+    assert [one[:2] for one in first] == [(1, 1)] * 4
+    for id, model, (_, _, output) in zip(ids, ("gru", "other", "gru", "other"), first, strict=True):
+        assert np.array_equal(output, scanned([1.0], model)[0])
+        outputs = step(engine, id, [2.0])["outputs"]
+        assert np.array_equal(np.float32(outputs[0]), scanned([1.0, 2.0], model)[1])
+
+
+def test_a_second_rollback_knows_nothing_of_what_the_first_has_abandoned():
+    engine = direct(models=MODELS)
+    id = made(engine, options=Options(3600.0, every=99, keep=9, log=True))
+
+    def back(position):
+        reply = engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", position))
+        assert json.loads(reply.body)["position"] == position
+
+    for x in (1.0, 2.0, 3.0):
+        step(engine, id, [x])
+    back(2)  # away with 3
+    step(engine, id, [-1.0])
+    step(engine, id, [-2.0])
+    back(3)
+    assert np.array_equal(np.float32(step(engine, id, [5.0])["outputs"][0]), scanned([1.0, 2.0, -1.0, 5.0])[3])
+    back(1)
+    back(0)
+    assert np.array_equal(np.float32(step(engine, id, [7.0])["outputs"][0]), scanned([7.0])[0])
+
+
+def bulk(engine, ids, x):
+    """A step of each of some sessions in one request: versions, positions and outputs."""
+    answers = {}
+    submit_steps(
+        engine.engine, "t", [Item(id, "any", input=[x]) for id in ids],
+        lambda places, found: answers.update(zip(places, found, strict=True)),
+    )  # fmt: skip
+    while engine.engine.waiting:
+        engine.engine.tick()
+    found = [json.loads(answers[place]) for place in range(len(ids))]
+    assert [one["status"] for one in found] == [200] * len(ids), found
+    return [(one["body"]["version"], one["body"]["position"], np.float32(one["body"]["output"])) for one in found]
+
+
 class Machine(RuleBasedStateMachine):
     """Against a dict: version, position and inputs of each session; its state is what an offline scan of them gives."""
 
@@ -255,11 +301,18 @@ class Machine(RuleBasedStateMachine):
         self.clock, self.keys = Clock(), count()
         self.engine = direct(clock=self.clock, models=MODELS)
         self.known = {}
+        for model in MODELS:
+            self.create_one(0, False, model)
+        self.create_one(50, True, "gru")
 
-    @rule(every=st.integers(0, 3), log=st.booleans())
-    def create(self, every, log):
+    @rule(every=st.sampled_from([0, 1, 2, 3, 50]), log=st.booleans(), model=st.sampled_from(["gru", "other"]))
+    def create(self, every, log, model):
+        self.create_one(every, log, model)
+
+    def create_one(self, every, log, model):
         options = Options(1e6, every=every, keep=99 if every else 0, log=log and every > 0)
-        self.known[made(self.engine, options=options)] = dict(version=0, x=[], every=every, log=options.log, marks=[0])
+        about = dict(version=0, x=[], every=every, log=options.log, marks=[0], model=model)
+        self.known[made(self.engine, model, options)] = about
 
     @precondition(lambda self: self.known)
     @rule(data=st.data(), x=st.lists(st.integers(-3, 3), min_size=1, max_size=3), stale=st.booleans())
@@ -268,6 +321,9 @@ class Machine(RuleBasedStateMachine):
         if stale:
             refused(412, lambda: step(self.engine, id, x, version=session["version"] + 1))
             return
+        self._step(id, session, x)
+
+    def _step(self, id, session, x):
         key = f"k{next(self.keys)}"
         answer = step(self.engine, id, x, version=session["version"], key=key)
         again = step(self.engine, id, x, version=session["version"], key=key)
@@ -275,7 +331,38 @@ class Machine(RuleBasedStateMachine):
         session["version"] += 1
         session["x"] = session["x"] + x
         assert answer["version"] == session["version"] and answer["position"] == len(session["x"])
-        assert np.array_equal(np.float32(answer["outputs"]), scanned(session["x"])[-len(x) :])
+        assert np.array_equal(np.float32(answer["outputs"]), scanned(session["x"], session["model"])[-len(x) :])
+        self._mark(session)
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), x=st.integers(-3, 3))
+    def step_many(self, data, x):
+        """All sessions, of both models, in one request; and one of them twice."""
+        ids = list(self.known)
+        twice = data.draw(st.sampled_from(ids))
+        found = bulk(self.engine, [*ids, twice], float(x))
+        for id, (version, position, output) in zip([*ids, twice], found, strict=True):
+            session = self.known[id]
+            session["version"] += 1
+            session["x"] = [*session["x"], x]
+            assert (version, position) == (session["version"], len(session["x"]))
+            assert np.array_equal(output, scanned(session["x"], session["model"])[-1])
+            self._mark(session)
+
+    @precondition(lambda self: any(session["log"] for session in self.known.values()))
+    @rule(data=st.data(), back=st.lists(st.integers(1, 3), min_size=2, max_size=3), x=st.integers(-3, 3))
+    def wander(self, data, back, x):
+        """Back and on, several times in a row; what was abandoned must not come again."""
+        id = data.draw(st.sampled_from([id for id, session in self.known.items() if session["log"]]))
+        session = self.known[id]
+        for number, by in enumerate(back):
+            position = len(session["x"]) - by
+            if position >= session["marks"][0]:
+                self._back(id, session, position)
+            for _ in range(2):
+                self._step(id, session, [x + number])
+
+    def _mark(self, session):
         if session["every"] and len(session["x"]) - session["marks"][-1] >= session["every"]:
             session["marks"].append(len(session["x"]))
 
@@ -297,7 +384,11 @@ class Machine(RuleBasedStateMachine):
         if not session["every"] or not reachable:
             refused(422, ask)
             return
-        assert json.loads(ask().body)["position"] == position
+        self._back(id, session, position)
+
+    def _back(self, id, session, position):
+        reply = self.engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, session["version"], position))
+        assert json.loads(reply.body)["position"] == position
         session["version"] += 1
         session["x"] = session["x"][:position]
         session["marks"] = [m for m in session["marks"] if m < position] + [position]
@@ -306,6 +397,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def move_state(self, data):
         (id, session), (other, source) = self._one(data), self._one(data)
+        if session["model"] != source["model"]:
+            return
         state = self.engine.ask(lambda r: GetState(r, "t", other)).body
         reply = self.engine.ask(lambda r: PutState(r, Asked("t", "state"), id, session["version"], state))
         assert json.loads(reply.body)["position"] == len(session["x"])
@@ -339,13 +432,13 @@ class Machine(RuleBasedStateMachine):
         assert not self.engine.engine.lines and self.engine.engine.waiting == 0
 
 
-MODELS = {"gru": Numbers.of_core(core())}
-CORE = core()
+CORES = {"gru": core(), "other": core(seed=1)}
+MODELS = {name: Numbers.of_core(one) for name, one in CORES.items()}
 
 
-def scanned(x):
+def scanned(x, model="gru"):
     with torch.no_grad():
-        return CORE.scan(torch.tensor(x, dtype=torch.float32)[None, :, None])[0][0].numpy()
+        return CORES[model].scan(torch.tensor(x, dtype=torch.float32)[None, :, None])[0][0].numpy()
 
 
 TestMachine = Machine.TestCase

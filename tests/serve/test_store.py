@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from elman.errors import FileError
-from elman.serve.sqlite import SqliteStore
-from elman.serve.store import MemoryStore, StoreFull
+from elman.serve.sqlite import SqliteStore, backup
+from elman.serve.store import MemoryStore, StoreFailed, StoreFull
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -41,6 +41,23 @@ def test_undo_brings_everything_back(store):
     store.undo()
     assert store.children("checkpoints", "a") == [("a/1", b"1")] and store.children("checkpoints", "b") == []
     assert store.expired(6.0, 10) == [("checkpoints", "a/1")]
+
+
+def test_back_undoes_what_came_after_the_mark_and_nothing_else(store):
+    store.put("sessions", "a", b"1", parent="t", expires=5.0)
+    store.commit(sync=False)
+    store.put("sessions", "a", b"2", parent="t", expires=5.0)
+    store.put("sessions", "b", b"b", parent="t")
+    mark = store.mark()
+    store.delete("sessions", "a")
+    store.put("sessions", "a", b"3", parent="other", expires=9.0)
+    store.put("sessions", "b", b"x", parent="t")
+    store.put("sessions", "c", b"c", parent="t")
+    assert set(store.back(mark)) == {("sessions", "a"), ("sessions", "b"), ("sessions", "c")}
+    assert [store.get("sessions", id) for id in "abc"] == [b"2", b"b", None] and store.owner("sessions", "a") == "t"
+    store.commit(sync=False)
+    assert [store.get("sessions", id) for id in "abc"] == [b"2", b"b", None]
+    assert store.counts("sessions") == {"t": 2} and store.expired(6.0, 10) == [("sessions", "a")]
 
 
 def test_children_are_in_order_and_include_what_is_new(store):
@@ -160,3 +177,108 @@ def test_the_log_is_moved_to_its_place_before_it_grows_long(tmp_path, monkeypatc
     again = SqliteStore(tmp_path / "s.db")
     assert again.get("sessions", "4") == bytes([59]) * 3_000 and again.get("sessions", "5") is None
     again.close()
+
+
+def test_file_and_log_can_be_read_by_their_owner_alone(tmp_path):
+    old = os.umask(0)
+    try:
+        store = SqliteStore(tmp_path / "s.db")
+        store.put("sessions", "a", b"1")
+        store.commit(sync=False)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+        assert modes == dict.fromkeys(("s.db", "s.db-wal", "s.db-shm"), 0o600)
+        backup(tmp_path / "s.db", tmp_path / "copy.db")
+        assert (tmp_path / "copy.db").stat().st_mode & 0o777 == 0o600
+        store.close()
+    finally:
+        os.umask(old)
+
+
+def test_a_copy_is_made_while_a_server_writes_and_is_a_store(tmp_path):
+    """By another process, as `elman serve backup` is; of each tick all rows are in it, or none."""
+    path, copies = tmp_path / "s.db", [tmp_path / f"copy{number}.db" for number in range(3)]
+    store, last = SqliteStore(path), {}
+    script = "import sys; from elman.cli import main; sys.exit(main(['serve', 'backup', *sys.argv[1:]]))"
+    for copy in copies:
+        process = subprocess.Popen([sys.executable, "-c", script, path, copy], stderr=subprocess.PIPE, text=True)
+        while process.poll() is None:
+            number = len(last)
+            for row in range(20):
+                store.put("sessions", f"row{row}", str(number).encode(), parent="t")
+            store.commit(sync=False)
+            last[number] = True
+        assert process.returncode == 0, process.stderr.read()
+    values = []
+    for copy in copies:
+        again = SqliteStore(copy)
+        found = {again.get("sessions", f"row{row}") for row in range(20)}
+        assert len(found) == 1 and again._db.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        values.append(int(found.pop()))
+        again.close()
+    assert values == sorted(values) and 0 < values[-1] < len(last)
+    store.close()
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_a_copy_overwrites_nothing_and_what_is_no_store_is_not_copied(tmp_path):
+    SqliteStore(tmp_path / "s.db").close()
+    (tmp_path / "there").write_text("mine")
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE mine (x)")
+    other.close()
+    for source, to, why in (
+        ("s.db", "there", "there already"),
+        ("none.db", "x", "no store"),
+        ("other.db", "x", "no store"),
+    ):
+        with pytest.raises(FileError, match=why):
+            backup(tmp_path / source, tmp_path / to)
+    assert (tmp_path / "there").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other.db", "s.db", "there"]
+    backup(tmp_path / "s.db", tmp_path / "copy.db")  # with no server on it
+
+
+def swap(path):
+    os.rename(path, f"{path}.away")
+    SqliteStore(path).close()
+
+
+def overwrite(path):
+    path.write_bytes(b"SQLite format 3" + bytes(path.stat().st_size))
+
+
+DAMAGES = {
+    "deleted": os.remove,
+    "replaced": swap,
+    "cut": lambda path: os.truncate(path, 4096),
+    "log deleted": lambda path: os.remove(f"{path}-wal"),
+    "log cut": lambda path: os.truncate(f"{path}-wal", 0),
+    "overwritten": overwrite,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_file_that_is_no_longer_there_is_noticed_and_nothing_is_acknowledged(tmp_path, how, monkeypatch):
+    monkeypatch.setattr("elman.serve.sqlite.LOOK", 0.0)
+    store = SqliteStore(tmp_path / "s.db")
+    for number in range(20):
+        store.put("sessions", str(number), bytes(4096))
+    store.commit(sync=False)
+    store._move_log()
+    store.put("sessions", "a", b"1")
+    store.commit(sync=False)
+    store.check()
+    DAMAGES[how](tmp_path / "s.db")
+    with pytest.raises(StoreFailed, match="while the server had it open"):
+        store.check()
+    if how != "overwritten":  # that only the canary looks for
+        store.put("sessions", "a", b"2")
+        with pytest.raises(StoreFailed, match="nothing was changed"):
+            store.commit(sync=False)
+
+
+def test_a_closed_store_says_so(tmp_path):
+    store = SqliteStore(tmp_path / "s.db")
+    store.close()
+    with pytest.raises(StoreFailed, match="closed"):
+        store.get("sessions", "a")

@@ -19,7 +19,9 @@ TIERS = ("none", "process", "power")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes."""
+    """Serve until a signal comes; or copy a store."""
+    if arguments and arguments[0] == "backup":
+        return _backup(arguments[1:])
     given = _parser().parse_args(arguments)
     if given.print_limits:
         print("\n".join(Limits().lines()))
@@ -37,6 +39,21 @@ def run(arguments: Sequence[str]) -> int:
     from elman.serve.server import serve
 
     return serve(_service(given), given.host, given.port)
+
+
+def _backup(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="elman serve backup", allow_abbrev=False,
+        description="Copy a store as it is between two commits; a server may run on it meanwhile.",
+    )  # fmt: skip
+    parser.add_argument("store", metavar="STORE", help="the file that a server was given as --store")
+    parser.add_argument("to", metavar="TO", help="the copy: a name that is not there yet")
+    given = parser.parse_args(arguments)
+    from elman.serve.sqlite import backup
+
+    backup(given.store, given.to)
+    say(f"elman serve: {given.to} is a copy of {given.store}")
+    return 0
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -60,7 +77,7 @@ def _check(given: argparse.Namespace) -> None:
 def _service(given: argparse.Namespace) -> Service:
     from elman.saved import open_model
     from elman.serve.app import Service
-    from elman.serve.keys import Keys
+    from elman.serve.keys import Keys, readable_by_others
     from elman.serve.predicting import predictor
     from elman.serve.sessions import Sessions
     from elman.serve.signing import Signer
@@ -78,6 +95,9 @@ def _service(given: argparse.Namespace) -> Service:
             if name not in predictors:
                 raise
             say(f"elman serve: {name} answers /v1/predict only: {error}")
+    for secret in filter(None, (given.api_key_file, given.state_key_file, given.store)):
+        if warning := readable_by_others(secret):
+            say(f"elman serve: warning: {warning}")
     keys = Keys(given.api_key_file) if given.api_key_file else None
     store = SqliteStore(given.store) if given.store else MemoryStore()
     sessions = Sessions(store, models, Limits())
@@ -112,8 +132,9 @@ def _named(given: argparse.Namespace) -> list[tuple[str, str]]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="elman serve", description="Serve models with their states over HTTP.", allow_abbrev=False
-    )
+        prog="elman serve", description="Serve models with their states over HTTP.", allow_abbrev=False,
+        epilog="elman serve backup STORE TO copies a store, while a server runs on it or not.",
+    )  # fmt: skip
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory or a saved model")
     parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another; may be given several times")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")

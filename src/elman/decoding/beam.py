@@ -44,14 +44,14 @@ def beam(
     length_penalty: float = 1.0,
     banned: Sequence[int] = (),
     prefixes: Sequence[Sequence[int]] = (),
-    ended: Callable[[list[int]], bool] | None = None,
+    ended: Callable[[Symbols], bool] | None = None,
     bonus: Callable[[State], Sums] | None = None,
 ) -> list[list[Hypothesis]]:
     """For each row of `state`, whose next input is `token` (B,), its num_beams best continuations, the best first.
 
     Symbols that are `banned` are never chosen; the boundary not before min_new_tokens others have been. A row begins
     with its prefix, if `prefixes` are given, whatever the model says of it. A sequence ends with the boundary, or where
-    `ended` says so of its symbols. `bonus` takes the states of all sequences.
+    `ended` says so of its symbols, an array. `bonus` takes the states of all sequences.
     """
     K, B = whole("num_beams", num_beams, most=MOST), len(token)
     penalty = number("length_penalty", length_penalty, 0)
@@ -111,12 +111,12 @@ class _Rows:
         grew = np.flatnonzero(~self.done)
         self.written[grew, self.lengths[grew] - 1] = symbols[grew]
 
-    def end(self, ended: Callable[[list[int]], bool] | None) -> None:
+    def end(self, ended: Callable[[Symbols], bool] | None) -> None:
         """Those end that write the boundary or that `ended` says it of, and those that are as long as they may be."""
         over = self.token == BOUNDARY
         if ended is not None:
             for i in np.flatnonzero(~self.done & (self.sums > -np.inf)).tolist():
-                over[i] |= ended(self.written[i, : self.lengths[i]].tolist())
+                over[i] |= ended(self.written[i, : self.lengths[i]])  # a view: copies would add up
         self.done |= over | (self.lengths >= self.most)
 
     def hypotheses(self, state: State) -> list[list[Hypothesis]]:

@@ -63,7 +63,9 @@ async def predict(x: Exchange) -> None:
 
 
 async def health(x: Exchange) -> None:
-    """Whether the process lives."""
+    """Whether the process lives, and its engine."""
+    if x.service.engine.failed:
+        raise Refused(503, f"the engine cannot go on: {x.service.engine.failed}")
     await x.send(200, b'{"status":"ok"}')
 
 

@@ -77,7 +77,6 @@ class Service:
         self.engine = Engine(sessions, faults)
         self.driver = Driver(self.engine)
         self.metrics = Metrics(self.engine)
-        self.loop: asyncio.AbstractEventLoop | None = None
         self.canary = about.CanaryCheck()
         self.sockets: set[socket.Socket] = set()
         self.router = Router([*self._routes(), WebSocketRoute("/v1/stream", partial(_socket, self))])
@@ -178,7 +177,6 @@ class Service:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                self.loop = asyncio.get_running_loop()
                 self.driver.start()
                 await send({"type": "lifespan.startup.complete"})
             else:

@@ -1,34 +1,36 @@
 """The engine owns the models and the store. It works in ticks; what comes while one runs is in the next.
 
-A tick: `take` every job that has come; `begin`: choose what goes on; `compute`: let the models go on with all of it, a
-piece each, those of one model side by side; `settle`: write what is finished; `commit`, once; only then the replies go
-out. So no reply leaves before what it says is in the store, and a commit that fails takes all replies of its tick with
-it. `compute` and `commit` may take long, and may run in another thread than the rest: driver.py has one done at a time.
+A tick: `take`: start the jobs whose turn it is, of each tenant in turn, as many as a tick has room for; `begin`: put
+what they ask for together by model; `compute`: let the models go on with all of it, a piece each, those of one model
+side by side; `settle`: write what is finished; `commit`, once; only then the replies go out. So no reply leaves before
+what it says is in the store, and a commit that fails takes all replies of its tick with it. `compute` and `commit` may
+take long, and may run in another thread than the rest: driver.py has one done at a time.
 
-One write of a session at a time: the others wait in its line, in the order in which they came.
+One write of a session at a time: the others wait in its line, in the order in which they came. What one job fails at is
+its own: what it wrote is taken back, and the rest of the tick goes on.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from elman.errors import ElmanError
 from elman.progress import say
+from elman.serve.crowd import Crowd
 from elman.serve.errors import Refused, busy
+from elman.serve.groups import Group, Rows, Running, TakesFound
 from elman.serve.sessions import Sessions
-from elman.serve.store import StoreFailed, StoreFull
-from elman.tasks.serving import Outputs, Served, Work
+from elman.serve.store import StoreFailed, StoreUnknown
+from elman.serve.turns import Turns
+from elman.tasks.serving import Served, Work
 
 SWEEP = 5.0  # seconds between two looks for what has expired
-BATCH = 1_024  # works in a tick, at most
 PACE = 2e-5  # seconds that a model takes for a work in a tick, until it is known
-Stepped = Callable[[list[bytes], Outputs, list[bool]], None]
+AROUND = 2e-5  # seconds that a job takes around that
 
 
 class Job:
@@ -37,6 +39,7 @@ class Job:
     tenant: str = ""
     line: str = ""  # the session that it is to write
     held: Sequence[str] = ()  # the sessions that it writes now, and nobody else
+    probe = False  # of nobody's, and taken however many wait
     cancelled = False  # whoever asked is gone
     finished = False
 
@@ -48,89 +51,42 @@ class Job:
         raise NotImplementedError
 
 
-class _Running:
-    """A work of a job."""
-
-    __slots__ = ("job", "served", "then", "work")
-    size = 1
-
-    def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
-        self.job, self.served, self.work, self.then = job, served, work, then
-
-
-class _Rows:
-    """One input for each of some states."""
-
-    __slots__ = ("job", "served", "size", "states", "then", "x")
-
-    def __init__(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: Stepped) -> None:
-        self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
-        self.size = len(states)
-
-
-class _Group:
-    """What one model does in a tick."""
-
-    def __init__(self, served: Served) -> None:
-        self.served = served
-        self.rows: list[_Rows] = []
-        self.works: list[_Running] = []
-        self.found: tuple[list[bytes], Outputs, list[bool]] = [], [], []
-        self.error: Exception | None = None
-        self.steps = 0
-
-    @property
-    def size(self) -> int:
-        return sum(rows.size for rows in self.rows) + len(self.works)
-
-    def compute(self) -> None:
-        """A bug of a model must not end the ticks of all: what it was to do is refused, the rest goes on."""
-        before = sum(running.work.taken for running in self.works)
-        try:
-            if self.rows:
-                x, states = self._joined()
-                self.found = self.served.together(x, states)
-            if self.works:
-                self.served.advance([running.work for running in self.works])
-        except Exception as error:
-            self.error = error
-        self.steps = sum(running.work.taken for running in self.works) - before + len(self.found[0])
-
-    def _joined(self) -> tuple[NDArray[Any], list[bytes]]:
-        if len(self.rows) == 1:
-            return self.rows[0].x, self.rows[0].states
-        return np.concatenate([rows.x for rows in self.rows]), [state for rows in self.rows for state in rows.states]
-
-
 class Engine:
     """Runs jobs."""
 
     def __init__(self, sessions: Sessions, faults: Callable[[str], None] = lambda place: None) -> None:
         self.sessions, self.fault = sessions, faults
         self.wake: Callable[[], None] = lambda: None  # called when there is something to do
-        self.coming: list[Job] = []
-        self.active: dict[str, deque[_Running | _Rows]] = {}  # by tenant
-        self.groups: list[_Group] = []  # of these, what goes on in this tick
+        self.turns: Turns[Job | Running] = Turns()
+        self.chosen: list[Running | Rows] = []  # what goes on in the next tick
+        self.groups: list[Group] = []  # what goes on in this one
         self.lines: dict[str, list[Job]] = {}
-        self.ready: list[Job] = []  # whose turn has come, at the next tick
+        self.ready: list[Job] = []  # whose turn in a line has come, at the next tick
         self.replies: list[tuple[Job, Any]] = []
         self.news: list[tuple[Callable[[Any], None], Any]] = []
+        self.crowd = Crowd(sessions.limits.queue)
+        self.room = self.crowd.room  # works that the next tick still has room for
+        self.began, self.size = 0.0, 0  # of this tick: when its models began, and how many works it has
         self.submitted, self.answered = 0, 0
         self.ticks, self.steps, self.commits, self.failures = 0, 0, 0, 0
         self.paces: dict[int, float] = {}
-        self.swept = self.sessions.clock()
+        self.swept, self.sweeping = self.sessions.clock(), False
         self.draining = False
         self.abandoned = False  # what is still under way is refused
-        self.spoilt = False  # a job of this tick may have written half of what it was to write
+        self.failed = ""  # why it has come to its end, if it has
+
+    # Coming
 
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it."""
+        if self.failed:
+            raise _ended(self.failed)
         if self.draining:
             raise _stopping()
-        if self.waiting >= self.sessions.limits.queue:
-            raise busy(f"{self.waiting} requests are waiting, which is the limit")
+        if not job.probe:
+            self.crowd.admit(job.tenant)
         self.submitted += 1
-        self.coming.append(job)
+        self.turns.add(job.tenant, job)
         self.wake()
 
     @property
@@ -146,7 +102,7 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a tick would do nothing."""
-        return not (self.coming or self.ready or self.active or self.replies)
+        return not (self.turns or self.ready or self.chosen or self.replies or self.sweeping)
 
     def tick(self) -> None:
         """All of a tick, one after the other."""
@@ -161,22 +117,29 @@ class Engine:
     # Taking
 
     def take(self) -> None:
-        """Start every job that has come, or whose turn it is. Not while a commit is under way."""
-        ready, self.ready = self.ready, []
-        came, self.coming = self.coming, []
-        for job in ready:
-            self._start(job)
-        for job in came:
-            self._enter(job)
+        """Start jobs and choose works, of each tenant in turn, until the next tick is full. Not while a commit is under
+        way."""
+        turns = self.turns
+        while self.ready:
+            job = self.ready.pop()
+            turns.add_first(job.tenant, job)
+        while self.room > 0 and turns:
+            one = turns.next()
+            if isinstance(one, Running):
+                self._choose(one)
+            else:
+                self._enter(one)
         self.fault("taken")
 
     def _enter(self, job: Job) -> None:
         """Start a job, or put it into the line of its session."""
-        if not job.line:
+        if not job.line or job.held:  # or its turn in the line has come
             return self._start(job)
         line = self.lines.get(job.line)
         if line is None:
             self.hold(job, (job.line,))
+            return self._start(job)
+        if line[0].tenant != job.tenant:  # it must not stand in another's line, nor hear that there is one
             return self._start(job)
         if len(line) > self.sessions.limits.line:
             return self.replies.append((job, busy(f"{len(line)} requests wait for this session", 50, 409)))
@@ -186,6 +149,7 @@ class Engine:
         """Jobs that a job has made of itself. Each is answered, though none was submitted."""
         self.submitted += len(jobs)
         for job in jobs:
+            self.crowd.add(job.tenant, 1)
             self._enter(job)
 
     def hold(self, job: Job, ids: Sequence[str]) -> None:
@@ -205,8 +169,12 @@ class Engine:
                 self.ready.append(line[1])
 
     def _start(self, job: Job) -> None:
+        room = self.room
+        self.turns.charge(job.tenant, AROUND)
         if not self._dropped(job):
             self._guarded(job, job.start, self)
+        if self.room == room:  # nothing was chosen, but it took its time
+            self.room -= 1
 
     def _dropped(self, job: Job) -> bool:
         """Whether a job is not to go on; then it is refused."""
@@ -217,28 +185,38 @@ class Engine:
         return job.finished
 
     def _guarded(self, job: Job, call: Callable[..., None], *given: Any) -> None:
-        """What a job does. Whatever it raises is its own answer: a bug in one must not end the ticks of all. But what a
-        bug left behind must not be committed, so then nothing of the tick is."""
+        """What a job does. Whatever it raises is its own answer, and what it has written is taken back."""
+        mark = self.sessions.mark()
         try:
             call(*given)
         except Exception as error:
-            self.spoilt = self.spoilt or not isinstance(error, Refused | ElmanError)
-            for id in job.held:
-                self.sessions.cache.pop(id, None)  # half changed, perhaps: the store has it whole
-            self.finish(job, _refusal(error))
+            self.sessions.back(mark, job.held)
+            self._refuse(job, _refusal(error))
+
+    def _refuse(self, job: Job, refused: Refused) -> None:
+        """Refuse a job, whatever it has said of itself in this tick."""
+        if job.finished:
+            self.replies = [(one, refused if one is job else result) for one, result in self.replies]
+        self.finish(job, refused)
 
     def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         """Have a work, which has begun, go on until it is done; `then` takes it."""
         if work.done:
             return then(work)
-        self._wait(_Running(job, served, work, then))
+        running = Running(job, served, work, then)
+        if self.room > 0:
+            self._choose(running)
+        else:
+            self.turns.add(job.tenant, running)
 
-    def step(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: Stepped) -> None:
+    def step(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
         """Have one input read after each of some states; `then` takes what `Served.together` gives."""
-        self._wait(_Rows(job, served, x, states, then))
+        self._choose(Rows(job, served, x, states, then))
 
-    def _wait(self, one: _Running | _Rows) -> None:
-        self.active.setdefault(one.job.tenant, deque()).append(one)
+    def _choose(self, one: Running | Rows) -> None:
+        self.chosen.append(one)
+        self.room -= one.size
+        self.turns.charge(one.job.tenant, one.size * (AROUND + self.paces.get(id(one.served), PACE)))
 
     def finish(self, job: Job, result: Any) -> None:
         """The job is done; the next in its line begins with the next tick. What is left of its works is dropped."""
@@ -252,33 +230,21 @@ class Engine:
         """Something provisional, on its way before the end."""
         self.news.append((hear, news))
 
-    def _chosen(self) -> list[_Running | _Rows]:
-        """What goes on in this tick: all, or as much as a tick has room for, of each tenant in turn."""
-        chosen: list[_Running | _Rows] = []
-        room = BATCH
-        while self.active and room > 0:
-            for tenant in list(self.active):
-                waiting = self.active[tenant]
-                while waiting:
-                    one = waiting.popleft()
-                    if not self._dropped(one.job):
-                        chosen.append(one)
-                        room -= one.size
-                        if len(self.active) > 1 or room <= 0:
-                            break
-                if not waiting:
-                    del self.active[tenant]
-        return chosen
-
     # What the models do
 
     def begin(self) -> None:
-        """Choose what goes on in this tick."""
-        groups: dict[int, _Group] = {}
-        for one in self._chosen():
-            group = groups.setdefault(id(one.served), _Group(one.served))
-            (group.rows if isinstance(one, _Rows) else group.works).append(one)  # type: ignore[arg-type]
-        self.groups = list(groups.values())
+        """Put what was chosen together by model; then there is room for the tick after this one."""
+        groups: dict[int, Group] = {}
+        for one in self.chosen:
+            if self._dropped(one.job):
+                continue
+            group = groups.get(id(one.served))
+            if group is None:
+                group = groups[id(one.served)] = Group(one.served)
+            (group.rows if isinstance(one, Rows) else group.works).append(one)  # type: ignore[arg-type]
+        self.groups, self.chosen = list(groups.values()), []
+        self.crowd.look()
+        self.room = self.crowd.room
 
     @property
     def expected(self) -> float:
@@ -287,45 +253,63 @@ class Engine:
 
     def compute(self) -> None:
         """Let it go on. Nothing but the models and the works is touched."""
+        self.began = time.monotonic()
         for group in self.groups:
             began = time.thread_time()
             group.compute()
-            self.paces[id(group.served)] = (time.thread_time() - began) / group.size
+            pace = (time.thread_time() - began) / group.size
+            # A work alone takes longer than one of many: what many took counts for some ticks to come.
+            self.paces[id(group.served)] = min(pace, 1.05 * self.paces.get(id(group.served), pace))
 
     # What comes of it
 
     def settle(self) -> None:
         """Write what is finished, and look for what has expired."""
         groups, self.groups = self.groups, []
+        self.size = 0
         for group in groups:
+            self.size += group.size
             self._settle(group)
-        now = self.sessions.clock()
-        if now - self.swept >= SWEEP and not self.sessions.sweep(self.lines):  # if there is more, the next tick goes on
-            self.swept = now
+        if self.draining:
+            self.sweeping = False
+        elif self.sessions.clock() - self.swept >= SWEEP:
+            self._sweep()
+        self.sessions.seal()
 
-    def _settle(self, group: _Group) -> None:
-        if group.error is not None:
-            say(f"elman serve: a tick failed: {type(group.error).__name__}: {group.error}")
-            for job in (*(rows.job for rows in group.rows), *(running.job for running in group.works)):
-                self.finish(job, _refusal(group.error))
-            return
+    def _sweep(self) -> None:
+        """Delete what has expired, some of it in a tick. If that fails, all else goes on."""
+        mark = self.sessions.mark()
+        try:
+            self.sweeping = self.sessions.sweep(self.lines)
+        except Exception as error:
+            say(f"elman serve: warning: what has expired was not deleted: {type(error).__name__}: {error}")
+            self.sessions.back(mark)
+            self.sweeping = False
+        if not self.sweeping:
+            self.swept = self.sessions.clock()
+
+    def _settle(self, group: Group) -> None:
         self.steps += group.steps
-        at = 0
         for rows in group.rows:
-            mine = slice(at, at + rows.size)
-            self._guarded(rows.job, rows.then, *(part[mine] for part in group.found))
-            at += rows.size
+            if rows.found is None:
+                assert rows.error is not None
+                self._refuse(rows.job, _refusal(rows.error))
+            else:
+                self._guarded(rows.job, rows.then, *rows.found)
         for running in group.works:
-            self._went_on(running)
+            if group.error is None:
+                self._went_on(running)
+            else:
+                self._refuse(running.job, _refusal(group.error))
 
-    def _went_on(self, running: _Running) -> None:
+    def _went_on(self, running: Running) -> None:
         work, job = running.work, running.job
         if work.failed:
             return self.finish(job, Refused(422, work.failed, code="state_not_finite"))
         if not work.done:
-            self._wait(running)
+            self.turns.add(job.tenant, running)
             if isinstance(job, Hearing):
-                job.heard(self, work)
+                self._guarded(job, job.heard, self, work)
             return
         self._guarded(job, running.then, work)
 
@@ -335,32 +319,59 @@ class Engine:
         return self.sessions.store.waits(self.sessions.sync)
 
     def commit(self) -> None:
-        """Have it all in the store, or nothing of it."""
+        """Have it all in the store, or nothing of it. If it is not known which, or if what was not stored cannot be
+        forgotten, the engine has come to its end."""
         self.fault("before commit")
+        synced = self.sessions.sync
         try:
-            if self.spoilt:
-                raise StoreFailed("another request failed beside it")
-            self.sessions.store.commit(self.sessions.sync)
+            self.sessions.store.commit(synced)
+            self.sessions.committed()
             self.commits += 1
-        except Exception as error:  # whatever it is, a reply must not say that it is in the store
+        except Exception as error:  # whatever it is, a reply must not say that it is in the store: that comes first
+            refused = error if isinstance(error, StoreFailed) else StoreUnknown(f"{type(error).__name__}: {error}")
+            self.replies = [(job, _worse(result, refused)) for job, result in self.replies]
             self.failures += 1
+            self._forget(refused)
+        if not synced:  # a disk takes as long for one as for many
+            self.crowd.took(time.monotonic() - self.began, self.size)
+
+    def _forget(self, refused: StoreFailed) -> None:
+        if isinstance(refused, StoreUnknown):
+            self.failed = refused.message
+            return
+        self.sweeping, self.swept = False, self.sessions.clock()  # not at once again: on a full disk that would not end
+        try:
             self.sessions.store.undo()
             self.sessions.forget()
-            full = isinstance(error, StoreFull)
-            why = "the store is full" if full else f"the store could not be written ({error})"
-            refused = Refused(507 if full else 503, f"{why}; nothing was changed", code="store_full" if full else None)
-            self.replies = [(job, _worse(result, refused)) for job, result in self.replies]
-        self.spoilt = False
-        self.sessions.committed()
+        except Exception as error:
+            self.failed = f"what was not stored cannot be forgotten: {type(error).__name__}: {error}"
 
     def outgoing(self) -> list[tuple[Callable[[Any], None], Any]]:
         """What is to be told to whom, now that it is in the store."""
         self.fault("before reply")
         told = [*self.news, *((job.reply, result) for job, result in self.replies)]
+        for job, _ in self.replies:
+            if not job.probe:
+                self.crowd.add(job.tenant, -1)
         self.answered += len(self.replies)
         self.ticks += 1
         self.news, self.replies = [], []
         return told
+
+    def end(self, why: str) -> list[tuple[Callable[[Any], None], Any]]:
+        """It cannot go on: everyone who waits is refused, and whoever comes."""
+        self.failed = self.failed or why
+        parts = [*self.turns.all(), *self.chosen]
+        for group in self.groups:
+            parts += [*group.rows, *group.works]
+        jobs = [one if isinstance(one, Job) else one.job for one in parts]
+        jobs += [*self.ready, *(job for line in self.lines.values() for job in line)]
+        jobs = [job for job in jobs if not job.finished] + [job for job, _ in self.replies]
+        told = {id(job): result for job, result in self.replies if isinstance(result, Refused)}
+        refused = {id(job): (job.reply, told.get(id(job), _ended(self.failed))) for job in jobs}
+        self.replies, self.lines, self.ready, self.chosen, self.groups, self.turns = [], {}, [], [], [], Turns()
+        self.answered = self.submitted
+        return list(refused.values())
 
 
 class Hearing(Job):
@@ -372,6 +383,10 @@ class Hearing(Job):
 
 def _stopping() -> Refused:
     return busy("the server is about to stop; send it to another, or later", 1_000, 503)
+
+
+def _ended(why: str) -> Refused:
+    return busy(f"the server stops, for it cannot go on: {why}", 1_000, 503, code="server_failed")
 
 
 def _worse(result: Any, refused: Refused) -> Refused:
@@ -386,21 +401,3 @@ def _refusal(error: Exception) -> Refused:
         return Refused(422, str(error))
     say(f"elman serve: {type(error).__name__}: {error}")
     return Refused(500, "this is a bug of the server; nothing was changed")
-
-
-class Direct:
-    """An engine without an event loop: `ask` runs ticks until the job is answered. For tests and for offline use."""
-
-    def __init__(self, sessions: Sessions) -> None:
-        self.engine = Engine(sessions)
-
-    def ask(self, make: Callable[[Callable[[Any], None]], Job]) -> Any:
-        """The result of a job; a `Refused` is raised."""
-        found: list[Any] = []
-        self.engine.submit(make(found.append))
-        deadline = time.monotonic() + 60
-        while not found and time.monotonic() < deadline:
-            self.engine.tick()
-        if isinstance(found[0], Refused):
-            raise found[0]
-        return found[0]

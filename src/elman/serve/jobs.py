@@ -90,7 +90,7 @@ class Keyed(Job):
     def made(self, engine: Engine, body: bytes, status: int = 200) -> None:
         """It is done; remember it."""
         if self.asked.key:
-            engine.sessions.answer(self.scope, self.asked.key, Answered(self.asked.digest, status, body))
+            engine.sessions.answer(self.scope, self.asked.key, Answered(self.asked.digest, status, body, self.tenant))
         engine.finish(self, Reply(body, status))
 
 
@@ -219,8 +219,7 @@ class Write(Job):
 
     def replied(self, engine: Engine, session: Session, reply: bytes) -> None:
         if self.asked.key:
-            session.route, session.key = self.asked.route, self.asked.key
-            session.digest, session.reply = self.asked.digest, reply
+            engine.sessions.reply(session, self.asked.route, self.asked.key, self.asked.digest, reply)
         engine.sessions.save((self.id, session))
         engine.finish(self, Reply(reply, 200, session.version, session.position))
 
@@ -312,9 +311,12 @@ def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Wo
 
 
 class Canary(Job):
-    """A step of each model and a write of the store: what readiness means."""
+    """A step of each model and a write of the store, which is the file that it was: what readiness means."""
+
+    probe = True
 
     def start(self, engine: Engine) -> None:
+        engine.sessions.store.check()
         engine.sessions.store.put("meta", "canary", str(engine.sessions.clock()).encode())
         left = dict(engine.sessions.models)
         if not left:

@@ -17,6 +17,17 @@ LOCAL = "local"
 LINE = re.compile(r"([A-Za-z0-9_.-]{1,64})\s+([0-9a-fA-F]{64})")
 
 
+def readable_by_others(path: str | Path) -> str:
+    """What is wrong with the rights of a file that holds secrets; nothing, or that it is not there yet, is ""."""
+    try:
+        mode = Path(path).stat().st_mode
+    except OSError:
+        return ""
+    if not mode & 0o007:
+        return ""
+    return f"everyone on this machine can read {path}, which holds secrets (mode {mode & 0o777:03o}): chmod 600 {path}"
+
+
 class Keys:
     """The keys of a file; `read` reads it again."""
 

@@ -24,10 +24,11 @@ MEANING = {
     "bulk": "sessions in one request to /v1/steps",
     "state_bytes": "bytes in a state that is sent",
     "sessions": "sessions and stored responses of one tenant",
+    "kept_bytes": "bytes of stored responses, and of replies that are kept for their keys, of one tenant",
     "forks": "forks of one session",
     "checkpoints": "checkpoints that a session may keep",
     "line": "requests that wait for one session",
-    "queue": "requests that wait for the engine",
+    "queue": "requests that wait for the engine; each tenant that waits may have an equal part of it",
     "key": "characters in an idempotency key",
     "ttl_seconds": "that a session may rest before it expires",
     "socket_message": "bytes in a message on a socket",
@@ -63,6 +64,7 @@ class Limits:
     bulk: int = 1_024
     state_bytes: int = 16 << 20
     sessions: int = 4_000_000
+    kept_bytes: int = 4 << 30
     forks: int = 1_024
     checkpoints: int = 64
     line: int = 16

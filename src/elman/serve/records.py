@@ -1,8 +1,20 @@
-"""What is kept. Each is a row of bytes in a store; fields are only ever added behind the others."""
+"""What is kept. Each is a row of bytes in a store; fields are only ever added behind the others.
+
+A row that cannot be decoded is left as it is: whoever asks for it is told, whoever looks after the server too, once.
+"""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
+
+from elman.progress import say
+from elman.serve.errors import Refused
+from elman.serve.store import Store
+
+T = TypeVar("T")
+encode = msgspec.msgpack.Encoder().encode
 
 
 class Session(msgspec.Struct, array_like=True):
@@ -28,6 +40,7 @@ class Session(msgspec.Struct, array_like=True):
     key: str = ""
     digest: bytes = b""
     reply: bytes = b""
+    counted: int = 0  # bytes of the reply that are counted for the tenant
 
 
 class Checkpoint(msgspec.Struct, array_like=True):
@@ -59,6 +72,7 @@ class Response(msgspec.Struct, array_like=True):
     body: bytes
     expires: float
     power: bool = False  # a commit with it waits for the disk
+    counted: bool = False  # whether its bytes are counted for the tenant
 
 
 class Answered(msgspec.Struct, array_like=True):
@@ -67,6 +81,7 @@ class Answered(msgspec.Struct, array_like=True):
     digest: bytes
     status: int
     body: bytes
+    tenant: str = ""  # whose bytes these are; of old ones that was not kept
 
 
 class Tombstone(msgspec.Struct, array_like=True):
@@ -74,3 +89,44 @@ class Tombstone(msgspec.Struct, array_like=True):
 
     tenant: str
     expired: float
+
+
+_decoders = {
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Session, Checkpoint, Inputs, Response, Answered, Tombstone)
+}
+
+
+class Damaged(Refused):
+    """A row that cannot be decoded."""
+
+    def __init__(self, table: str, id: str) -> None:
+        message = f"{table}/{id} cannot be read: it is damaged in the store, where it is left as it is"
+        super().__init__(500, message, code="record_damaged")
+
+
+class Records:
+    """The rows of a store, decoded."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._told: set[tuple[str, str]] = set()
+
+    def read(self, table: str, kind: type[T], id: str) -> T | None:
+        """A row, if it is there."""
+        data = self.store.get(table, id)
+        return None if data is None else self.decoded(table, kind, id, data)
+
+    def decoded(self, table: str, kind: type[T], id: str, data: bytes) -> T:
+        """What a row is; a `Damaged` where it is not one."""
+        try:
+            found: T = _decoders[kind].decode(data)  # type: ignore[index, assignment]
+            return found
+        except (msgspec.MsgspecError, TypeError, ValueError) as error:
+            raise self.damaged(table, id, str(error)) from error
+
+    def damaged(self, table: str, id: str, why: str) -> Damaged:
+        """Tell of a row that is no good."""
+        if (table, id) not in self._told:
+            self._told.add((table, id))
+            say(f"elman serve: warning: {table}/{id} in the store is damaged, and is left as it is: {why}")
+        return Damaged(table, id)

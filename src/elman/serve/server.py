@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service, host: str, port: int) -> None:
         self.service = service
+        service.driver.ended = self._leave
         limits = service.limits
         super().__init__(
             uvicorn.Config(
@@ -47,6 +49,10 @@ class Server(uvicorn.Server):
             self.service.driver.loop.call_soon_threadsafe(self._say_goodbye)
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
+
+    def _leave(self) -> None:
+        """The engine cannot go on: leave once its refusals are sent."""
+        self.should_exit = self.force_exit = True
 
     def _say_goodbye(self) -> None:
         self.service.driver.loop.call_later(DRAIN, self.service.engine.abandon)
@@ -81,4 +87,6 @@ def serve(service: Service, host: str, port: int) -> int:
     """Run until a signal comes; the exit code."""
     server = Server(service, host, port)
     server.run()
+    if service.engine.failed:
+        os._exit(1)  # at once: to close the store would write to it, and nobody knows what is in it
     return 0 if server.started else 2

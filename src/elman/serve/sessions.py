@@ -1,41 +1,40 @@
 """Sessions over a store: who may read and write one, its version, its keys, its past.
 
-All of it runs in the engine's thread. What is changed here is durable when the engine has committed; if that fails, the
-engine calls `forget`, and everything is read again.
+One thread at a time uses it. What is changed here is durable when the engine has committed; if that fails, the engine
+calls `forget`, and what was changed is read again when somebody asks for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TypeVar
-
-import msgspec
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from elman import kernels
-from elman.serve.errors import Refused, busy
+from elman.serve import clock as clocks
+from elman.serve.errors import Refused
+from elman.serve.ledger import Ledger
 from elman.serve.limits import Limits
-from elman.serve.records import Answered, Checkpoint, Inputs, Response, Session, Tombstone
+from elman.serve.records import (
+    Answered,
+    Checkpoint,
+    Damaged,
+    Inputs,
+    Records,
+    Response,
+    Session,
+    Tombstone,
+    encode,
+)
 from elman.serve.store import Store
 from elman.tasks.serving import Served
 
 DAY = 86_400.0
 MODELS = "models"  # of sessions, so that none has to be read to know them
 CACHED = 4_096  # sessions that are kept decoded
-encode = msgspec.msgpack.Encoder().encode
-T = TypeVar("T")
-_decoders = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Session, Checkpoint, Inputs, Response, Answered, Tombstone)
-}
-
-
-def decode(kind: type[T], data: bytes) -> T:
-    """A record of the store."""
-    found: T = _decoders[kind].decode(data)  # type: ignore[index, assignment]
-    return found
+SWEPT = 256  # rows that are deleted in one tick, at most, because they have expired
 
 
 def new_id(kind: str) -> str:
@@ -47,22 +46,24 @@ class Sessions:
     """The sessions of all tenants."""
 
     def __init__(
-        self, store: Store, models: Mapping[str, Served], limits: Limits, clock: Callable[[], float] = time.time
+        self, store: Store, models: Mapping[str, Served], limits: Limits, clock: Callable[[], float] | None = None
     ) -> None:
-        self.store, self.models, self.limits, self.clock = store, models, limits, clock
+        self.store, self.models, self.limits = store, models, limits
+        self.clock = clocks.Steady(store) if clock is None else clock
         self.fingerprints = {name: bytes.fromhex(model.fingerprint) for name, model in models.items()}
         self.computed = kernels.isa() if kernels.active() == "native" else "reference"
         self.cache: OrderedDict[str, Session] = OrderedDict()
         self.touched: set[str] = set()  # since the last commit
         self.stones: deque[str] = deque()  # of this process, the oldest first
         self.sync = False  # whether what was changed since then has to be on the disk
-        self.count()
+        self.ledger = Ledger(store, limits)
+        self.noted = clocks.last(store)  # when it was noted last that something was committed
+        self.records = Records(store)
 
-    def count(self) -> None:
+    @property
+    def counts(self) -> dict[str, int]:
         """How many sessions and responses each tenant has."""
-        self.counts = dict(self.store.counts("sessions"))
-        for tenant, number in self.store.counts("responses").items():
-            self.counts[tenant] = self.counts.get(tenant, 0) + number
+        return self.ledger.counts
 
     def strangers(self) -> list[str]:
         """The models of which the store has had sessions, and that are not loaded, or not with these weights."""
@@ -75,16 +76,29 @@ class Sessions:
         """A session of this tenant's; refused where there is none, or where it has expired."""
         session = self.cache.get(id)
         if session is None:
-            data = self.store.get("sessions", id)
-            if data is None:
-                raise self._gone(id, tenant)
-            session = self.cache[id] = decode(Session, data)
+            session = self._stored(id, tenant)
         else:
             self.cache.move_to_end(id)
         if session.tenant != tenant:
             raise missing("session", id)
         if session.expires <= self.clock():
             raise Refused(410, f"the session {id} has expired", code="session_expired")
+        return session
+
+    def _stored(self, id: str, tenant: str) -> Session:
+        try:
+            session = self.records.read("sessions", Session, id)
+            if session is None:
+                raise self._gone(id, tenant)
+            loaded = self.fingerprints.get(session.model) == session.fingerprint
+            if loaded and len(session.state) != (wanted := self.models[session.model].row_bytes):
+                why = f"its state has {len(session.state)} bytes, and its model's {wanted}"
+                raise self.records.damaged("sessions", id, why)
+        except Damaged:
+            if self.store.owner("sessions", id) != tenant:
+                raise missing("session", id) from None
+            raise
+        self.cache[id] = session
         return session
 
     def at_rest(self, id: str, tenant: str, version: int | str, model: str) -> Session | None:
@@ -116,8 +130,10 @@ class Sessions:
         return self.models[name]
 
     def _gone(self, id: str, tenant: str) -> Refused:
-        stone = self.store.get("tombstones", id)
-        if stone is not None and decode(Tombstone, stone).tenant == tenant:
+        with suppress(Damaged):
+            stone = self.records.read("tombstones", Tombstone, id)
+            if stone is None or stone.tenant != tenant:
+                return missing("session", id)
             return Refused(410, f"the session {id} has expired", code="session_expired")
         return missing("session", id)
 
@@ -137,21 +153,13 @@ class Sessions:
 
     def add(self, id: str, session: Session) -> None:
         """A new session."""
-        self.admit(session.tenant)
+        self.ledger.admit(session.tenant)
         model = _model_id(session.model, session.fingerprint)
         if self.store.get("meta", model) is None:
             self.store.put("meta", model, session.model.encode(), parent=MODELS)
         if session.every:
             self._mark(id, session)
         self.save((id, session))
-
-    def admit(self, tenant: str, more: int = 1) -> None:
-        """Count one more, or refuse it."""
-        have = self.counts.get(tenant, 0)
-        if more > 0 and have + more > self.limits.sessions:
-            message = f"there are {have} sessions and responses, which is the limit; delete some"
-            raise busy(message, 60_000, code="too_many_sessions")
-        self.counts[tenant] = have + more
 
     def remove(self, id: str, session: Session, *, expired: bool = False) -> None:
         """Delete a session with its past; of one that has expired, that it was there is remembered for a day."""
@@ -161,7 +169,8 @@ class Sessions:
         self.store.delete("sessions", id)
         self.cache.pop(id, None)
         self.touched.add(id)
-        self.admit(session.tenant, -1)
+        self.ledger.admit(session.tenant, -1)
+        self.ledger.keep(session.tenant, -session.counted)
         self.sync |= session.power
         if expired:
             now = self.clock()
@@ -200,7 +209,7 @@ class Sessions:
 
     def _drop_inputs(self, id: str, unwanted: Callable[[Inputs], bool]) -> None:
         for place, data in self.store.children("inputs", id):
-            if unwanted(decode(Inputs, data)):
+            if unwanted(self.records.decoded("inputs", Inputs, place, data)):
                 self.store.delete("inputs", place)
 
     def past(self, id: str, session: Session, position: int) -> tuple[Checkpoint, list[Inputs]]:
@@ -217,18 +226,18 @@ class Sessions:
                 422, f"position {position} cannot be gone back to; the session is at {session.position} and keeps "
                 f"{session.marks[0]} and what follows", code="no_checkpoint",
             )  # fmt: skip
-        data = self.store.get("checkpoints", child(id, marks[-1]))
-        assert data is not None, "marks name checkpoints that are kept"
+        checkpoint = self.records.read("checkpoints", Checkpoint, child(id, marks[-1]))
+        assert checkpoint is not None, "marks name checkpoints that are kept"
         if marks[-1] == position:
-            return decode(Checkpoint, data), []
+            return checkpoint, []
         if not session.log:
             raise Refused(
                 422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); kept "
                 f"are {', '.join(map(str, session.marks))}", code="no_checkpoint",
             )  # fmt: skip
         # A checkpoint stands where a write began. What began before it and goes beyond was cut there by a rollback.
-        logged = [decode(Inputs, value) for _, value in self.store.children("inputs", id)]
-        return decode(Checkpoint, data), [one for one in logged if marks[-1] <= one.position < position]
+        logged = [self.records.decoded("inputs", Inputs, *each) for each in self.store.children("inputs", id)]
+        return checkpoint, [one for one in logged if marks[-1] <= one.position < position]
 
     def rewound(self, id: str, session: Session, state: bytes, position: int) -> None:
         """The session is where it was: what came after that is no longer part of its past."""
@@ -255,51 +264,114 @@ class Sessions:
 
     def answered(self, scope: Iterable[str], key: str, digest: bytes) -> Answered | None:
         """What was answered to a key; refused if it stood for another request."""
-        data = self.store.get("keys", key_id(scope, key))
-        if data is None:
-            return None
-        found = decode(Answered, data)
-        if found.digest != digest:
+        found = self.records.read("keys", Answered, key_id(scope, key))
+        if found is not None and found.digest != digest:
             raise reused(key)
         return found
 
     def answer(self, scope: Iterable[str], key: str, answered: Answered) -> None:
         """Keep an answer for a day."""
-        self.store.put("keys", key_id(scope, key), encode(answered), expires=self.clock() + DAY)
+        data = encode(answered)
+        self.ledger.keep(answered.tenant, len(data))
+        self.store.put("keys", key_id(scope, key), data, parent=answered.tenant, expires=self.clock() + DAY)
+
+    def reply(self, session: Session, route: str, key: str, digest: bytes, reply: bytes) -> None:
+        """Keep what a session answered last to a key, until the next."""
+        self.ledger.keep(session.tenant, len(reply) - session.counted)
+        session.route, session.key, session.digest, session.reply = route, key, digest, reply
+        session.counted = len(reply)
+
+    def respond(self, id: str, response: Response) -> None:
+        """Keep a response."""
+        response.counted = True
+        data = encode(response)
+        self.ledger.admit(response.tenant)
+        self.ledger.keep(response.tenant, len(data))
+        self.sync |= response.power
+        self.store.put("responses", id, data, parent=response.tenant, expires=response.expires)
+
+    def response(self, id: str, tenant: str) -> Response:
+        """A response of this tenant's."""
+        try:
+            found = self.records.read("responses", Response, id)
+        except Damaged:
+            if self.store.owner("responses", id) != tenant:
+                raise missing("response", id) from None
+            raise
+        if found is None or found.tenant != tenant or found.expires <= self.clock():
+            raise missing("response", id)
+        return found
+
+    def drop_response(self, id: str, response: Response) -> None:
+        """Delete a response."""
+        size = len(self.store.get("responses", id) or b"")
+        self.sync |= response.power
+        self.store.delete("responses", id)
+        self.ledger.admit(response.tenant, -1)
+        if response.counted:
+            self.ledger.keep(response.tenant, -size)
 
     # The end of a tick
 
-    def sweep(self, busy: Container[str] = (), most: int = 1_000) -> bool:
-        """Delete what has expired, unless it is busy; whether there may be more."""
+    def sweep(self, busy: Container[str] = (), most: int = SWEPT) -> bool:
+        """Delete what has expired, unless it is busy; whether there may be more. What is damaged does not expire any
+        more: it stays until somebody has looked at it."""
         found = self.store.expired(self.clock(), most)
-        for table, id in found:
-            if id in busy:
-                continue
-            if table == "sessions":
-                data = self.store.get(table, id)
-                assert data is not None
-                self.remove(id, decode(Session, data), expired=True)
-            else:
-                if table == "responses":
-                    data = self.store.get(table, id)
-                    assert data is not None
-                    self.admit(decode(Response, data).tenant, -1)
-                self.store.delete(table, id)
-        return len(found) == most
+        over = [(table, id) for table, id in found if id not in busy]
+        for table, id in over:
+            try:
+                self._expire(table, id)
+            except Damaged:
+                data, owner = self.store.get(table, id), self.store.owner(table, id)
+                assert data is not None and owner is not None
+                self.store.put(table, id, data, parent=owner)
+        return bool(over) and len(found) == most
+
+    def _expire(self, table: str, id: str) -> None:
+        if table == "sessions" and (session := self.records.read(table, Session, id)) is not None:
+            return self.remove(id, session, expired=True)
+        if table == "responses" and (response := self.records.read(table, Response, id)) is not None:
+            return self.drop_response(id, response)
+        if table == "keys" and (answered := self.records.read(table, Answered, id)) is not None and answered.tenant:
+            self.ledger.keep(answered.tenant, -len(self.store.get(table, id) or b""))
+        self.store.delete(table, id)
+
+    def seal(self) -> None:
+        """A tick is about to be committed: put down what is counted, and now and then what time it is."""
+        self.ledger.write()
+        if self.store.durable and self.store.changed() and (now := self.clock()) - self.noted >= clocks.EVERY:
+            self.noted = now
+            self.store.put("meta", clocks.LAST, repr(now).encode())
 
     def committed(self) -> None:
         """What was changed is in the store; what was used longest ago need not be in memory too."""
         self.touched.clear()
+        self.ledger.committed()
         self.sync = False
         while len(self.cache) > CACHED:
             self.cache.popitem(last=False)
 
     def forget(self) -> None:
-        """A commit has failed: what was changed is read again."""
+        """A commit has failed: what was changed is read again. Nothing is read here, for that may fail too."""
         for id in self.touched:
             self.cache.pop(id, None)
+        self.ledger.back(0)
+        self.noted = 0.0
         self.committed()
-        self.count()
+
+    def mark(self) -> tuple[int, int]:
+        """Where the changes of this tick are now."""
+        return self.store.mark(), self.ledger.mark()
+
+    def back(self, mark: tuple[int, int], held: Sequence[str] = ()) -> None:
+        """Undo what was changed since a mark; sessions that are held may be half changed, which the store does not
+        know."""
+        for table, id in self.store.back(mark[0]):
+            if table == "sessions":
+                self.cache.pop(id, None)
+        for id in held:
+            self.cache.pop(id, None)
+        self.ledger.back(mark[1])
 
 
 def _model_id(name: str, fingerprint: bytes) -> str:

@@ -109,13 +109,16 @@ class Steps(Job):
         self.places = [place for place, _ in items]  # that it replies for
 
     def start(self, engine: Engine) -> None:
-        ids, sessions, inputs, rest = self._sorted(engine)
+        places, ids, sessions, inputs, rest = self._sorted(engine)
         served = engine.sessions.models[sessions[0].model] if sessions else None
         x = None if served is None else served.encoded(inputs)
+        if x is None:
+            places, rest = [], self.items
+        apart = [Step.of(self.apart(place), self.tenant, item) for place, item in rest]
+        self.places = places  # not before: until here, whatever fails is told to all
         if served is None or x is None:
-            self.places = []
             engine.finish(self, Stepped([], [], [], [], [], []))
-            return self._apart(engine, self.items)
+            return engine.enter_more(apart)
 
         def then(after: list[bytes], outputs: Outputs, good: list[bool]) -> None:
             changed = []
@@ -131,19 +134,17 @@ class Steps(Job):
 
         engine.hold(self, ids)
         engine.step(self, served, x, [session.state for session in sessions], then)
-        self._apart(engine, rest)
+        engine.enter_more(apart)
 
-    def _apart(self, engine: Engine, items: Sequence[tuple[int, Item]]) -> None:
-        engine.enter_more([Step.of(self.apart(place), self.tenant, item) for place, item in items])
-
-    def _sorted(self, engine: Engine) -> tuple[list[str], list[Session], list[Any], list[tuple[int, Item]]]:
-        """Of the plain ones the names, sessions and inputs; and the rest. `places` are those of the plain ones.
+    def _sorted(
+        self, engine: Engine
+    ) -> tuple[list[int], list[str], list[Session], list[Any], Sequence[tuple[int, Item]]]:
+        """Of the plain ones the places, names, sessions and inputs; and the rest.
 
         A second step of a session is not plain: it goes behind the first.
         """
         at_rest, lines, tenant = engine.sessions.at_rest, engine.lines, self.tenant
-        self.places, ids, sessions, inputs = [], [], [], []
-        rest, seen, model = [], set(), ""
+        places, ids, sessions, inputs, rest, seen, model = [], [], [], [], [], set(), ""
         for place, item in self.items:
             id, session = item.session, None
             if not item.key and item.input is not UNSET and id not in lines and id not in seen:
@@ -153,11 +154,11 @@ class Steps(Job):
                 rest.append((place, item))
                 continue
             model = session.model
-            self.places.append(place)
+            places.append(place)
             ids.append(id)
             sessions.append(session)
             inputs.append(item.input)
-        return ids, sessions, inputs, rest
+        return places, ids, sessions, inputs, rest
 
 
 def submit_steps(
@@ -180,14 +181,23 @@ def submit_steps(
     def apart(place: int) -> Hear:
         return lambda result: hear([place], [answered(result)])
 
-    def together(found: Stepped | Refused) -> None:
-        if isinstance(found, Refused):
-            hear(job.places, [answered(found)] * len(job.places))
-        else:
-            hear(found.places, found.answers())
+    def submit(some: list[tuple[int, Item]]) -> None:
+        def together(found: Stepped | Refused) -> None:
+            if isinstance(found, Refused):
+                hear(job.places, [answered(found)] * len(job.places))
+            else:
+                hear(found.places, found.answers())
 
-    job = Steps(together, tenant, good, apart)
-    engine.submit(job)
+        job = Steps(together, tenant, some, apart)
+        engine.submit(job)
+
+    size = engine.crowd.rows
+    submit(good[:size])
+    for at in range(size, len(good), size):
+        try:
+            submit(good[at : at + size])
+        except Refused as refused:
+            bad += [(place, refused) for place, _ in good[at : at + size]]
     hear([place for place, _ in bad], [answered(wrong) for _, wrong in bad])
 
 

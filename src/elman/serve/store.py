@@ -5,8 +5,10 @@ A store is some tables of rows: an id, bytes, a parent by which rows are found t
 1. One thread at a time uses it.
 2. Reads see what was written before, committed or not.
 3. `commit` makes everything since the last one durable, or nothing: it raises a `StoreFull` or a `StoreFailed`, and
-   then all of it is undone. With `sync` it returns when the disk has it.
-4. `undo` forgets everything since the last commit.
+   then all of it is undone. With `sync` it returns when the disk has it. A `StoreUnknown` says that nobody knows
+   which of the two it is: then nothing may be read or written any more, and the process has to stop.
+4. `undo` forgets everything since the last commit; `back` what was written since a `mark`. Neither reads.
+5. Reads raise a `StoreFailed` where the disk fails, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,18 +17,34 @@ import heapq
 from collections.abc import Iterable
 from typing import Protocol
 
+from elman.serve.errors import Refused
+
 TABLES = ("sessions", "checkpoints", "inputs", "responses", "keys", "tombstones", "meta")
 
 
 Row = tuple[str, bytes, str, float]  # id, value, parent, expires
 
 
-class StoreFailed(Exception):
-    """A commit that did not happen."""
+class StoreFailed(Refused):
+    """A read or a commit that did not happen. Whoever asked for it hears so; nothing was changed."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(503, f"the store cannot be read or written ({why}); nothing was changed", code="store_failed")
 
 
 class StoreFull(StoreFailed):
     """The same, because there is no room."""
+
+    def __init__(self, why: str) -> None:
+        Refused.__init__(self, 507, f"the store is full ({why}); nothing was changed", code="store_full")
+
+
+class StoreUnknown(StoreFailed):
+    """Whether a commit happened is not known: what the disk has may be another thing than what it said it had."""
+
+    def __init__(self, why: str) -> None:
+        message = f"the store failed ({why}), and the server stops; whether this was stored, its next start will show"
+        Refused.__init__(self, 503, message, code="store_unknown")
 
 
 class Store(Protocol):
@@ -40,12 +58,17 @@ class Store(Protocol):
         self, table: str, rows: Iterable[tuple[str, bytes, str, float]]
     ) -> None: ...  # id, value, parent, expires
     def delete(self, table: str, id: str) -> None: ...
+    def owner(self, table: str, id: str) -> str | None: ...  # the parent of a row
     def children(self, table: str, parent: str) -> list[tuple[str, bytes]]: ...  # in the order of their ids
     def counts(self, table: str) -> dict[str, int]: ...  # rows by parent
     def expired(self, now: float, most: int) -> list[tuple[str, str]]: ...  # tables and ids
     def waits(self, sync: bool) -> bool: ...  # whether this commit would take as long as a disk does
+    def changed(self) -> bool: ...  # whether there is something to commit
     def commit(self, sync: bool) -> None: ...
     def undo(self) -> None: ...
+    def mark(self) -> int: ...
+    def back(self, mark: int) -> list[tuple[str, str]]: ...  # tables and ids of what it undid
+    def check(self) -> None: ...  # a StoreFailed where it is no longer what was opened
     def close(self) -> None: ...
 
 
@@ -68,28 +91,32 @@ class MemoryStore:
         self._parents: dict[str, dict[str, dict[str, None]]] = {table: {} for table in TABLES}
         self._due: list[tuple[float, str, str]] = []  # a heap; what it says may be out of date
         self._expiring = 0  # rows that will be due
-        self._before: dict[str, dict[str, Row | None]] = {table: {} for table in TABLES}
+        self._journal: list[tuple[str, str, Row | None]] = []  # since the last commit, what stood there before
 
     def get(self, table: str, id: str) -> bytes | None:
         row = self._rows[table].get(id)
         return None if row is None else row[1]
 
+    def owner(self, table: str, id: str) -> str | None:
+        row = self._rows[table].get(id)
+        return None if row is None else row[2]
+
     def put(self, table: str, id: str, value: bytes, *, parent: str = "", expires: float = 0.0) -> None:
         self.put_all(table, [(id, value, parent, expires)])
 
     def put_all(self, table: str, rows: Iterable[Row]) -> None:
-        there, before = self._rows[table], self._before[table]
+        there, journal = self._rows[table], self._journal
         for row in rows:
             id = row[0]
             old = there.get(id)
-            before.setdefault(id, old)
+            journal.append((table, id, old))
             if old is not None and old[2] == row[2] and old[3] == row[3]:  # most are: only the value is another
                 there[id] = row
             else:
                 self._set(table, id, row)
 
     def delete(self, table: str, id: str) -> None:
-        self._before[table].setdefault(id, self._rows[table].get(id))
+        self._journal.append((table, id, self._rows[table].get(id)))
         self._set(table, id, None)
 
     def children(self, table: str, parent: str) -> list[tuple[str, bytes]]:
@@ -112,15 +139,28 @@ class MemoryStore:
     def waits(self, sync: bool) -> bool:
         return False
 
+    def changed(self) -> bool:
+        return bool(self._journal)
+
     def commit(self, sync: bool) -> None:
-        for before in self._before.values():
-            before.clear()
+        self._journal.clear()
 
     def undo(self) -> None:
-        for table, before in self._before.items():
-            for id, row in before.items():
-                self._set(table, id, row)
-            before.clear()
+        self.back(0)
+
+    def mark(self) -> int:
+        return len(self._journal)
+
+    def back(self, mark: int) -> list[tuple[str, str]]:
+        undone = []
+        while len(self._journal) > mark:
+            table, id, row = self._journal.pop()
+            self._set(table, id, row)
+            undone.append((table, id))
+        return undone
+
+    def check(self) -> None:
+        pass
 
     def close(self) -> None:
         self.undo()

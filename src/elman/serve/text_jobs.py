@@ -10,7 +10,7 @@ from elman.serve.engine import Engine, Hearing
 from elman.serve.errors import Refused
 from elman.serve.jobs import Asked, Get, Hear, Keyed, Reply, json, prompted
 from elman.serve.records import Response
-from elman.serve.sessions import decode, encode, missing, new_id
+from elman.serve.sessions import new_id
 from elman.tasks.serving import Served, Work, Writing
 
 
@@ -111,7 +111,7 @@ class Respond(Keyed, Complete):
     def make(self, engine: Engine) -> None:
         sessions = engine.sessions
         if self.previous:
-            before = stored_response(engine, self.tenant, self.previous)
+            before = sessions.response(self.previous, self.tenant)
             served = sessions.model(self.model, None)
             if (before.model, before.fingerprint) != (self.model, sessions.fingerprints[self.model]):
                 raise Refused(
@@ -119,46 +119,33 @@ class Respond(Keyed, Complete):
                     f"{self.model!r} has", code="model_mismatch",
                 )  # fmt: skip
             self.state = served.seeded(before.state, self.seed)
-        if self.kept:
-            sessions.admit(self.tenant)
-            sessions.admit(self.tenant, -1)
+        if self.kept:  # if there is room, or will not be, say so before the work is done
+            sessions.ledger.admit(self.tenant)
+            sessions.ledger.admit(self.tenant, -1)
         Complete.start(self, engine)
 
     def done(self, engine: Engine, completed: Completed) -> None:
         sessions, body = engine.sessions, self.body(self.id, completed)
         if self.kept:
-            sessions.admit(self.tenant)
-            sessions.sync |= self.power
             expires = sessions.clock() + self.kept
             record = Response(
                 self.tenant, self.model, sessions.fingerprints[self.model], completed.choices[0].state, body, expires,
                 self.power,
             )  # fmt: skip
-            sessions.store.put("responses", self.id, encode(record), parent=self.tenant, expires=expires)
+            sessions.respond(self.id, record)
         self.made(engine, body)
-
-
-def stored_response(engine: Engine, tenant: str, id: str) -> Response:
-    """A response of this tenant's."""
-    data = engine.sessions.store.get("responses", id)
-    found = None if data is None else decode(Response, data)
-    if found is None or found.tenant != tenant or found.expires <= engine.sessions.clock():
-        raise missing("response", id)
-    return found
 
 
 class GetResponse(Get):
     """What was answered."""
 
     def start(self, engine: Engine) -> None:
-        engine.finish(self, Reply(stored_response(engine, self.tenant, self.id).body))
+        engine.finish(self, Reply(engine.sessions.response(self.id, self.tenant).body))
 
 
 class DeleteResponse(Get):
     """Delete it; what goes on from it stays."""
 
     def start(self, engine: Engine) -> None:
-        engine.sessions.sync |= stored_response(engine, self.tenant, self.id).power
-        engine.sessions.store.delete("responses", self.id)
-        engine.sessions.admit(self.tenant, -1)
+        engine.sessions.drop_response(self.id, engine.sessions.response(self.id, self.tenant))
         engine.finish(self, Reply(json({"id": self.id, "object": "response", "deleted": True})))

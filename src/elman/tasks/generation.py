@@ -23,6 +23,7 @@ from elman.errors import InputError
 from elman.options import choice, number, whole
 
 ALLOWED = ("end", "unknown")
+EDGE = 4  # characters that may be in parts where a text is cut
 
 
 def prompt_ids(vocabulary: Vocabulary, text: str) -> Ids:
@@ -116,17 +117,12 @@ class Generation:
         found = beam(
             self.model, self.state.core, self.state.token,
             num_beams=self.num_beams, max_new_tokens=self.max_new_tokens, length_penalty=self.length_penalty,
-            banned=self.sampling.banned, ended=self._ended,
+            banned=self.sampling.banned, ended=stopped(self.vocabulary, self.stops),
         )  # fmt: skip
         best = [row[0] for row in found]
         after = self._after(best)
         self._state = lambda: after
         yield ["".join(map(row.push, h.tokens)) for row, h in zip(self._rows, best, strict=True)]
-
-    def _ended(self, tokens: list[int]) -> bool:
-        if tokens[-1] == BOUNDARY:
-            return True
-        return bool(self.stops) and _holds(self.vocabulary.decode(tokens), self.stops)
 
     def _after(self, best: list[Hypothesis]) -> Carried:
         seen = self.state.seen.clone()
@@ -188,5 +184,25 @@ def banned_symbols(vocabulary: Vocabulary, allow: Sequence[str], endless: bool) 
     return tuple(banned)
 
 
-def _holds(text: str, stops: list[str]) -> bool:
-    return any(stop in text for stop in stops)
+def stopped(vocabulary: Vocabulary, stops: list[str]) -> Callable[[Ids], bool]:
+    """Says of symbols, of which all but the last have been asked about, whether they hold a stop string or end.
+
+    Only what a stop string can reach back to is decoded, so a long text takes no longer than a short one for each
+    symbol. At the cut a character may be in parts, or a space be missing: the first few characters are left out.
+    """
+    reach = max(map(len, stops), default=0)
+
+    def ended(symbols: Ids) -> bool:
+        if symbols[-1] == BOUNDARY:
+            return True
+        if not stops:
+            return False
+        last, wide = len(vocabulary.decode(symbols[-1:].tolist())), reach + 16
+        text = vocabulary.decode(symbols[-wide:].tolist())
+        while len(symbols) > wide and len(text) < reach + last + EDGE:
+            wide *= 2
+            text = vocabulary.decode(symbols[-wide:].tolist())
+        seen = text if len(symbols) <= wide else text[EDGE:]
+        return any(stop in seen for stop in stops)
+
+    return ended

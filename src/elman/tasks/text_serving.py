@@ -25,7 +25,7 @@ from elman.decoding.stepper import Scores
 from elman.errors import FileError, InputError
 from elman.model import SequenceModel
 from elman.state import State
-from elman.tasks.generation import Row, banned_symbols, prompt_ids
+from elman.tasks.generation import Row, banned_symbols, prompt_ids, stopped
 from elman.tasks.serving import PIECE, ROWS, Bytes, Outputs, Work, Writing, finite
 from elman.tasks.text import TextModel
 from elman.tasks.text_rows import ScanRows, StreamRows, scanned
@@ -256,13 +256,9 @@ class ServedText:
     ) -> list[tuple[dict[str, Any], bytes]]:
         core, token, seed, drawn, seen = self.opened(state)
         stops = list(settings.stop)
-
-        def ended(tokens: list[int]) -> bool:
-            return tokens[-1] == BOUNDARY or any(stop in self.vocabulary.decode(tokens) for stop in stops)
-
         (found,) = beam(
             self.model, states.from_rows(core[None], self._like), torch.tensor([token]), num_beams=num_beams,
-            max_new_tokens=settings.max_new_tokens, ended=ended,
+            max_new_tokens=settings.max_new_tokens, ended=stopped(self.vocabulary, stops),
             banned=banned_symbols(self.vocabulary, settings.allow, self.endless),
         )  # fmt: skip
         before = self.spelt(prompt) or self.vocabulary.decode([token])
