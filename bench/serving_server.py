@@ -9,8 +9,8 @@ of it. They check no versions, count no limits and store nothing.
 
 import hashlib
 import sys
-from itertools import count
 import tempfile
+from itertools import count
 from typing import Any
 
 import numpy as np

@@ -107,6 +107,9 @@ class Mean(Plain):
         y = sums[..., :-1] / sums[..., -1:].clamp(min=1)  # in the padding there are none
         return y.to(x.dtype), MeanState(last[:, :-1], last[:, -1:])
 
+    def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, Slot]) -> Slot:
+        return builder.mean(1.0, x, builder.constant(torch.ones(1)), *state)
+
 
 class Max(Plain):
     """y = max(y', x), element by element, from minus infinity on. Of equal ones the earliest gets the gradient."""
