@@ -119,9 +119,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ForecastOptim(OptimConfig):
-    """How weights are changed: more slowly, for a series is soon learnt by heart."""
+    """How weights are changed: they decay more, for a series is soon learnt by heart."""
 
-    lr: float = 0.001
     weight_decay: float = 0.05
 
 

@@ -90,7 +90,7 @@ class ModelConfig:
     kind: str = "network"
     order: int = 24
     cell: str = "lstm"
-    size: int = 32
+    size: int = 64
     layers: int = 1
     block: str = "auto"
     options: Options = field(default_factory=dict)
@@ -98,7 +98,7 @@ class ModelConfig:
     norm: str | None = None
     dropout: float = 0.0
     input_dropout: float = 0.0
-    readout_dropout: float = 0.2
+    readout_dropout: float = 0.1
     readout: str = "student_t"
     classes: int = 0
     feedback: str = "target"
