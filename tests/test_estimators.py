@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import base, metrics, model_selection, pipeline, preprocessing, utils
+from sklearn.exceptions import NotFittedError
 
 import elman
 from elman.errors import InputError
@@ -92,3 +93,15 @@ def test_a_model_that_is_not_fitted_says_so():
         classifier().predict_proba(ROWS)
     with pytest.raises(InputError, match="no parameter 'sizes'"):
         classifier().set_params(sizes=3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ask"),
+    [
+        ("SequenceClassifier", "predict"), ("SequenceClassifier", "predict_proba"), ("SequenceClassifier", "score"),
+        ("SequenceRegressor", "predict"), ("SequenceRegressor", "predict_std"), ("SequenceRegressor", "score"),
+    ],
+)  # fmt: skip
+def test_what_is_not_fitted_says_so_as_scikit_learn_does(kind, ask):
+    with pytest.raises(NotFittedError, match=rf"this {kind} is not fitted yet; call fit\(X, y\) first"):
+        getattr(getattr(elman, kind)(), ask)(*((ROWS, [0.0] * 40) if ask == "score" else (ROWS,)))

@@ -22,6 +22,8 @@ from elman.tasks import measures
 from elman.tasks.classifier import Classifier, ModelConfig
 from elman.tasks.classify import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
 from elman.training import loop, optim
+from elman.training.alone import alone
+from elman.training.alone import seed as begin
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.unit import Unit
@@ -85,8 +87,8 @@ class _Sequences(Configured):
             ),
             seed=key % 2**62,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(key)
+        with alone():
+            begin(key)
             task, data = ClassifyTask(), RowData(config, Reader(), None, rows, [], [])
             face = task.build(config, data)
             batches = data.batches(0, 1)
@@ -158,7 +160,8 @@ class SequenceClassifier(_Sequences):
 
     def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[Any]:
         """The most probable label (N,) of each sequence."""
-        found: NDArray[Any] = self.classes_[self._outputs(X, lengths).argmax(-1).numpy()]
+        places = self._outputs(X, lengths).argmax(-1).numpy()  # first: it refuses what is not fitted
+        found: NDArray[Any] = self.classes_[places]
         return found
 
     def predict_proba(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:

@@ -102,6 +102,15 @@ def flag(name: str, given: object) -> bool:
     raise InputError(f"{name} is {given!r}; it must be True or False")
 
 
+def several(name: str, given: object, what: str) -> None:
+    """Raise an InputError if one text is given where a list is meant: it would be read letter by letter.
+
+    >>> several("texts", ["a text", "another"], "texts")
+    """
+    if isinstance(given, str | bytes):
+        raise InputError(f"{name} is one text, {given[:40]!r}; it must be a list of {what}")
+
+
 def _is_number(given: object) -> TypeGuard[Real]:
     return isinstance(given, Real) and not isinstance(given, bool)
 

@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
 
 PATIENCE = 2.0  # seconds before progress is worth showing
 INTERVAL = 5.0  # seconds between its lines where there is no terminal
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 
 def show(text: str) -> None:
@@ -38,7 +40,19 @@ def clear() -> None:
         _write("\r\x1b[K")
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Say nothing inside the block, in this thread."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
 def _write(text: str) -> None:
+    if _quiet.get():
+        return
     with suppress(OSError, ValueError):  # ValueError: the file is closed
         print(text, end="", file=sys.stderr, flush=True)
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from elman import artifact, config, lens, report, tasks
 from elman.errors import InputError
+from elman.options import flag
+from elman.progress import quiet
 from elman.saved import load, open_source
 from elman.tasks.memory import Opened, given
 from elman.tasks.settings import Settings, TrainedSettings
 from elman.tasks.task import AnyTask, Task
 from elman.training import checkpoint, loop, optim, threads
+from elman.training.alone import alone, seed
 from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
@@ -28,29 +31,38 @@ from elman.training.unit import Unit
 Callback = Callable[[int, Scores], None] | None
 
 
-def train(settings: Settings, data: Any = None, callback: Callback = None) -> tuple[Any, list[dict[str, float]]]:
+def train(
+    settings: Settings, data: Any = None, callback: Callback = None, *, progress: bool = True
+) -> tuple[Any, list[dict[str, float]]]:
     """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this.
 
     `data` in memory takes the place of what the config names: a text, a list of documents or an array (a list of them
     for several sequences), whatever the task reads; or a mapping with several of train, valid and test.
     `callback(step, scores)` is called after each evaluation on the validation data; what it raises ends the run, which
-    can be resumed.
+    can be resumed. With `progress` false nothing is said on standard error but warnings.
+
+    A process trains one model at a time: a second call, from another thread, waits. Torch's random numbers are
+    afterwards where they were. Ctrl-C raises `Interrupted`, a KeyboardInterrupt, once the checkpoint is written.
 
     >>> import tempfile
     >>> from elman.tasks.markov import RunConfig
-    >>> model, history = train(RunConfig(out=tempfile.mkdtemp() + "/run"), data="to be or not to be, " * 99)
+    >>> config = RunConfig(out=tempfile.mkdtemp() + "/run")
+    >>> model, history = train(config, data="to be or not to be, " * 99, progress=False)
     >>> model.generate("to be or", max_new_tokens=7)
     ' not to'
     """
     task = tasks.of_settings(settings)
+    settings = replace(settings, out=os.path.expanduser(settings.out))
     with (
+        nullcontext() if flag("progress", progress) else quiet(),
+        alone(),
         ranks() as processes,
         locked(Path(settings.out)) if processes.first else nullcontext(),
         threads.of_run(settings) as counted,
     ):
         named, opened = given(task, counted, data)
         (_fit if task.fits(named) else _train)(task, named, processes, opened, callback)
-    return load(settings.out), read_metrics(Path(settings.out))
+        return load(settings.out), read_metrics(Path(settings.out))
 
 
 def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
@@ -61,7 +73,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     optim.check(settings.optim)
     out = Path(settings.out)
     last = checkpoint.latest(out, settings.resume)
-    torch.manual_seed(settings.seed)
+    seed(settings.seed)
     saved = task.load(last) if last else None
     begins_with = "" if last else str(getattr(settings, "init_from", ""))  # the config of a task need not have it
     source = open_source(begins_with, task) if begins_with else None
@@ -86,7 +98,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     if source:
         taken = ", ".join(task.take(face, source))
         report.say(processes, f"Taken from {begins_with}: {taken}. Optimiser, schedule and steps begin anew.")
-    torch.manual_seed(settings.seed + 1 + processes.rank)
+    seed(settings.seed + 1 + processes.rank)
     if stored:
         checkpoint.resume(stored, run)
         report.say(processes, report.continued(settings, run, changes))

@@ -8,6 +8,7 @@ from typing import Any
 from elman import artifact, extensions, tasks
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask
+from elman.training.alone import undisturbed
 
 
 def load(path: str | Path) -> Any:
@@ -30,7 +31,8 @@ def open_model(path: str | Path) -> tuple[AnyTask, Any]:
     folder = _folder(path)
     try:
         task = tasks.of_folder(folder)
-        return task, task.load(folder)
+        with undisturbed():  # a model is built with fresh weights before it gets its own
+            return task, task.load(folder)
     except UnknownNameError as error:
         own = extensions.noted(artifact.read_model_json(folder), str(folder / "model.json"))
         missing = extensions.missing(own)
@@ -57,7 +59,7 @@ def open_source(path: str, task: AnyTask) -> Any:
 
 def _folder(path: str | Path) -> Path:
     """The folder of the model of a run, or of one that was saved."""
-    root = Path(path)
+    root = Path(path).expanduser()
     if not root.is_dir() and artifact.find(root) is None:
         raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
     return artifact.find(root / "best") or artifact.find(root / "last") or artifact.find(root) or root

@@ -60,7 +60,7 @@ def test_images_are_sequences_of_pixels(tmp_path):
         idx(tmp_path / "l-idx1-ubyte", np.array([7, 3], np.uint8)),
     ]
     rows = Reader()(files)
-    assert rows[0].input[:, 0].tolist() == list(range(12)) and [row.labels for row in rows] == [("7",), ("3",)]
+    assert rows[0].input[:, 0].tolist() == list(range(12)) and [row.labels for row in rows] == [(7,), (3,)]
     first, again = (Reader(permute=0)(files) for _ in range(2))
     assert first[0].input[:, 0].tolist() == again[0].input[:, 0].tolist() != list(range(12))
     assert (first[1].input - first[0].input == 12).all()  # one order for all
@@ -107,3 +107,32 @@ def test_fingerprints_tell_rows_apart():
     rows = [Row("a", ("x",), ""), Row("b", ("y",), "")]
     assert fingerprint(rows) != fingerprint(rows[::-1]) != fingerprint([Row("ab", ("x",), "")])
     assert fingerprint(rows) == fingerprint([row._replace(where="elsewhere") for row in rows])
+    # of the numbers that a file has, as of the texts that earlier versions made of them: their runs go on
+    assert fingerprint([Row("a", (1,), "")]) == fingerprint([Row("a", ("1",), "")])
+
+
+def test_numbers_without_labels_are_named(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.ones((4, 3)))
+    images = idx(tmp_path / "t10k-images-idx3-ubyte", np.zeros((2, 3, 4), np.uint8))
+    (tmp_path / "a.ts").write_text("@classLabel false\n@data\n1,2,3\n4,5,6\n")
+    for name, message in ((tmp_path / "a.npz", "array y"), (images, "file of labels"), (tmp_path / "a.ts", "@class")):
+        with pytest.raises(InputError, match=f"there is no label in .*{message}"):
+            Reader()([str(name)])
+        assert len(Reader()([str(name)], labelled=False)) > 1
+
+
+def test_labels_that_differ_in_spaces_alone_are_refused():
+    rows = [Row("a", (label,), "") for label in ("pos", "neg", "pos ", "pos ", "pos", "neg")]
+    for kind in ("class", "classes"):
+        with pytest.raises(InputError, match=r"labels 'pos' and 'pos ' differ in spaces alone.*write both alike"):
+            Labels.fit(rows, kind)
+
+
+@pytest.mark.parametrize("given", [(2, 10), ("2", "10"), (2.5, 10.0), (True, False), (2, "x")])
+def test_labels_come_back_as_they_were(given):
+    rows = [Row(np.ones((2, 1)), (label,), "") for label in given * 2]
+    labels = Labels.fit(rows, "class")
+    expected = tuple(map(str, given)) if len({type(label) for label in given}) > 1 else given
+    assert sorted(labels.answers) == sorted(expected) and {*map(type, labels.answers)} == {*map(type, expected)}
+    assert [labels.answers[i] for i in labels.targets(rows).tolist()] == [*expected * 2]
+    assert Labels("class", ("1", "2")).answers == ("1", "2")  # of a model that was saved before this was noted

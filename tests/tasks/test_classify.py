@@ -269,3 +269,17 @@ def test_both_last_states_need_a_plain_block(config):
     with pytest.raises(InputError, match=r"pool is both.*--model.block plain"):
         train(replace(config, model=replace(config.model, cell="lru", pool="both")))
     train(replace(config, model=replace(config.model, cell="lru", pool="both", block="plain")))
+
+
+def test_whole_numbers_of_npz_come_back_as_whole_numbers(config, tmp_path, capsys):
+    x = np.repeat(np.array([[-1.0, -2.0], [1.0, 2.0]] * 20)[..., None], 1, -1)
+    np.savez(tmp_path / "a.npz", x=x, y=np.array([3, 12] * 20))
+    config = replace(config, data=replace(config.data, train=str(tmp_path / "a.npz")))
+    face, history = train(config)
+    for model in (face, load(config.out)):
+        assert set(model.predict(list(x))) <= {3, 12} and all(type(answer) is int for answer in model.predict(list(x)))
+    assert main(["predict", config.out, str(tmp_path / "a.npz"), "--probabilities"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "label\t3\t12"
+    (tmp_path / "b.jsonl").write_text('{"text": "fine day", "label": 1}\n{"text": "dull day", "label": 0}\n' * 10)
+    texts, _ = train(replace(config, data=DataConfig(train=str(tmp_path / "b.jsonl")), out=str(tmp_path / "b")))
+    assert type(texts.predict(["fine day"])[0]) is int

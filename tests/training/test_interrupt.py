@@ -38,3 +38,9 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_noted():
 
 def test_the_exit_code_is_that_of_a_shell():
     assert Interrupted(signal.SIGTERM, "stopped").exit_code == 143
+
+
+def test_a_loop_that_goes_on_after_failures_does_not_go_on_after_ctrl_c():
+    stop = Interrupted(signal.SIGINT, "stopped after step 3")
+    assert isinstance(stop, KeyboardInterrupt) and not isinstance(stop, Exception)
+    assert str(stop) == "stopped after step 3"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import ClassVar
 
@@ -14,12 +14,13 @@ from torch import Tensor
 
 from elman.artifact import Content
 from elman.data import vocabulary as vocabularies
-from elman.data.labelled import Row
+from elman.data.labelled import Label, Row
 from elman.data.vocabulary import Vocabulary
 from elman.errors import InputError
 from elman.options import choice
 
 LABEL_KINDS = ("class", "classes", "number")
+TYPES: dict[str, Callable[[str], Label]] = {"str": str, "int": int, "float": float, "bool": "True".__eq__}
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,16 @@ class Labels:
     names: tuple[str, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+    type: str = "str"  # of the classes where they were read from; a model of an earlier version has noted none
+
+    @property
+    def answers(self) -> tuple[Label, ...]:
+        """The classes as a model answers with them: of the type that they were given in.
+
+        >>> Labels("class", ("2", "10"), type="int").answers
+        (2, 10)
+        """
+        return tuple(map(TYPES[self.type], self.names))
 
     @staticmethod
     def fit(rows: Sequence[Row], kind: str) -> Labels:
@@ -150,7 +161,9 @@ class Labels:
         if kind == "number":
             y = Labels(kind).targets(rows)
             return Labels(kind, (), float(y.mean()), float(y.std(correction=0)) or 1.0)
-        counts = Counter(label for row in rows for label in row.labels)
+        types = {type(label).__name__ for row in rows for label in row.labels}
+        counts = Counter(str(label) for row in rows for label in row.labels)
+        refuse_alike(counts, "labels")
         if len(counts) < 2 and kind == "class":
             raise InputError(
                 f"all {len(rows)} rows of the training data are of the class {next(iter(counts))!r}; there is nothing "
@@ -158,12 +171,12 @@ class Labels:
             )
         alone = [name for name, n in counts.items() if n == 1]
         if alone and kind == "class":
-            where = next(row.where for row in rows if alone[0] in row.labels)
+            where = next(row.where for row in rows if alone[0] in map(str, row.labels))
             raise InputError(
                 f"the class {alone[0]!r} has one member, {where}; a class needs two at least to be learnt and judged. "
                 "Leave the row out, or give the class more. Labels that are numbers need data.label_kind number."
             )
-        return Labels(kind, tuple(sorted(counts, key=_in_order)))
+        return Labels(kind, tuple(sorted(counts, key=_in_order)), type=types.pop() if len(types) == 1 else "str")
 
     def targets(self, rows: Sequence[Row]) -> Tensor:
         """What the labels of rows stand for."""
@@ -176,13 +189,14 @@ class Labels:
             return y
         return torch.tensor([self._place(_only(row), row) for row in rows], dtype=torch.int64)
 
-    def _place(self, label: str, row: Row) -> int:
-        if label not in self.names:
+    def _place(self, label: Label, row: Row) -> int:
+        name = str(label)
+        if name not in self.names:
             raise InputError(
-                f"{row.where} has the label {label!r}, which the model was not trained on; "
+                f"{row.where} has the label {name!r}, which the model was not trained on; "
                 f"it knows {', '.join(self.names[:20])}{' ...' if len(self.names) > 20 else ''}"
             )
-        return self.names.index(label)
+        return self.names.index(name)
 
     def to_json(self) -> Content:
         return asdict(self)
@@ -193,10 +207,24 @@ def _in_order(name: str) -> tuple[float, str]:
     return (float(name) if name.isdecimal() else math.inf, name)
 
 
-def _only(row: Row) -> str:
+def refuse_alike(names: Iterable[str], what: str) -> None:
+    """Raise an InputError at two names that differ in the spaces around them alone: one class, spelt in two ways.
+
+    >>> refuse_alike(["pos", "neg"], "labels")
+    """
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.strip(), name)
+        if other != name:
+            raise InputError(
+                f"the {what} {other!r} and {name!r} differ in spaces alone, and would be two classes; write both alike"
+            )
+
+
+def _only(row: Row) -> Label:
     if len(row.labels) != 1:
         raise InputError(
-            f"{row.where} has the labels {', '.join(row.labels) or '(none)'}; each row needs one. "
+            f"{row.where} has the labels {', '.join(map(str, row.labels)) or '(none)'}; each row needs one. "
             "For several classes at once: --data.label_kind classes."
         )
     return row.labels[0]

@@ -24,6 +24,7 @@ from elman.errors import FileError, InputError
 from elman.options import choice, parse_json
 
 Input = str | NDArray[np.generic]  # a text, or numbers (T, D)
+Label = str | int | float  # of the type that the file has it in: most have texts alone
 MARK = "__label__"  # fastText's
 FORMATS = ("auto", "table", "jsonl", "fasttext", "files", "lines", "ts", "npz", "idx")
 ENDINGS = {
@@ -32,11 +33,18 @@ ENDINGS = {
 }  # fmt: skip
 
 
+UNLABELLED = {  # where labels stand in files of numbers
+    "npz": "its array y (N,) has a label for each row of x, or y (N, C) zeros and ones",
+    "ts": "with @classLabel true, each line ends with its label",
+    "idx": "name the file of labels too, such as train-labels-idx1-ubyte",
+}
+
+
 class Row(NamedTuple):
     """One input, its labels as they stand in the file, where that was, and its number there."""
 
     input: Input
-    labels: tuple[str, ...]
+    labels: tuple[Label, ...]
     where: str
     number: int = 0
 
@@ -71,6 +79,8 @@ class Reader:
             rows = list(_texts(self, found, names, labelled))
         if not rows:
             raise InputError(f"there is no row in {', '.join(names)}: the file is empty. A model needs some to read.")
+        if labelled and found in UNLABELLED and not any(row.labels for row in rows):
+            raise InputError(f"there is no label in {', '.join(names)}; {UNLABELLED[found]}")
         return rows
 
 
@@ -119,7 +129,7 @@ def fingerprint(rows: Sequence[Row]) -> str:
     total = hashlib.sha256()
     for row in rows:
         given = row.input.encode("utf-8", "surrogateescape") if isinstance(row.input, str) else row.input.tobytes()
-        total.update(f"{len(given)} {row.labels!r} ".encode())
+        total.update(f"{len(given)} {tuple(map(str, row.labels))!r} ".encode())
         total.update(given)
     return total.hexdigest()
 
@@ -184,7 +194,9 @@ def _json_lines(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
         labels = [] if given is None else given if isinstance(given, list) else [given]
         if not isinstance(text, str):
             raise InputError(f"{row.where} has {text!r} in its field {reader.text!r}, which is not a text")
-        yield row._replace(input=text, labels=tuple(str(label) for label in labels))
+        # null, a list in a list: whatever else JSON has is named as Python spells it
+        kept = tuple(label if isinstance(label, str | int | float) else str(label) for label in labels)
+        yield row._replace(input=text, labels=kept)
 
 
 class _Tabs(csv.excel_tab):

@@ -20,7 +20,7 @@ from elman.data.text import open_text
 from elman.errors import FileError, InputError
 
 Array = NDArray[np.generic]
-Found = tuple[Array, tuple[str, ...], str, int]
+Found = tuple[Array, tuple[str | int | float, ...], str, int]
 
 KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # the third byte of an IDX file
 
@@ -97,10 +97,13 @@ def _npz(path: Path) -> dict[str, Array]:
     return arrays
 
 
-def _npz_labels(y: Array | None, i: int) -> tuple[str, ...]:
+def _npz_labels(y: Array | None, i: int) -> tuple[str | int | float, ...]:
     if y is None:
         return ()
-    return (str(y[i].item()),) if y.ndim == 1 else tuple(str(k) for k in np.flatnonzero(y[i]))
+    if y.ndim > 1:
+        return tuple(np.flatnonzero(y[i]).tolist())
+    label = y[i].item()
+    return (label if isinstance(label, str | int | float) else str(label),)
 
 
 def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
@@ -121,7 +124,7 @@ def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found
     if permute is not None:
         rows = rows[:, torch.randperm(rows.shape[1], generator=torch.Generator().manual_seed(permute)).numpy()]
     for i, row in enumerate(rows):
-        yield row, () if y is None else (str(int(y[i])),), f"image {i} of {name}", i
+        yield row, () if y is None else (int(y[i]),), f"image {i} of {name}", i
 
 
 def open_idx(path: Path) -> Array:

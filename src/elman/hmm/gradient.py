@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import signal
 import warnings
 
 import torch
@@ -16,7 +15,6 @@ from elman.hmm.model import HiddenMarkov, Priors
 from elman.hmm.sequences import Sequences, rows
 from elman.state import State
 from elman.training import optim
-from elman.training.interrupt import Interrupted
 from elman.training.loop import Run, TrainingConfig, train
 from elman.training.optim import OptimConfig, Schedule
 from elman.training.scores import Scores
@@ -113,7 +111,3 @@ def _train(run: Run, steps: TrainingConfig, how: OptimConfig) -> None:
         raise FitError(
             f"a gradient step led to something that is not a number (learning_rate = {how.lr:g}); lower it. {error}"
         ) from error
-    except Interrupted as stop:
-        if stop.exit_code == 128 + signal.SIGINT:
-            raise KeyboardInterrupt from stop
-        raise

@@ -21,11 +21,11 @@ from elman.config import Json
 from elman.core import Options
 from elman.data import Examples, padded
 from elman.data.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
-from elman.data.labelled import Reader, Row
+from elman.data.labelled import Label, Reader, Row
 from elman.distributions import Bernoulli, Categorical, Distribution, Gaussian
 from elman.errors import FileError, InputError
 from elman.model import SequenceModel
-from elman.options import choice, whole
+from elman.options import choice, several, whole
 from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import files, measures, network
@@ -37,7 +37,7 @@ from elman.words import WordEmbedding
 POOLS = ("last", "mean", "max", "attention", "both")
 EACH = 64  # rows at a time where nobody says how many
 Input = object  # a text, or an array of numbers (T, D) or (T,)
-Answer = str | tuple[str, ...] | float
+Answer = Label | tuple[Label, ...]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,8 @@ class Classifier(files.Saved[SequenceModel]):
         self.found: Found | None = None  # by the last evaluation of a run, for its picture
 
     def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
-        """The answer to each input: the name of a class, the names of some classes, or a number."""
+        """The answer to each input: a class, some classes, or a number. Classes that were whole numbers where they were
+        read from (in .npz, JSON lines, IDX) are whole numbers here."""
         return self.answers(self.outputs(self._encoded(inputs), batch_size))
 
     def predict_proba(self, inputs: Sequence[Input], batch_size: int = EACH) -> Tensor:
@@ -142,9 +143,9 @@ class Classifier(files.Saved[SequenceModel]):
         if self.labels.kind == "number":
             return [float(value) for value in outputs[:, 0]]
         if self.labels.kind == "class":
-            return [self.labels.names[i] for i in outputs.argmax(-1).tolist()]
+            return [self.labels.answers[i] for i in outputs.argmax(-1).tolist()]
         return [
-            tuple(name for name, one in zip(self.labels.names, row, strict=True) if one)
+            tuple(answer for answer, one in zip(self.labels.answers, row, strict=True) if one)
             for row in (outputs > 0).tolist()
         ]
 
@@ -221,6 +222,7 @@ class Classifier(files.Saved[SequenceModel]):
         return (torch.log_softmax(logits, -1) if isinstance(predicted, Categorical) else logits).cpu()
 
     def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
+        several("inputs", inputs, "texts, one for each answer")
         return [self.inputs(given, f"input {i}") for i, given in enumerate(inputs)]
 
     def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
@@ -253,8 +255,8 @@ class Classifier(files.Saved[SequenceModel]):
         try:
             config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
             labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
-            inputs = inputs_from_json(content["inputs"])
-        except (KeyError, TypeError) as error:
+            inputs, _ = inputs_from_json(content["inputs"]), labels.answers
+        except (KeyError, TypeError, ValueError) as error:
             raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
         model = build(config, inputs, labels)
         files.restore(model, folder)

@@ -357,5 +357,8 @@ def _lines(
         yield "\t".join(header) + "\n"
     chances = face.probabilities(values)[:, 1 if face.labels.kind == "number" else 0 :].tolist()
     for place, answer, row in zip(places, face.answers(values), chances, strict=True):
-        told = f"{answer:.6g}" if isinstance(answer, float) else answer if isinstance(answer, str) else "|".join(answer)
+        if face.labels.kind == "number":
+            told = f"{answer:.6g}"
+        else:
+            told = "|".join(map(str, answer)) if isinstance(answer, tuple) else str(answer)
         yield "\t".join([*place, told, *(f"{p:.6g}" for p in row if probabilities)]) + "\n"

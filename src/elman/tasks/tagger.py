@@ -23,7 +23,7 @@ from elman.embed import Embedding
 from elman.errors import FileError, InputError
 from elman.feedback import Feedback, log_prob
 from elman.model import SequenceModel
-from elman.options import flag, fraction, whole
+from elman.options import flag, fraction, several, whole
 from elman.readout import Softmax
 from elman.state import State
 from elman.tables import Table
@@ -144,7 +144,7 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
         self.num_beams = 1  # beginnings that decoding keeps, where tags are fed back
 
     def tag(self, words: Sequence[str]) -> list[str]:
-        """The tags of one sentence."""
+        """The tags of one sentence, given as its words."""
         return self.tag_all([words])[0]
 
     def tag_all(self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH) -> list[list[str]]:
@@ -160,7 +160,7 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
         self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, marginals: bool = False
     ) -> list[tuple[list[int], list[float]]]:
         whole("batch_size", batch_size)
-        given = [s if isinstance(s, Sentence) else Sentence(list(s), where="a sentence") for s in sentences]
+        given = _sentences(sentences)
         training, device = self.model.training, next(self.model.parameters()).device
         self.model.eval()
         possible = allowed(self.lexicon)
@@ -250,6 +250,19 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
             ["parameters", f"{numbers:,}"],
         ]
         return [Table("the model", ["", ""], [*settings, *about])]
+
+
+def _sentences(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
+    """Sentences, each as a list of words: a text would be tagged letter by letter."""
+    several("sentences", given, "sentences, each a list of words")
+    found = [s if isinstance(s, Sentence) else Sentence(s, where=f"sentence {i}") for i, s in enumerate(given)]
+    for sentence in found:
+        if isinstance(sentence.words, str) or not all(isinstance(word, str) for word in sentence.words):
+            raise InputError(
+                f"a sentence is {str(sentence.words)[:60]!r}; it must be a list of words, each a text. Where spaces "
+                "stand between words, text.split() gives them."
+            )
+    return found
 
 
 def _best(predicted: Distribution, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:

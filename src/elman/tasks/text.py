@@ -28,7 +28,7 @@ from elman.errors import InputError
 from elman.lengths import valid
 from elman.markov import Markov
 from elman.model import SequenceModel
-from elman.options import whole
+from elman.options import several, whole
 from elman.progress import Waiting
 from elman.state import State
 from elman.tables import Table
@@ -119,6 +119,7 @@ class TextModel(Generic[M]):
     @torch.inference_mode()
     def read(self, texts: Sequence[str], state: Carried) -> Carried:
         """The state after some more text in each row. The last symbol stays pending."""
+        several("texts", texts, "texts, one for each row of the state")
         ids = [prompt_ids(self.vocabulary, text) for text in texts]
         core = self._core(state)
         T = max(map(len, ids), default=0)
@@ -205,6 +206,7 @@ class TextModel(Generic[M]):
         **settings: Any,
     ) -> Generation:
         """Begin to generate after several prompts, each with its own seed: the texts are the same as alone."""
+        several("prompts", prompts, "prompts")
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         start = self._seeded(len(prompts), state, seeds)
@@ -237,6 +239,7 @@ class TextModel(Generic[M]):
     @_listed
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Any) -> list[str]:
         """The texts that go on from several prompts, each with its own seed."""
+        several("prompts", prompts, "prompts")
         texts = [""] * len(prompts)
         for pieces in self.start_batch(prompts, seeds=seeds, **settings):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]

@@ -31,7 +31,7 @@ from elman.embed import Embedding
 from elman.errors import FileError, InputError
 from elman.lengths import masked
 from elman.model import SequenceModel
-from elman.options import choice, number, whole
+from elman.options import choice, number, several, whole
 from elman.pairing import EncoderDecoder
 from elman.readout import Softmax
 from elman.state import State
@@ -238,6 +238,8 @@ class Translator(files.Saved[EncoderDecoder]):
     ) -> list[list[Translation]]:
         """What `find` makes of each text, in batches of like lengths."""
         whole("batch_size", batch_size)
+        several("texts", texts, "texts")
+        several("prefixes", prefixes, "beginnings, one for each text")
         rows = [self.symbols.source.encode(text) for text in texts]
         begun = [self.symbols.target.encode(prefix).tolist() for prefix in prefixes] or [[]] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if len(row)), key=lambda i: -len(rows[i]))

@@ -18,6 +18,7 @@ from elman.config import Json
 from elman.core import Options
 from elman.data import Batch
 from elman.data.forest import Forest
+from elman.data.inputs import refuse_alike
 from elman.data.lexicon import Symbols
 from elman.data.treebank import LabelledTree, TreeReader
 from elman.distributions import Categorical, Distribution, Gaussian
@@ -79,6 +80,7 @@ class TreeLexicon(NamedTuple):
             y = np.array([number_of(tree) for tree in trees])
             return TreeLexicon(symbols, lower, target, [], float(y.mean()), float(y.std()) or 1.0)
         labels = {label for tree in trees for label in _counting(tree, target) if label}
+        refuse_alike(sorted(labels), "labels")
         if len(labels) < 2:
             raise InputError(
                 f"the training trees have one label only, {', '.join(labels) or '(none)'}; there is nothing to learn"
@@ -228,6 +230,11 @@ class TreeLabeller(files.Saved[TreeModel]):
     def outputs(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[Tensor]:
         """Of each tree log P of the labels (n, C) float64, or of the root (1, C); mean and width (1, 2) of a number."""
         whole("batch_size", batch_size)
+        if isinstance(trees, str | LabelledTree) or not all(isinstance(tree, LabelledTree) for tree in trees):
+            raise InputError(
+                "trees must be a list of trees, as elman.data.treebank.read_brackets(text) makes of a text in brackets "
+                f"and the model's `reader` of files; it is {str(trees)[:60]!r}"
+            )
         training, device = self.model.training, next(self.model.parameters()).device
         self.model.eval()
         order = sorted(range(len(trees)), key=lambda i: -trees[i].height)  # like heights side by side

@@ -10,11 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from elman.errors import ElmanError
 
+class Interrupted(KeyboardInterrupt):
+    """A run that was asked to stop, and did, with its checkpoint written. Its exit code is 128 plus the signal.
 
-class Interrupted(ElmanError):
-    """A run that was asked to stop, and did, with its checkpoint written. Its exit code is 128 plus the signal."""
+    Not an Exception: a loop over several trainings that goes on after a failure must not go on after Ctrl-C.
+    """
 
     def __init__(self, number: int, message: str) -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-        if made and not any(folder.iterdir()):
+        if made and folder.is_dir() and not any(folder.iterdir()):  # what could not begin has taken it away
             folder.rmdir()
 
 

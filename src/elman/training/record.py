@@ -29,14 +29,21 @@ class Preview(NamedTuple):
 
 
 def begin(folder: Path, config: DataclassInstance) -> None:
-    """Make a run directory, with its config and nothing else."""
+    """Make a run directory, with its config and nothing else.
+
+    The config comes first: a folder with it can be resumed, whenever the process died after that.
+    """
+    begun = (folder / configs.NAME).exists()  # and died before its first checkpoint: it is begun again
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _write_config(folder, config)
         for name in (*FILES, "timings.jsonl"):
             (folder / name).write_bytes(b"")
-        _write_config(folder, config)
-    except OSError as error:
-        _remove(folder)
+    except (OSError, KeyboardInterrupt) as error:
+        if not begun:
+            _remove(folder)
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise FileError(f"cannot make the run directory {folder}: {error}; choose another --out") from error
 
 
@@ -58,7 +65,7 @@ def _write_config(folder: Path, config: DataclassInstance) -> None:
 def _remove(folder: Path) -> None:
     """What could not be begun leaves nothing behind."""
     with suppress(OSError):
-        for name in (*FILES, "timings.jsonl", f".{configs.NAME}"):
+        for name in (*FILES, "timings.jsonl", configs.NAME, f".{configs.NAME}"):
             (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 

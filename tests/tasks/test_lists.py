@@ -1,0 +1,93 @@
+"""One text given where a list of them is meant is refused: it would be read letter by letter."""
+
+import pytest
+
+from elman.data import VOCABULARIES, pairs
+from elman.data.inputs import Labels, TextInputs
+from elman.data.labelled import Reader, Row
+from elman.data.lexicon import Lexicon
+from elman.data.pairs import Pair, PairReader
+from elman.data.tagged import Sentence, TagReader
+from elman.data.text import open_text
+from elman.data.treebank import TreeReader, read_brackets
+from elman.decoding.sample import Sampling
+from elman.errors import InputError
+from elman.tasks import classifier, lm, tagger, translator, tree_labeller
+
+WORDS = "The cat sat"
+
+
+@pytest.fixture(scope="module")
+def tags():
+    lexicon = Lexicon.fit([Sentence(WORDS.split(), ["D", "N", "V"])], ["D", "N", "V"], "none", "none", 1, True)
+    config = tagger.ModelConfig(size=4, embedding_size=4, char_size=2)
+    return tagger.Tagger(tagger.build(config, lexicon), config, TagReader(), lexicon)
+
+
+@pytest.fixture(scope="module")
+def classes():
+    rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
+    inputs, labels, config = (
+        TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class"), classifier.ModelConfig(size=4),
+    )  # fmt: skip
+    return classifier.Classifier(classifier.build(config, inputs, labels), config, Reader(), inputs, labels)
+
+
+@pytest.fixture(scope="module")
+def translates():
+    symbols = pairs.fit([Pair("a b", "b a", ""), Pair("b a", "a b", "")], "char", True, 1, 0)
+    config = translator.ModelConfig(size=4, embedding_size=4)
+    return translator.Translator(translator.build(config, symbols), config, PairReader(), symbols)
+
+
+@pytest.fixture(scope="module")
+def writes():
+    config = lm.ModelConfig(size=4, layers=1)
+    return lm.LanguageModel(lm.build(config, 257), VOCABULARIES["byte"](), config)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    known = read_brackets("(3 (2 It) (4 works)) (1 (2 It) (0 fails))")
+    lexicon = tree_labeller.TreeLexicon.fit(known, "nodes", 1, True)
+    config = tree_labeller.ModelConfig(size=4, embedding_size=3)
+    model = tree_labeller.TreeModel(config, lexicon)
+    return tree_labeller.TreeLabeller(model, config, TreeReader(), lexicon), known
+
+
+def test_words(tags):
+    assert len(tags.tag(WORDS.split())) == 3 and len(tags.tag_all([("The",), Sentence(["cat"])])) == 2
+    for call in (lambda: tags.tag(WORDS), lambda: tags.tag_all([WORDS]), lambda: tags.marginals([WORDS, "a"])):
+        with pytest.raises(InputError, match=r"'The cat sat'; it must be a list of words.*text\.split\(\)"):
+            call()
+    with pytest.raises(InputError, match="it must be a list of words"):
+        tags.tag_all(WORDS.split())  # the words of one sentence, not a list of sentences
+    with pytest.raises(InputError, match=r"sentences is one text, .* must be a list of sentences"):
+        tags.tag_all(WORDS)
+    with pytest.raises(InputError, match="it must be a list of words"):
+        tags.tag([1, 2])
+
+
+def test_texts(classes, translates, writes):
+    assert len(classes.predict(["good"])) == 1 and len(writes.generate_batch(["a"], [0], max_new_tokens=1)) == 1
+    for call in (
+        lambda: classes.predict("good"),
+        lambda: classes.predict_proba("good"),
+        lambda: translates.translations("a b", translator.Search()),
+        lambda: translates.samples("a b", Sampling()),
+        lambda: translates.translations(["a b"], translator.Search(), prefixes="b"),
+        lambda: writes.generate_batch("ab", [0, 1]),
+        lambda: writes.start_batch("ab"),
+        lambda: writes.read("a", writes.init_state()),
+        lambda: open_text("embedded"),
+    ):
+        with pytest.raises(InputError, match=r"is one text, .*; it must be a list of "):
+            call()
+
+
+def test_trees(trees):
+    labeller, known = trees
+    assert len(labeller.labels(known)) == 2
+    for given in ("(3 (2 It) (4 works))", ["(3 (2 It) (4 works))"], known[0]):
+        with pytest.raises(InputError, match=r"trees must be a list of trees, as .*read_brackets"):
+            labeller.labels(given)
