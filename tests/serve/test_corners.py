@@ -24,6 +24,7 @@ from elman.serve.store import MemoryStore
 
 MODELS = served_models()
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+MODELS_OF_IT = HEALTH.replace(b"healthz", b"v1/models")
 
 
 def opened(server, wait=2.0):
@@ -102,10 +103,11 @@ def test_a_head_that_is_too_long_is_refused_however_it_comes():
 def test_connections_up_to_the_limit_are_served_and_the_next_is_told_in_words():
     with running(MODELS, limits=Limits(connections=4)) as server:
         server.client.close()
-        found = [opened(server) for _ in range(5)]
-        for number, one in enumerate(found, 1):
-            one.sendall(HEALTH)
-            answer = one.recv(1_000)
+        found = []
+        for number in range(1, 6):
+            found.append(opened(server))
+            found[-1].sendall(MODELS_OF_IT)
+            answer = found[-1].recv(10_000)
             assert answer.split()[1] == (b"200" if number <= 4 else b"503"), number
         assert b"retry-after-ms" in answer.lower() and b'"error"' in answer
         for one in found:

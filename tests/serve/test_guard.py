@@ -160,7 +160,7 @@ def test_keys(models, tmp_path):
         keys_file(tmp_path / "keys.txt", bob=["b1"])
         keys.read()
         assert ask("a1").status_code == 401 and ask("b1").status_code == 200
-        with pytest.raises(Exception, match="HTTP 403"):
+        with pytest.raises(Exception, match="HTTP 401"):
             connect(server.url.replace("http", "ws") + "/v1/stream").recv()
 
 
@@ -224,7 +224,8 @@ def test_a_client_that_asks_before_it_sends_is_answered(server):
         connection.sendall(b'{"items":[]}')
         assert connection.recv(1000).endswith(b'{"object":"list","data":[]}')
         connection.sendall(b"HEAD /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-        assert connection.recv(1000).startswith(b"HTTP/1.1 405")
+        answer = connection.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 200") and b"content-length: 15" in answer and answer.endswith(b"\r\n\r\n")
 
 
 def test_clients_let_go_of_a_connection_before_the_server_does(server):

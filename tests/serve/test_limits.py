@@ -4,10 +4,13 @@ What the first refuses and the second takes was refused for that limit and for n
 named nowhere here is found by `test_every_limit_is_tested`.
 """
 
+import hashlib
 import inspect
 import json
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 
@@ -18,26 +21,31 @@ import test_sessions
 import test_tenants
 from running import running, served_models
 from test_sessions import Clock, direct, get, made, refused
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 import elman
+from elman.data.vocabulary import Words
 from elman.saved import open_model
 from elman.serve.jobs import Options
+from elman.serve.keys import Keys
 from elman.serve.limits import Limits
 from elman.serve.predicting import predictor
 from elman.tasks.forecast import RunConfig
+from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text_serving import ServedText
 
 MODELS = served_models()
 STATE = len(MODELS["gru"].dump(MODELS["gru"].start(0)))  # bytes in a state file, to the byte
 SMALL = Limits(
     body=5_000, headers=2_048, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=15, stops=2,
-    stop_characters=5, logprobs=4, inputs=3, bulk=4, state_bytes=STATE, checkpoints=2, key=8, ttl_seconds=100.0,
-    socket_message=300,
+    stop_characters=5, logprobs=4, scores=30, inputs=3, bulk=4, bulk_inputs=7, state_bytes=STATE, checkpoints=2, key=8,
+    ttl_seconds=100.0, socket_message=300,
 )  # fmt: skip
 COUNTED = (
-    "receive_seconds", "sessions", "forks", "line", "queue", "socket_flight", "connections", "tombstones", "filled",
-    "drawn",
+    "receive_seconds", "send_seconds", "token_characters", "keyless", "tenant_connections", "tenant_sockets",
+    "tenant_bytes", "tenant_threads", "sessions", "forks", "line", "queue", "socket_flight", "connections",
+    "tombstones", "filled", "drawn",
 )  # fmt: skip
 LARGER = Limits(**{name: value + (name not in COUNTED) for name, value in asdict(SMALL).items()})
 
@@ -75,10 +83,15 @@ def session(server, headers=None, **more):
     return server.post("/v1/sessions", {"model": "gru", **more}, headers=headers).status_code
 
 
+def an_item(server, **more):
+    """A step of a session of the last model."""
+    id = server.session(list(server.service.models)[-1])
+    return {"session": id, "version": 0, **({} if "inputs" in more else {"input": [1.0]}), **more}
+
+
 def item(server, **more):
     """The status of one item of /v1/steps."""
-    items = [{"session": server.session(), "version": 0, **({"input": [1.0]} if "inputs" not in more else {}), **more}]
-    return server.post("/v1/steps", {"items": items}).json()["data"][0]["status"]
+    return server.post("/v1/steps", {"items": [an_item(server, **more)]}).json()["data"][0]["status"]
 
 
 @contextmanager
@@ -90,9 +103,8 @@ def talk(server):
 
 def message(server, pad=0, **more):
     """The status of a message on a socket, or the code that it was closed with."""
-    step = {"session": server.session(), "version": 0, **({"input": [1.0]} if "inputs" not in more else {}), **more}
     with talk(server) as ws:
-        ws.send(json.dumps({"id": 1, "step": step}).ljust(pad))
+        ws.send(json.dumps({"id": 1, "step": an_item(server, **more)}).ljust(pad))
         try:
             return json.loads(ws.recv())["status"]
         except ConnectionClosed as closed:
@@ -139,6 +151,17 @@ def total(server, size, many):
     return completion(server, **shape[size])
 
 
+def scores(server, size):
+    """Of two prompts and what is written after them."""
+    prompt, most = {30: (["x" * 10, "x" * 10], 5), 31: (["x" * 10, "x" * 9], 6)}[size]
+    return completion(server, prompt=prompt, max_tokens=most, echo=True, logprobs=0)
+
+
+def bulk_inputs(server, size):
+    items = [{"session": "none", "version": 0, "inputs": [[1.0]] * count} for count in (3, 3, size - 6)]
+    return server.post("/v1/steps", {"items": items}).status_code
+
+
 # Limit: the status of what is past it, and all the requests that have it. The size is that of the limit, or one more.
 CHECKS = {
     "body": (413, [body, lambda s, size: body(s, size, chunked=True)]),
@@ -167,7 +190,9 @@ CHECKS = {
         lambda s, size: s.step(s.session("book"), "x" * size).status_code,
         lambda s, size: message(s, inputs=[[1.0]] * size),
     ]),
+    "scores": (400, [scores]),
     "bulk": (400, [bulk]),
+    "bulk_inputs": (400, [bulk_inputs]),
     "state_bytes": (413, [state]),
     "checkpoints": (400, [lambda s, size: session(s, checkpoints={"every": 1, "keep": size})]),
     "key": (400, [
@@ -206,6 +231,22 @@ def test_receive_seconds():
         assert raw(server, (0, start), (0.7, b'{"items":[]}')) == 200
 
 
+def test_token_characters():
+    """A text is refused by its length before it is split, however few words it has."""
+    words = Words(["a", "b"])
+    settings = ModelConfig(size=4)
+    models = {"book": ServedText(LanguageModel(build(settings, words.size), words, settings))}
+    with running(models, limits=Limits(prompt=10, inputs=10, token_characters=2)) as server:
+        asks = [lambda text: completion(server, prompt=text), lambda text: response(server, input=text),
+                lambda text: generation(server, prompt=text),
+                lambda text: server.step(server.session("book"), text).status_code,
+                lambda text: item(server, inputs=text), lambda text: message(server, inputs=text)]  # fmt: skip
+        for ask in asks:
+            assert (ask("a" * 20) in (200, 412), ask("a" * 21)) == (True, 400)
+    with running(models, limits=Limits(prompt=10, token_characters=3)) as server:
+        assert completion(server, prompt="a" * 21) == 200
+
+
 def test_socket_flight():
     """Messages to a session that writes a long text: none is answered before its end."""
     for limit in (3, 4):
@@ -224,20 +265,148 @@ def test_socket_flight():
                 assert [json.loads(ws.recv())["status"] for _ in range(limit)] == [200] * limit
 
 
-def test_connections():
-    """Of a limit of 4, four are served, and the fifth is refused."""
-    with running(MODELS, limits=Limits(connections=4)) as server:
-        server.client.close()
-        opened, statuses = [], []
+@contextmanager
+def keyed(tmp_path, **limits):
+    """A server with a key of ann's and one of bob's, and what asks with one of them on a connection of its own."""
+    path = tmp_path / "keys.txt"
+    path.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ann", "bob")))
+    opened = []
+
+    def ask(server, key, path=b"/v1/models"):
+        opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+        opened[-1].sendall(b"GET %b HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n\r\n" % (path, key))
+        return int(opened[-1].recv(10_000).split()[1])
+
+    try:
+        with running(MODELS, limits=Limits(**limits), keys=Keys(path)) as server:
+            server.client.close()
+            yield server, ask, opened
+    finally:
+        for one in opened:
+            one.close()
+
+
+def test_connections(tmp_path):
+    """One more than may be open is refused, unless it asks for a probe."""
+    with keyed(tmp_path, connections=4) as (server, ask, _):
+        assert [ask(server, b"ann") for _ in range(5)] == [200] * 4 + [503]
+        assert [ask(server, b"", path) for path in (b"/healthz", b"/readyz")] == [200, 200]
+        assert ask(server, b"bob") == 503
+
+
+def test_keyless(tmp_path):
+    """Those that are idle and have shown no key make room, the oldest first; busy ones do not."""
+    with keyed(tmp_path, keyless=2, receive_seconds=5) as (server, ask, opened):
+        assert [ask(server, b"nobody") for _ in range(4)] == [401] * 4
+        for one in opened:
+            one.settimeout(0.3)
+        assert [closed(one) for one in opened] == [True, True, False, False]
+        assert ask(server, b"ann") == 200  # from the same address
+
+
+def closed(connection):
+    """Whether the other side has closed it."""
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionResetError:
+        return True
+
+
+def test_tenant_connections(tmp_path):
+    with keyed(tmp_path, tenant_connections=2) as (server, ask, opened):
+        assert [ask(server, key) for key in (b"ann", b"ann", b"ann", b"bob")] == [200, 200, 429, 200]
+        opened[0].close()
+        assert until(lambda: ask(server, b"ann") == 200)
+
+
+def until(condition, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
+
+
+def test_tenant_sockets(tmp_path):
+    with keyed(tmp_path, tenant_sockets=1) as (server, _, _):
+        url = server.url.replace("http", "ws") + "/v1/stream"
+        ann, bob = ({"authorization": f"Bearer {name}"} for name in ("ann", "bob"))
+        with connect(url, additional_headers=ann):
+            with pytest.raises(InvalidStatus, match="429"), connect(url, additional_headers=ann):
+                pass
+            with connect(url, additional_headers=bob):
+                pass
+        assert until(lambda: server.service.accounts.of("ann").sockets == 0)
+        with connect(url, additional_headers=ann):
+            pass
+
+
+def test_tenant_bytes(tmp_path):
+    """A body that has not come yet counts, and is refused by its length before it is sent."""
+    head = b"POST /v1/steps HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\ncontent-type: application/json\r\n"
+    with keyed(tmp_path, tenant_bytes=1_000) as (server, _, opened):
+
+        def send(key, length):
+            opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            opened[-1].sendall(head % key + b"content-length: %d\r\n\r\n" % length)
+            return opened[-1]
+
+        first = send(b"ann", 600)
+        assert until(lambda: server.service.accounts.of("ann").bytes == 600)
+        assert send(b"ann", 401).recv(1_000).split()[1] == b"429"
+        other, second = send(b"bob", 401), send(b"ann", 400)
+        for one, length in ((other, 401), (second, 400), (first, 600)):
+            one.sendall(b'{"items":[]}'.ljust(length))
+            assert one.recv(1_000).split()[1] == b"200"
+        assert until(lambda: server.service.accounts.of("ann").bytes == 0)
+
+
+def test_tenant_threads(tmp_path):
+    release, path = threading.Event(), tmp_path / "keys.txt"
+    path.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ann", "bob")))
+    predictors = {"slow": lambda *_: release.wait(20) and [], "quick": lambda *_: ["done"]}
+
+    def ask(name, model):
+        headers = {"authorization": f"Bearer {name}"}
+        body = {"model": model, "data": "x"}
+        return httpx.post(f"{server.url}/v1/predict", json=body, headers=headers, timeout=20).status_code
+
+    limits = Limits(tenant_threads=3)
+    with (
+        running(MODELS, limits=limits, keys=Keys(path), predictors=predictors) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
         try:
-            for _ in range(5):
-                opened.append(socket.create_connection(("127.0.0.1", server.port), timeout=5))
-                opened[-1].sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-                statuses.append(int(opened[-1].recv(1_000).split()[1]))
-            assert statuses == [200, 200, 200, 200, 503]
+            asked = [pool.submit(ask, "ann", "slow") for _ in range(3)]
+            assert until(lambda: server.service.workers.counts["ann"] == 3)
+            assert len(server.service.workers.running) == 2  # of one tenant, though there are four threads
+            assert ask("ann", "quick") == 429 and ask("bob", "quick") == 200
         finally:
-            for one in opened:
-                one.close()
+            release.set()
+        assert [one.result() for one in asked] == [200] * 3
+
+
+def test_send_seconds():
+    """An answer of some megabytes that nobody reads."""
+    for seconds in (0.5, 30.0):
+        with running(MODELS, limits=Limits(send_seconds=seconds)) as server, opened(server) as connection:
+            items = [{"session": server.session(), "version": "any", "inputs": [[1.0]] * 8_192} for _ in range(4)]
+            body = json.dumps({"items": items}).encode()
+            head = "POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+            held = server.service.accounts.of("local")
+            assert until(lambda held=held: held.bytes > 1 << 20)
+            assert until(lambda held=held: held.bytes == 0, 4) == (seconds < 1)
+
+
+def opened(server):
+    """A connection whose other side takes little at once."""
+    found = socket.socket()
+    found.settimeout(5)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    found.connect(("127.0.0.1", server.port))
+    return found
 
 
 def test_tombstones():
@@ -303,7 +472,14 @@ TESTED = {
     "drawn": test_filled_and_drawn,
     "receive_seconds": test_receive_seconds,
     "connections": test_connections,
+    "keyless": test_keyless,
+    "tenant_connections": test_tenant_connections,
+    "tenant_sockets": test_tenant_sockets,
+    "tenant_bytes": test_tenant_bytes,
+    "tenant_threads": test_tenant_threads,
+    "send_seconds": test_send_seconds,
     "socket_flight": test_socket_flight,
+    "token_characters": test_token_characters,
     "tombstones": test_tombstones,
     "sessions": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
     "forks": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +41,21 @@ def run(arguments: Sequence[str]) -> int:
         raise MissingExtraError(str(error.name), "serve") from error
     from elman.serve.server import serve
 
-    return serve(_service(given), given.host, given.port)
+    with _ignoring_hangup():
+        return serve(_service(given), given.host, given.port)
+
+
+@contextmanager
+def _ignoring_hangup() -> Iterator[None]:
+    """SIGHUP reads keys again; it must not end the process while models are loaded, or where there are no keys."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _backup(arguments: Sequence[str]) -> int:
@@ -70,6 +87,8 @@ def _check(given: argparse.Namespace) -> None:
         raise InputError(f"--durability {given.durability} needs --store FILE to keep sessions in")
     if not 0 < given.ttl <= Limits.ttl_seconds:
         raise InputError(f"--ttl is {given.ttl}; it must be above 0 and at most {Limits.ttl_seconds:g} seconds")
+    if not 0 <= given.drain_delay <= 3_600:
+        raise InputError(f"--drain_delay is {given.drain_delay}; it must be from 0 to 3600 seconds")
     if not 0 <= given.port < 65536:
         raise InputError(f"--port is {given.port}; it must be from 0, for any that is free, to 65535")
 
@@ -112,6 +131,7 @@ def _service(given: argparse.Namespace) -> Service:
         durability=durability,
         ttl=given.ttl,
         insecure=given.insecure,
+        drain_delay=given.drain_delay,
         predictors=predictors,
     )
 
@@ -144,10 +164,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--durability", choices=TIERS, help="process survives kill -9, power the loss of power too")
     parser.add_argument("--ttl", type=float, default=86_400.0, help="seconds that a session may rest before it expires")
-    parser.add_argument("--api_key_file", metavar="FILE", help="`tenant sha256` a line; read again on SIGHUP")
     parser.add_argument(
-        "--state_key_file", metavar="FILE", help="keys that sign carried states: the first signs, all verify"
-    )
+        "--drain_delay", type=float, default=0.0, metavar="SECONDS",
+        help="how long requests are still served after SIGTERM, while /readyz says no: until balancers have seen it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--api_key_file", metavar="FILE",
+        help="`tenant sha256` a line, with `operator` behind it for /metrics; read again on SIGHUP",
+    )  # fmt: skip
+    parser.add_argument(
+        "--state_key_file", metavar="FILE",
+        help="keys that sign carried states: the first signs, all verify; read again on SIGHUP",
+    )  # fmt: skip
     parser.add_argument("--insecure", action="store_true", help="listen to others without keys")
     parser.add_argument("--print_limits", action="store_true", help="print every limit, and end")
     return parser

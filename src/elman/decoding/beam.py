@@ -46,12 +46,14 @@ def beam(
     prefixes: Sequence[Sequence[int]] = (),
     ended: Callable[[Symbols], bool] | None = None,
     bonus: Callable[[State], Sums] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> list[list[Hypothesis]]:
     """For each row of `state`, whose next input is `token` (B,), its num_beams best continuations, the best first.
 
     Symbols that are `banned` are never chosen; the boundary not before min_new_tokens others have been. A row begins
     with its prefix, if `prefixes` are given, whatever the model says of it. A sequence ends with the boundary, or where
-    `ended` says so of its symbols, an array. `bonus` takes the states of all sequences.
+    `ended` says so of its symbols, an array. `bonus` takes the states of all sequences. `check` is called before
+    each symbol: it may raise, to leave the search.
     """
     K, B = whole("num_beams", num_beams, most=MOST), len(token)
     penalty = number("length_penalty", length_penalty, 0)
@@ -59,6 +61,7 @@ def beam(
     rows = _Rows(B, K, token.numpy(), each(max_new_tokens, B, K))
     model_rows = stepper(model, state, B, times=K)
     while len(going_on := rows.going_on()):
+        check()
         log_probs = model_rows.log_probs(rows.token[going_on], going_on).cpu().numpy()
         allowed.apply(log_probs, rows.lengths[going_on], going_on)
         extra = np.zeros(B * K) if bonus is None else bonus(model_rows.state)

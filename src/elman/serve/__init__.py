@@ -13,12 +13,14 @@ The path of a request, which is the order in which to read:
     jobs.py         what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts without one
     signing.py      states that clients carry
     keys.py         who a request comes from
-    bodies.py       the JSON of requests, as types: checked where it is parsed
+    accounts.py     what each tenant has open, and how many bytes are held for it
+    bodies.py       the JSON of requests, as types: checked where it is parsed; answers.py: that of answers
     metrics.py      what Prometheus reads
     openapi.py      the interface as a document
-    protocol.py     one connection: how long a request may take to come in
-    frames.py       one socket: what came at once is heard at once
     exchange.py     one request and its answer
+    frames.py       one socket: what came at once is heard at once, a piece in a turn
+    protocol.py     one connection: how long a request may take to come in, and an answer to be taken
+    workers.py      what takes long beside the engine, in a few threads
     app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
     predicting.py   `elman predict` over HTTP
     server.py       start, listen, drain, stop

@@ -11,6 +11,7 @@ from elman.serve import bodies, jobs
 from elman.serve import openapi as document
 from elman.serve.errors import Refused, busy
 from elman.serve.exchange import Exchange
+from elman.serve.workers import Check
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -55,8 +56,12 @@ async def predict(x: Exchange) -> None:
     if predictor is None:
         x.service.model(body.model)
         raise Refused(400, f"the model {body.model!r} does not answer `elman predict`", param="model")
+
+    def work(check: Check) -> list[str]:
+        return predictor(body.data, body.ending, body.options)
+
     try:
-        lines = await asyncio.to_thread(predictor, body.data, body.ending, body.options)
+        lines = await x.service.workers.run(x.tenant, work, x.gone)
     except ElmanError as error:
         raise Refused(400, str(error), param="data") from error
     await x.send(200, jobs.json({"object": "prediction", "model": body.model, "lines": lines}))
@@ -85,7 +90,7 @@ class CanaryCheck:
 
 async def ready(x: Exchange) -> None:
     """Whether it can serve: not while it drains, and not if a step or a commit fails."""
-    if x.service.engine.draining:
+    if x.service.stopping or x.service.engine.draining:
         raise busy("the server is about to stop", 1_000, 503)
     try:
         await x.service.canary(x)

@@ -9,16 +9,19 @@ from functools import partial
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.routing import Route, Router, WebSocketRoute
+from starlette.responses import Response
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from elman.progress import say
 from elman.serve import about, completions, responses, session_routes, socket
+from elman.serve.accounts import Accounts
 from elman.serve.bodies import Item
 from elman.serve.driver import Driver
 from elman.serve.engine import Engine
 from elman.serve.errors import Refused
-from elman.serve.exchange import Exchange, Gone, Make
+from elman.serve.exchange import CONNECTION, Exchange, Gone, Make, new_request_id
 from elman.serve.keys import LOCAL, Keys
 from elman.serve.limits import Limits
 from elman.serve.metrics import Metrics
@@ -26,6 +29,7 @@ from elman.serve.predicting import Predictor
 from elman.serve.sessions import Sessions
 from elman.serve.signing import Signer
 from elman.serve.steps import submit_steps
+from elman.serve.workers import Workers
 from elman.tasks.serving import Served
 
 Handler = Callable[[Exchange], Awaitable[None]]
@@ -67,19 +71,24 @@ class Service:
 
     def __init__(
         self, sessions: Sessions, signer: Signer, *, keys: Keys | None = None, durability: str = "none",
-        ttl: float = 86_400.0, insecure: bool = False, predictors: dict[str, Predictor] | None = None,
+        ttl: float = 86_400.0, insecure: bool = False, drain_delay: float = 0.0,
+        predictors: dict[str, Predictor] | None = None,
         faults: Callable[[str], None] = lambda place: None,
     ) -> None:  # fmt: skip
         self.limits: Limits = sessions.limits
         self.models, self.signer, self.keys = sessions.models, signer, keys
-        self.durability, self.ttl, self.insecure = durability, ttl, insecure
+        self.durability, self.ttl, self.insecure, self.drain_delay = durability, ttl, insecure, drain_delay
         self.predictors = predictors or {}
         self.engine = Engine(sessions, faults)
         self.driver = Driver(self.engine)
         self.metrics = Metrics(self.engine)
+        self.accounts = Accounts(self.limits, keys is not None)
+        self.workers = Workers(self.limits)
+        self.stopping = False  # a signal came: probes say so, though requests are still served for a while
         self.canary = about.CanaryCheck()
         self.sockets: set[socket.Socket] = set()
-        self.router = Router([*self._routes(), WebSocketRoute("/v1/stream", partial(_socket, self))])
+        # A redirect would go to whatever the Host header says, so there is none.
+        self.router = Router(self._routes(), redirect_slashes=False)
 
     def _routes(self) -> list[Route]:
         paths: dict[str, dict[str, Handler]] = {}
@@ -128,12 +137,12 @@ class Service:
             return
         scope["tenant"] = ""
         if scope["type"] == "websocket":
-            await self.router(scope, receive, send)
+            await self._socket(scope, receive, send)
             return
         exchange = Exchange(self, scope, receive, send)
         began = time.perf_counter()
         try:
-            scope["tenant"] = exchange.tenant = self.admit(exchange.headers, scope["path"])
+            scope["tenant"] = exchange.tenant = self._admit(exchange, scope)
             scope["exchange"] = exchange
             scope["app"] = self  # has starlette raise what it would answer itself
             await self.router(scope, receive, send)
@@ -144,20 +153,43 @@ class Service:
         except Gone:
             exchange.status = 499
         except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
-            say(f"elman serve: {type(error).__name__}: {error}")
+            say(f"elman serve: {exchange.id}: {type(error).__name__}: {error}")
             await exchange.refuse(Refused(500, "this is a bug of the server"))
         finally:
+            if exchange.held:
+                self.accounts.of(exchange.tenant).bytes -= exchange.held
             self.metrics.count(scope.get("route_path", "other"), exchange.status, time.perf_counter() - began)
+
+    def _admit(self, exchange: Exchange, scope: Scope) -> str:
+        """The tenant of a request; refused if it may not ask. Its connection is the tenant's from now on."""
+        path = scope["path"]
+        if self.keys is not None and path in OPEN:
+            return ""
+        tenant = self.admit(exchange.headers, path)
+        scope["extensions"][CONNECTION].show(tenant)
+        return tenant
 
     def admit(self, headers: dict[bytes, bytes], path: str) -> str:
         """The tenant that asks; refused if it may not."""
         if self.keys is not None:
-            if path in OPEN:
-                return ""
-            return self.keys.tenant(headers.get(b"authorization", b"").decode("latin-1"))
+            return self.keys.tenant(headers.get(b"authorization", b""), operator=path == "/metrics")
         if not self.insecure:
             self._check_local(headers)
         return LOCAL
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A socket, or the answer of a request that would be one."""
+        websocket = WebSocket(scope, receive, send)
+        try:
+            found = socket.Socket(self, websocket)
+        except Refused as refused:
+            name = new_request_id()
+            headers = {**refused.headers, "x-request-id": name}
+            answer = Response(refused.body(name), refused.status, headers, "application/json")
+            await websocket.send_denial_response(answer)
+            scope["extensions"][CONNECTION].handshake_complete = True  # it is answered, which uvicorn does not see
+            return
+        await found.run()
 
     def _check_local(self, headers: dict[bytes, bytes]) -> None:
         """Without keys, a page of somewhere else must not reach us through the browser of whoever runs this."""
@@ -180,6 +212,7 @@ class Service:
                 self.driver.start()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                self.workers.abandon()
                 if await self.driver.stop(2):
                     self.engine.sessions.store.close()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -191,22 +224,19 @@ class _Endpoint:
 
     def __init__(self, service: Service, path: str, handlers: dict[str, Handler]) -> None:
         self.service, self.path, self.handlers = service, path, handlers
-        self.allowed = ", ".join(sorted(handlers))
+        self.allowed = ", ".join(sorted({*handlers, *(["HEAD"] if "GET" in handlers else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange: Exchange = scope["exchange"]
         scope["route_path"] = self.path
         exchange.scope = scope
-        handler = self.handlers.get(scope["method"])
+        method = scope["method"]
+        handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
             raise Refused(
                 405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed}
             )
         await handler(exchange)
-
-
-async def _socket(service: Service, websocket: Any) -> None:
-    await socket.Socket(service, websocket).run()
 
 
 def _settle(future: asyncio.Future[Any], result: Any) -> None:

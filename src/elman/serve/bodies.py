@@ -8,7 +8,11 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from elman.serve.errors import Refused
+from elman.serve.limits import Limits
 
+ANSWER = 2_048  # bytes that the answer to one input is taken to have: 128 numbers
+TOKEN = 32  # the same of a token
+SCORE = 256  # the same of a log-probability, until it is JSON
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Version = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Literal["any"]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -187,3 +191,29 @@ def given(body: StepBody | Item) -> tuple[object, bool]:
     if isinstance(body.inputs, UnsetType):
         return [body.input], True
     return body.inputs, False
+
+
+def count(body: StepBody | Item, limits: Limits) -> int:
+    """How many inputs a step has, at most; refused where they are too many, before any is looked at."""
+    inputs = body.inputs
+    if isinstance(inputs, str):
+        check_text(inputs, limits.inputs, limits, "inputs")
+        return min(len(inputs), limits.inputs)
+    if not isinstance(inputs, list):
+        return 1
+    if len(inputs) > limits.inputs:
+        raise Refused(
+            400, f"there are {len(inputs)} inputs; {limits.inputs} at most can be read at once", param="inputs"
+        )
+    return len(inputs)
+
+
+def check_text(text: object, most: int, limits: Limits, param: str) -> None:
+    """Refuse a text, or a list of tokens, that is too long for `most` tokens, however it is split."""
+    if isinstance(text, str) and len(text) > most * limits.token_characters:
+        raise Refused(
+            400, f"{param} has {len(text)} characters; {most} tokens at most are read, and a text of more than "
+            f"{limits.token_characters} characters for each is not split to count them", param=param,
+        )  # fmt: skip
+    if isinstance(text, list) and len(text) > most:
+        raise Refused(400, f"{param} has {len(text)} tokens; {most} at most are read", param=param)

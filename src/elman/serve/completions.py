@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from elman.serve import bodies, jobs, text_jobs
@@ -17,6 +17,8 @@ from elman.serve.session_routes import check, stops
 from elman.serve.sessions import new_id
 from elman.serve.text_jobs import Choice, Completed
 from elman.tasks.serving import Writing
+
+LONG = 16_384  # log-probabilities in an answer that is spelt in a thread, so that nobody waits for it
 
 
 async def chat(x: Exchange) -> None:
@@ -35,6 +37,13 @@ async def create(x: Exchange) -> None:
     check(x.limits, "beams", "num_beams", body.num_beams)
     total = len(prompts) * max(n, body.num_beams) * settings.max_new_tokens
     check(x.limits, "total_tokens", "prompts x n (or num_beams) x max_tokens", total)
+    for prompt in prompts:
+        bodies.check_text(prompt, x.limits.prompt, x.limits, "prompt")
+    read = sum(map(len, prompts)) * n if settings.scored else 0  # type: ignore[arg-type]
+    scores = 0 if body.logprobs is None else (total + read) * (1 + body.logprobs)
+    check(x.limits, "scores", "tokens x (1 + logprobs)", scores)
+    states = len(prompts) * n * served.row_bytes * 4 // 3 if body.return_state else 0
+    x.hold(total * bodies.TOKEN + scores * bodies.SCORE + states)
     if body.state is not None and len(prompts) != 1:
         raise Refused(400, "a state goes on with one prompt", param="state")
     state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
@@ -48,7 +57,12 @@ async def create(x: Exchange) -> None:
         return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, hear)
 
     if not body.stream:
-        await x.send(200, jobs.json(answer.whole(await x.ask_watched(job))))
+        found = await x.ask_watched(job)
+        if scores > LONG:
+            data = await x.service.workers.run(x.tenant, lambda check: jobs.json(answer.whole(found)), x.gone)
+        else:
+            data = jobs.json(answer.whole(found))
+        await x.send(200, data)
         return
     async for what, value in x.listen(job):
         if not x.status:
@@ -60,7 +74,7 @@ async def create(x: Exchange) -> None:
 
 
 async def _search(x: Exchange, answer: _Answer, prompts: list[object], settings: Writing, state: bytes | None) -> None:
-    """The most probable texts. The engine reads the prompts; the search has a thread of its own, so nobody waits."""
+    """The most probable texts. The engine reads the prompts; the search runs in a thread, so nobody waits for it."""
     body, served = answer.body, x.service.model(answer.body.model)
     read = dataclasses.replace(settings, max_new_tokens=0)
     begun: Completed = await x.ask(
@@ -69,7 +83,8 @@ async def _search(x: Exchange, answer: _Answer, prompts: list[object], settings:
     choices = []
     for one in begun.choices:
         prompt = prompts[one.prompt]
-        found = await asyncio.to_thread(served.search, one.state, prompt, settings, body.num_beams)
+        search = partial(served.search, one.state, prompt, settings, body.num_beams)
+        found: list[tuple[dict[str, Any], bytes]] = await x.service.workers.run(x.tenant, search, x.gone)
         choices += [Choice(one.prompt, *each, []) for each in found[: body.n or 1]]
     wrote = sum(len(choice.answer["tokens"]) for choice in choices)
     whole = Completed(choices, begun.prompt_tokens, wrote)

@@ -20,6 +20,7 @@ TYPES = {
     415: "invalid_request_error",
     422: "unprocessable_error",
     429: "rate_limit_error",
+    431: "invalid_request_error",
     500: "server_error",
     503: "overloaded_error",
     507: "storage_error",
@@ -51,9 +52,10 @@ class Refused(Exception):
             **self.more,
         }
 
-    def body(self) -> bytes:
-        """The body of the answer."""
-        return msgspec.json.encode({"error": self.error()})
+    def body(self, request_id: str = "") -> bytes:
+        """The body of the answer; it names the request, where that has a name."""
+        named = {"request_id": request_id} if request_id else {}
+        return msgspec.json.encode({"error": {**self.error(), **named}})
 
 
 def busy(message: str, milliseconds: int = 100, status: int = 429, code: str = "busy") -> Refused:

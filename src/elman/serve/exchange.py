@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
+import re
+import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,9 +22,19 @@ if TYPE_CHECKING:
     from elman.serve.app import Service
 
 T = TypeVar("T")
+CONNECTION = "elman.connection"  # where the extensions of a scope have it
 JSON = b"application/json"
+PIECE = 256 << 10  # bytes of an answer that are given to a connection at once
+SHORT = 64 << 10  # bytes of a body that is thrown away, rather than that the connection is closed
+SANE = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # a name for a request that can stand in a header and in a log
 Make = Callable[[Callable[[Any], None]], Job]
 json = msgspec.json.Encoder().encode
+_process, _number = secrets.token_hex(6), itertools.count(1)
+
+
+def new_request_id() -> str:
+    """A name for a request that has none."""
+    return f"req_{_process}{next(_number):x}"
 
 
 class Exchange:
@@ -33,6 +46,10 @@ class Exchange:
         self.tenant: str = scope["tenant"]
         self.limits = service.limits
         self.status = 0
+        given = self.headers.get(b"x-request-id")
+        self.id = new_request_id() if given is None or not SANE.fullmatch(given) else given.decode()
+        self.whole = False  # its body has been read
+        self.held = 0  # bytes that the account of the tenant has for it
 
     def header(self, name: str) -> str:
         """A header of the request; empty if it is not there."""
@@ -42,29 +59,36 @@ class Exchange:
         """A part of the path."""
         return str(self.scope["path_params"][name])
 
-    async def body(self) -> bytes:
-        """The whole body, refused where it is too long. How long it may take, protocol.py says."""
+    def hold(self, size: int) -> None:
+        """So many bytes of this request, or of its answer, are on their way until it is answered."""
+        self.service.accounts.hold(self.service.accounts.of(self.tenant), size)
+        self.held += size
+
+    async def body(self, most: int = 0) -> bytes:
+        """The whole body; refused before it is read where it is too long. How long it may take, protocol.py says."""
+        most = most or self.limits.body
         length = self.headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.limits.body:
-            raise self._too_long()
-        parts, size = [], 0
+        if not length.isdigit() or len(length) > 18 or (size := int(length)) > most:
+            raise self._too_long(most)
+        self.hold(size)
+        parts, came = [], 0
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise Gone
             parts.append(message["body"])
-            size += len(parts[-1])
-            if size > self.limits.body:
-                raise self._too_long()
+            came += len(parts[-1])
+            if came > most:
+                raise self._too_long(most)
+            if came > size:
+                self.hold(came - size)
+                size = came
             if not message["more_body"]:
-                return b"".join(parts)
+                self.whole = True
+                return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _too_long(self) -> Refused:
-        return Refused(
-            413,
-            f"the body is longer than {self.limits.body} bytes, which is the limit",
-            headers={"connection": "close"},
-        )
+    def _too_long(self, most: int) -> Refused:
+        return Refused(413, f"the body is longer than {most} bytes, which is the limit")
 
     async def parsed(self, kind: type[T]) -> tuple[T, bytes]:
         """The body as JSON of a kind, and the bytes."""
@@ -73,7 +97,8 @@ class Exchange:
 
     async def json_body(self) -> bytes:
         """A body that says that it is JSON."""
-        if not self.headers.get(b"content-type", b"").startswith(JSON):
+        kind = self.headers.get(b"content-type", b"")
+        if kind != JSON and kind.partition(b";")[0].strip().lower() != JSON:
             raise Refused(415, "the body must be JSON, with content-type: application/json")
         return await self.body()
 
@@ -115,10 +140,16 @@ class Exchange:
     async def send(self, status: int, body: bytes, headers: dict[str, str] | None = None, kind: bytes = JSON) -> None:
         """An answer."""
         self.status = status
-        head = [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+        head = [
+            (b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"x-request-id", self.id.encode())
+        ]  # fmt: skip
         head += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         await self._send({"type": "http.response.start", "status": status, "headers": head})
-        await self._send({"type": "http.response.body", "body": body})
+        last = 0
+        while len(body) - last > PIECE:  # a piece when the one before it was taken: what is not counts as held here
+            await self._send({"type": "http.response.body", "body": body[last : last + PIECE], "more_body": True})
+            last += PIECE
+        await self._send({"type": "http.response.body", "body": body[last:] if last else body})
 
     async def reply(self, reply: Reply, kind: bytes = JSON) -> None:
         """An engine's reply."""
@@ -132,16 +163,27 @@ class Exchange:
     async def refuse(self, refused: Refused) -> None:
         """An error, if nothing was sent yet; else the stream ends with it."""
         if self.status:
-            await self.event({"error": refused.error()}, "error")
+            await self.event({"error": {**refused.error(), "request_id": self.id}}, "error")
             await self._send({"type": "http.response.body", "body": b""})
-        else:
-            await self.send(refused.status, refused.body(), refused.headers)
+            return
+        headers = refused.headers
+        if not self.whole and self._long():
+            headers = {**headers, "connection": "close"}
+        await self.send(refused.status, refused.body(self.id), headers)
+
+    def _long(self) -> bool:
+        """Whether so much of a body is still to come that it is not waited for."""
+        length = self.headers.get(b"content-length", b"0")
+        return b"transfer-encoding" in self.headers or not length.isdigit() or len(length) > 6 or int(length) > SHORT
 
     # Server-sent events
 
     async def begin_events(self) -> None:
         self.status = 200
-        head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+        head = [
+            (b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"),
+            (b"x-request-id", self.id.encode()),
+        ]  # fmt: skip
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
 
     async def event(self, data: Any, name: str = "") -> None:
@@ -175,9 +217,13 @@ class Exchange:
             watcher.cancel()
 
     async def _watch(self, heard: asyncio.Queue[tuple[str, Any]]) -> None:
+        await self.gone()
+        heard.put_nowait(("gone", None))
+
+    async def gone(self) -> None:
+        """Wait until the client goes away."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
-        heard.put_nowait(("gone", None))
 
 
 class Gone(Exception):

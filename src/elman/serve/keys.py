@@ -1,6 +1,7 @@
 """Who a request comes from. A file has `tenant sha256` a line: the hash of a key that a client sends as a bearer token.
 
-A tenant may have several keys. Without a file there is one tenant, and only this machine may ask.
+A tenant may have several keys. A key with `operator` behind it may ask for /metrics, which show what all tenants do.
+Without a file there is one tenant, and only this machine may ask.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from elman.errors import FileError
 from elman.serve.errors import Refused
 
 LOCAL = "local"
-LINE = re.compile(r"([A-Za-z0-9_.-]{1,64})\s+([0-9a-fA-F]{64})")
+LINE = re.compile(r"([A-Za-z0-9_.-]{1,64})\s+([0-9a-fA-F]{64})(\s+operator)?")
+EMPTY = hashlib.sha256(b"").digest()
 
 
 def readable_by_others(path: str | Path) -> str:
@@ -48,23 +50,39 @@ class Keys:
             match = LINE.fullmatch(line.strip())
             if match is None:
                 raise FileError(
-                    f"{self.path}, line {number} is not `tenant sha256`; printf %s KEY | sha256sum gives the hash"
+                    f"{self.path}, line {number} is not `tenant sha256`, with `operator` behind it or without; "
+                    "printf %s KEY | sha256sum gives the hash"
                 )
-            found.append((match[1], bytes.fromhex(match[2])))
+            digest = bytes.fromhex(match[2])
+            if digest == EMPTY:
+                raise FileError(f"{self.path}, line {number} has the hash of an empty key, which is no secret")
+            found.append((match[1], digest, match[3] is not None))
         if not found:
             raise FileError(f"{self.path} has no key; a line is `tenant sha256`")
         self.known = found
 
-    def tenant(self, authorization: str) -> str:
-        """The tenant of a key; each is compared, in constant time."""
-        scheme, _, key = authorization.partition(" ")
-        digest, found = hashlib.sha256(key.strip().encode()).digest(), ""
-        for tenant, known in self.known:
-            if hmac.compare_digest(digest, known):
-                found = tenant
-        if scheme.lower() != "bearer" or not found:
+    def tenant(self, authorization: bytes, operator: bool = False) -> str:
+        """The tenant of a key, which must be an operator's if that is asked for."""
+        scheme, _, key = authorization.partition(b" ")
+        return self.of_key(key.strip() if scheme.lower() == b"bearer" else b"", operator)
+
+    def of_key(self, key: bytes, operator: bool = False) -> str:
+        """The same for a key; each is compared, in constant time."""
+        tenant, may = self._find(hashlib.sha256(key).digest())
+        if not tenant and not key.isascii():  # a browser sends what is not ASCII as Latin-1
+            tenant, may = self._find(hashlib.sha256(key.decode("latin-1").encode()).digest())
+        if not key or not tenant:
             raise Refused(
                 401, "a valid key is needed: Authorization: Bearer KEY", code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )  # fmt: skip
+        if operator and not may:
+            raise Refused(403, "this is for the key of an operator: a line of the key file with `operator` at its end")
+        return tenant
+
+    def _find(self, digest: bytes) -> tuple[str, bool]:
+        found = "", False
+        for tenant, known, operator in self.known:
+            if hmac.compare_digest(digest, known):
+                found = tenant, operator
         return found

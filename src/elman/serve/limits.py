@@ -7,9 +7,11 @@ from typing import Any
 
 MEANING = {
     "body": "bytes in a request",
-    "headers": "bytes before the body of a request",
-    "receive_seconds": "for a request to come in whole",
+    "headers": "bytes before the body of a request; as many around its chunks and behind it",
+    "receive_seconds": "for a request to come in whole, and to the next one until a key was shown",
+    "send_seconds": "for a client to take the next 256 KiB of an answer",
     "prompt": "tokens in a prompt",
+    "token_characters": "characters of a text for each token that may be read; a longer one is not split to be counted",
     "prompts": "prompts in a request for completions",
     "max_tokens": "tokens to write",
     "n": "completions of one prompt",
@@ -18,11 +20,13 @@ MEANING = {
     "stops": "strings that end a text",
     "stop_characters": "characters in each of them",
     "logprobs": "tokens whose log-probabilities are given beside that of the one chosen",
+    "scores": "log-probabilities in one answer: tokens x (1 + logprobs), those of the prompts with echo",
     "inputs": "inputs in one step",
     "filled": "rows of a forecaster's series that are missing and filled in",
     "drawn": "numbers in the paths of a forecast: series x samples x steps x targets",
     "bulk": "sessions in one request to /v1/steps",
-    "state_bytes": "bytes in a state that is sent",
+    "bulk_inputs": "inputs in one request to /v1/steps, or under way on one socket",
+    "state_bytes": "bytes in a state that is sent by PUT /v1/sessions/ID/state, whatever `body` is",
     "sessions": "sessions and stored responses of one tenant",
     "kept_bytes": "bytes of stored responses, and of replies that are kept for their keys, of one tenant",
     "forks": "forks of one session",
@@ -34,6 +38,11 @@ MEANING = {
     "socket_message": "bytes in a message on a socket",
     "socket_flight": "messages of one socket that are not answered yet",
     "connections": "open at the same time",
+    "keyless": "connections from one address that have not shown a key",
+    "tenant_connections": "connections of one tenant, where there are keys",
+    "tenant_sockets": "sockets of one tenant, where there are keys",
+    "tenant_bytes": "bytes of one tenant's requests and answers on their way; one request alone may have more",
+    "tenant_threads": "beam searches and requests to /v1/predict of one tenant that run or wait",
     "tombstones": "expired sessions that are remembered as such",
 }
 
@@ -49,7 +58,9 @@ class Limits:
     body: int = 8 << 20
     headers: int = 64 << 10
     receive_seconds: float = 10.0
+    send_seconds: float = 10.0
     prompt: int = 65_536
+    token_characters: int = 16
     prompts: int = 64
     max_tokens: int = 16_384
     n: int = 64
@@ -58,10 +69,12 @@ class Limits:
     stops: int = 4
     stop_characters: int = 256
     logprobs: int = 20
+    scores: int = 524_288
     inputs: int = 8_192
     filled: int = 10_000
     drawn: int = 1 << 24
     bulk: int = 1_024
+    bulk_inputs: int = 32_768
     state_bytes: int = 16 << 20
     sessions: int = 4_000_000
     kept_bytes: int = 4 << 30
@@ -74,6 +87,11 @@ class Limits:
     socket_message: int = 1 << 20
     socket_flight: int = 256
     connections: int = 4_096
+    keyless: int = 1_024
+    tenant_connections: int = 1_024
+    tenant_sockets: int = 256
+    tenant_bytes: int = 128 << 20
+    tenant_threads: int = 8
     tombstones: int = 100_000
 
     def lines(self) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError
+from elman.errors import ElmanError, InputError
 from elman.progress import quiet
 from elman.serve.limits import Limits
 from elman.tasks.task import AnyTask
@@ -36,7 +36,10 @@ def predictor(task: AnyTask, face: Any, limits: Limits | None = None) -> Predict
             for name in ("filled", "drawn"):  # of those who have them
                 if name in given:
                     setattr(given, name, getattr(most, name))
-            return [line.rstrip("\n") for line in task.verbs["predict"].answer(face, given)]
+            try:
+                return [line.rstrip("\n") for line in task.verbs["predict"].answer(face, given)]
+            except ElmanError as error:  # whoever sent the data knows no such file
+                raise InputError(str(error).replace(str(path), "data").replace(folder, "data")) from error
 
     return predict
 

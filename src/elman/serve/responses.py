@@ -24,12 +24,13 @@ DEFAULT = 256  # tokens
 
 async def create(x: Exchange) -> None:
     body, data = await x.parsed(bodies.ResponseBody)
-    x.service.model(body.model)
+    endless = bool(x.service.model(body.model).about.get("endless"))
     if not isinstance(body.input, str) or body.instructions or body.tools:
         raise Refused(
             400, "input is a text here, and there are neither instructions nor tools: these models go on with a text "
             "and know no roles", param="input",
         )  # fmt: skip
+    bodies.check_text(body.input, x.limits.prompt, x.limits, "input")
     most = DEFAULT if body.max_output_tokens is None else body.max_output_tokens
     check(x.limits, "max_tokens", "max_output_tokens", most)
     temperature, top_p = 1.0 if body.temperature is None else body.temperature, body.top_p or 1.0
@@ -40,7 +41,7 @@ async def create(x: Exchange) -> None:
     power = x.service.durability == "power"
 
     def answered(id: str, found: Completed) -> bytes:
-        return jobs.json(_response(id, body, created, found))
+        return jobs.json(_response(id, body, created, endless, found))
 
     def job(reply: Callable[[Any], None], hear: Callable[[Any], None] | None = None) -> Job:
         return text_jobs.Respond(
@@ -50,7 +51,7 @@ async def create(x: Exchange) -> None:
     if not body.stream:
         await x.reply(await x.ask_watched(job))
         return
-    await _stream(x, body, created, job)
+    await _stream(x, body, created, endless, job)
 
 
 async def get(x: Exchange) -> None:
@@ -61,11 +62,14 @@ async def delete(x: Exchange) -> None:
     await x.reply(await x.ask(lambda reply: text_jobs.DeleteResponse(reply, x.tenant, x.named("id"))))
 
 
-def _response(id: str, body: bodies.ResponseBody, created: int, found: Completed | None) -> dict[str, Any]:
-    """The response object; without what was found, one that is in progress."""
+def _response(
+    id: str, body: bodies.ResponseBody, created: int, endless: bool, found: Completed | None
+) -> dict[str, Any]:
+    """The response object; without what was found, one that is in progress. A text without an end is complete when it
+    is as long as it was to be; one that has an end, and was cut before it, is not."""
     text = None if found is None else found.choices[0].answer["text"]
     reason = None if found is None else found.choices[0].answer["finish_reason"]
-    cut = reason == "length"
+    cut = reason == "length" and not endless
     whole: dict[str, Any] = {
         "id": id, "object": "response", "created_at": created, "model": body.model,
         "status": "in_progress" if found is None else "incomplete" if cut else "completed",
@@ -93,7 +97,7 @@ def _part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-async def _stream(x: Exchange, body: bodies.ResponseBody, created: int, job: Callable[..., Job]) -> None:
+async def _stream(x: Exchange, body: bodies.ResponseBody, created: int, endless: bool, job: Callable[..., Job]) -> None:
     """The events of a response. What comes before response.completed is provisional."""
     number, made = 0, []
 
@@ -112,7 +116,7 @@ async def _stream(x: Exchange, body: bodies.ResponseBody, created: int, job: Cal
         place = {"item_id": f"msg_{id}", "output_index": 0, "content_index": 0}
         if not x.status:
             await x.begin_events()
-            begun = _response(id, body, created, None)
+            begun = _response(id, body, created, endless, None)
             await say("response.created", response=begun)
             await say("response.in_progress", response=begun)
             await say("response.output_item.added", output_index=0, item=_message(id, None, "in_progress"))

@@ -57,13 +57,17 @@ async def delete(x: Exchange) -> None:
 async def step(x: Exchange) -> None:
     body, data = await x.parsed(bodies.StepBody)
     inputs, one = bodies.given(body)
+    x.hold(bodies.count(body, x.limits) * bodies.ANSWER)
     version, asked = x.version(body.version), x.asked("step", data)
     await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))
 
 
 async def generate(x: Exchange) -> None:
     body, data = await x.parsed(bodies.GenerateBody)
+    bodies.check_text(body.prompt, x.limits.prompt, x.limits, "prompt")
     settings, version, asked = writing(body, x.limits), x.version(body.version), x.asked("generate", data)
+    scores = 0 if body.logprobs is None else 1 + body.logprobs
+    x.hold(body.max_new_tokens * (bodies.TOKEN + scores * bodies.SCORE))
     id = x.named("id")
     if not body.stream:
 
@@ -131,9 +135,7 @@ async def get_state(x: Exchange) -> None:
 
 
 async def put_state(x: Exchange) -> None:
-    data = await x.body()
-    if len(data) > x.limits.state_bytes:
-        raise Refused(413, f"the state has {len(data)} bytes; {x.limits.state_bytes} at most")
+    data = await x.body(x.limits.state_bytes)
     version, asked = x.version(None), x.asked("state", data)
     await x.reply(await x.ask(lambda reply: jobs.PutState(reply, asked, x.named("id"), version, data)))
 
@@ -144,11 +146,26 @@ async def steps(x: Exchange) -> None:
     items: list[bodies.Item | Refused]
     try:
         items = list(parse(bodies.Items, data).items)
+        check(x.limits, "bulk", "the number of items", len(items))
     except Refused:
-        items = [item_of(raw) for raw in parse(bodies.RawItems, data).items]
-    check(x.limits, "bulk", "the number of items", len(items))
+        raws = parse(bodies.RawItems, data).items
+        check(x.limits, "bulk", "the number of items", len(raws))
+        items = [item_of(raw) for raw in raws]
+    counts = [_count(x, items, place) for place in range(len(items))]
+    check(x.limits, "bulk_inputs", "the number of inputs in all items", sum(counts))
+    x.hold(sum(counts) * bodies.ANSWER)
     answers = await x.service.ask_steps(x.tenant, items)
     await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
+
+
+def _count(x: Exchange, items: list[bodies.Item | Refused], place: int) -> int:
+    """How many inputs an item has; if they are too many, it is refused in its place."""
+    item = items[place]
+    try:
+        return 0 if isinstance(item, Refused) else bodies.count(item, x.limits)
+    except Refused as refused:
+        items[place] = refused
+        return 0
 
 
 def item_of(raw: msgspec.Raw) -> bodies.Item | Refused:

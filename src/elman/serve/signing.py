@@ -33,6 +33,8 @@ class Signer:
     b'state'
     """
 
+    path: Path | None = None  # the file of its keys
+
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = {hashlib.sha256(key).digest()[:8]: key for key in keys}
         self.first = next(iter(self.keys))
@@ -47,7 +49,9 @@ class Signer:
         keys = [line for line in lines if line and not line.startswith(b"#")]
         if not keys or any(len(key) < 32 for key in keys):
             raise FileError(f"{path} must have a key a line, each of 32 characters at least: openssl rand -hex 32")
-        return cls(keys)
+        signer = cls(keys)
+        signer.path = Path(path)
+        return signer
 
     @classmethod
     def of_store(cls, store: Store) -> Signer:

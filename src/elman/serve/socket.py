@@ -3,11 +3,16 @@
 A message is an item of /v1/steps with an `id` of the client's own; the answer has the same. Not more than `credits`
 messages may be unanswered; the first message of the server says how many that is. When the server is about to stop,
 its last message says where the sessions are that were stepped here: `{"goodbye": ..., "sessions": {ID: ...}}`.
+
+A browser cannot send a header with a socket. It gives its key as a subprotocol, in base64url without `=`, beside the
+one that is chosen: `new WebSocket(url, ["elman", "elman.key." + base64url(key)])`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -17,13 +22,15 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from elman.serve import bodies
 from elman.serve.bodies import Item
-from elman.serve.errors import Refused
-from elman.serve.frames import CONNECTION, Frames
+from elman.serve.errors import Refused, busy
+from elman.serve.exchange import CONNECTION
+from elman.serve.frames import Frames
 from elman.serve.steps import answered, submit_steps
 
 if TYPE_CHECKING:
     from elman.serve.app import Service
 
+PROTOCOL, KEY = "elman", "elman.key."  # the subprotocol, and what a key stands behind
 json = msgspec.json.Encoder().encode
 
 
@@ -42,67 +49,101 @@ class Envelope(bodies.Body):
 
 
 class Socket:
-    """One socket."""
+    """One socket; refused where it may not be."""
 
     def __init__(self, service: Service, websocket: WebSocket) -> None:
         self.service, self.websocket = service, websocket
-        self.flight = 0
+        self.flight, self.inputs = 0, 0  # messages that are not answered, and inputs in them
+        self.unread = 0  # bytes that the account of the tenant has for answers that may not have been taken
         self.reached: dict[str, None] = {}  # the sessions that were stepped here, the last one last
+        headers, offered = dict(websocket.scope["headers"]), websocket.scope["subprotocols"]
+        if b"authorization" not in headers and service.keys is not None:
+            headers[b"authorization"] = b"Bearer " + _offered_key(offered)
+        self.authorization = headers.get(b"authorization", b"")
+        self.protocol = PROTOCOL if PROTOCOL in offered else None
+        self.tenant = service.admit(headers, websocket.scope["path"])
+        if websocket.scope["path"] != "/v1/stream":
+            raise Refused(404, "there is no socket here; /v1/stream is one")
+        if service.engine.draining:
+            raise busy("the server is about to stop", 1_000, 503)
+        self.account = service.accounts.open_socket(self.tenant)
 
     async def run(self) -> None:
         """Take messages until the client goes, or the server drains."""
-        try:
-            self.tenant = self.service.admit(dict(self.websocket.scope["headers"]), "/v1/stream")
-        except Refused as refused:
-            await self.websocket.close(1008, refused.message[:120])
-            return
         self.connection: Frames = self.websocket.scope["extensions"][CONNECTION]
-        self.connection.listen(self.hear)
-        await self.websocket.accept()
+        self.connection.listen(self.hear, self.drained)
         self.service.sockets.add(self)
-        self.connection.answer([json({"credits": self.service.limits.socket_flight})])
         try:
+            await self.websocket.accept(self.protocol)
+            self.connection.answer([json({"credits": self.service.limits.socket_flight})])
             while (await self.websocket.receive())["type"] != "websocket.disconnect":
                 pass
         finally:
             self.service.sockets.discard(self)
+            self.service.accounts.close_socket(self.account)
             if self._open:
                 with suppress(WebSocketDisconnect):  # the client may be gone without a word
                     await self.websocket.close(1000)
 
+    async def revoke(self) -> None:
+        """Close it, if its key is no longer one of its tenant's."""
+        try:
+            if self.service.keys is not None and self.service.keys.tenant(self.authorization) == self.tenant:
+                return
+        except Refused:
+            pass
+        with suppress(WebSocketDisconnect):
+            if self._open:
+                await self.websocket.close(1008, "the key is no longer valid")
+
     def hear(self, messages: Sequence[bytes]) -> None:
         """Messages that came together."""
-        names, items, refused = [], [], []
+        names, items, sizes, refused = [], [], [], []
         for data in messages:
-            name, item = self._message(data)
+            name, item, size = self._message(data)
             if isinstance(item, Refused):
                 refused.append(_named(name, answered(item)))
             else:
                 names.append(name)
                 items.append(item)
+                sizes.append(size)
         if refused:
+            self.connection.charge(len(refused))
             self.connection.answer(refused)
         if items:
-            self._submit(names, items)
+            self._submit(names, items, sizes)
 
-    def _message(self, data: bytes) -> tuple[int | str | None, Item | Refused]:
-        """What the client calls a message, and the step in it."""
+    def _message(self, data: bytes) -> tuple[int | str | None, Item | Refused, tuple[int, int]]:
+        """What the client calls a message, the step in it, how many inputs that has, and how many bytes it may take."""
         limits = self.service.limits
         try:
             message = bodies.parse(Message, data)
         except Refused as refused:
-            return _name(data), refused
-        if self.flight >= limits.socket_flight:
-            return message.id, Refused(429, f"{self.flight} messages are unanswered, which is the limit", code="busy")
+            return _name(data), refused, (0, 0)
+        try:
+            if self.flight >= limits.socket_flight:
+                raise busy(f"{self.flight} messages are unanswered, which is the limit", 50)
+            inputs = bodies.count(message.step, limits)
+            if self.inputs and self.inputs + inputs > limits.bulk_inputs:
+                raise busy(f"{self.inputs} inputs are under way on this socket, and this has {inputs} more", 50)
+            size = len(data) + inputs * bodies.ANSWER
+            self.service.accounts.hold(self.account, size)
+        except Refused as refused:
+            return message.id, refused, (0, 0)
         self.flight += 1
-        return message.id, message.step
+        self.inputs += inputs
+        return message.id, message.step, (inputs, size)
 
-    def _submit(self, names: list[int | str | None], items: list[Item]) -> None:
+    def _submit(self, names: list[int | str | None], items: list[Item], sizes: list[tuple[int, int]]) -> None:
         def hear(places: Sequence[int], answers: Sequence[bytes]) -> None:
             self.flight -= len(places)
+            for place in places:
+                self.inputs -= sizes[place][0]
+                self.unread += sizes[place][1]
             self.connection.answer(
                 [_named(names[place], answer) for place, answer in zip(places, answers, strict=True)]
             )
+            self.drained()
 
         try:
             submit_steps(self.service.engine, self.tenant, items, hear)
@@ -113,6 +154,12 @@ class Socket:
             self.reached[item.session] = None
         while len(self.reached) > self.service.limits.bulk:
             del self.reached[next(iter(self.reached))]
+
+    def drained(self) -> None:
+        """What was answered has been taken, or never will be."""
+        if self.connection.stuck is None or self.connection.disconnected:
+            self.account.bytes -= self.unread
+            self.unread = 0
 
     async def drain(self) -> None:
         """Answer what is under way, and say goodbye."""
@@ -132,7 +179,8 @@ class Socket:
 
     @property
     def _open(self) -> bool:
-        return self.websocket.application_state is WebSocketState.CONNECTED
+        accepted = self.websocket.application_state is WebSocketState.CONNECTED
+        return accepted and not (self.connection.close_sent or self.connection.disconnected)
 
 
 def _name(data: bytes) -> int | str | None:
@@ -146,3 +194,12 @@ def _name(data: bytes) -> int | str | None:
 def _named(name: int | str | None, answer: bytes) -> bytes:
     """An answer with the name of its message in front."""
     return b'{"id":%b,%b' % (json(name), answer[1:])
+
+
+def _offered_key(offered: Sequence[str]) -> bytes:
+    """The key among the subprotocols that a client offers; empty if there is none."""
+    text = next((one.removeprefix(KEY) for one in offered if one.startswith(KEY)), "")
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except (binascii.Error, ValueError):
+        return b""

@@ -4,7 +4,7 @@ model says of the row that follows it, exactly. Side by side or alone the bits a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -156,7 +156,7 @@ class ServedSeries:
         raise InputError("a forecaster does not write; step answers with what it says of the next row")
 
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
     ) -> list[tuple[dict[str, Any], bytes]]:
         raise InputError("a forecaster does not write")
 

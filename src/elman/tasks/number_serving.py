@@ -134,7 +134,7 @@ class Numbers:
         raise InputError("this model reads numbers and does not write any; send inputs to step")
 
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
     ) -> list[tuple[dict[str, Any], bytes]]:
         raise InputError("this model reads numbers and does not write any")
 

@@ -7,7 +7,7 @@ slot that could be shared, leaked or lost; and what comes out does not depend on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -129,11 +129,11 @@ class Served(Protocol):
         """To read a prompt and go on with it. An InputError where the model does not write."""
 
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
     ) -> list[tuple[dict[str, Any], bytes]]:
         """The most probable texts after a state that has read a prompt, the best first: answers, and states after them.
 
-        It computes by itself, in any thread.
+        It computes by itself, in any thread, and calls `check` with every token, which may raise to leave it.
         """
 
     def spelt(self, prompt: object) -> str:

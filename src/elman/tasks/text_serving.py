@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -193,7 +193,7 @@ class ServedText:
         self.row_bytes = len(self._blank) + TAIL.size + self._bits
         self.about: dict[str, Json] = {
             "reads": "text", "input": "a text, or a list of tokens", "writes": True, "vocabulary": self.vocabulary.kind,
-            "symbols": V,
+            "symbols": V, "endless": self.endless,
         }  # fmt: skip
 
     # States
@@ -252,14 +252,14 @@ class ServedText:
         return TextWork(self, ids, prompt if isinstance(prompt, str) else "", settings, settings.scored)
 
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
     ) -> list[tuple[dict[str, Any], bytes]]:
         core, token, seed, drawn, seen = self.opened(state)
         stops = list(settings.stop)
         (found,) = beam(
             self.model, states.from_rows(core[None], self._like), torch.tensor([token]), num_beams=num_beams,
             max_new_tokens=settings.max_new_tokens, ended=stopped(self.vocabulary, stops),
-            banned=banned_symbols(self.vocabulary, settings.allow, self.endless),
+            banned=banned_symbols(self.vocabulary, settings.allow, self.endless), check=check,
         )  # fmt: skip
         before = self.spelt(prompt) or self.vocabulary.decode([token])
         answers = []

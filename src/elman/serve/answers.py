@@ -1,0 +1,192 @@
+"""The JSON of answers, as types: what /openapi.json says of them. They are put together elsewhere, in one go; a test
+holds the two together."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+
+class Session(Struct):
+    """A session. `state_bytes` is the length of its state."""
+
+    id: str
+    object: Literal["session"]
+    model: str
+    version: int
+    position: int
+    created: int
+    expires: int
+    state_bytes: int
+    durability: Literal["none", "process", "power"]
+    checkpoints: list[int]
+    log_inputs: bool
+    parent: str | None
+
+
+class Deleted(Struct):
+    """What is gone."""
+
+    id: str
+    object: Literal["session", "response"]
+    deleted: Literal[True]
+
+
+class Written(Struct):
+    """Where a session is after a write."""
+
+    session: str
+    version: int
+    position: int
+
+
+class Stepped(Written):
+    """What came of `input`, or of each of the `inputs`: numbers, a score, or what is said of the next row."""
+
+    output: Any = UNSET
+    outputs: list[Any] | UnsetType = UNSET
+
+
+class Score(Struct):
+    """A token with its log-probability, and those of others in its place."""
+
+    token: int
+    text: str
+    logprob: float
+    top: list[Any] | UnsetType = UNSET
+
+
+class Generated(Written):
+    """A text that was written."""
+
+    text: str
+    finish_reason: str
+    seed: int
+    tokens: list[int]
+    logprobs: list[Score] | UnsetType = UNSET
+
+
+class RolledBack(Written):
+    """Where it is again; `inexact` if the way there was computed by other instructions than the first time."""
+
+    inexact: bool
+
+
+class StatePut(Written):
+    """A state that was taken in."""
+
+    state_bytes: int
+
+
+class Error(Struct):
+    """What went wrong. `request_id` is also in the header x-request-id, and in the log where the server is to blame."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    request_id: str | UnsetType = UNSET
+    version: int | UnsetType = UNSET
+
+
+class Problem(Struct):
+    """OpenAI's error object."""
+
+    error: Error
+
+
+class ItemAnswer(Struct):
+    """What became of one item: a `body`, or an `error`."""
+
+    status: int
+    replayed: bool | UnsetType = UNSET
+    body: Stepped | UnsetType = UNSET
+    error: Error | UnsetType = UNSET
+
+
+class ItemAnswers(Struct):
+    """In the order of the items."""
+
+    object: Literal["list"]
+    data: list[ItemAnswer]
+
+
+class Usage(Struct):
+    """Tokens read and written."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class Choice(Struct):
+    """One of the texts."""
+
+    index: int
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length"]
+    state: str | UnsetType = UNSET
+
+
+class Completion(Struct):
+    """OpenAI's object."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+    usage: Usage
+
+
+class Response(Struct):
+    """OpenAI's object; more of it is there than is listed."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    model: str
+    status: Literal["completed", "incomplete"]
+    output: list[dict[str, Any]]
+    usage: dict[str, Any]
+    previous_response_id: str | None
+    store: bool
+
+
+class Model(Struct):
+    """A model. What is not here of `state_bytes` and the rest is not there for one without sessions."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    predicts: bool
+    sessions: bool
+    fingerprint: str | UnsetType = UNSET
+    state_bytes: int | UnsetType = UNSET
+    reads: str | UnsetType = UNSET
+    input: str | UnsetType = UNSET
+    writes: bool | UnsetType = UNSET
+
+
+class Models(Struct):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Prediction(Struct):
+    """The lines that `elman predict` prints."""
+
+    object: Literal["prediction"]
+    model: str
+    lines: list[str]
+
+
+class Status(Struct):
+    """Of the server."""
+
+    status: str
