@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from elman.data.tagged import TagReader, fingerprint
+from elman.data.treebank import TreeReader
 from elman.data.vectors import read_vectors
 from elman.errors import ElmanError, FileError, InputError
 
@@ -97,3 +98,55 @@ def test_vectors(tmp_path):
     glove.write_text("the 1 2\nof 3 x\n")
     with pytest.raises(FileError, match="line 2 of"):
         read_vectors(str(glove), set(), 2)
+
+
+UD = """# sent_id = 1
+# text = vamonos ahora
+1-2\tvamonos\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tvamos\tir\tVERB\t_\tMood=Imp\t0\troot\t_\t_
+2\tnos\tnosotros\tPRON\t_\t_\t1\tobj\t_\t_
+2.1\tya\tya\tADV\t_\t_\t_\t_\t1:advmod\t_
+3\tahora\tahora\tADV\t_\t_\t1\tadvmod\t_\t_
+
+"""
+
+
+def test_conllu_is_known_by_its_content(tmp_path):
+    for name in ("dev.txt", "dev", "dev.conllu", "dev.txt.gz"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(UD.encode()) if name.endswith("gz") else b"\xef\xbb\xbf" + UD.encode())
+        for tagged in (True, False):
+            (sentence,) = TagReader()([str(path)], tagged=tagged)
+            assert sentence.words == ["vamos", "nos", "ahora"]
+        assert TreeReader()([str(path)])[0].labels == ["root", "obj", "advmod"]
+    ten = "1\tHe\tx\tx\tx\tx\tx\tx\tx\tB-NP\n"  # columns of one's own
+    (tmp_path / "own.txt").write_text(ten)
+    assert TagReader(word=1)([str(tmp_path / "own.txt")])[0].tags == ["B-NP"]
+    (tmp_path / "json").write_text('{"tokens": ["He"], "tags": ["B-NP"]}\n')
+    assert TagReader()([str(tmp_path / "json")])[0].words == ["He"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("The cat sat on the mat .\nHe ran .\n", [["The", "cat", "sat", "on", "the", "mat", "."], ["He", "ran", "."]]),
+        ("The cat sat\n", [["The", "cat", "sat"]]),
+        ("The cat sat\n\nHe ran off\n", [["The", "cat", "sat"], ["He", "ran", "off"]]),
+        ("The\ncat\n\nHe\n", [["The", "cat"], ["He"]]),  # one word a line
+        ("The\tDT\ncat\tNN\n", [["The", "cat"]]),
+        ("The DT B-NP\ncat NN I-NP\n", [["The", "cat"]]),  # its tags are known
+    ],
+)
+def test_plain_text_is_told_from_columns(tmp_path, content, words):
+    (tmp_path / "raw.txt").write_text(content)
+    found = TagReader()([str(tmp_path / "raw.txt")], tagged=False, known={"NP", "O"})
+    assert [list(sentence.words) for sentence in found] == words
+
+
+def test_what_may_be_text_or_columns_is_asked_for(tmp_path):
+    (tmp_path / "raw.txt").write_text("The cat sat\nHe ran off\n")
+    with pytest.raises(InputError, match=r"raw\.txt may be plain text.*--format text or --format columns"):
+        TagReader()([str(tmp_path / "raw.txt")], tagged=False, known={"NP", "O"})
+    assert len(TagReader("columns")([str(tmp_path / "raw.txt")], tagged=False)) == 1
+    assert len(TagReader("text")([str(tmp_path / "raw.txt")], tagged=False)) == 2
+    assert len(TagReader(features=[1])([str(tmp_path / "raw.txt")], tagged=False)) == 1  # text has no other columns

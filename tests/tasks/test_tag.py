@@ -283,3 +283,38 @@ def test_linear_cells_stand_in_the_block_of_their_paper(config, cell):
     again = load(config.out)
     given = [words for words, _ in sentences(5, 3)]
     assert face.marginals(given) == again.marginals(given, batch_size=2)  # read from both ends, in any batch
+
+
+UD = """# sent_id = 1
+# text = the Dog runs
+1-2\ttheDog\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No
+1\tthe\tthe\t{}\t_\tPronType=Art\t2\tdet\t_\t_
+2\tDog\tdog\t{}\t_\t_\t3\tnsubj\t_\tGloss=dog
+2.1\tx\tx\tX\t_\t_\t_\t_\t3:dep\t_
+3\truns\trun\t{}\t_\t_\t0\troot\t_\t_
+
+"""
+
+
+def test_predictions_for_conllu_are_conllu(config, tmp_path, capsys):
+    """The tag in its column; comments, multi-word tokens and empty nodes stay. The names of the files say nothing."""
+    (tmp_path / "ud.txt").write_text(UD.format("DET", "NOUN", "VERB") * 20)
+    face, _ = train(replace(config, data=replace(config.data, train=str(tmp_path / "ud.txt"))))
+    tags = face.tag(["the", "Dog", "runs"])
+    (tmp_path / "raw.txt").write_text(UD.format("_", "_", "_") * 2)
+    assert main(["predict", config.out, str(tmp_path / "raw.txt")]) == 0
+    assert capsys.readouterr().out == UD.format(*tags) * 2
+    assert main(["predict", config.out, str(tmp_path / "raw.txt"), "--probabilities"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"Gloss=dog\|TagProbability=[01]\S*", lines[4].split("\t")[9])
+    assert re.fullmatch(r"TagProbability=[01]\S*", lines[3].split("\t")[9]) and lines[2].endswith("SpaceAfter=No")
+
+
+@pytest.mark.parametrize("format", ["auto", "columns"])
+def test_raw_text_is_tagged_word_by_word(config, tmp_path, capsys, format):
+    face, _ = train(replace(config, data=replace(config.data, format=format)))
+    (tmp_path / "raw.txt").write_text("the Dog will run .\nthe Birds saw .\n")
+    assert main(["predict", config.out, str(tmp_path / "raw.txt")]) == 0
+    found = capsys.readouterr()
+    assert [line.split(" ")[0] for line in found.out.split("\n\n")[0].split("\n")] == ["the", "Dog", "will", "run", "."]
+    assert "raw.txt is read as plain text" in found.err

@@ -3,18 +3,23 @@
 Columns stand between spaces or tabs, an empty line between sentences. They are chosen by number, from 0, or from the
 end as -1; or by name, where a line `# global.columns = FORM UPOS` names them. In CoNLL-U the lines of multi-word tokens
 (1-2) and of empty nodes (1.1) repeat or add to the words, and are left out.
+
+The format auto goes by the name of a file and, where that says nothing, by what is in it (`_guess`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from elman import progress
+from elman.data import schemes
 from elman.data.text import open_text
 from elman.errors import InputError
 from elman.options import choice, parse_json
@@ -25,7 +30,10 @@ Column = int | str
 
 
 class Sentence(NamedTuple):
-    """Words, their tags if there are any, further columns, the lines they came from, where that was, its number."""
+    """Words, their tags if there are any, further columns, the lines they came from, where that was, its number.
+
+    In CoNLL-U `places` has the line of each word, and `column` where its tag stands; elsewhere every line is a word.
+    """
 
     words: Sequence[str]
     tags: Sequence[str] = ()
@@ -33,6 +41,8 @@ class Sentence(NamedTuple):
     lines: Sequence[str] = ()
     where: str = ""
     number: int = 0
+    places: Sequence[int] = ()
+    column: int | None = None
 
 
 @dataclass(frozen=True)
@@ -53,13 +63,16 @@ class TagReader:
     features: list[Column] = field(default_factory=list)
     errors: str = "strict"
 
-    def __call__(self, names: Sequence[str], *, tagged: bool = True) -> list[Sentence]:
-        """The sentences of some files; `tagged` says whether each word must have a tag."""
+    def __call__(self, names: Sequence[str], *, tagged: bool = True, known: Collection[str] = ()) -> list[Sentence]:
+        """The sentences of some files; `tagged` says whether each word must have a tag.
+
+        What has no tags may be plain text. The types of tags that are `known` tell columns from it.
+        """
         choice("data.format", self.format, FORMATS)
         choice("data.errors", self.errors, ("strict", "replace"))
         found: list[Sentence] = []
         for name, lines in _files(names, self.errors):
-            format = self.format if self.format != "auto" else _guess(name)
+            format = self.format if self.format != "auto" else _guess(self, name, lines, tagged, known)
             if format == "text" and tagged:
                 raise InputError(f"{name} is read as plain text, which has no tags; use columns, conllu or jsonl")
             if format != "jsonl" and self.features and format == "text":
@@ -87,9 +100,54 @@ def _files(names: Sequence[str], errors: str) -> Iterator[tuple[str, list[str]]]
         yield text.sources[number].name, whole.replace("\r\n", "\n").split("\n")
 
 
-def _guess(name: str) -> str:
+def _guess(reader: TagReader, name: str, lines: Sequence[str], tagged: bool, known: Collection[str]) -> str:
+    """The format of a file, by its name or by its content; an InputError where it may be two things."""
     endings = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-    return endings.get(Path(name.removesuffix(".gz")).suffix.lower(), "columns")
+    suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    if suffix in endings:
+        return endings[suffix]
+    if is_conllu(lines):
+        return "conllu"
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith("{") and '"tokens"' in first:
+        return "jsonl"
+    if tagged or reader.features or _global_columns(lines):
+        return "columns"
+    return _columns_or_text(name, lines, known)
+
+
+def is_conllu(lines: Iterable[str]) -> bool:
+    """Whether the first line that is not a comment is the first of a sentence in CoNLL-U.
+
+    >>> row = "1 He he PRON _ Case=Nom 2 nsubj _ _".replace(" ", chr(9))
+    >>> is_conllu(["# text = He ran", row]), is_conllu(["He PRP B-NP"])
+    (True, False)
+    """
+    cells = next((line for line in lines if line.strip() and not line.startswith("#")), "").split("\t")
+    return (
+        len(cells) == len(CONLLU)
+        and re.fullmatch(r"1|1-\d+|0\.1", cells[0]) is not None
+        and (cells[5] == "_" or "=" in cells[5])  # feats
+        and (cells[6] == "_" or cells[6].isdecimal())  # head
+        and (cells[8] == "_" or ":" in cells[8])  # deps
+    )
+
+
+def _columns_or_text(name: str, lines: Sequence[str], known: Collection[str]) -> str:
+    """columns, one word a line, or text, one sentence a line, of a file without tags, or with tags that are known."""
+    blocks = [[line.split() for _, line in block] for block in _blocks(lines)]
+    rows = [cells for block in blocks for cells in block]
+    widths = {len(cells) for cells in rows}
+    tagged = sum((schemes.parts(cells[-1])[1] or cells[-1]) in known for cells in rows)
+    if widths <= {1} or any("\t" in line for line in lines) or 2 * tagged > len(rows):
+        return "columns"
+    if len(widths) > 1 or all(len(block) == 1 for block in blocks):
+        progress.say(f"{name} is read as plain text, one sentence a line; --format columns reads one word a line")
+        return "text"
+    raise InputError(
+        f"{name} may be plain text, one sentence a line, or columns, one word a line, for each line has "
+        f"{widths.pop()} words: say which by --format text or --format columns"
+    )
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
@@ -128,18 +186,23 @@ def _conllu(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) ->
     word, tag = ("form" if reader.word == 0 else reader.word), ("upos" if reader.tag == -1 else reader.tag)
     own = TagReader("conllu", word, tag, reader.features, reader.errors)
     for block in _blocks(lines):
-        rows, kept = [], []
-        for number, line in block:
+        rows, places = [], []
+        for place, (number, line) in enumerate(block):
             if line.startswith("#"):
                 continue
             cells = line.split("\t")
             if len(cells) != len(CONLLU):
-                raise InputError(f"line {number} of {name} has {len(cells)} columns; CoNLL-U has {len(CONLLU)}")
+                raise InputError(
+                    f"line {number} of {name} has {len(cells)} columns; CoNLL-U has {len(CONLLU)}. "
+                    "If it is something else, say what: --format columns, jsonl or text"
+                )
             if cells[0].isdecimal():
                 rows.append(cells)
-                kept.append(line)
+                places.append(place)
         if rows:
-            yield _sentence(own, rows, kept, CONLLU, f"line {block[0][0]} of {name}", tagged)
+            where = f"line {block[0][0]} of {name}"
+            sentence = _sentence(own, rows, [line for _, line in block], CONLLU, where, tagged)
+            yield sentence._replace(places=places, column=_place(tag, len(CONLLU), CONLLU, where))
 
 
 def _sentence(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elman.data.forest import Shape, shape
-from elman.data.tagged import Column, Sentence, TagReader
+from elman.data.tagged import Column, Sentence, TagReader, is_conllu
 from elman.data.text import open_text
 from elman.errors import InputError
 from elman.options import choice
@@ -63,7 +63,7 @@ class TreeReader:
         choice("data.errors", self.errors, ("strict", "replace"))
         found: list[LabelledTree] = []
         for name in names:
-            format = self.format if self.format != "auto" else _guess(name)
+            format = self.format if self.format != "auto" else _guess(name, self.errors)
             if format == "conllu":
                 sentences = TagReader("conllu", "form", self.tag, ["head"], self.errors)([name], tagged=labelled)
                 found.extend(_dependencies(sentence) for sentence in sentences)
@@ -74,8 +74,11 @@ class TreeReader:
         return [tree._replace(number=i) for i, tree in enumerate(found)]
 
 
-def _guess(name: str) -> str:
-    return "conllu" if Path(name.removesuffix(".gz")).suffix.lower() == ".conllu" else "brackets"
+def _guess(name: str, errors: str) -> str:
+    if Path(name.removesuffix(".gz")).suffix.lower() == ".conllu":
+        return "conllu"
+    head = next((piece for _, piece in open_text([name], errors).pieces()), "")  # a megabyte at most
+    return "conllu" if is_conllu(head.removeprefix("\ufeff").split("\n")) else "brackets"
 
 
 def fingerprint(trees: Sequence[LabelledTree]) -> str:

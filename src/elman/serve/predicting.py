@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from elman.errors import InputError
+from elman.progress import quiet
 from elman.serve.limits import Limits
 from elman.tasks.task import AnyTask
 
@@ -28,7 +29,7 @@ def predictor(task: AnyTask, face: Any, limits: Limits | None = None) -> Predict
             raise InputError(f"ending is {ending!r}; it is that of a file, such as csv")
         parser = _Parser(add_help=False, allow_abbrev=False)
         task.verbs["predict"].arguments(parser)
-        with tempfile.TemporaryDirectory() as folder:
+        with quiet(), tempfile.TemporaryDirectory() as folder:  # what is said of a file is for whoever named it
             path = Path(folder) / f"data.{ending}"
             path.write_text(data, encoding="utf-8")
             given = parser.parse_args([str(path), *_words(parser, options)])

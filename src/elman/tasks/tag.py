@@ -16,6 +16,7 @@ from torch import nn
 
 from elman.config import Json
 from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, synthetic
+from elman.data.inputs import refuse_alike
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.tagged import Column, Sentence, TagReader, fingerprint
@@ -35,6 +36,8 @@ from elman.training.scores import Scores
 from elman.training.unit import Loss
 from elman.words import SentenceEmbedding
 
+PROBABILITY = "TagProbability"  # in the last column of CoNLL-U, MISC
+
 
 @dataclass(frozen=True)
 class DataConfig(SplitConfig):
@@ -47,7 +50,7 @@ class DataConfig(SplitConfig):
         split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
         folds: cut the sentences into so many folds, by their number, and test on one; 0 for none
         fold: those whose number leaves this remainder
-        format: auto (by the names), columns, conllu or jsonl
+        format: auto (by the names, or by the content), columns, conllu or jsonl
         word: the column of words, by number from 0 or by name
         tag: the column of tags, by number (-1 is the last) or by name; of conllu, upos or deprel
         features: further columns that are read and embedded, as [1]
@@ -195,6 +198,7 @@ def _lexicon(config: DataConfig, train: Sequence[Sentence], aside: Sequence[Sent
     scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in (*train, *aside))
     inner = "iobes" if config.train_as == "iobes" and scheme != "none" else scheme
     tags = {tag for s in (*train, *aside) for tag in schemes.convert(s.tags, scheme, inner) if tag}
+    refuse_alike(sorted(tags), "tags")
     if len(tags) < 2:
         raise InputError(
             f"the training data have one tag only, {', '.join(tags) or '(none)'}; there is nothing to learn. "
@@ -321,14 +325,17 @@ def _data_arguments(parser: ArgumentParser) -> None:
 
 
 def _format_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", help="of the files: columns, conllu, jsonl or text (one sentence a line)")
+    formats = "columns, conllu, jsonl or text (one sentence a line); found from the files unless you say"
+    parser.add_argument("--format", help=f"of the files: {formats}")
 
 
 def _read(face: Tagger, given: Namespace, tagged: bool) -> list[Sentence]:
     if is_synthetic(given.data):
         return _sentences(synthetic.parse(given.data[0], "tag").part())
-    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
-    return reader(given.data, tagged=tagged)
+    # What was trained on columns may be asked for the tags of a text.
+    own = "auto" if not tagged and face.reader.format == "columns" else face.reader.format
+    reader = replace(face.reader, format=given.format or own, errors=given.errors)
+    return reader(given.data, tagged=tagged, known={_type(tag) for tag in face.lexicon.tags})
 
 
 def _with_beams(face: Tagger, given: Namespace) -> Tagger:
@@ -355,7 +362,8 @@ def _predict_arguments(parser: ArgumentParser) -> None:
 
 
 def _predict(face: Tagger, given: Namespace) -> Iterator[str]:
-    """The columns that came in and the tag, an empty line after each sentence; of JSON lines, JSON lines."""
+    """The columns that came in and the tag, an empty line after each sentence; of JSON lines, JSON lines; of CoNLL-U
+    what came in, with the tags in their column."""
     sentences, face = _read(face, given, False), _with_beams(face, given)
     tags = face.tag_all(sentences, given.batch_size)
     chances: Sequence[Sequence[float]] = [()] * len(tags)
@@ -372,7 +380,24 @@ def _lines(
             content = {"tokens": [*sentence.words], "tags": [*own], **({"probabilities": [*sure]} if sure else {})}
             yield json.dumps(content, ensure_ascii=False) + "\n"
             continue
+        if sentence.column is not None:
+            yield from _conllu(sentence, own, sure)
+            continue
         for i, line in enumerate(sentence.lines):
             between = "\t" if "\t" in line else " "
             yield between.join([line.rstrip(), own[i], *([f"{sure[i]:.6g}"] if sure else [])]) + "\n"
         yield "\n"
+
+
+def _conllu(sentence: Sentence, tags: Sequence[str], chances: Sequence[float]) -> Iterator[str]:
+    """The lines of a sentence as they were, each word with its tag in the column of tags and P of it in the last."""
+    lines = list(sentence.lines)
+    for i, place in enumerate(sentence.places):
+        cells = lines[place].split("\t")
+        cells[sentence.column or 0] = tags[i]
+        if chances:
+            kept = [part for part in cells[-1].split("|") if part != "_" and not part.startswith(f"{PROBABILITY}=")]
+            cells[-1] = "|".join([*kept, f"{PROBABILITY}={chances[i]:.6g}"])
+        lines[place] = "\t".join(cells)
+    yield from (f"{line}\n" for line in lines)
+    yield "\n"
