@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -58,9 +58,35 @@ def _section(name: str, kind: type, given: object) -> object:
     return kind(**given)
 
 
+class Setting(NamedTuple):
+    """A setting, what its docstring says it means, and its value; or a section, and the settings in it."""
+
+    name: str
+    meaning: str
+    value: Json
+    parts: tuple[Setting, ...] = ()
+
+
+def describe(config: DataclassInstance) -> tuple[Setting, ...]:
+    """The settings of a config as a person reads them, with their values as JSON has them."""
+    meaning, found = meanings(type(config)), []
+    for name in ordered(config):
+        value, about = getattr(config, name), meaning.get(name, "")
+        if is_dataclass(value) and not isinstance(value, type):
+            found.append(Setting(name, about, None, describe(value)))
+        else:
+            found.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
+    return tuple(found)
+
+
 def render(config: DataclassInstance) -> str:
     """A config as YAML, every line with what its docstring says it means."""
-    own, lines = extensions.loaded(), list(_lines(config, ""))
+    return render_settings(describe(config))
+
+
+def render_settings(settings: Sequence[Setting]) -> str:
+    """The same, of settings that were described."""
+    own, lines = extensions.loaded(), list(_lines(settings, ""))
     if own:
         lines += ["# modules of your own that are imported first", f"imports: {json.dumps(own)}"]
     return "\n".join(lines) + "\n"
@@ -91,17 +117,15 @@ def ordered(config: DataclassInstance) -> list[str]:
     return sorted((part.name for part in fields(config)), key=place)
 
 
-def _lines(config: DataclassInstance, indent: str) -> Iterator[str]:
-    meaning = meanings(type(config))
-    for name in ordered(config):
-        value = getattr(config, name)
-        if name in meaning:
-            yield f"{indent}# {meaning[name]}"
-        if is_dataclass(value) and not isinstance(value, type):
+def _lines(settings: Sequence[Setting], indent: str) -> Iterator[str]:
+    for name, meaning, value, parts in settings:
+        if meaning:
+            yield f"{indent}# {meaning}"
+        if parts:
             yield f"{indent}{name}:"
-            yield from _lines(value, indent + "  ")
+            yield from _lines(parts, indent + "  ")
         else:
-            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False, default=str)}"
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"
 
 
 def read(path: Path) -> dict[str, Json]:

@@ -19,6 +19,7 @@ from elman.cli import main
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 60
 
 CONFIG = """
+task: lm
 data: {batch_size: 4, window: 8}
 model: {size: 12, layers: 2, dropout: 0.2}
 optim: {lr: 0.02, warmup: 3}

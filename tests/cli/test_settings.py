@@ -91,9 +91,75 @@ def test_which_run_goes_on_may_stand_in_the_config(here, capfd):
     (here / "run.yaml").write_text("out: a\nresume: auto\ntraining: {steps: 9}\n")
     settings = read_config(["--config", "run.yaml"])
     assert (settings.out, settings.model.layers, settings.training.steps) == ("a", 1, 9)
-    (here / "other.yaml").write_text("out: new\n")
+    (here / "other.yaml").write_text("out: new\ntask: lm\ndata: {train: text.txt}\n")
     settings = read_config(["--config", "other.yaml", "--resume", "auto"])
     assert (settings.out, settings.model.layers, settings.model.size) == ("new", 2, 256)  # all by default
     capfd.readouterr()
     assert main(["train", "--task", "markov", "--out", "a", "--resume", "auto"]) == 2
     assert "a is a run of the task lm, not of markov" in capfd.readouterr().err
+
+
+BEGINS = ("--task", "lm", "--data.train", "text.txt")
+
+
+def test_to_resume_what_is_not_there_trains_nothing(here, capfd):
+    """A mistyped folder, or one whose run was stopped before it began: nobody said which task, or on what data."""
+    (here / "empty").mkdir()
+    (here / "run.yaml").write_text("out: there\nresume: auto\nmodel: {size: 8}\n")
+    resume = ("--resume", "auto")
+    for arguments, lacks in (
+        (("--out", "there", *resume), "no task"),
+        (("--out", "empty", *resume), "no task"),
+        (("--out=there", "--resume=auto", *BEGINS[2:]), "no task"),
+        (("--out", "there", *BEGINS[:2], "--data.batch_size", "2", *resume), "no data"),
+        (("--task", "tag", "--out", "there", *resume), "no data"),
+        (("--config", "run.yaml"), "no task"),
+        (("--config", "run.yaml", "--task", "lm"), "no data"),
+        (resume, "no task"),
+    ):
+        assert main(["train", *arguments]) == 2, arguments
+        said = capfd.readouterr().err
+        assert "there is no run in" in said and f"it names {lacks}" in said and "--task TASK --data.train FILE" in said
+    assert sorted(path.name for path in here.iterdir()) == ["empty", "run.yaml", "text.txt"]
+    assert read_config([*BEGINS, "--out", "there", *resume]).out == "there"
+    assert read_config(["--task", "translate", "--data.source=a.en", "--out", "there", *resume]).data.source == "a.en"
+    assert read_config(["--config", "run.yaml", *BEGINS]).model.size == 8
+
+
+@pytest.mark.parametrize("when", ["before", "half a config", "after"])
+def test_ctrl_c_before_the_first_step_and_then_the_same_command(here, capfd, monkeypatch, when):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    arguments = ["train", "--out", "a", "--task", "lm", *SMALL]
+    with monkeypatch.context() as patch:
+        if when == "before":
+            patch.setattr("elman.run.begin", interrupt)
+        elif when == "half a config":
+            patch.setattr("pathlib.Path.replace", interrupt)
+        else:
+            patch.setattr("elman.run.Recorder", interrupt)
+        assert main(arguments) == 130
+    said = capfd.readouterr().err
+    if when == "after":
+        assert "--out a --resume auto" in said and main([*arguments, "--resume", "auto"]) == 0
+    else:
+        assert "stopped before the run began" in said and not (here / "a").exists()
+        assert main(["train", "--out", "a", "--resume", "auto"]) == 2  # not another model in its folder
+        assert main(arguments) == 0
+    assert (here / "a" / "config.yaml").exists() and (here / "a" / "best").is_dir()
+
+
+def test_a_process_that_died_over_its_config_left_nothing_in_the_way(here):
+    (here / "a").mkdir()
+    (here / "a" / ".config.yaml").write_text("task: l")
+    assert main(["train", "--out", "a", "--task", "lm", *SMALL]) == 0
+
+
+def test_the_home_folder_may_stand_behind_an_equals_sign(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here / "home"))
+    assert main(["train", "--out=~/a", *SMALL]) == 0
+    assert (here / "home" / "a" / "best").is_dir() and not (here / "~").exists()
+    assert main(["train", "--out=~/a", "--resume=auto", "--training.steps", "5"]) == 0
+    assert main(["inspect", "~/a", "text.txt", "--rows", "1", "--steps", "8", "--out=~/page.html"]) == 0
+    assert (here / "home" / "page.html").is_file()

@@ -49,10 +49,22 @@ def _opened(verb: str, run: str) -> tuple[AnyTask, Any]:
     return task, face
 
 
+class Help(argparse.HelpFormatter):
+    """Help that says the default of each option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        default, text = action.default, action.help or ""
+        if not action.option_strings or action.nargs == 0 or default in (None, "", [], argparse.SUPPRESS):
+            return text
+        return f"{text} (default: {str(default).replace('%', '%%')})"
+
+
 def _parsed(
     verb: str, task: AnyTask, arguments: Sequence[str], description: str, common: Arguments
 ) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=f"elman {verb}", description=description, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog=f"elman {verb}", description=description, allow_abbrev=False, formatter_class=Help
+    )
     parser.add_argument("run", metavar="RUN", help="a run directory or a saved model")
     task.verbs[verb].arguments(parser)
     common(parser)
@@ -72,7 +84,7 @@ def _help(verb: str, description: str, common: Arguments) -> str:
     parts = [f"usage: elman {verb} RUN [arguments]\n\n{description}\n\nRUN is a run directory or a saved model.\n"]
     for task in TASKS.values():
         if verb in task.verbs:
-            parser = argparse.ArgumentParser(prog=f"elman {verb} RUN", add_help=False)
+            parser = argparse.ArgumentParser(prog=f"elman {verb} RUN", add_help=False, formatter_class=Help)
             task.verbs[verb].arguments(parser)
             common(parser)
             parts.append(f"\nwhere RUN is {task.title}:\n\n{parser.format_help()}")

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 def run(arguments: Sequence[str]) -> int:
     """Print the config of a task."""
-    from elman.config import render
-    from elman.tasks import TASKS, find
+    from elman.cli.described import described, find
+    from elman.config import render_settings
 
-    titles = "; ".join(f"{name}: {task.title}" for name, task in TASKS.items())
+    titles = "; ".join(f"{name}: {task.title}" for name, task in described().items())
     parser = argparse.ArgumentParser(
         prog="elman init", description="Print a complete config: elman init TASK > run.yaml"
     )
     parser.add_argument("task", metavar="TASK", help=titles)
-    print(render(find(parser.parse_args(arguments).task).Config()), end="")
+    print(render_settings(find(parser.parse_args(arguments).task).settings), end="")
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.asking import ask
 
     given, looked = ask("inspect", arguments, ABOUT, _common)
+    given.out = given.out and os.path.expanduser(given.out)
     if given.out and Path(given.out).exists() and not given.force:
         raise InputError(f"{given.out} exists; choose another --out, or pass --force to replace it")
     command = "elman inspect " + shlex.join(arguments)

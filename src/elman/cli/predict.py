@@ -19,7 +19,7 @@ def run(arguments: Sequence[str]) -> int:
     if given.out is None:
         sys.stdout.writelines(lines)
     else:
-        _write(Path(given.out), lines)
+        _write(Path(given.out).expanduser(), lines)  # of `--out=~/states.csv` a shell leaves the ~ alone
     return 0
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import os
 import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -20,27 +21,28 @@ if TYPE_CHECKING:
 
     from elman.config import Json
     from elman.tasks.settings import Settings
-    from elman.tasks.task import AnyTask
 
     Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
 
 USAGE = "usage: elman train [--config FILE] [--SETTING VALUE ...]"
+DEFAULT = "lm"  # the task where none is named
+TRAINS_ON = ("train", "source")  # the settings of data that name what is trained on, whatever the task
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
 def read_config(arguments: Sequence[str]) -> Settings:
     """The config of a command line. A run that goes on has its own, and so has a model that a run begins with."""
-    from elman import tasks
-
     named = _named(arguments)
     files = [(Path(path), _content(Path(path))) for path in named.config]
     named.task = named.task or _last(files, "task")
+    if {"-h", "--help"} & set(arguments):
+        print(help_text(named.task or DEFAULT), end="")
+        raise SystemExit(0)
+    from elman import tasks
+
     own = _own(named, files) if (named.resume or _last(files, "resume")) == "auto" else []
     files = [*own, *files]
-    task = tasks.find(named.task or _last(own, "task") or next(iter(tasks.TASKS)))
-    if {"-h", "--help"} & set(arguments):
-        print(help_text(task), end="")
-        raise SystemExit(0)
+    task = tasks.find(named.task or _last(own, "task") or DEFAULT)
     parser = _parser(task.Config)
     source = named.init_from or _last(files, "init_from")
     if source and not own:
@@ -50,7 +52,8 @@ def read_config(arguments: Sequence[str]) -> Settings:
     for path, content in files:
         _check_sections(path, content, task.Config)
     given = [word for _, content in files for word in ("--config", json.dumps(content))]
-    return _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    found: Settings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    return replace(found, out=os.path.expanduser(found.out))  # of `--out=~/run` a shell leaves the ~ alone
 
 
 def _named(arguments: Sequence[str]) -> argparse.Namespace:
@@ -73,8 +76,8 @@ def _own(named: argparse.Namespace, files: Files) -> Files:
     """The config of the run that is to go on, if it has begun."""
     from elman import artifact, config, tasks
 
-    default = tasks.find(named.task or next(iter(tasks.TASKS))).Config().out
-    out = Path(named.out or _last(files, "out") or default)
+    default = tasks.find(named.task or DEFAULT).Config().out
+    out = Path(named.out or _last(files, "out") or default).expanduser()
     path = out / config.NAME
     if path.exists():
         content = _content(path)
@@ -86,7 +89,24 @@ def _own(named: argparse.Namespace, files: Files) -> Files:
             f"{out} has a checkpoint but no {config.NAME}; put that back, or give the config that the run was started "
             "with by --config"
         )
+    if not (named.task and _names_data(named.rest, files)):
+        raise InputError(
+            f"there is no run in {out} to continue, and this command does not say what to train: {_lacking(named)}. To "
+            "continue a run, name its folder by --out. To begin one here, or continue it if it has begun, name both: "
+            f"elman train --task TASK --data.train FILE --out {out} --resume auto"
+        )
     return []
+
+
+def _names_data(arguments: Sequence[str], files: Files) -> bool:
+    """Whether a command line, or a config on it, says what to train on."""
+    typed = {word.partition("=")[0] for word in arguments}
+    written = [data for _, content in files if isinstance(data := content.get("data"), dict)]
+    return any(f"--data.{name}" in typed or any(name in data for data in written) for name in TRAINS_ON)
+
+
+def _lacking(named: argparse.Namespace) -> str:
+    return "it names no data" if named.task else "it names no task"
 
 
 def _content(path: Path) -> dict[str, Json]:
@@ -189,29 +209,28 @@ def _explained(message: str, parser: ArgumentParser) -> str:
     return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near and named not in settings else "")
 
 
-def help_text(task: AnyTask) -> str:
+def help_text(name: str) -> str:
     """What `elman train` takes for a task: first what every run needs, then section by section."""
-    from elman.config import meanings, ordered
-    from elman.tasks import TASKS
+    from elman.cli.described import described, find
 
-    default, about = task.Config(), meanings(task.Config)
-    names, sections = ordered(default), _sections(task.Config)
+    task = find(name)
     others = "\n".join(
-        f"  elman train --task {name} --help{'':<{11 - len(name)}}{t.title}" for name, t in TASKS.items()
+        f"  elman train --task {other} --help{'':<{11 - len(other)}}{t.title}" for other, t in described().items()
     )
     parts = [
-        f"{USAGE}\n\nTrain {task.title}. `elman init {default.task} > run.yaml` writes a config with all of these.\n"
+        f"{USAGE}\n\nTrain {task.title}. `elman init {name} > run.yaml` writes a config with all of these.\n"
         f"There are other tasks:\n{others}\n\nthe run:\n",
         *_entry("config", "a YAML file of settings; what is typed goes before it", None),
         *_entry("import", "a module of your own to import first, which adds cells or tasks", None),
     ]
-    for name in (name for name in names if name not in sections):
-        parts.extend(_entry(name, about.get(name, ""), getattr(default, name)))
-    for name in (name for name in names if name in sections):
-        parts.append(f"\n{name}: {about.get(name, '')}\n")
-        meaning, values = meanings(sections[name]), getattr(default, name)
-        for part in fields(sections[name]):
-            parts.extend(_entry(f"{name}.{part.name}", meaning.get(part.name, ""), getattr(values, part.name)))
+    for setting in task.settings:
+        if not setting.parts:
+            parts.extend(_entry(setting.name, setting.meaning, setting.value))
+    for section in task.settings:
+        if section.parts:
+            parts.append(f"\n{section.name}: {section.meaning}\n")
+            for part in section.parts:
+                parts.extend(_entry(f"{section.name}.{part.name}", part.meaning, part.value))
     return "".join(parts)
 
 

@@ -7,7 +7,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from elman.config import NAME
 
 if TYPE_CHECKING:
     from elman.tasks.task import Verb
@@ -15,13 +18,14 @@ if TYPE_CHECKING:
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 128 plus the signal if it was asked to stop."""
+    from elman.cli.settings import read_config
+
+    settings = read_config(arguments)  # help ends here, before anything that takes long to import
     from elman import tasks
     from elman.cli.output import print_table
-    from elman.cli.settings import read_config
     from elman.run import train
     from elman.training.interrupt import Interrupted
 
-    settings = read_config(arguments)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **_: print(f"elman: warning: {message}", file=sys.stderr)
@@ -29,12 +33,24 @@ def run(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         print(f"elman: {stop}", file=sys.stderr)
         return stop.exit_code
+    except KeyboardInterrupt:
+        print(f"elman: {_stopped(Path(settings.out))}", file=sys.stderr)
+        return 130
     if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
         for table in face.describe():
             print_table(table)
         verb, answers = next(iter(tasks.find(settings.task).verbs.items()))
         print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}{_needs(answers)}", file=sys.stderr)
     return 0
+
+
+def _stopped(out: Path) -> str:
+    """What Ctrl-C has left where there is no step to finish."""
+    if (out / NAME).exists():
+        return (
+            f"stopped; to continue, or begin again where there is no checkpoint: elman train --out {out} --resume auto"
+        )
+    return f"stopped before the run began; there is no run in {out}. The same command begins it."
 
 
 def _needs(verb: Verb) -> str:

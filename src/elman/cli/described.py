@@ -1,0 +1,57 @@
+"""What tasks there are and what can be set in each, without Torch: for `elman init` and `elman train --help`.
+
+The configs stand beside the networks that they describe, and to import those takes seconds. What they say is kept in
+settings.json, which `make docs` writes; a test compares the two. Where modules of one's own were imported, which may
+add tasks, the configs are asked themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from elman.config import Json, Setting, describe
+from elman.errors import UnknownNameError
+
+FILE = Path(__file__).with_name("settings.json")
+
+
+class Described(NamedTuple):
+    """A task: what it trains, in a few words, and its settings with their defaults."""
+
+    title: str
+    settings: tuple[Setting, ...]
+
+
+def described() -> dict[str, Described]:
+    """The tasks by name."""
+    if "elman.tasks" in sys.modules:
+        return live()
+    content = json.loads(FILE.read_text(encoding="utf-8"))
+    return {name: Described(title, _settings(settings)) for name, (title, settings) in content.items()}
+
+
+def live() -> dict[str, Described]:
+    """The same, as the configs say it now."""
+    from elman.tasks import TASKS
+
+    return {name: Described(task.title, describe(task.Config())) for name, task in TASKS.items()}
+
+
+def find(name: str) -> Described:
+    """The task called `name`."""
+    tasks = described()
+    if name not in tasks:
+        raise UnknownNameError("task", name, tasks)
+    return tasks[name]
+
+
+def _settings(content: Sequence[Sequence[Json]]) -> tuple[Setting, ...]:
+    return tuple(Setting(str(name), str(meaning), value, _settings(parts)) for name, meaning, value, parts in content)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(live(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
