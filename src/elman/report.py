@@ -46,10 +46,8 @@ def test(task: AnyTask, face: Any, parts: dict[str, Any], recorder: Recorder, st
     found = {name: task.evaluate(face, part) for name, part in parts.items() if part is not None}
     for name, scores in found.items():
         recorder.metrics(step, **scores.recorded(name))
-        numbers = {scores.decides: scores.value, **{shown: scores.numbers[shown] for shown in scores.shown}}
-        said = "  ".join(f"{number.replace('_', ' ')} {value:.4f}" for number, value in numbers.items())
         remark = f"  ({scores.remark})" if scores.remark else ""
-        progress.say(f"{name.replace('_', ' ')}  {said}{remark}")
+        progress.say(f"{name.replace('_', ' ')}  {scores.spelt()}{remark}")
     return found
 
 

@@ -72,3 +72,35 @@ def test_what_is_unfinished_broken_or_not_there_is_listed_as_such(runs, tmp_path
     assert rows["broken"].status.startswith("broken: cannot read the config")
     assert main(["compare", str(tmp_path / "begun"), str(tmp_path / "none")]) == 2
     assert f"there is no folder {tmp_path / 'none'}" in capfd.readouterr().err
+
+
+def test_a_baseline_that_is_fitted_is_finished_and_what_has_no_score_is_last(runs, tmp_path):
+    rows = (f"{name},{t},{t % 5}" for name in "ab" for t in range(40))
+    (tmp_path / "series.csv").write_text("unique_id,ds,y\n" + "\n".join(rows))
+    data = ["--data.train", str(tmp_path / "series.csv"), "--data.horizon", "4"]
+    fit = ["train", "--task", "forecast", "--model.kind", "seasonal_naive", *data]
+    assert main([*fit, "--out", str(tmp_path / "naive")]) == 0
+    (row,) = compare([tmp_path / "naive"])
+    assert row.status == "finished" and row.best is not None
+    shutil.copytree(tmp_path / "naive", tmp_path / "a")  # begun, and no more: it has no score yet, nor its name
+    shutil.rmtree(tmp_path / "a" / "best")
+    (tmp_path / "a" / "metrics.jsonl").write_text("")
+    rows = compare([tmp_path / "a", tmp_path / "naive"])
+    assert [row.run.rpartition("/")[2] for row in rows] == ["naive", "a"]
+    assert rows[1].status.startswith("unfinished") and rows[1].score == ""
+
+
+def test_a_run_that_ended_early_is_finished(runs, tmp_path):
+    shutil.copytree(runs / "b", tmp_path / "b")
+    folder = tmp_path / "b"
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("patience: 0", "patience: 3").replace("steps: 60", "steps: 90"))
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines if "test" not in line))
+    for bad, status in ((2, "unfinished, step 60 of 90"), (3, "finished, step 60 of 90: it ended early")):
+        path = folder / "last" / "training.json"
+        content = json.loads(path.read_text())
+        content["advance"]["bad"] = bad
+        path.write_text(json.dumps(content))
+        (path.parent / "checksums.json").unlink(missing_ok=True)
+        assert compare([folder])[0].status == status

@@ -1,6 +1,7 @@
 """What the lens sees of trees: the way up as a Core, gradients of nodes, the verb, fresh weights."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -179,3 +180,31 @@ def test_odd_trees_and_bad_input(runs, capfd, tmp_path):
     (tmp_path / "bad.txt").write_text("(3 (2 it)\n")
     assert main(["inspect", str(runs / "nodes"), str(tmp_path / "bad.txt")]) == 2
     assert "never closed" in capfd.readouterr().err
+
+
+def test_a_leaf_that_has_nothing_below_it_does_not_erase_the_state(runs, capfd, tmp_path):
+    """The exponents are those of the edges: together ln |det| of the product of their Jacobians, over their number."""
+    face = load(runs / "roots")
+    tree_ = "(3 (2 it) (4 (2 was) (4 (2 a) (3 (2 fine) (2 film)))))\n"
+    (tmp_path / "one.txt").write_text(tree_)
+    assert main(["inspect", str(runs / "roots"), str(tmp_path / "one.txt"), "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    looked = tree_looking.look(face, face.reader([str(tmp_path / "one.txt")]), 1, 100)
+    core, x = looked.model.core.double(), looked.sample.x.double()
+    product, edges = torch.eye(5, dtype=torch.float64), x.shape[1] - 1
+    with torch.no_grad():
+        _, state = core.step(x[:, 0], states.map(torch.Tensor.double, core.init_state(1)))
+    for t in range(1, edges + 1):
+        (own,) = states.leaves(state)
+        J = torch.autograd.functional.jacobian(partial(_stepped, core, x[:, t], state), own)
+        product = J[:, 0] @ product
+        with torch.no_grad():
+            _, state = core.step(x[:, t], state)
+    (exponents,) = (part["exponents"] for part in found["lyapunov"])
+    assert edges == 4 and sum(exponents) == pytest.approx(float(product.det().abs().log()) / edges, rel=1e-3)
+    assert main(["inspect", str(runs / "roots"), str(tmp_path / "one.txt")]) == 0
+    assert "keeps nothing" not in capfd.readouterr().out
+
+
+def _stepped(core, x, like, leaf):
+    return core.step(x, states.map(lambda _: leaf, like))[0][0]

@@ -131,3 +131,11 @@ def test_settings_are_checked_before_any_work(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     with pytest.raises(MissingExtraError):
         loop.check(TrainingConfig(tensorboard=True), "cpu")
+
+
+def test_scores_have_their_names_while_it_trains(capfd):
+    scores = Scores({"mse": 0.0534, "r2": 0.9, "n": 4.0}, "mse", shown=("r2",), remark="of 4 rows")
+    run, _ = run_of(Squares(), Numbers([1.0, 2.0]), evaluate=lambda step: scores)
+    run.shown = True
+    loop.train(run, TrainingConfig(steps=1, evaluate_every=1), HOW)
+    assert "step 1  valid mse 0.0534  r2 0.9000  (of 4 rows)  (best so far)\n" in capfd.readouterr().err

@@ -60,9 +60,9 @@ def compare(paths: Sequence[Path]) -> list[Row]:
     return sorted(rows, key=_order)
 
 
-def _order(row: Row) -> tuple[bool, str, str, bool, float, str]:
+def _order(row: Row) -> tuple[bool, str, bool, str, float, str]:
     score = 0.0 if row.best is None else -row.best if row.larger_is_better else row.best
-    return (not row.task, row.task, row.score, row.best is None, score, row.run)
+    return (not row.task, row.task, row.best is None, row.score, score, row.run)
 
 
 def _row(path: Path) -> Row:
@@ -86,11 +86,16 @@ def _row(path: Path) -> Row:
 
 
 def _status(settings: dict[str, Json], lines: list[dict[str, float]], path: Path) -> str:
+    from elman.training import checkpoint
+
     steps = settings.get("training.steps")
     last = int(lines[-1]["step"]) if lines else 0
     ended = any("test" in line or "valid_whole" in line for line in lines[-2:])
-    if ended or ((path / "best").is_dir() and (steps is None or last == steps)):
+    if ended or ((path / "best").is_dir() and last == steps) or checkpoint.is_fitted(path):
         return "finished"
+    patience = settings.get("training.patience")
+    if checkpoint.ended_early(path, patience if isinstance(patience, int) else 0):
+        return f"finished, step {last} of {steps}: it ended early"
     return f"unfinished, step {last} of {steps}" if steps is not None else "unfinished"
 
 

@@ -166,6 +166,24 @@ def encode(pairs: Sequence[Pair], symbols: Vocabularies) -> Encoded:
     return Encoded(encode_lines([pair.source for pair in pairs], symbols.source), encode_lines(targets, symbols.target))
 
 
+def unknown_rates(rows: Encoded, symbols: Vocabularies) -> tuple[float, float]:
+    """The share of the symbols of each side that its vocabulary lacks: of sources, and of targets."""
+    rates = []
+    for side, own in zip(rows, symbols, strict=True):
+        lacking = 0 if own.unknown is None else sum(int((ids == own.unknown).sum()) for ids in side)
+        rates.append(lacking / max(1, sum(len(ids) for ids in side)))
+    return rates[0], rates[1]
+
+
+def spelt_rates(source: float, target: float) -> str:
+    """What to say of unknown symbols, if there are any.
+
+    >>> spelt_rates(0.0213, 0.0), spelt_rates(0.0, 0.0)
+    ('unknown: 2.13% of the source, 0.00% of the target', '')
+    """
+    return f"unknown: {source:.2%} of the source, {target:.2%} of the target" if source or target else ""
+
+
 def encode_now(pairs: Sequence[Pair], symbols: Vocabularies) -> Encoded:
     """Without the cache: of pairs that are made up, and read once."""
     source = [symbols.source.encode(pair.source) for pair in pairs]

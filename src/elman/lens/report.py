@@ -22,7 +22,7 @@ from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
 from elman.lens.gates import Gate, Health, gates, health, timescale
 from elman.lens.influence import Influence, influence
-from elman.lens.layers import Layer, flat, frozen, trajectory
+from elman.lens.layers import Layer, flat, frozen, trajectory, unflat
 from elman.lens.sample import Sample, causal, features, losses
 from elman.lens.spectra import WIDEST, Isometry, Spectrum, isometry, lyapunov, spectrum
 from elman.lens.units import Follower, properties, units
@@ -293,8 +293,22 @@ def _dynamics(
     return found
 
 
+def _under_way(layer: Layer, states_: Tensor) -> Layer:
+    """The first row without a first input that begins an episode: no state comes into that step, so what it makes of
+    one says nothing. A leaf of a tree has nothing below it, and would be said to erase all."""
+    if not bool(layer.reset[0, 0]):
+        return layer
+    one = layer.rows(slice(0, 1))
+    return one._replace(
+        x=one.x[:, 1:], y=one.y[:, 1:], reset=one.reset[:, 1:], lengths=one.lengths - 1,
+        state=unflat(states_[:1, 1], layer.cell.init_state(1)),
+    )  # fmt: skip
+
+
 def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, found: _Dynamics) -> None:
-    found.exponents[layer.name] = lyapunov(layer, EXPONENTS).tolist()
+    under_way = _under_way(layer, states_)
+    if int(under_way.lengths[0]):
+        found.exponents[layer.name] = lyapunov(under_way, EXPONENTS).tolist()
     spectra = spectrum(layer)
     found.spectra.extend(spectra)
     if spectra and spectra[0].name != "J":  # of a Jacobian, which is that of one step

@@ -197,9 +197,10 @@ class PairData(Data):
         numbers = [len(self.train), len(self.valid.pairs), len(self.test.pairs) if self.test else 0]
         left = f" ({self.left_out:,} were left out)" if self.left_out else ""
         sides = ", ".join(f"{side.size:,} symbols" for side in dict.fromkeys(self.symbols))
+        lacking = reading.spelt_rates(*reading.unknown_rates(self.rows, self.symbols))
         return [
             f"data: {shown(self.config.data.source)}: {told('pairs', *numbers)}{left}",
-            f"vocabulary: {self.symbols.source.kind}, {sides}",
+            f"vocabulary: {self.symbols.source.kind}, {sides}{f'; {lacking}' if lacking else ''}",
         ]
 
     def first(self, part: Part, count: int) -> Part:

@@ -20,22 +20,26 @@ def judged(
     face: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
 ) -> tuple[Scores, list[str]]:
     """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
-    nats = torch.cat(face.nats(reading.encode(pairs, face.symbols), batch_size)).double()
+    rows = reading.encode(pairs, face.symbols)
+    nats, rates = torch.cat(face.nats(rows, batch_size)).double(), reading.unknown_rates(rows, face.symbols)
     numbers = {
         "perplexity": math.exp(min(float(nats.mean()), 700.0)), "tokens": len(nats), "sentences": len(pairs),
+        "unknown_source": rates[0], "unknown_target": rates[1],
     }  # fmt: skip
+    remark = reading.spelt_rates(*rates)  # a perplexity is low for nothing where much is unknown
     if decides == "perplexity":
-        return Scores(numbers, "perplexity"), []
+        return Scores(numbers, "perplexity", remark=remark), []
     guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
     numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
     if decides == "exact":
-        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",)), guess
+        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",), remark=remark), guess
     details: dict[str, Json] = {}
     for name, metric in zip(("bleu", "chrf"), metrics(), strict=True):
         numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
         details[f"{name}_signature"] = str(metric.get_signature())
     other = {"bleu": "chrf", "chrf": "bleu"}[decides]
-    return Scores(numbers, decides, larger_is_better=True, shown=(other, "perplexity"), details=details), guess
+    shown = (other, "perplexity")
+    return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details, remark=remark), guess
 
 
 def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:

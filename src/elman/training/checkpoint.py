@@ -140,10 +140,27 @@ def read_decides(out: Path) -> tuple[str, bool]:
 
     No name where there is no checkpoint yet, or one of a version that did not note it.
     """
-    folders = (artifact.find(out / name) for name in ("last", "best"))
-    folder = next((folder for folder in folders if folder and (folder / FILE).exists()), None)
-    content = artifact.read_json(folder / FILE, KIND, VERSION).get("advance", {}) if folder else {}
+    content = _noted(out, "last") or _noted(out, "best")
     return str(content.get("decides", "")), bool(content.get("larger_is_better", False))
+
+
+def is_fitted(out: Path) -> bool:
+    """Whether the run in `out` was fitted in one go, and is done: what the loop trains keeps its checkpoint in last."""
+    best = artifact.find(out / "best")
+    return best is not None and (best / FILE).exists()
+
+
+def ended_early(out: Path, patience: int) -> bool:
+    """Whether the loop saw no use in going on with the run in `out`."""
+    content = _noted(out, "last")
+    return bool(content.get("settled")) or 0 < patience <= int(content.get("bad", 0))
+
+
+def _noted(out: Path, name: str) -> artifact.Content:
+    """How far the run in `out` has come, as one of its folders has it; nothing where that has no checkpoint."""
+    folder = artifact.find(out / name)
+    there = folder is not None and (folder / FILE).exists()
+    return dict(artifact.read_json(folder / FILE, KIND, VERSION).get("advance", {})) if folder and there else {}
 
 
 def latest(out: Path, resume: str) -> Path | None:
@@ -155,8 +172,13 @@ def latest(out: Path, resume: str) -> Path | None:
     if last is not None and not (last / FILE).exists():
         raise FileError(f"{last} holds no checkpoint: there is no {FILE} in it. It is a model, not a run.")
     ours = resume == "auto" and (out / configs.NAME).exists()
-    if last is None and not ours and out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if last is None and not ours and out.exists() and (not out.is_dir() or _holds_something(out)):
         raise InputError(
             f"{out} exists; a run is never overwritten. Choose another --out, or continue it with --resume auto."
         )
     return last
+
+
+def _holds_something(folder: Path) -> bool:
+    """Half a config is nothing: the process that wrote it died before its run began."""
+    return any(path.name != f".{configs.NAME}" for path in folder.iterdir())

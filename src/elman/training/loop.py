@@ -171,14 +171,12 @@ def _evaluate(run: Run, ratio: float) -> str:
     advance, line, improved = run.advance, "", False
     if run.ranks.first:
         scores = run.evaluate(advance.step)
-        found = scores.recorded("valid")
-        run.recorder.metrics(advance.step, **found, update_ratio=ratio)
+        run.recorder.metrics(advance.step, **scores.recorded("valid"), update_ratio=ratio)
         improved, advance.settled = scores.better_than(advance.best), scores.settled
         advance.best = scores.value if improved else advance.best
         advance.decides, advance.larger_is_better = scores.decides, scores.larger_is_better
-        numbers = "  ".join(f"{name} {value:.4f}" for name, value in found.items())
         part = "".join(f"  ({said})" for said in (scores.remark, run.watched) if said)
-        line = f"step {advance.step}  {numbers}{part}{'  (best so far)' if improved else ''}"
+        line = f"step {advance.step}  valid {scores.spelt()}{part}{'  (best so far)' if improved else ''}"
     better, settled = run.ranks.from_first(improved, advance.settled)
     run.schedule.observe(bool(better))
     advance.bad, advance.settled = (0 if better else advance.bad + 1), bool(settled)

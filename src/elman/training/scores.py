@@ -47,5 +47,14 @@ class Scores:
         """What a line of metrics says of the scores on a part of the data: `part` is the number that decides."""
         return {part: self.value, **{name: self.numbers[name] for name in self.shown}}
 
+    def spelt(self) -> str:
+        """The number that decides and those shown beside it, as a person reads them.
+
+        >>> Scores({"nats_per_token": 1.5, "perplexity": 4.4817}, "nats_per_token", shown=("perplexity",)).spelt()
+        'nats per token 1.5000  perplexity 4.4817'
+        """
+        names = dict.fromkeys((self.decides, *self.shown))
+        return "  ".join(f"{name.replace('_', ' ')} {self.numbers[name]:.4f}" for name in names)
+
     def to_json(self) -> dict[str, Json]:
         return {**self.numbers, **self.details}
