@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import io
+import lzma
 import os
 import sys
 import threading
@@ -138,3 +140,40 @@ def test_utf_16_is_named(tmp_path, encoding):
         with pytest.raises(FileError, match=r"a\.txt is not UTF-8 but seems to be UTF-16.*iconv"):
             whole(open_text([str(tmp_path / "a.txt")], errors))
     assert whole(open_text([str(tmp_path / "a.txt")], "surrogateescape"))
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "a.txt").symlink_to(tmp_path / "gone.txt")
+    with pytest.raises(FileError, match=r"a\.txt is a link to .*gone\.txt, which is not there"):
+        open_text([str(tmp_path / "a.txt")])
+    with pytest.raises(FileError, match="is a link to"):
+        open_text([str(tmp_path / "*.txt")])
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(b"to be"), r"compressed by gzip; name it so that it ends in \.gz"),
+        (b"PK\x03\x04\x14\x00", "a zip archive"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "a PNG image"),
+        (b"%PDF-1.7\n%\xe2\xe3", "a PDF document"),
+        (b"SQLite format 3\x00\x10\x00", "a SQLite database"),
+        (bz2.compress(b"to be"), "compressed by bzip2"),
+        (lzma.compress(b"to be"), "compressed by xz"),
+        (b"\x7fELF\x02\x01", "a program"),
+        ("\ufeffto be".encode("utf-16-le"), "seems to be UTF-16"),
+        ("\ufeffto be".encode("utf-16-be"), "seems to be UTF-16"),
+    ],
+)
+def test_what_is_not_text_is_called_what_it_is(tmp_path, content, what):
+    (tmp_path / "a.txt").write_bytes(content)
+    for errors in ("strict", "replace"):
+        with pytest.raises(FileError, match=rf"a\.txt is not .*{what}"):
+            list(open_text([str(tmp_path / "a.txt")], errors).pieces())
+    assert list(open_text([str(tmp_path / "a.txt")], "surrogateescape").pieces())  # bytes are read as they are
+
+
+def test_words_that_only_look_like_another_format_are_text(tmp_path):
+    for words in ("PKD was an author", "BZh is no word", "GIF8 is one", "%PD"):
+        (tmp_path / "a.txt").write_text(words)
+        assert "".join(piece for _, piece in open_text([str(tmp_path / "a.txt")]).pieces()) == words

@@ -112,3 +112,9 @@ def test_shorter_pieces_are_the_same_text(monkeypatch):
     pieces = ["one two  three\n", " " * 20 + "x", "a" * 30 + " b", ""]
     smaller = list(vocabularies._smaller(pieces))
     assert "".join(smaller) == "".join(pieces) and smaller[:2] == ["one two", "  three\n"]
+
+
+def test_a_prompt_in_letters_that_the_text_never_had_says_so():
+    lower = Characters.fit(["once upon a time"], min_count=1, size=0)
+    with pytest.raises(InputError, match=r"the text has 'O', which .* lacks: .* trained on had none.*in lower case"):
+        lower.encode_known("Once")

@@ -13,6 +13,7 @@ import glob
 import gzip
 import hashlib
 import importlib
+import os
 import shutil
 import sys
 import sysconfig
@@ -24,7 +25,9 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import IO
 
+from elman.data.magic import refuse_binary
 from elman.errors import FileError, InputError, UnknownNameError
+from elman.options import several
 from elman.progress import Waiting
 
 CHUNK = 1 << 20
@@ -108,6 +111,7 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     >>> characters > 300_000
     True
     """
+    several("names", names, "names of files")
     if errors not in ERRORS:
         raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
     found = [source for name in names for source in _sources(str(name))]
@@ -148,6 +152,8 @@ def _sources(name: str) -> list[Source]:
         return _embedded(name.partition(":")[2] or "topics")
     path = Path(name).expanduser()
     if not _exists(path):
+        if os.path.islink(path):  # of which a pattern would find the link itself, again and again
+            raise FileError(f"{name} is a link to {os.readlink(path)}, which is not there")
         return [source for match in _matches(name) for source in _sources(match)]
     if path.is_fifo():
         return [Source(name, partial(_file_chunks, _copied_pipe(path)))]
@@ -263,7 +269,9 @@ def _utf8(source: Source, errors: str, count: Callable[[int], None]) -> Iterator
     read, lines = 0, 1
     for chunk in source.chunks():
         if not read:
-            _refuse_utf16(source, chunk, errors)
+            if errors != BYTES:
+                refuse_binary(source.name, chunk)
+                _refuse_utf16(source, chunk)
             if chunk.startswith(codecs.BOM_UTF8):
                 chunk, read = chunk[3:], 3
         pending = len(decoder.getstate()[0])
@@ -281,11 +289,11 @@ def _utf8(source: Source, errors: str, count: Callable[[int], None]) -> Iterator
         raise _invalid(source, error, read - len(error.object), lines) from error
 
 
-def _refuse_utf16(source: Source, first: bytes, errors: str) -> None:
+def _refuse_utf16(source: Source, first: bytes) -> None:
     """Half of UTF-16 is zeros in most languages: it would be read as nonsense, if it can be read at all."""
     head = first[:1000]
     marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    if errors != BYTES and (marked or head.count(0) * 3 > len(head)):
+    if marked or head.count(0) * 3 > len(head):
         raise FileError(
             f"{source.name} is not UTF-8 but seems to be UTF-16, by its {'first bytes' if marked else 'zeros'}. "
             "Convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW"

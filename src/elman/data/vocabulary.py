@@ -70,7 +70,8 @@ class Vocabulary(ABC):
         if self.unknown is not None and (ids == self.unknown).any():
             raise InputError(
                 f"the text has {self.unknown_in(text)}, which this model's vocabulary of {self.size} symbols "
-                f"({self.kind}) lacks; leave it out, or train with it (a byte vocabulary knows every text)"
+                f"({self.kind}) lacks: the text that it was trained on had none. Write it otherwise, perhaps in lower "
+                "case, leave it out, or train with it (a byte vocabulary knows every text)"
             )
         return ids
 
