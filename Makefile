@@ -1,11 +1,12 @@
 # What a machine needs: Python 3.11 or newer with venv, make, a C++ compiler. Everything else is installed in .venv.
 #   make demo      look at it: what is installed, the conformance table, a language model trained against its baselines
 #   make test      what CI runs: linter, types, tests on the native kernels, the laws once more on the reference kernels
-#   make test-browser  the page of `elman inspect` in chromium, which must be installed (apt-get install chromium)
+#   make test-browser  the pages of `elman inspect` and `elman serve` in chromium, which must be installed (apt-get install
+#                  chromium); run it before every release in which a page has changed
 #   make bench     the kernels against other libraries
 #   make bench-guard  whether anything is slower than it was, in under three minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
-#   make docs      write the tables in README.md and docs/conformance.md again
+#   make docs      write the tables in README.md and docs/conformance.md again, and what `elman init` and help say
 #   make clean     remove what the others made
 
 # The first Python that is new enough. `make PYTHON=...` chooses another.
@@ -30,13 +31,14 @@ demo: $(VENV)/installed
 	$(BIN)/elman laws
 	$(BIN)/python recipes/demo.py
 
-# With ELMAN_NATIVE=1 a test asserts that the native kernels are in use.
+# With ELMAN_NATIVE=1 a test asserts that the native kernels are in use; with ELMAN_ALL_TESTS=1 a test that is skipped for
+# want of a package fails.
 test: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror csrc/*.h csrc/*.cpp
-	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+	ELMAN_NATIVE=1 ELMAN_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 	ELMAN_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(LAW_SUITE)
 
 # Playwright drives the chromium that is on the machine; it downloads none.
@@ -51,6 +53,7 @@ bench-guard: $(VENV)/installed-dev
 
 docs: $(VENV)/installed
 	$(BIN)/elman laws --json | $(BIN)/python docs/tables.py
+	$(BIN)/python -m elman.cli.described
 
 # In an environment of its own that sees the packages of the other one, but not its Elman: the module with the
 # sanitizers in it loads only where they were loaded first. Fresh memory is filled with NaN, so that a number read before

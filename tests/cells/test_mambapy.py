@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells.mamba import Mamba
 
-peer = pytest.importorskip("mambapy.mamba", reason="pip install 'elman[bench]'")
+peer = pytest.importorskip("mambapy.mamba")
 
 
 def blocks(size: int, **options: int) -> tuple[Mamba, nn.Module]:

@@ -1,5 +1,7 @@
 """Series from every kind of file are the same series."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -147,6 +149,12 @@ def test_a_pass_has_every_value_once(segment, warmup):
         y = torch.cat([b.y[0][lane, : b.lengths[lane], 0] for b in batches])
         reset = torch.cat([b.reset[lane, : b.lengths[lane]] for b in batches])
         assert torch.equal(y[1:] != y[:-1] + 1, reset[1:])
+        counts = torch.cat([b.y[1][lane, : b.lengths[lane], 0] for b in batches])
+        starts = [*torch.where(reset)[0].tolist(), len(y)]
+        for start, stop in itertools.pairwise(starts):  # rows that are read first, and have no term of their own
+            before = int(counts[start:stop].int().argmax())
+            assert counts[start + before : stop].all() and not counts[start : start + before].any()
+            assert before == warmup or (before < warmup and y[start] % 100 == 1)  # fewer at the start of a series only
         assert torch.equal(x[1:][~reset[1:]], y[:-1][~reset[1:]])
 
 

@@ -1,4 +1,4 @@
-"""The `openai` client, unmodified; and langchain-openai where it is installed."""
+"""The `openai` client, unmodified; and langchain-openai."""
 
 import json
 

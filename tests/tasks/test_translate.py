@@ -16,11 +16,11 @@ from elman.cli import main
 from elman.data.pairs import PairReader, Pairs, batch_of
 from elman.decoding import Sampling
 from elman.distributions import Categorical
-from elman.errors import InputError
+from elman.errors import ElmanError, InputError
 from elman.pairing import smoothed
 from elman.run import load, train
 from elman.tasks import pictures
-from elman.tasks.translate import DataConfig, DecodingConfig, RunConfig, SamplingConfig
+from elman.tasks.translate import DataConfig, DecodingConfig, RunConfig, SamplingConfig, TranslateTask
 from elman.tasks.translate_measures import exposure
 from elman.tasks.translator import ModelConfig, Search
 from elman.training.loop import TrainingConfig
@@ -281,15 +281,21 @@ def test_bad_data_says_which_line(tmp_path, source, target, changes, message):
     data = DataConfig(str(tmp_path / "s"), str(tmp_path / "t") if target else "", split=(0.75, 0.25, 0.0), **changes)
     # Nothing may depend on which of the pairs chance puts aside.
     data = replace(data, valid_source=data.source, valid_target=data.target)
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(ElmanError, match=message):
         train(RunConfig(data=data, out=str(tmp_path / "run")))
 
 
-def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path):
+def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
     config = config_in(tmp_path, training=TrainingConfig(steps=1))
     with open(config.data.source, "a") as a, open(config.data.target, "a") as b:
-        a.write("\n"), b.write("a\n")
-    train(replace(config, data=replace(config.data, drop=True)))
+        a.write("\na b c d a b c d\n"), b.write("a\nd c\n")
+    with pytest.raises(InputError, match=r"line 81 of .* has an empty source"):
+        train(config)
+    data = replace(config.data, drop=True, max_length=7)
+    face, _ = train(replace(config, data=data))
+    assert "80 pairs to train on, 9 to validate, 0 to test (2 were left out)" in capfd.readouterr().err
+    kept = TranslateTask().open(replace(config, data=data), face).train
+    assert [(pair.source, pair.target) for pair in kept] == pairs(80)
 
 
 @pytest.mark.parametrize(
@@ -320,3 +326,17 @@ def test_symbols_made_up_are_reversed(tmp_path):
         RunConfig(data=data, model=model, decoding=decoding, training=TrainingConfig(steps=3), out=str(tmp_path / "r"))
     )
     assert "valid" in lines[-1] and isinstance(face.translate("0 1 2"), str)
+
+
+def test_the_share_of_unknown_words_is_said(tmp_path, capfd):
+    """Of the training pairs, beside every score, and by `evaluate`: a word that occurs once is unknown here."""
+    source, target = write(tmp_path, "few", [("a b once", "x y"), *[("a b c", "x y")] * 10])
+    valid = write(tmp_path, "new", [("a new c d", "x z"), ("a b", "x y")])
+    config = config_in(tmp_path, training=TrainingConfig(steps=2, evaluate_every=2))
+    train(replace(config, data=DataConfig(source, target, *valid, min_count=2, batch_tokens=64)))
+    said = capfd.readouterr().err
+    assert "unknown: 3.03% of the source, 0.00% of the target" in said  # 1 of 33 words
+    assert "(unknown: 33.33% of the source, 25.00% of the target)" in said.split("step 2  valid perplexity")[1]
+    assert main(["evaluate", config.out, *valid, "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["unknown_source"], found["unknown_target"]) == (pytest.approx(2 / 6), pytest.approx(1 / 4))
