@@ -119,7 +119,8 @@ def _guess(reader: TagReader, name: str, lines: Sequence[str], tagged: bool, kno
 def is_conllu(lines: Iterable[str]) -> bool:
     """Whether the first line that is not a comment is the first of a sentence in CoNLL-U.
 
-    >>> is_conllu(["# text = He ran", "1\tHe\the\tPRON\t_\tCase=Nom\t2\tnsubj\t_\t_"]), is_conllu(["He PRP B-NP"])
+    >>> row = "1 He he PRON _ Case=Nom 2 nsubj _ _".replace(" ", chr(9))
+    >>> is_conllu(["# text = He ran", row]), is_conllu(["He PRP B-NP"])
     (True, False)
     """
     cells = next((line for line in lines if line.strip() and not line.startswith("#")), "").split("\t")
