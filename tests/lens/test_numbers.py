@@ -65,6 +65,14 @@ def test_exponents_are_means_over_all_steps_but_the_first_tenth(T):
     assert found.sum().item() == pytest.approx(wanted, rel=1e-10)
 
 
+def test_without_recurrent_matrices_the_spectrum_is_that_of_the_jacobian_in_the_middle(monkeypatch):
+    core, x, J = tanh_network()
+    monkeypatch.setattr(core, "recurrent", dict)
+    [found] = lens.spectrum(layer_of(core, Sample(x)))
+    assert found.name == "J"
+    np.testing.assert_allclose(np.sort_complex(found.values), np.sort_complex(np.linalg.eigvals(J[28])), rtol=1e-9)
+
+
 class Turning(Core):
     """h = x R h', R orthogonal: a step stretches every direction by |x|."""
 

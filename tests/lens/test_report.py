@@ -96,6 +96,17 @@ def test_influence_is_the_gradient_of_each_loss():
     torch.testing.assert_close(timed.values[-1], (gradient[0, 14:] * x[0, 14:]).sum(-1), rtol=1e-9, atol=1e-12)
 
 
+def test_influence_begins_with_the_state_that_the_sample_begins_with():
+    torch.manual_seed(0)
+    core, x = elman.cell("gru", 2, 3).double(), torch.randn(1, 9, 2, dtype=torch.float64)
+    state = 2 * torch.randn(1, 3, dtype=torch.float64)
+    given = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(core(given, state)[0][0, -1].sum() / 3**0.5, given)
+    for window in (4, 9):
+        found = lens.influence(core, Sample(x, state=state), window=window)
+        torch.testing.assert_close(found.values[-1], gradient[0, -window:].norm(dim=-1), rtol=1e-9, atol=1e-12)
+
+
 def test_context_of_a_window_is_its_width():
     torch.manual_seed(0)
     found = lens.context(elman.cell("window", 2, 3, k=4), Sample(torch.randn(8, 20, 2), torch.randn(8, 20, 3)))

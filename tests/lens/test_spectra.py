@@ -8,7 +8,7 @@ import torch
 import elman
 from elman import lens
 from elman.core import Core
-from elman.lens.layers import trajectory
+from elman.lens.layers import flat, jacobian, trajectory, unflat
 from elman.lens.sample import Sample
 
 
@@ -107,8 +107,6 @@ def test_jacobians_are_those_of_torch(name, options):
         for parameter in core.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))  # peepholes and biases that begin at zero count too
     layer = layer_of(core, torch.randn(1, 6, 3, dtype=torch.float64))
-    from elman.lens.layers import flat, jacobian, unflat
-
     states = trajectory(layer)[0]
     ours = jacobian(layer, layer.x[0], states[:-1])
     with elman.kernels.use("reference"):
@@ -121,11 +119,21 @@ def test_the_trajectory_is_the_state_after_each_prefix():
     torch.manual_seed(0)
     for name in ("gru", "lstm", "s5"):
         core, x = elman.cell(name, 3, 4).double(), torch.randn(2, 7, 3, dtype=torch.float64)
-        from elman.lens.layers import flat
-
         found = trajectory(layer_of(core, x))
         for t in (0, 3, 7):
             torch.testing.assert_close(found[:, t], flat(core(x[:, :t])[1]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_the_trajectory_of_a_row_that_begins_anew_while_others_go_on(name):
+    torch.manual_seed(0)
+    core, x = elman.cell(name, 3, 4).double(), torch.randn(2, 7, 3, dtype=torch.float64)
+    reset = torch.zeros(2, 7, dtype=torch.bool)
+    reset[1, 3] = True
+    [layer] = lens.layers_of(core, Sample(x, reset=reset))
+    found = trajectory(layer)
+    for t in (3, 4, 7):
+        torch.testing.assert_close(found[:, t], flat(core(x[:, :t], reset=reset[:, :t])[1]), rtol=1e-12, atol=1e-12)
 
 
 def test_spectra_time_constants_and_periods():
