@@ -81,6 +81,17 @@ def test_gaps_are_filled_where_that_is_asked():
     np.testing.assert_array_equal(one.y[:, 0], [1, 2, np.nan, np.nan, 5, 6])
 
 
+def test_rows_that_are_filled_in_are_counted_over_all_series():
+    """Three are missing between the rows of each, and three before them."""
+    reader, _ = PanelReader(gaps="fill").fit({"unique_id": ["a", "a"], "ds": ["1", "2"], "y": [1.0, 2.0]})
+    frame = {"unique_id": ["a", "a", "b", "b"], "ds": ["6", "10"] * 2, "y": [1.0] * 4}
+    series = reader(frame, filled=6)
+    assert [len(one.y) for one in reader.after(series, [one.start - 4 for one in series], 6)] == [8, 8]
+    for call in (lambda: reader(frame, filled=5), lambda: reader.after(series, [one.start - 4 for one in series], 5)):
+        with pytest.raises(InputError, match=r"3 rows missing before .* 5 at most are filled in, in all series"):
+            call()
+
+
 def test_covariates_that_do_not_fit_are_named():
     with pytest.raises(InputError, match="several values of a static covariate"):
         PanelReader(static=("load",)).fit(FRAME)

@@ -109,6 +109,19 @@ def test_the_loss_knows_nothing_of_what_is_missing(readout):
         assert first[0] == pytest.approx(terms[there].sum().item(), rel=1e-5)
 
 
+def test_a_draw_stands_for_a_value_that_is_there_and_for_no_other():
+    """Scheduled sampling: of two targets of which one is missing, the other keeps the last value that was seen."""
+    torch.manual_seed(0)
+    settings = ModelConfig(readout="gaussian", residual="none", size=4, feedback="sample", sampled=0.999999)
+    model, x = build(settings, Widths(2, 0, 1, 2), 1), torch.ones(1, 9, 4)
+    there = torch.ones(1, 9, 2, dtype=torch.bool)
+    there[0, 4, 1] = there[0, 6] = False
+    reset, lengths = torch.zeros(1, 9, dtype=torch.bool), torch.tensor([9])
+    own = forecast_loss._own(model, Batch(x, (torch.ones(1, 9, 2), there), reset, lengths), None, there)
+    assert torch.equal((own != x)[:, 1:, :2], there[:, :-1])  # x[t] has the values of t - 1
+    assert torch.equal(own[..., 2:], x[..., 2:])
+
+
 def test_a_baseline_fits_each_target_to_its_own_rows(tmp_path):
     """b is seen in 40 rows: those of a that stand beside its gaps are used, and what is said of b is right."""
     face, history = trained(tmp_path, kind="seasonal_naive")
