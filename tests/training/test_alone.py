@@ -12,7 +12,7 @@ from elman.errors import InputError
 from elman.estimators import SequenceClassifier
 from elman.run import train
 from elman.tasks.lm import RunConfig
-from elman.training.alone import alone
+from elman.training.alone import alone, seed, undisturbed
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 
@@ -84,6 +84,28 @@ def test_a_second_training_waits_and_says_so(capfd):
         assert not entered
     thread.join()
     assert entered
+
+
+def test_a_model_that_is_loaded_beside_a_training_does_not_turn_its_numbers_back():
+    entered, drawn, numbers = threading.Event(), threading.Event(), []
+
+    def load():
+        with undisturbed():
+            entered.set()
+            assert drawn.wait(10)
+
+    with alone():
+        seed(0)
+        expected = torch.rand(4).tolist()
+        seed(0)
+        thread = threading.Thread(target=load)
+        thread.start()
+        assert entered.wait(10)
+        numbers += torch.rand(2).tolist()
+        drawn.set()
+        thread.join()
+        numbers += torch.rand(2).tolist()
+    assert numbers == expected
 
 
 def test_what_a_callback_trains_changes_nothing_around_it(config, tmp_path):
