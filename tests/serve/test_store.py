@@ -81,6 +81,12 @@ def test_what_expires(store):
     assert store.expired(9.0, 10) == []
     assert sorted(store.expired(12.0, 10)) == [("sessions", "0"), ("sessions", "1"), ("sessions", "2")]
     assert len(store.expired(99.0, 2)) == 2
+    store.put("tombstones", "stone", b"", expires=10.0)
+    store.put("keys", "key", b"", expires=10.0)
+    store.commit(sync=False)
+    assert [len(store.expired(99.0, most)) for most in (1, 4, 6, 7, 9)] == [1, 4, 6, 7, 7]  # of all tables together
+    for table, id in (("tombstones", "stone"), ("keys", "key")):
+        store.delete(table, id)
     store.put("sessions", "0", b"", expires=50.0)
     store.delete("sessions", "1")
     store.commit(sync=False)
