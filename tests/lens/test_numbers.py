@@ -70,7 +70,9 @@ def test_without_recurrent_matrices_the_spectrum_is_that_of_the_jacobian_in_the_
     monkeypatch.setattr(core, "recurrent", dict)
     [found] = lens.spectrum(layer_of(core, Sample(x)))
     assert found.name == "J"
-    np.testing.assert_allclose(np.sort_complex(found.values), np.sort_complex(np.linalg.eigvals(J[28])), rtol=1e-9)
+    np.testing.assert_allclose(
+        np.sort_complex(found.values.numpy()), np.sort_complex(np.linalg.eigvals(J[28])), rtol=1e-9
+    )
 
 
 class Turning(Core):

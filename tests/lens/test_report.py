@@ -99,7 +99,7 @@ def test_influence_is_the_gradient_of_each_loss():
 def test_influence_begins_with_the_state_that_the_sample_begins_with():
     torch.manual_seed(0)
     core, x = elman.cell("gru", 2, 3).double(), torch.randn(1, 9, 2, dtype=torch.float64)
-    state = 2 * torch.randn(1, 3, dtype=torch.float64)
+    state = type(core.init_state(1))(2 * torch.randn(1, 3, dtype=torch.float64))
     given = x.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(core(given, state)[0][0, -1].sum() / 3**0.5, given)
     for window in (4, 9):
