@@ -44,6 +44,16 @@ def tanh_network(T=57, size=3):
     return core, x, steps
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_what_is_not_finite_in_the_padding_is_no_news(name):
+    torch.manual_seed(0)
+    core, x = elman.cell(name, 2, 3), torch.randn(2, 9, 2)
+    for lengths, wanted in (([5, 9], None), ([9, 9], 5)):
+        x[0, 5:] = torch.nan
+        [layer] = lens.layers_of(core, lens.Sample(x, lengths=torch.tensor(lengths)))
+        assert health(layer, trajectory(layer)).not_finite == wanted
+
+
 def test_isometry_multiplies_the_later_step_from_the_left():
     core, x, J = tanh_network()
     found = lens.isometry(layer_of(core, Sample(x)), places=3, furthest=4)

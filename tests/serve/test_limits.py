@@ -26,6 +26,7 @@ from websockets.sync.client import connect
 
 import elman
 from elman.data.vocabulary import Words
+from elman.errors import InputError
 from elman.saved import open_model
 from elman.serve.jobs import Options
 from elman.serve.keys import Keys
@@ -33,6 +34,7 @@ from elman.serve.limits import Limits
 from elman.serve.predicting import predictor
 from elman.tasks.forecast import RunConfig
 from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.task import Verb
 from elman.tasks.text_serving import ServedText
 
 MODELS = served_models()
@@ -45,7 +47,7 @@ SMALL = Limits(
 COUNTED = (
     "receive_seconds", "send_seconds", "token_characters", "keyless", "tenant_connections", "tenant_sockets",
     "tenant_bytes", "tenant_threads", "sessions", "forks", "line", "queue", "socket_flight", "connections",
-    "tombstones", "filled", "drawn",
+    "tombstones", "filled", "drawn", "prediction",
 )  # fmt: skip
 LARGER = Limits(**{name: value + (name not in COUNTED) for name, value in asdict(SMALL).items()})
 
@@ -467,7 +469,31 @@ def test_filled_and_drawn(tmp_path):
         assert predict(server, 30, samples="51").status_code == 200
 
 
+def test_lines_and_options_of_predictions():
+    """What `/v1/predict` answers has an end, and so have the beams that it is asked for."""
+
+    class Echo:
+        verbs = {"predict": Verb(lambda parser: _options(parser), lambda _, given: given.data and ["abcd\n"] * 5)}
+
+    def _options(parser):
+        parser.add_argument("data")
+        for name in ("num_beams", "n_best", "batch_size"):
+            parser.add_argument(f"--{name}", type=int, default=1)
+
+    for most in (19, 20):
+        predict = predictor(Echo, None, Limits(prediction=most, beams=3))
+        if most == 20:
+            assert predict("x", "txt", {"num_beams": "3", "n_best": "3", "batch_size": "1000000"}) == ["abcd"] * 5
+            for name in ("num_beams", "n_best"):
+                with pytest.raises(InputError, match=f"{name} is 4; it must be at most 3"):
+                    predict("x", "txt", {name: "4"})
+        else:
+            with pytest.raises(InputError, match="more than 19 bytes"):
+                predict("x", "txt", {})
+
+
 TESTED = {
+    "prediction": test_lines_and_options_of_predictions,
     "filled": test_filled_and_drawn,
     "drawn": test_filled_and_drawn,
     "receive_seconds": test_receive_seconds,

@@ -82,6 +82,8 @@ def test_nobody_is_sent_elsewhere_by_the_host_that_it_names():
 def test_a_request_has_a_name(server):
     assert server.client.get("/healthz", headers={"x-request-id": "mine-1"}).headers["x-request-id"] == "mine-1"
     made = [server.client.get("/healthz").headers["x-request-id"] for _ in range(2)]
+    first, second = (int(one.removeprefix("req_"), 16) for one in made)
+    assert abs(second - first) > 2**20  # a count would tell how many others ask
     assert made[0] != made[1] and all(re.fullmatch(r"req_[0-9a-f]+", one) for one in made)
     for wrong in ("", "a b", "x" * 129, "a\tb", "ä"):
         headers = {"x-request-id": wrong.encode("latin-1")}

@@ -106,7 +106,8 @@ MADE = {
 
 
 def test_every_task_that_predicts_is_here():
-    assert sorted(MADE) == sorted(name for name, task in TASKS.items() if "predict" in task.verbs)
+    own = {name: task for name, task in TASKS.items() if type(task).__module__.startswith("elman.")}
+    assert sorted(MADE) == sorted(name for name, task in own.items() if "predict" in task.verbs)
 
 
 @pytest.fixture(scope="module", params=sorted(MADE))

@@ -173,6 +173,26 @@ def test_keys_for_states_are_read_again(tmp_path):
         server.stop()
 
 
+def test_of_two_files_one_of_which_is_wrong_none_is_taken(tmp_path, capsys):
+    keys, states_ = keys_file(tmp_path / "keys.txt", "ann", "bob"), tmp_path / "states.txt"
+    states_.write_text("o" * 32)
+    made = service(MODELS, keys=Keys(keys))
+    made.signer = Signer.of_file(states_)
+    server = Running(made)
+    try:
+        ask = lambda: server.client.get("/v1/models", headers={"authorization": "Bearer bob"}).status_code  # noqa: E731
+        assert ask() == 200
+        keys_file(keys, "ann")
+        states_.write_text("short")
+        read_keys(server)
+        assert until(lambda: "the keys stay as they were" in capsys.readouterr().err) and ask() == 200
+        states_.write_text("n" * 32)
+        read_keys(server)
+        assert until(lambda: ask() == 401)
+    finally:
+        server.stop()
+
+
 if __name__ == "__main__":
     server_module.DRAIN, server_module.CUT = 0.5, 2
     predictors = {"slow": lambda *_: time.sleep(120)} if sys.argv[1] == "slow" else {}

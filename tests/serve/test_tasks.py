@@ -11,6 +11,7 @@ from running import language_model, running
 
 import elman
 from elman import cli
+from elman.errors import InputError
 from elman.saved import open_model
 from elman.serve.predicting import predictor
 from elman.tasks.serving import Writing
@@ -179,3 +180,10 @@ def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
                               ([{"ds": "2024-02-01", "y": [1]}], 400), ([{"ds": "soon", "y": 1}], 422)):  # fmt: skip
             assert server.step(id, wrong).status_code == status, wrong
         assert server.client.get("/readyz").status_code == 200
+    state = served.opened(np.frombuffer(ends[1], np.uint8)[None])
+    assert served.parse(elman.state.dump(state, fingerprint=served.fingerprint)) == ends[1]
+    for wrong in ({"name": torch.full_like(state.name, 255)}, {"tick": torch.tensor([2**62])},
+                  {"recent": state.recent + torch.inf}, {"error": state.error * torch.nan},
+                  {"value": state.value * torch.nan}, {"seen": state.seen * torch.nan}):  # fmt: skip
+        with pytest.raises(InputError, match="no series can lead to"):
+            served.parse(elman.state.dump(state._replace(**wrong), fingerprint=served.fingerprint))

@@ -58,7 +58,7 @@ LENGTHS = {"a": 60, "b": 44, "c": 90, "series, d": 31}
 def config_in(folder, **changes):
     data = {"train": write(folder / "train.csv", LENGTHS), "horizon": 5, "seasonality": SEASON, "samples": 20}
     data |= {"batch_size": 2, "window": 12}
-    model = {"size": 6, "residual": "seasonal", "readout": "gaussian"}
+    model = {"size": 6, "residual": "seasonal", "readout": "gaussian", "readout_dropout": 0.0}
     config = RunConfig(
         data=DataConfig(**{**data, **changes.pop("data", {})}),
         model=ModelConfig(**{**model, **changes.pop("model", {})}),

@@ -89,13 +89,19 @@ def _own(named: argparse.Namespace, files: Files) -> Files:
             f"{out} has a checkpoint but no {config.NAME}; put that back, or give the config that the run was started "
             "with by --config"
         )
-    if not (named.task and _names_data(named.rest, files)):
+    if not (named.task and (_names_data(named.rest, files) or not _reads_data(tasks.find(named.task).Config))):
         raise InputError(
             f"there is no run in {out} to continue, and this command does not say what to train: {_lacking(named)}. To "
             "continue a run, name its folder by --out. To begin one here, or continue it if it has begun, name both: "
             f"elman train --task TASK --data.train FILE --out {out} --resume auto"
         )
     return []
+
+
+def _reads_data(config: type) -> bool:
+    """Whether runs of a task are told what to train on; one of your own may make it up."""
+    data = getattr(config(), "data", None)
+    return any(hasattr(data, name) for name in TRAINS_ON)
 
 
 def _names_data(arguments: Sequence[str], files: Files) -> bool:

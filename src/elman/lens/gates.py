@@ -127,8 +127,8 @@ class Health:
 def health(layer: Layer, states: Tensor) -> Health:
     """Dead and saturated units, and the first step that is not finite; states (B, T + 1, N)."""
     after = states[:, 1:]
-    wrong = (~after.isfinite()).any(-1).any(0).nonzero()
     inside = valid(layer.lengths, layer.x.shape[1])
+    wrong = ((~after.isfinite()).any(-1) & inside).any(0).nonzero()
     values = torch.nan_to_num(after[inside], 0.0, 0.0, 0.0)
     spread = values.std(0) if len(values) > 1 else torch.ones(values.shape[1])
     whole = float(spread.median()) or float(spread.max())

@@ -57,14 +57,15 @@ async def predict(x: Exchange) -> None:
         x.service.model(body.model)
         raise Refused(400, f"the model {body.model!r} does not answer `elman predict`", param="model")
 
-    def work(check: Check) -> list[str]:
-        return predictor(body.data, body.ending, body.options)
+    def work(check: Check) -> bytes:
+        lines = predictor(body.data, body.ending, body.options)
+        return jobs.json({"object": "prediction", "model": body.model, "lines": lines})
 
     try:
-        lines = await x.service.workers.run(x.tenant, work, x.gone)
+        answer = await x.service.workers.run(x.tenant, work, x.gone)
     except ElmanError as error:
         raise Refused(400, str(error), param="data") from error
-    await x.send(200, jobs.json({"object": "prediction", "model": body.model, "lines": lines}))
+    await x.send(200, answer)
 
 
 async def health(x: Exchange) -> None:

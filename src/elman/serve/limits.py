@@ -24,6 +24,7 @@ MEANING = {
     "inputs": "inputs in one step",
     "filled": "rows of a forecaster's series that are missing and filled in",
     "drawn": "numbers in the paths of a forecast: series x samples x steps x targets",
+    "prediction": "bytes in the lines that /v1/predict answers",
     "bulk": "sessions in one request to /v1/steps",
     "bulk_inputs": "inputs in one request to /v1/steps, or under way on one socket",
     "state_bytes": "bytes in a state that is sent by PUT /v1/sessions/ID/state, whatever `body` is",
@@ -73,6 +74,7 @@ class Limits:
     inputs: int = 8_192
     filled: int = 10_000
     drawn: int = 1 << 24
+    prediction: int = 32 << 20
     bulk: int = 1_024
     bulk_inputs: int = 32_768
     state_bytes: int = 16 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,8 @@ from elman.errors import ElmanError, InputError
 from elman.progress import quiet
 from elman.serve.limits import Limits
 from elman.tasks.task import AnyTask
+
+BATCH = 256  # rows that a prediction computes side by side, at most
 
 Predictor = Callable[[str, str, dict[str, str | bool]], list[str]]
 
@@ -33,15 +35,35 @@ def predictor(task: AnyTask, face: Any, limits: Limits | None = None) -> Predict
             path = Path(folder) / f"data.{ending}"
             path.write_text(data, encoding="utf-8")
             given = parser.parse_args([str(path), *_words(parser, options)])
-            for name in ("filled", "drawn"):  # of those who have them
-                if name in given:
-                    setattr(given, name, getattr(most, name))
+            _limit(given, most)
             try:
-                return [line.rstrip("\n") for line in task.verbs["predict"].answer(face, given)]
+                return _lines(task.verbs["predict"].answer(face, given), most.prediction)
             except ElmanError as error:  # whoever sent the data knows no such file
                 raise InputError(str(error).replace(str(path), "data").replace(folder, "data")) from error
 
     return predict
+
+
+def _limit(given: argparse.Namespace, most: Limits) -> None:
+    """Hold the options that a task has to the limits of the server."""
+    for name in ("filled", "drawn"):
+        if name in given:
+            setattr(given, name, getattr(most, name))
+    for name in ("num_beams", "n_best"):
+        if (number := getattr(given, name, None) or 0) > most.beams:
+            raise InputError(f"{name} is {number}; it must be at most {most.beams}")
+    if "batch_size" in given:  # which changes no answer
+        given.batch_size = min(given.batch_size, BATCH)
+
+
+def _lines(answer: Iterable[str], most: int) -> list[str]:
+    found, size = [], 0
+    for line in answer:
+        found.append(line.rstrip("\n"))
+        size += len(found[-1])
+        if size > most:
+            raise InputError(f"the answer has more than {most:,} bytes, which is the limit; send less data at once")
+    return found
 
 
 def _words(parser: argparse.ArgumentParser, options: dict[str, str | bool]) -> list[str]:

@@ -82,10 +82,10 @@ class Server(uvicorn.Server):
             gc.collect()
             gc.freeze()  # what is loaded stays; it need not be looked through again
             gc.set_threshold(YOUNG)
-            port = self.servers[0].sockets[0].getsockname()[1]
-            say(f"elman serve: http://{self.config.host}:{port} ({', '.join(self.service.models)})")
             if threading.current_thread() is threading.main_thread():
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.read_keys)
+            port = self.servers[0].sockets[0].getsockname()[1]
+            say(f"elman serve: http://{self.config.host}:{port} ({', '.join(self.service.models)})")
 
     async def shutdown(self, sockets: Any = None) -> None:
         await super().shutdown(sockets)
@@ -95,12 +95,13 @@ class Server(uvicorn.Server):
         """Read all keys again. Whoever has a socket by a key that is gone loses it; what is wrong changes nothing."""
         service = self.service
         try:
+            signer = service.signer if service.signer.path is None else Signer.of_file(service.signer.path)
             if service.keys is not None:
                 service.keys.read()
-                say(f"elman serve: read {service.keys.path} again")
-            if service.signer.path is not None:
-                service.signer = Signer.of_file(service.signer.path)
-                say(f"elman serve: read {service.signer.path} again")
+            service.signer = signer  # all files are right, or nothing is changed
+            for path in (service.keys.path if service.keys else None, signer.path):
+                if path is not None:
+                    say(f"elman serve: read {path} again")
         except ElmanError as error:
             say(f"elman serve: the keys stay as they were: {error}")
         if service.keys is not None:

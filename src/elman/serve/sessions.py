@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from elman import kernels
+from elman.errors import FileError
 from elman.serve import clock as clocks
 from elman.serve.errors import Refused
 from elman.serve.ledger import Ledger
@@ -90,16 +91,21 @@ class Sessions:
             session = self.records.read("sessions", Session, id)
             if session is None:
                 raise self._gone(id, tenant)
-            loaded = self.fingerprints.get(session.model) == session.fingerprint
-            if loaded and len(session.state) != (wanted := self.models[session.model].row_bytes):
-                why = f"its state has {len(session.state)} bytes, and its model's {wanted}"
-                raise self.records.damaged("sessions", id, why)
+            if self.fingerprints.get(session.model) == session.fingerprint:
+                session.state = self._current(id, session)
         except Damaged:
             if self.store.owner("sessions", id) != tenant:
                 raise missing("session", id) from None
             raise
         self.cache[id] = session
         return session
+
+    def _current(self, id: str, session: Session) -> bytes:
+        """Its state as its model lays it out now."""
+        try:
+            return self.models[session.model].current(session.state)
+        except FileError as error:
+            raise self.records.damaged("sessions", id, str(error)) from error
 
     def at_rest(self, id: str, tenant: str, version: int | str, model: str) -> Session | None:
         """A session that is at this version, of a model that is loaded (and of this one, if one is named), and keeps no

@@ -49,7 +49,9 @@ def resolve_model(model: ModelConfig, season: int, *, weeks: bool = False, scale
     """
     if model.residual != "auto":
         return model
-    if model.kind != "network" or not scaled or not free(model) or model.feedback == "none":
+    fits = scaled and free(model) and model.feedback != "none"
+    if model.kind != "network" or not fits or model.readout == "gaussian":
+        # A gaussian of fresh weights may be so narrow that a difference far out costs 1e20 nats, and ends the training.
         return replace(model, residual="none")
     lags = model.lags or [1, 2, *((season, season + 1) if season > 1 else ())]
     if not model.lags and weeks:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PIECE = 16  # rows of one session in a tick, at most
 QUANTILES = (0.1, 0.5, 0.9)
+FURTHEST = 2**53  # the time of a row, in steps of the frequency
 NEW = -(2**62)  # the time of the last row, where none has come
 Row = Mapping[str, Any]
 
@@ -121,8 +122,8 @@ class ServedSeries:
         carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))
         if len(carried.tick) != 1:
             raise InputError(f"a session is one series; the state that was sent has {len(carried.tick)}")
-        if not _finite(carried)[0]:
-            raise InputError("the state that was sent has numbers that are not finite")
+        if not _finite(carried)[0] or not _possible(carried):
+            raise InputError("the state that was sent has numbers that no series can lead to")
         return states.to_rows(carried).tobytes()
 
     def follow(self, state: bytes, rows: Sequence[Row], filled: int) -> tuple[bytes, Series]:
@@ -220,6 +221,20 @@ class ServedSeries:
         each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
         times = self.face.stamps(state.tick, 1)
         return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
+
+
+def _possible(state: Carried) -> bool:
+    """Whether the rest of a state may be that of a series; of its last season, values may be missing."""
+    try:
+        state.names  # noqa: B018  (decodes them)
+    except UnicodeDecodeError:
+        return False
+    near = bool((state.tick.abs() <= FURTHEST).all()) or bool((state.tick == NEW).all())
+    return (
+        near
+        and not state.recent.isinf().any()
+        and all(bool(leaf.isfinite().all()) for leaf in (state.seen, state.past, state.static, state.error))
+    )
 
 
 def _finite(state: Carried) -> list[bool]:

@@ -149,7 +149,7 @@ class Numbers:
         return NumberWork(x[:most])
 
     def dump(self, state: bytes) -> bytes:
-        rows = np.frombuffer(self._current(state), np.uint8)[None]
+        rows = np.frombuffer(self.current(state), np.uint8)[None]
         return states.dump(states.from_rows(rows, self._like), fingerprint=self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
@@ -164,13 +164,13 @@ class Numbers:
     def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
         joint = b"".join(given)
         if len(joint) != len(given) * self.row_bytes:
-            joint = b"".join(map(self._current, given))
+            joint = b"".join(map(self.current, given))
         y, after = self.stream.carry(x, joint)
         rows = np.frombuffer(after, np.uint8).reshape(len(given), self.row_bytes)
         return cut(after, self.row_bytes), self.outputs(y), self._good(rows)
 
-    def _current(self, state: bytes) -> bytes:
-        """A stored state, which may be of before sums were float64."""
+    def current(self, state: bytes) -> bytes:
+        """Of before sums were float64, they are widened."""
         return state if len(state) == self.row_bytes else states.widen_row(state, self._like)
 
     def _good(self, rows: Bytes) -> list[bool]:
@@ -191,7 +191,7 @@ class Numbers:
             row[: len(piece)] = piece
         given = torch.from_numpy(x)
         features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
-        state = states.from_rows(joined([self._current(work.core) for work in works]), self._like)
+        state = states.from_rows(joined([self.current(work.core) for work in works]), self._like)
         y, state = self.core.scan(features, state, lengths=lengths)
         after = states.to_rows(state)
         good, cores = self._good(after), cut(after.tobytes(), self.row_bytes)

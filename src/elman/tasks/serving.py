@@ -116,6 +116,9 @@ class Served(Protocol):
     def row_bytes(self) -> int:
         """How long a state is."""
 
+    def current(self, state: bytes) -> bytes:
+        """A stored state, of an earlier version perhaps, as it is laid out now; a FileError if it is not one."""
+
     def start(self, seed: int) -> bytes:
         """The state before the first input."""
 

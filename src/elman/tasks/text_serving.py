@@ -198,6 +198,11 @@ class ServedText:
 
     # States
 
+    def current(self, state: bytes) -> bytes:
+        if len(state) != self.row_bytes:
+            raise FileError(f"a state of {len(state)} bytes was stored; this model's has {self.row_bytes}")
+        return state
+
     def start(self, seed: int) -> bytes:
         return self.closed(self._blank, BOUNDARY, seed, 0, np.zeros(self.vocabulary.size, bool))
 
