@@ -30,9 +30,8 @@ def read_arrays(name: str) -> list[tuple[str, Numbers]]:
     if key not in usable:
         raise InputError(f"{file} has the arrays {', '.join(usable) or '(none)'}; name one of them as {file}:KEY")
     lengths = arrays.get("lengths")
-    if lengths is not None:
-        mat = Path(file).suffix == ".mat"
-        lengths = checked_lengths(_from_matlab(lengths) if mat else lengths, len(arrays[key]), name)
+    if lengths is not None and Path(file).suffix == ".mat":
+        lengths = _from_matlab(lengths)
     rows = _rows(arrays[key], lengths, name)
     width = {row.shape[1] for row in rows}
     if len(width) > 1:
@@ -61,7 +60,7 @@ def _rows(array: Any, lengths: Any, name: str) -> list[Numbers]:
         rows = [np.asarray(cell, np.float64) for cell in array.reshape(-1)]
     elif array.ndim in (2, 3) and np.issubdtype(array.dtype, np.number):
         wide = array if array.ndim == 3 else array[..., None]
-        ends = np.full(len(wide), wide.shape[1]) if lengths is None else lengths
+        ends = np.full(len(wide), wide.shape[1]) if lengths is None else checked_lengths(lengths, len(wide), name)
         if len(ends) != len(wide) or (len(ends) and not 0 <= ends.min() <= ends.max() <= wide.shape[1]):
             raise InputError(f"lengths of {name} do not fit its {len(wide)} rows of {wide.shape[1]} steps")
         rows = [wide[i, :end].astype(np.float64) for i, end in enumerate(ends.tolist())]
