@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn import base, metrics, model_selection, pipeline, preprocessing, utils
@@ -81,6 +82,13 @@ def test_a_seed_is_a_fit_and_the_caller_keeps_his_random_numbers(fitted):
         (PADDED, Y, LENGTHS + 1, "above what its row"),
         ([np.array([[np.nan, 1.0]]), *ROWS[1:]], Y, None, "row 0 of X has a missing"),
         ("a text", ["a"], None, "one text"),
+        (pd.DataFrame({"text": ["a", "b"] * 2}), ["p", "q"] * 2, None, "X is a DataFrame, .* names of its columns"),
+        ({"a": 1, "b": 2}, ["p", "q"], None, "X is a dict"),
+        (["a", "b"] * 2, ["p", "p "] * 2, None, "'p' and 'p ' differ in spaces alone"),
+        (["a", "b", "c"] * 2, [0.0, 1.0, np.nan] * 2, None, "row 2 of y is nan, which is missing"),
+        (["a", "b", "c"] * 2, ["p", "q", np.nan] * 2, None, "row 2 of y is nan, which is missing"),
+        (["a", "b", "c"] * 2, pd.Series(["p", "q", None] * 2), None, "row 2 of y is (None|nan), which is missing"),
+        (["a", "b", "c"] * 2, pd.Series([1, 2, None] * 2, dtype="Int64"), None, "row 2 of y is <NA>"),
     ],
 )
 def test_what_is_wrong_is_said(X, y, lengths, message):

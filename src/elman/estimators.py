@@ -14,9 +14,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from elman.core import Options
+from elman.data.inputs import refuse_alike
 from elman.data.labelled import Reader, Row
 from elman.errors import InputError
-from elman.options import positive, whole
+from elman.options import positive, several, whole
 from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tasks import measures
 from elman.tasks.classifier import Classifier, ModelConfig
@@ -29,6 +30,7 @@ from elman.training.optim import OptimConfig
 from elman.training.unit import Unit
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
+MISSING = ("None", "nan", "NaT", "<NA>")  # as numpy, pandas and Python spell a value that is not there
 MODEL = ("cell", "size", "layers", "bidirectional", "pool", "block", "residual", "norm", "dropout", "embedding_size",
          "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
 
@@ -104,9 +106,8 @@ class _Sequences(Configured):
 
     def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Any]:
         """The rows of X, each as long as it is."""
-        if isinstance(X, str):
-            raise InputError("X is one text; give a list of them")
-        rows = [row if isinstance(row, str) else np.asarray(row) for row in X]
+        given = several("X", X, "texts, or of arrays (T, D)")
+        rows = [row if isinstance(row, str) else np.asarray(row) for row in given]
         if lengths is None:
             return rows
         sizes = np.asarray(lengths)
@@ -152,6 +153,10 @@ class SequenceClassifier(_Sequences):
         """Fit to sequences X and a label y (N,) for each, of any type."""
         inputs, labels = self._inputs(X, lengths), np.asarray(y)
         _check(inputs, labels)
+        for i, label in enumerate(np.asarray(y, dtype=object)):  # in an array of texts, nan would be one
+            if not isinstance(label, str) and str(label) in MISSING:
+                raise InputError(f"row {i} of y is {label}, which is missing and no class; leave the row out")
+        refuse_alike(map(str, labels), "labels")
         classes, places = np.unique(labels, return_inverse=True)
         names = [str(k) for k in range(len(classes))]
         self._fit([Row(x, (names[k],), f"row {i} of X") for i, (x, k) in enumerate(zip(inputs, places, strict=True))])

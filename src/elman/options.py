@@ -9,11 +9,13 @@ from __future__ import annotations
 import inspect
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from elman.errors import InputError, nearest
+
+T = TypeVar("T")
 
 
 def whole(name: str, given: object, least: int = 1, most: int | None = None) -> int:
@@ -102,13 +104,38 @@ def flag(name: str, given: object) -> bool:
     raise InputError(f"{name} is {given!r}; it must be True or False")
 
 
-def several(name: str, given: object, what: str) -> None:
-    """Raise an InputError if one text is given where a list is meant: it would be read letter by letter.
+def several(name: str, given: Iterable[T], what: str) -> list[T]:
+    """`given` as a list. One text would be read letter by letter, a frame or a mapping as the names of its columns,
+    a set in any order: they are refused.
 
-    >>> several("texts", ["a text", "another"], "texts")
+    >>> several("texts", ("a text", "another"), "texts")
+    ['a text', 'another']
     """
+    kind = type(given).__name__
     if isinstance(given, str | bytes):
         raise InputError(f"{name} is one text, {given[:40]!r}; it must be a list of {what}")
+    if isinstance(given, Mapping) or hasattr(given, "columns"):
+        raise InputError(
+            f"{name} is a {kind}, which would be read as the names of its columns; it must be a list of {what}, such "
+            "as one of the columns"
+        )
+    if isinstance(given, set | frozenset):
+        raise InputError(f"{name} is a {kind}, which has no order; it must be a list of {what}")
+    try:
+        return list(given)
+    except TypeError:
+        raise InputError(f"{name} is a {kind}; it must be a list of {what}") from None
+
+
+def a_text(name: str, given: object) -> str:
+    """`given`, if it is a text.
+
+    >>> a_text("prompt", "Once")
+    'Once'
+    """
+    if isinstance(given, str):
+        return given
+    raise InputError(f"{name} is a {type(given).__name__}; it must be a text")
 
 
 def _is_number(given: object) -> TypeGuard[Real]:

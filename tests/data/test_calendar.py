@@ -140,3 +140,27 @@ def test_numbers_and_dates_do_not_mix():
         find({"a": ["1", "2"], "b": ["2024-01-01", "2024-01-02"]})
     with pytest.raises(InputError, match="not whole numbers"):
         find({"a": ["1", "2"]}).ticks("b", ["2024-01-01"])
+
+
+@pytest.mark.parametrize("clock", ["12:00:00", "12:00", "12"])
+@pytest.mark.parametrize("mark", ["+02", "-03"])
+def test_an_offset_of_hours_alone_is_one(clock, mark):
+    short, long = ([f"2024-06-0{day} {clock}{zone}" for day in (1, 2, 3)] for zone in (mark, f"{mark}:00"))
+    found = find({"a": short})
+    assert found == find({"a": long}) and found.zone == f"{mark}:00"
+    assert found.ticks("a", short).tolist() == found.ticks("a", long).tolist()
+    assert found.stamps(found.ticks("a", short)) == [f"2024-06-0{day} 12:00:00{mark}:00" for day in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("zone", ["", "Z", "+02:00"])
+def test_a_fraction_of_a_second_is_refused(zone):
+    whole = [f"2024-06-01 12:00:0{i}" for i in range(3)]
+    found = find({"a": [f"{time}{zone}" for time in whole]})
+    zeros = [f"{time}.000{zone}" for time in whole]
+    assert (
+        find({"a": zeros}) == found
+        and found.ticks("a", zeros).tolist() == found.ticks("a", [f"{t}{zone}" for t in whole]).tolist()
+    )
+    for call in (lambda wrong: find({"b": wrong}), lambda wrong: found.ticks("b", wrong)):
+        with pytest.raises(InputError, match=r"series 'b' has the time '2024-06-01 12:00:01\.250.*', .* whole seconds"):
+            call([f"{whole[0]}{zone}", f"{whole[1]}.250{zone}"])

@@ -175,6 +175,17 @@ def test_first_values_are_not_judged():
     assert counted.tolist() == [*range(6, 13), 103, 104]  # of a short series, half of them are
 
 
+def test_first_values_are_those_of_each_target():
+    y = np.stack([1.0 + np.arange(12), 101.0 + np.arange(12)], 1)
+    y[:6, 1] = np.nan
+    y[3, 0] = np.nan
+    reader = PanelReader(target=("y", "load")).fit(FRAME)[0]
+    one = Series("a", 0, y, np.zeros((12, 0)), np.zeros((12, 0)), np.zeros(0))
+    data = SeriesStreams(PanelInputs(reader, ("a",), calendar=False), [one], 1, 12, 0, skip=3)
+    (batch,) = a_pass(data)
+    assert batch.y[0][batch.y[1]].sort().values.tolist() == [*range(5, 13), 110, 111, 112]
+
+
 def test_past_covariates_end_at_an_origin_by_chance():
     batches = a_pass(streams(made([60, 60, 60], past=1)))
     flags = torch.cat([batch.x[..., 3] for batch in batches])

@@ -219,3 +219,16 @@ def test_the_naive_forecast_where_the_last_season_has_gaps(tmp_path):
     face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
     state = face.from_start({"ds": [f"2024-01-01 0{t}:00" for t in range(5)], "y": ["1", "2", "", "4", "5"]})
     assert naive(state, 6)[0, :, 0].tolist() == [2, 5, 4, 5, 2, 5]
+
+
+def test_levels_and_names_are_lists_of_them(tmp_path):
+    face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
+    name = face.state.names[0]
+    for settings, message in (
+        ({"quantiles": 0.5}, "quantiles is a float; it must be a list of levels"),
+        ({"quantiles": ["0.5"]}, "quantiles has '0.5'; a level is a number"),
+        ({"series": name}, f"series is one text, '{name}'; it must be a list of names"),
+    ):
+        with pytest.raises(InputError, match=message):
+            face.forecast(2, **settings)
+    assert face.forecast(2, quantiles=np.array([0.5]), series=iter([name])).names == [name]

@@ -1,5 +1,7 @@
-"""One text given where a list of them is meant is refused: it would be read letter by letter."""
+"""What is given where a list is meant: one text is refused, which would be read letter by letter, and what has names
+before it has values."""
 
+import pandas as pd
 import pytest
 
 from elman.data import VOCABULARIES, pairs
@@ -82,6 +84,51 @@ def test_texts(classes, translates, writes):
         lambda: open_text("embedded"),
     ):
         with pytest.raises(InputError, match=r"is one text, .*; it must be a list of "):
+            call()
+
+
+NAMED = [pd.DataFrame({"text": ["good"]}), {"text": ["good"]}, {"good", "bad"}, frozenset(["good"])]
+
+
+@pytest.mark.parametrize("given", NAMED, ids=lambda given: type(given).__name__)
+def test_what_has_names_or_no_order_is_no_list(given, tags, classes, translates, writes):
+    for call in (
+        lambda: classes.predict(given),
+        lambda: classes.predict_proba(given),
+        lambda: tags.tag(given),
+        lambda: tags.tag_all(given),
+        lambda: translates.translate(given),
+        lambda: writes.start_batch(given),
+    ):
+        with pytest.raises(InputError, match=rf"is a {type(given).__name__}, .*; it must be a list of "):
+            call()
+
+
+def test_a_generator_is_read_once(tags, classes, translates, writes):
+    assert tags.tag(word for word in WORDS.split()) == tags.tag(WORDS.split())
+    assert tags.tag_all(iter([["The"], iter(["cat"])])) == tags.tag_all([["The"], ["cat"]])
+    assert classes.predict(iter(["good", "bad"])) == classes.predict(["good", "bad"])
+    assert translates.translate(iter(["a b"])) == translates.translate(["a b"])
+    made = writes.generate_batch(iter(["a", "b"]), [0, 1], max_new_tokens=2)
+    assert made == writes.generate_batch(["a", "b"], [0, 1], max_new_tokens=2)
+
+
+def test_what_is_no_list_at_all(tags, classes):
+    for call in (lambda: tags.tag(3), lambda: tags.tag_all(None), lambda: classes.predict(1.5)):
+        with pytest.raises(InputError, match=r"is a (int|NoneType|float); it must be a list of "):
+            call()
+
+
+def test_a_list_where_one_text_is_meant(translates, writes):
+    for call in (
+        lambda: writes.generate(["the "]),
+        lambda: writes.start(3),
+        lambda: writes.score(["a"]),
+        lambda: writes.generate_batch([["a"]], [0]),
+        lambda: translates.translate([1]),
+        lambda: translates.translations(["a b"], translator.Search(), prefixes=[2]),
+    ):
+        with pytest.raises(InputError, match=r" is a (list|int); it must be a text"):
             call()
 
 

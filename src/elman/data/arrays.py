@@ -29,11 +29,30 @@ def read_arrays(name: str) -> list[tuple[str, Numbers]]:
         key = usable[0]
     if key not in usable:
         raise InputError(f"{file} has the arrays {', '.join(usable) or '(none)'}; name one of them as {file}:KEY")
-    rows = _rows(arrays[key], arrays.get("lengths"), name)
+    lengths = arrays.get("lengths")
+    if lengths is not None and Path(file).suffix == ".mat":
+        lengths = _from_matlab(lengths)
+    rows = _rows(arrays[key], lengths, name)
     width = {row.shape[1] for row in rows}
     if len(width) > 1:
         raise InputError(f"{name} has sequences of {sorted(width)} columns; all need as many")
     return [(str(i), row) for i, row in enumerate(rows)]
+
+
+def checked_lengths(lengths: NDArray[Any], rows: int, name: str) -> NDArray[np.integer[Any]]:
+    """`lengths`, if they are whole numbers: a mask of the steps, and shares of them, are not."""
+    if lengths.ndim != 1 or not np.issubdtype(lengths.dtype, np.integer):
+        raise InputError(
+            f"lengths of {name} are {lengths.dtype}{list(lengths.shape)}; they must be {rows} whole numbers (an array "
+            "of integers), how many steps each row has"
+        )
+    return lengths
+
+
+def _from_matlab(lengths: NDArray[Any]) -> NDArray[Any]:
+    """A vector as MATLAB writes it: (1, N) or (N, 1), and of doubles where nobody asked for another type."""
+    flat = lengths.reshape(-1)
+    return flat.astype(np.int64) if flat.dtype.kind == "f" and (flat % 1 == 0).all() else flat
 
 
 def _rows(array: Any, lengths: Any, name: str) -> list[Numbers]:
@@ -41,7 +60,7 @@ def _rows(array: Any, lengths: Any, name: str) -> list[Numbers]:
         rows = [np.asarray(cell, np.float64) for cell in array.reshape(-1)]
     elif array.ndim in (2, 3) and np.issubdtype(array.dtype, np.number):
         wide = array if array.ndim == 3 else array[..., None]
-        ends = np.full(len(wide), wide.shape[1]) if lengths is None else np.asarray(lengths).reshape(-1)
+        ends = np.full(len(wide), wide.shape[1]) if lengths is None else checked_lengths(lengths, len(wide), name)
         if len(ends) != len(wide) or (len(ends) and not 0 <= ends.min() <= ends.max() <= wide.shape[1]):
             raise InputError(f"lengths of {name} do not fit its {len(wide)} rows of {wide.shape[1]} steps")
         rows = [wide[i, :end].astype(np.float64) for i, end in enumerate(ends.tolist())]

@@ -26,7 +26,8 @@ MONTHS = {"M": 1, "Q": 3, "Y": 12}
 BUSINESS = "B"  # Monday to Friday
 END = 31  # the day of a frequency of months whose times are last days
 NAMES = "1 (whole numbers), s, min, h, D, B (Monday to Friday), W, M, Q or Y, with a number before it: 15min"
-OFFSET = re.compile(r"(?<=:\d\d)(\.\d+)?\s*(Z|[+-]\d\d:?\d\d)$")  # what may stand behind a clock
+OFFSET = re.compile(r"(?<=[T :]\d\d)(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # what may stand behind a clock
+FRACTION = re.compile(r":\d\d\.0*[1-9]")  # of a second
 UTC = "+00:00"
 EPOCH = np.datetime64("1970-01-01")  # a Thursday: business days are counted from there
 
@@ -237,12 +238,18 @@ def parsed(name: str, times: Sequence[str]) -> Times:
     """Times of a series as numbers."""
     if all(re.fullmatch(r"\s*-?\d{1,18}\s*", time) for time in times):  # 20240131 too
         return Times(np.array([int(time) for time in times], np.int64), False)
+    broken = next((time for time in times if "." in time and FRACTION.search(time)), None)
+    if broken is not None:
+        raise InputError(
+            f"series {name!r} has the time {broken!r}, with a fraction of a second; times are read in whole seconds. "
+            "Round them, or number the rows: 1, 2, 3"
+        )
     bare = [time.strip() for time in times]
     marks = [OFFSET.search(time) for time in bare]
     zones = ["" if mark is None else mark[2] for mark in marks]
     if any(zones):
         bare = [time if mark is None else time[: mark.start()] for time, mark in zip(bare, marks, strict=True)]
-        zones = [zone if len(zone) != 5 else f"{zone[:3]}:{zone[3:]}" for zone in zones]
+        zones = [zone if len(zone) < 3 else f"{zone[:3]}:{zone[3:].lstrip(':') or '00'}" for zone in zones]
     try:
         seconds = np.array(bare, "datetime64[s]").astype(np.int64)
     except ValueError:

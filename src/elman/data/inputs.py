@@ -161,6 +161,11 @@ class Labels:
         if kind == "number":
             y = Labels(kind).targets(rows)
             return Labels(kind, (), float(y.mean()), float(y.std(correction=0)) or 1.0)
+        for row in rows:
+            if any(isinstance(label, float) and math.isnan(label) for label in row.labels):
+                raise InputError(
+                    f"{row.where} has the label nan, which is missing and no class; give it one, or leave the row out"
+                )
         types = {type(label).__name__ for row in rows for label in row.labels}
         counts = Counter(str(label) for row in rows for label in row.labels)
         refuse_alike(counts, "labels")

@@ -232,7 +232,9 @@ def _column(header: Sequence[str], name: str, file: str) -> int:
             f"{file} has no column {name!r}; its header is {', '.join(map(repr, header)) or 'empty'}. "
             "Choose with --data.text and --data.label."
         )
-    return list(header).index(name)
+    if header.count(name) > 1:
+        raise InputError(f"{file} has the column {name!r} twice; leave one out, or give it another name")
+    return header.index(name)
 
 
 def _label_column(header: Sequence[str], reader: Reader, file: str) -> int | None:

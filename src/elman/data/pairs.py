@@ -116,10 +116,14 @@ def _pair(format: str, line: str, where: str, paired: bool) -> Pair:
         return Pair(cells[0], cells[1] if paired else None, where)
     try:
         content = parse_json(line)
-        return Pair(str(content["source"]), str(content["target"]) if paired else None, where)
+        source, target = content["source"], content["target"] if paired else None
     except (ValueError, LookupError, TypeError) as error:
         wanted = '{"source": ..., "target": ...}' if paired else '{"source": ...}'
         raise InputError(f"{where} is not JSON as {wanted}: {error!r}") from error
+    for field, text in (("source", source), *((("target", target),) if paired else ())):
+        if not isinstance(text, str):
+            raise InputError(f"{where} has {text!r} in its field {field!r}, which is not a text")
+    return Pair(source, target, where)
 
 
 def made_up(rows: Sequence[Made]) -> list[Pair]:

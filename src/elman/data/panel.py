@@ -32,6 +32,7 @@ from elman.data.panel_files import (
     Frame,
     Numbers,
     from_frame,
+    from_mapping,
     is_number,
     joined,
     lines_of,
@@ -196,7 +197,7 @@ class PanelReader:
         if hasattr(given, "columns"):
             return "long", from_frame(given)
         if isinstance(given, Mapping):
-            return "long", {str(name): texts_of(values) for name, values in given.items()}
+            return "long", from_mapping(given)
         names = [given] if isinstance(given, str | Path) else given
         if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
             raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from elman.data.observations import MISSING
 from elman.data.text import open_text
 from elman.errors import FileError, InputError, MissingExtraError
+from elman.options import several
 
 Numbers = NDArray[np.float64]
 Frame = dict[str, list[str]]  # columns by name, as text; missing is empty
@@ -38,6 +39,7 @@ def read_long(name: str, errors: str) -> Frame:
     lines = lines_of(name, errors)
     _, header = next(lines, (0, []))
     header = [cell.strip() for cell in header]
+    refuse_twice(header, name)
     rows = []
     for number, cells in lines:
         if len(cells) != len(header):
@@ -56,6 +58,7 @@ def _parquet(name: str) -> Frame:
         table = parquet.read_table(name)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot read {name}: {error}") from error
+    refuse_twice(table.column_names, name)
     return {column: texts_of(table[column].to_pylist()) for column in table.column_names}
 
 
@@ -69,7 +72,27 @@ def from_frame(frame: Any) -> Frame:
             "polars frame with its rows in memory; a lazy one is collected first"
         )
     plain = frame.reset_index() if getattr(frame.index, "name", None) else frame
+    refuse_twice(map(str, plain.columns), "the frame")
     return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}
+
+
+def from_mapping(given: Mapping[Any, Any]) -> Frame:
+    """The columns of a mapping by name, all as long as each other."""
+    refuse_twice(map(str, given), "the mapping")
+    found = {str(name): texts_of(several(f"column {str(name)!r}", values, "values")) for name, values in given.items()}
+    if len({len(column) for column in found.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(column)}" for name, column in found.items())
+        raise InputError(f"the rows have columns of different lengths: {sizes}; each row needs a value in all of them")
+    return found
+
+
+def refuse_twice(names: Iterable[str], where: str) -> None:
+    """Raise an InputError at a column that is named twice; spreadsheets leave several without a name, which may be."""
+    seen = set()
+    for name in names:
+        if name in seen:
+            raise InputError(f"{where} has the column {name!r} twice; leave one out, or give it another name")
+        seen |= {name} - {""}
 
 
 def texts_of(values: Iterable[object]) -> list[str]:

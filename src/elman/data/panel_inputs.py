@@ -231,8 +231,8 @@ class SeriesStreams:
         self.x, self.y = (torch.from_numpy(np.concatenate(part)) for part in ([r.x for r in rows], [r.y for r in rows]))
         counted = [r.counted.copy() for r in rows]
         for one in counted:  # the first values of a series say how large the others will be; of a short one, fewer do
-            rows_seen = one.any(1)
-            one[rows_seen.cumsum() <= min(skip, max(min(skip, 1), int(rows_seen.sum()) // 2))] = False
+            skipped = np.clip(one.sum(0) // 2, min(skip, 1), skip)  # of each target, which may begin later than others
+            one[one.cumsum(0) <= skipped] = False
         if not any(one.any() for one in counted):
             raise InputError("no series has two values to learn from; there is nothing to train on")
         self.counted = torch.from_numpy(np.concatenate(counted))

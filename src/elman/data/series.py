@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elman.data.arrays import checked_lengths
 from elman.data.text import open_text
 from elman.errors import FileError, InputError
 
@@ -73,11 +74,15 @@ def read_npz(names: Sequence[str], permute: int | None = None) -> Iterator[Found
         arrays = _npz(Path(name))
         x, y = arrays["x"], arrays.get("y")
         lengths = arrays.get("lengths", np.full(len(x), x.shape[1] if x.ndim > 1 else 0))
+        checked_lengths(lengths, len(x), name)
         for key, array in (("y", y), ("lengths", lengths)):
             if array is not None and len(array) != len(x):
                 raise InputError(f"{name} has {len(x)} rows of x and {len(array)} of {key}; each row needs its own")
         if x.ndim not in (2, 3) or not np.issubdtype(x.dtype, np.number):
             raise InputError(f"x of {name} is {x.dtype}{list(x.shape)}; it must be numbers (N, T) or (N, T, D)")
+        if y is not None and y.ndim > 1 and not np.isin(y, (0, 1)).all():
+            row, column = np.argwhere(~np.isin(y, (0, 1)))[0][:2]
+            raise InputError(f"row {row} of y of {name} has {y[row, column]}; y (N, C) must be zeros and ones")
         if len(x) and not (lengths.min() >= 0 and lengths.max() <= x.shape[1]):
             raise InputError(f"lengths of {name} go from {lengths.min()} to {lengths.max()}; x has {x.shape[1]} steps")
         wide = x if x.ndim == 3 else x[..., None]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from types import UnionType
 from typing import NamedTuple
 
 from elman import progress
@@ -236,18 +237,26 @@ def _json_lines(reader: TagReader, name: str, lines: Sequence[str], tagged: bool
         where = f"line {number} of {name}"
         try:
             content = parse_json(line)
-            words = [str(word) for word in content["tokens"]]
-            tags = [str(tag) for tag in content["tags"]] if tagged else []
-            features = [[str(value) for value in content[str(column)]] for column in reader.features]
+            given = content["tokens"], content["tags"] if tagged else []
+            columns = {str(column): content[str(column)] for column in reader.features}
         except (ValueError, LookupError, TypeError) as error:
             wanted = "tokens and tags" if tagged else "tokens"
             raise InputError(f"{where} is not JSON with the lists {wanted}: {error!r}") from error
+        words, tags = (_listed(texts, field, where) for texts, field in zip(given, ("tokens", "tags"), strict=True))
+        features = [_listed(values, field, where, str | int | float) for field, values in columns.items()]
         for other in (tags, *features):
             if len(other) != len(words) and (tagged or other is not tags):
                 raise InputError(
                     f"{where} has {len(words)} tokens and {len(other)} of another list; each needs its own"
                 )
         yield Sentence(words, tags, features, (), where)
+
+
+def _listed(given: object, field: str, where: str, accepted: type | UnionType = str) -> list[str]:
+    """The texts of a list; one text alone would be read letter by letter."""
+    if not isinstance(given, list) or not all(isinstance(value, accepted) for value in given):
+        raise InputError(f"{where} has {str(given)[:60]!r} in its field {field!r}, which is not a list of texts")
+    return [str(value) for value in given]
 
 
 def _text(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:

@@ -111,12 +111,12 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     >>> characters > 300_000
     True
     """
-    several("names", names, "names of files")
+    names = several("names", names, "names of files")
     if errors not in ERRORS:
         raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
     found = [source for name in names for source in _sources(str(name))]
     if not found:
-        raise InputError(f"there is no text in {list(names)}: name a file, a folder with files, - or embedded")
+        raise InputError(f"there is no text in {names}: name a file, a folder with files, - or embedded")
     return Text(tuple(found), errors)
 
 

@@ -222,8 +222,8 @@ class Classifier(files.Saved[SequenceModel]):
         return (torch.log_softmax(logits, -1) if isinstance(predicted, Categorical) else logits).cpu()
 
     def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
-        several("inputs", inputs, "texts, one for each answer")
-        return [self.inputs(given, f"input {i}") for i, given in enumerate(inputs)]
+        rows = several("inputs", inputs, "texts, one for each answer")
+        return [self.inputs(given, f"input {i}") for i, given in enumerate(rows)]
 
     def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
         """How good the answers are."""

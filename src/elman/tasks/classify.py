@@ -306,7 +306,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {PREFIX}KIND,T=100")
     _format_argument(parser)
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="rows at a time; does not change the numbers")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +27,7 @@ from elman.distributions import Categorical, Distribution
 from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
 from elman.model import SequenceModel
-from elman.options import whole
+from elman.options import several, whole
 from elman.quantiles import mean, quantile
 from elman.stream import Paths, Stream
 from elman.tables import Table
@@ -199,7 +200,8 @@ class Forecaster:
         `future` has the future covariates of the horizon, where the model needs them. One step ahead all is exact, and
         `samples` may be 0.
         """
-        state = self.state if not series else take(self.state, places_of(self.state, series))
+        names = several("series", series, "names of series")
+        state = take(self.state, places_of(self.state, names)) if names else self.state
         return self.forecast_from(state, horizon, quantiles=quantiles, samples=samples, seed=seed, future=future)
 
     def forecast_from(
@@ -209,8 +211,9 @@ class Forecaster:
         """What follows the states of some series, as `forecast` has it; the forecaster stays as it is."""
         H = self.horizon if horizon is None else whole("horizon", horizon)
         samples = whole("samples", samples, least=0 if H == 1 else 1)
+        quantiles = several("quantiles", quantiles, "levels, as 0.1, 0.5, 0.9")
         for level in quantiles:
-            if not 0 < level < 1:
+            if not isinstance(level, Real) or not 0 < level < 1:
                 raise InputError(f"quantiles has {level!r}; a level is a number above 0 and below 1, as 0.1, 0.5, 0.9")
         if not len(state.tick):
             raise InputError("there is no series to forecast: read some first, with update or --from_start")

@@ -279,7 +279,7 @@ def _ribbon(face: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[str, ob
 
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help="files, folders, .gz, - or embedded")
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
 
 
 _evaluate_arguments = _data_arguments

@@ -36,7 +36,7 @@ def verb(
 
     def add(parser: ArgumentParser) -> None:
         parser.add_argument("data", nargs="*", metavar="DATA", help="files; none for the run's validation data")
-        parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+        parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
         if arguments is not None:
             arguments(parser)
         parser.add_argument("--rows", type=int, default=ROWS, help="pieces of the data that are looked at, at most")

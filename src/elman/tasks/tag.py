@@ -319,7 +319,7 @@ def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) ->
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {synthetic.PREFIX}KIND,T=100")
     _format_argument(parser)
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
     parser.add_argument("--num_beams", type=int, default=1, help="with model.feedback: beginnings that decoding keeps")
 

@@ -254,8 +254,11 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
 
 def _sentences(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
     """Sentences, each as a list of words: a text would be tagged letter by letter."""
-    several("sentences", given, "sentences, each a list of words")
-    found = [s if isinstance(s, Sentence) else Sentence(s, where=f"sentence {i}") for i, s in enumerate(given)]
+    found = []
+    for i, words in enumerate(several("sentences", given, "sentences, each a list of words")):
+        if not isinstance(words, str | Sentence):
+            words = several(f"sentence {i}", words, "words")
+        found.append(words if isinstance(words, Sentence) else Sentence(words, where=f"sentence {i}"))
     for sentence in found:
         if isinstance(sentence.words, str) or not all(isinstance(word, str) for word in sentence.words):
             raise InputError(

@@ -28,7 +28,7 @@ from elman.errors import InputError
 from elman.lengths import valid
 from elman.markov import Markov
 from elman.model import SequenceModel
-from elman.options import several, whole
+from elman.options import a_text, several, whole
 from elman.progress import Waiting
 from elman.state import State
 from elman.tables import Table
@@ -119,8 +119,8 @@ class TextModel(Generic[M]):
     @torch.inference_mode()
     def read(self, texts: Sequence[str], state: Carried) -> Carried:
         """The state after some more text in each row. The last symbol stays pending."""
-        several("texts", texts, "texts, one for each row of the state")
-        ids = [prompt_ids(self.vocabulary, text) for text in texts]
+        given = several("texts", texts, "texts, one for each row of the state")
+        ids = [prompt_ids(self.vocabulary, a_text(f"text {i}", text)) for i, text in enumerate(given)]
         core = self._core(state)
         T = max(map(len, ids), default=0)
         x = torch.zeros(len(ids), T + 1, dtype=torch.int64)
@@ -148,7 +148,7 @@ class TextModel(Generic[M]):
     def score(self, text: str, state: Carried | None = None) -> tuple[Score, Carried]:
         """- log P(text | what the state has read), each token once; and the state after it."""
         state = self.init_state() if state is None else state
-        encoded = encode_string(text, self.vocabulary)
+        encoded = encode_string(a_text("text", text), self.vocabulary)
         encoded.ids[0] = int(state.token)
         batches = lane_batches(encoded, 1, 4096, LOGITS // self.vocabulary.size)
         nats, core = self._nats(batches, state.core)
@@ -206,7 +206,7 @@ class TextModel(Generic[M]):
         **settings: Any,
     ) -> Generation:
         """Begin to generate after several prompts, each with its own seed: the texts are the same as alone."""
-        several("prompts", prompts, "prompts")
+        prompts = [a_text("a prompt", prompt) for prompt in several("prompts", prompts, "prompts")]
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         start = self._seeded(len(prompts), state, seeds)
@@ -239,7 +239,7 @@ class TextModel(Generic[M]):
     @_listed
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Any) -> list[str]:
         """The texts that go on from several prompts, each with its own seed."""
-        several("prompts", prompts, "prompts")
+        prompts = several("prompts", prompts, "prompts")
         texts = [""] * len(prompts)
         for pieces in self.start_batch(prompts, seeds=seeds, **settings):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]

@@ -28,7 +28,7 @@ def format_argument(parser: ArgumentParser) -> None:
 def _arguments(parser: ArgumentParser, data: str) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help=data)
     format_argument(parser)
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
     parser.add_argument("--num_beams", type=int, default=1, help="beginnings that the search keeps")
     parser.add_argument("--length_penalty", type=float, default=1.0, help="compare by log P / length ** this")

@@ -31,7 +31,7 @@ from elman.embed import Embedding
 from elman.errors import FileError, InputError
 from elman.lengths import masked
 from elman.model import SequenceModel
-from elman.options import choice, number, several, whole
+from elman.options import a_text, choice, number, several, whole
 from elman.pairing import EncoderDecoder
 from elman.readout import Softmax
 from elman.state import State
@@ -193,7 +193,7 @@ class Translator(files.Saved[EncoderDecoder]):
 
     def translate(self, text: str | Sequence[str], **search: Any) -> str | list[str]:
         """The best translation of a text, or of several; `search` as Search has it."""
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = [text] if isinstance(text, str) else several("texts", text, "texts")
         best = [row[0].text for row in self.translations(texts, Search(**search))]
         return best[0] if isinstance(text, str) else best
 
@@ -238,10 +238,12 @@ class Translator(files.Saved[EncoderDecoder]):
     ) -> list[list[Translation]]:
         """What `find` makes of each text, in batches of like lengths."""
         whole("batch_size", batch_size)
-        several("texts", texts, "texts")
-        several("prefixes", prefixes, "beginnings, one for each text")
-        rows = [self.symbols.source.encode(text) for text in texts]
-        begun = [self.symbols.target.encode(prefix).tolist() for prefix in prefixes] or [[]] * len(rows)
+        sources = [a_text(f"text {i}", each) for i, each in enumerate(several("texts", texts, "texts"))]
+        beginnings = several("prefixes", prefixes, "beginnings, one for each text")
+        rows = [self.symbols.source.encode(source) for source in sources]
+        begun = [
+            self.symbols.target.encode(a_text(f"prefix {i}", each)).tolist() for i, each in enumerate(beginnings)
+        ] or [[]] * len(rows)
         order = sorted((i for i, row in enumerate(rows) if len(row)), key=lambda i: -len(rows[i]))
         found = [[Translation("", [], 0.0, 0.0)]] * len(rows)
         training = self.model.training

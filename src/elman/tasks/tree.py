@@ -211,7 +211,7 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
 def _data_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("data", nargs="+", metavar="DATA", help="files, or - for standard input")
     _format_argument(parser)
-    parser.add_argument("--errors", default="strict", help="invalid UTF-8: strict or replace")
+    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
     parser.add_argument("--batch_size", type=int, default=EACH, help="trees at a time; does not change the numbers")
 
 
