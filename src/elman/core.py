@@ -197,8 +197,8 @@ class Core(nn.Module):
         kind = self._state_kind
         if kind is not None and not isinstance(state, kind):
             raise InputError(
-                f"the state is {states.describe(state)}, a {type(state).__name__}; that of {type(self).__name__} has the "
-                f"fields {', '.join(kind._fields)}, in a {kind.__name__}. "  # type: ignore[attr-defined]
+                f"the state is {states.describe(state)}, a {type(state).__name__}; that of {type(self).__name__} has "
+                f"the fields {', '.join(kind._fields)}, in a {kind.__name__}. "  # type: ignore[attr-defined]
                 "Pass what init_state or an earlier step of the same core returned."
             )
         leaves = states.leaves(state)
