@@ -185,3 +185,56 @@ def test_a_core_of_one_s_own_is_checked_too_and_may_call_the_step_that_it_inheri
     assert core.step(torch.ones(2, 2), core.init_state(2))[0].shape == (2, 3)
     with pytest.raises(InputError, match="x has 2 rows"):
         core.step(torch.ones(2, 2), core.init_state(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float64])
+def test_a_step_refuses_inputs_of_a_type_that_scan_refuses(dtype):
+    for core in (elman.cell("gru", 3, 4), elman.cell("lru", 3, 4), elman.Stack(elman.cell("gru", 3, 4))):
+        with pytest.raises(InputError, match="x is torch"):
+            core.step(torch.ones(2, 3).to(dtype), core.init_state(2))
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm", "lru", "mamba", "hmm"])
+def test_a_step_refuses_a_state_of_another_type_and_keeps_its_own(name):
+    core = elman.cell(name, 3, 3)
+    state = core.init_state(2)
+    for dtype in (torch.float32, torch.bfloat16):  # activations may be narrower than the state
+        after = core.step(torch.ones(2, 3).to(dtype), state)[1]
+        assert [leaf.dtype for leaf in after] == [leaf.dtype for leaf in state]
+    wider = elman.state.map(lambda leaf: leaf.to(torch.promote_types(leaf.dtype, torch.float64)), state)
+    with pytest.raises(InputError, match=r"complex128|float64"):
+        core.step(torch.ones(2, 3), wider)
+
+
+def test_a_pool_keeps_its_float64_sums_in_a_step():
+    pool = elman.Pool("mean", 3)
+    state = pool.init_state(2)
+    y, after = pool.step(torch.ones(2, 3), state)
+    assert y.dtype == torch.float32 and after.sum.dtype == torch.float64
+    with pytest.raises(InputError, match="float32"):
+        pool.step(torch.ones(2, 3), elman.state.map(lambda leaf: leaf.float(), state))
+
+
+@pytest.mark.parametrize("name", ["elman", "mgu", "mingru"])
+def test_step_and_scan_refuse_the_state_of_another_cell_of_the_same_shape(name):
+    state, core = elman.cell("gru", 3, 4).init_state(2), elman.cell(name, 3, 4)
+    with pytest.raises(InputError, match="GRUState"):
+        core.step(torch.ones(2, 3), state)
+    with pytest.raises(InputError, match="GRUState"):
+        core.scan(torch.ones(2, 5, 3), state)
+    with pytest.raises(InputError, match="GRUState"):
+        elman.Stack(core).scan(torch.ones(2, 5, 3), (state,))
+
+
+@pytest.mark.parametrize("word", [elman.Stack, elman.Parallel])
+def test_a_word_refuses_the_state_of_more_or_fewer_cores(word):
+    one = elman.cell("gru", 4, 4)
+    core = word(one, one)
+    for parts in (1, 3):
+        given = (one.init_state(2),) * parts
+        with pytest.raises(InputError, match=f"the state has {parts} parts"):
+            core.step(torch.ones(2, 4), given)
+        with pytest.raises(InputError, match="structure"):
+            core.scan(torch.ones(2, 5, 4), given)
+    with pytest.raises(InputError, match="the state has 3 parts"):  # of which none has a leaf
+        word(elman.Dense(4, 4), elman.Dense(4, 4)).scan(torch.ones(2, 5, 4), ((),) * 3)

@@ -228,3 +228,21 @@ def test_of_equal_paths_mode_and_k_best_take_the_same(kernel, seed):
     c = LinearChain(draw(20, 6, 40), torch.randint(0, 7, (20,), generator=make), draw(40), draw(40), draw(40, 40))
     with kernels.use(kernel):
         assert torch.equal(c.mode, c.k_best(1)[0][:, 0]) and torch.equal(c.mode, c.k_best(3)[0][:, 0])
+
+
+@KERNELS
+def test_what_stands_in_the_padding_reaches_nothing(kernel):
+    """Marginals of 1 / 2 by symmetry; a NaN past the lengths came back in the gradients of the valid steps."""
+    e = torch.zeros(2, 3, 2)
+    e[0, 1:] = torch.nan
+    weights = [torch.zeros(2), torch.zeros(2), torch.zeros(2, 2)]
+    for each in (e, *weights):
+        each.requires_grad_()
+    c = LinearChain(e, torch.tensor([1, 3]), *weights)
+    with kernels.use(kernel):
+        wanted = torch.tensor([[0.5, 0.0, 0.0], [0.5, 0.5, 0.5]])[..., None].expand(2, 3, 2)
+        torch.testing.assert_close(c.marginals(), wanted)
+        c.log_prob(torch.tensor([[0, -1, -1], [0, 0, 0]])).sum().backward()
+        assert all(bool(each.grad.isfinite().all()) for each in (e, *weights)) and not e.grad[0, 1:].any()
+        assert c.mode.tolist() == [[0, -1, -1], [0, 0, 0]] == c.k_best(1)[0][:, 0].tolist()
+        assert c.sample(torch.zeros(2, 2, dtype=torch.int64))[0, 1:].tolist() == [-1, -1]

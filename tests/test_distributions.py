@@ -1,5 +1,7 @@
 """Each distribution against Torch's or SciPy's: densities, modes, and what it draws."""
 
+import math
+
 import mpmath
 import numpy as np
 import pytest
@@ -245,3 +247,27 @@ def test_the_density_of_student_s_t_for_any_degrees_of_freedom(df):
     assert found.item() == pytest.approx(float(wanted), rel=1e-12)
     (gradient,) = torch.autograd.grad(found.sum(), v)
     assert gradient.item() == pytest.approx(float(slope), rel=1e-6, abs=1e-18)
+
+
+@pytest.mark.parametrize("r", [0.7, 999.0, 1001.0, 1e6, 1e12, 1e15])
+def test_a_negative_binomial_has_its_digits_at_any_shape(r):
+    """By the definition with fifty digits; at r = 1e15 it was off by units."""
+    n, mean = 10, 7.3
+    logits = math.log(math.expm1(mean))
+    with mpmath.workdps(50):
+        m, shape = mpmath.log1p(mpmath.exp(mpmath.mpf(logits))), mpmath.mpf(r)
+        wanted = mpmath.loggamma(n + shape) - mpmath.loggamma(shape) - mpmath.loggamma(n + 1)
+        wanted += shape * mpmath.log(shape / (shape + m)) + n * mpmath.log(m / (shape + m))
+    each = [torch.tensor([[value]], dtype=torch.float64) for value in (logits, r, float(n))]
+    assert NegativeBinomial(*each[:2]).log_prob(each[2]).item() == pytest.approx(float(wanted), abs=1e-11)
+
+
+def test_student_s_t_is_finite_where_the_square_is_not():
+    """Of one degree of freedom it is Cauchy's: -log(pi) - log(1 + t^2)."""
+    value = torch.tensor([[3.0], [1e99], [1e101], [1e200], [-1e300]], dtype=torch.float64).requires_grad_()
+    one, zero = torch.ones(5, 1, dtype=torch.float64), torch.zeros(5, 1, dtype=torch.float64)
+    found = StudentT(one, zero, one).log_prob(value)
+    wanted = [-math.log(math.pi) - (math.log(10) if t == 3 else 2 * math.log(abs(t))) for t in value.flatten().tolist()]
+    assert found.tolist() == pytest.approx(wanted, rel=1e-14)
+    found.sum().backward()
+    assert value.grad.isfinite().all()

@@ -162,3 +162,12 @@ def test_units_of_a_series():
     np.testing.assert_allclose(mean(rate).numpy(), 7 * MEANS.numpy(), rtol=1e-5)
     with pytest.raises(InputError, match="Bernoulli"):
         located(Bernoulli(torch.zeros(1, 2)), reference, scale)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 0.999])
+def test_quantiles_of_large_geometric_counts(p):
+    """r = 1: P(X <= n) = 1 - q^(n + 1), q = m / (1 + m). They were off by 4e-6 of themselves."""
+    for m in (1e6, 1e9):
+        predicted = NegativeBinomial(torch.tensor([[m]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+        wanted = np.ceil(np.log1p(-p) / -np.log1p(1 / m) - 1)
+        assert quantile(predicted, [p]).item() == pytest.approx(wanted, rel=1e-12, abs=1)

@@ -267,7 +267,16 @@ def test_rows_as_bytes() -> None:
         states.to_rows(())
 
 
-@pytest.mark.parametrize("rows", [torch.tensor([True, False, True]), [True, False, True], torch.tensor([0.0, 2.0])])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.tensor([True, False, True]),
+        [True, False, True],
+        torch.tensor([0.0, 2.0]),
+        torch.tensor([1, 0, 1], dtype=torch.uint8),
+        [0, True, 2],
+    ],
+)
 def test_a_mask_is_not_row_numbers(rows) -> None:
     """Read as numbers, True and False are rows 1 and 0."""
     slab = torch.arange(3.0)[:, None]

@@ -55,15 +55,15 @@ class Core(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
     block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
-    _state_fields: ClassVar[tuple[str, ...] | None] = None  # of its state, where `init_state` names a NamedTuple
+    _state_kind: ClassVar[type[tuple[State, ...]] | None] = None  # of its state, where `init_state` names a NamedTuple
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         state = _returned(cls.init_state)
-        cls._state_fields = None
+        cls._state_kind = None
         if isinstance(state, type) and issubclass(state, tuple) and hasattr(state, "_fields"):
             states.name_for_export(state)
-            cls._state_fields = state._fields
+            cls._state_kind = state
         if "step" in cls.__dict__:
             cls.step = _checking(cls.step)  # type: ignore[method-assign]
 
@@ -171,9 +171,12 @@ class Core(nn.Module):
                 else "batch first, time second, features last"
             )
             raise InputError(f"x has shape {list(x.shape)}; scan takes (B, T, {self.input_size}): {hint}")
+        self._check_type(x)
+
+    def _check_type(self, x: Tensor) -> None:
         if not x.is_floating_point():
             raise InputError(
-                f"x is {x.dtype}; scan takes floating-point features: embed symbols first, or call x.float()"
+                f"x is {x.dtype}; a core takes floating-point features: embed symbols first, or call x.float()"
             )
         like = next(self.parameters(), None)
         if like is None:
@@ -190,17 +193,24 @@ class Core(nn.Module):
         """What a step can check for next to nothing: its definition would broadcast one row to many, in silence."""
         if x.dim() != 2 or x.shape[1] != self.input_size:
             raise InputError(f"x has shape {list(x.shape)}; step takes one input for each row, (B, {self.input_size})")
-        if self._state_fields is not None and getattr(state, "_fields", None) != self._state_fields:
+        self._check_type(x)
+        kind = self._state_kind
+        if kind is not None and not isinstance(state, kind):
             raise InputError(
-                f"the state is {states.describe(state)}; that of {type(self).__name__} has the fields "
-                f"{', '.join(self._state_fields)}. Pass what init_state or an earlier step of the same core returned."
+                f"the state is {states.describe(state)}, a {type(state).__name__}; that of {type(self).__name__} has "
+                f"the fields {', '.join(kind._fields)}, in a {kind.__name__}. "  # type: ignore[attr-defined]
+                "Pass what init_state or an earlier step of the same core returned."
             )
-        for leaf in states.leaves(state):
+        leaves = states.leaves(state)
+        for leaf in leaves:
             if leaf.shape[:1] != x.shape[:1]:
                 raise InputError(
                     f"x has {len(x)} rows, a leaf of the state {list(leaf.shape)}: each row has a state of its own. "
                     "Use state.take or state.repeat to change the rows of a state."
                 )
+        # An initial state to compare with costs as much as all else here; most often it can tell nothing new.
+        if any(leaf.dtype != x.dtype for leaf in leaves) or (kind is not None and states.has_sums(kind)):
+            self._check_state(x, state)
 
     def _check_state(self, x: Tensor, state: State) -> None:
         like = self.init_state(0)

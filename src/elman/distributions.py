@@ -177,7 +177,10 @@ class StudentT:
         df, mean, scale = self.df.double(), self.mean.double(), self.scale.double()
         t = (value - mean) / scale
         constant = log_rising(df / 2, torch.full_like(df, 0.5)) - 0.5 * torch.log(df * math.pi) - scale.log()
-        return (constant - (df + 1) / 2 * torch.log1p(t * t / df)).sum(-1).to(self.mean.dtype)
+        far = t.abs() > 1e100  # where 1 + t^2 / df is t^2 / df to the last digit, and t^2 may be infinite
+        near, size = torch.where(far, 0.0, t), torch.where(far, t.abs(), 1.0)
+        more = torch.where(far, 2 * size.log() - df.log(), torch.log1p(near * near / df))
+        return (constant - (df + 1) / 2 * more).sum(-1).to(self.mean.dtype)
 
     def sample(self, draws: Tensor) -> Tensor:
         """Numbers (B, D)."""
@@ -237,7 +240,7 @@ class NegativeBinomial:
         """The log-probability (...) of the counts value (..., D)."""
         n, logits, r = value.double(), self.logits.double(), self.shape.double()
         more = torch.log1p(softplus(logits) / r)  # log((r + m) / r)
-        ways = torch.lgamma(n + r) - torch.lgamma(r) - torch.lgamma(n + 1)
+        ways = log_rising(r, n) - torch.lgamma(n + 1)
         each = ways - r * more + n * (_log_softplus(logits) - r.log() - more)
         return each.sum(-1).to(self.logits.dtype)
 

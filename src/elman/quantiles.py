@@ -318,28 +318,30 @@ def _tails(a: Array, b: Array, log_x: Array, log_y: Array, log_beta: Array | Non
     swap = np.exp(log_x) > (a + 1) / (a + b + 2)  # where the fraction converges fast
     a, b = np.where(swap, b, a), np.where(swap, a, b)
     log_x, log_y = np.where(swap, log_y, log_x), np.where(swap, log_x, log_y)
-    value = np.exp(_log_front(a, b, log_x, log_y, log_beta)) * _fraction(a, b, np.exp(log_x))
+    value = np.exp(_log_front(a, b, log_x, log_y, log_beta)) * _fraction(a, b, np.exp(log_x), np.exp(log_y))
     return np.where(swap, 1 - value, value), np.where(swap, value, 1 - value)
 
 
-def _fraction(a: Array, b: Array, x: Array) -> Array:
+def _fraction(a: Array, b: Array, x: Array, y: Array) -> Array:
+    """The continued fraction of I_x(a, b), two terms at a time (Didonato and Morris, 1992): in a y - b x and 1 + y, for
+    of an x near 1 the difference to 1 has few digits left."""
     tiny = 1e-300
-    c, d = np.ones_like(x), 1 - (a + b) * x / (a + 1)
-    d = 1 / np.where(np.abs(d) < tiny, tiny, d)
+    gap = a * y - b * x + 1
+    d, c = (a + 1) / (a * gap), np.full(x.shape, np.inf)
     total, going = d, np.ones(x.shape, bool)
     for m in range(1, 100_000):  # about the square root of the larger of a and b
-        for term in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d, c = 1 + term * d, 1 + term / c
-            d = 1 / np.where(np.abs(d) < tiny, tiny, d)
-            c = np.where(np.abs(c) < tiny, tiny, c)
-            total = np.where(going, total * d * c, total)
+        below = a + 2 * m - 1
+        back = m * (b - m) * x / below
+        term = back * x * (a + m - 1) * ((a + b + m - 1) / below)
+        rest = m + back + (a + m) / (below + 2) * (gap + m * (1 + y))
+        d, c = rest + term * d, rest + term / c
+        d = 1 / np.where(np.abs(d) < tiny, tiny, d)
+        c = np.where(np.abs(c) < tiny, tiny, c)
+        total = np.where(going, total * d * c, total)
         going &= np.abs(d * c - 1) >= 1e-15
         if not going.any():
             break
-    return total
+    return a * total
 
 
 def _tensor(x: Array) -> Tensor:

@@ -90,10 +90,12 @@ def put(slab: State, rows: Tensor | Sequence[int], state: State) -> State:
 
 def _row_numbers(rows: Tensor | Sequence[int]) -> Tensor:
     numbers = torch.as_tensor(rows)
-    if numbers.dtype == torch.bool:
+    if numbers.dtype in (torch.bool, torch.uint8):  # Torch took masks of bytes too
         raise InputError(
-            f"rows is a mask, bool{list(numbers.shape)}; take and put name rows by their numbers: mask.nonzero()[:, 0]"
+            f"rows is a mask, {describe(numbers)}; take and put name rows by their numbers: mask.nonzero()[:, 0]"
         )
+    if isinstance(rows, list | builtins.tuple) and any(isinstance(row, bool) for row in rows):
+        raise InputError(f"rows is {rows}, with True or False in it; take and put name rows by their numbers: [0, 2]")
     if (numbers.is_floating_point() or numbers.is_complex()) and numbers.numel():
         raise InputError(f"rows is {describe(numbers)}; take and put name rows by their numbers: [0, 2]")
     return numbers.long()
@@ -161,6 +163,12 @@ def check(state: State, like: State, batch_size: int) -> None:
             f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
             "Pass what init_state or an earlier scan of the same core returned."
         )
+    for part, model_part in zip(_tuples(state), _tuples(like), strict=True):
+        if hasattr(model_part, "_fields") and not isinstance(part, type(model_part)):
+            raise InputError(
+                f"the state holds a {type(part).__name__} where this core's has a {type(model_part).__name__}: it is "
+                "that of another cell. Pass what init_state or an earlier scan of the same core returned."
+            )
     for (name, leaf), (_, model) in zip(_walk(state, ""), _walk(like, ""), strict=True):
         where_ = f"leaf {name or 'of the state'}"
         if leaf.dim() == 0 or leaf.shape[0] != batch_size or leaf.shape[1:] != model.shape[1:]:
@@ -249,6 +257,11 @@ def widen_row(row: bytes, like: State) -> bytes:
 def _narrow(name: str, leaf: Tensor) -> Tensor:
     """A leaf as it was before running sums were widened."""
     return leaf.float() if _is_sum(name, leaf) else leaf
+
+
+def has_sums(kind: type[tuple[State, ...]]) -> bool:
+    """Whether a NamedTuple has running sums, which are wider than what they are sums of."""
+    return not SUMS.isdisjoint(getattr(kind, "_fields", ()))
 
 
 def _is_sum(name: str, leaf: Tensor) -> bool:
@@ -404,6 +417,14 @@ def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
     fields: Sequence[object] = getattr(state, "_fields", range(len(state)))
     for field, part in zip(fields, state, strict=True):
         yield from _walk(part, f"{name}.{field}")
+
+
+def _tuples(state: State) -> Iterator[tuple[State, ...]]:
+    """Each tuple that holds a leaf, from the outermost in."""
+    if isinstance(state, tuple) and names(state):
+        yield state
+        for part in state:
+            yield from _tuples(part)
 
 
 def names(state: State) -> list[str]:

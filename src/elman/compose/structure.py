@@ -14,7 +14,7 @@ from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
 from elman.lengths import valid
 from elman.options import choice
-from elman.state import State
+from elman.state import State, describe
 
 
 class Stack(Core):
@@ -59,7 +59,7 @@ class Stack(Core):
     ) -> tuple[Tensor, tuple[State, ...]]:
         after = []
         y = x
-        for i, (core, before) in enumerate(zip(_parts(self), state, strict=True)):
+        for i, (core, before) in enumerate(_with_parts(self, state)):
             y, new = run(core, torch.cat([y, x], -1) if i and self.inputs == "all" else y, before)
             after.append(new)
         return y, tuple(after)
@@ -95,14 +95,12 @@ class Parallel(Core):
         return tuple(core.init_state(batch_size) for core in _parts(self))
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
-        return _side_by_side([core.step(x, part) for core, part in zip(_parts(self), state, strict=True)])
+        return _side_by_side([core.step(x, part) for core, part in _with_parts(self, state)])
 
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
-        return _side_by_side(
-            [core.inside(x, part, lengths, reset) for core, part in zip(_parts(self), state, strict=True)]
-        )
+        return _side_by_side([core.inside(x, part, lengths, reset) for core, part in _with_parts(self, state)])
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
         parts = zip(_parts(self), state, strict=True)
@@ -192,6 +190,18 @@ class Bidirectional(Parallel):
 
 def _parts(core: Stack | Parallel) -> Sequence[Core]:
     return cast(Sequence[Core], core.cores)
+
+
+def _with_parts(core: Stack | Parallel, state: tuple[State, ...]) -> list[tuple[Core, State]]:
+    """Each core with its part of the state."""
+    parts = _parts(core)
+    if not isinstance(state, tuple) or len(state) != len(parts):
+        given = f"has {len(state)} parts" if isinstance(state, tuple) else f"is {describe(state)}"
+        raise InputError(
+            f"the state {given}; this {type(core).__name__} has {len(parts)} cores, and takes a tuple with a state for "
+            "each. Pass what its init_state, or an earlier step or scan of it returned."
+        )
+    return list(zip(parts, state, strict=True))
 
 
 def _side_by_side(results: Sequence[tuple[Tensor, State]]) -> tuple[Tensor, tuple[State, ...]]:

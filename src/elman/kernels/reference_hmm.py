@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from elman.kernels.reference import log, log_sum_exp, loop
+from elman.lengths import zero_past
 
 
 def hmm_filter(
@@ -34,6 +35,7 @@ def hmm_filter(
         after = log_sum_exp(f[:, None] + into)
         return torch.cat([log_c, torch.exp(after)], -1), after
 
+    x = zero_past(x, lengths)  # of a NaN there the gradient of `where` would be NaN, that of every step before it too
     out, last = loop(step, x, log(state), log_start.expand_as(state), lengths, reset, 1 + x.shape[-1])
     assert isinstance(last, Tensor)
     return out[..., 0], out[..., 1:], torch.where((lengths > 0)[:, None], torch.exp(last), state)
