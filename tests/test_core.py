@@ -216,14 +216,10 @@ def test_a_pool_keeps_its_float64_sums_in_a_step():
 
 
 @pytest.mark.parametrize("name", ["elman", "mgu", "mingru"])
-def test_step_and_scan_refuse_the_state_of_another_cell_of_the_same_shape(name):
+def test_a_step_refuses_the_state_of_another_cell_of_the_same_shape(name):
     state, core = elman.cell("gru", 3, 4).init_state(2), elman.cell(name, 3, 4)
     with pytest.raises(InputError, match="GRUState"):
         core.step(torch.ones(2, 3), state)
-    with pytest.raises(InputError, match="GRUState"):
-        core.scan(torch.ones(2, 5, 3), state)
-    with pytest.raises(InputError, match="GRUState"):
-        elman.Stack(core).scan(torch.ones(2, 5, 3), (state,))
 
 
 @pytest.mark.parametrize("word", [elman.Stack, elman.Parallel])

@@ -163,12 +163,6 @@ def check(state: State, like: State, batch_size: int) -> None:
             f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
             "Pass what init_state or an earlier scan of the same core returned."
         )
-    for part, model_part in zip(_tuples(state), _tuples(like), strict=True):
-        if hasattr(model_part, "_fields") and not isinstance(part, type(model_part)):
-            raise InputError(
-                f"the state holds a {type(part).__name__} where this core's has a {type(model_part).__name__}: it is "
-                "that of another cell. Pass what init_state or an earlier scan of the same core returned."
-            )
     for (name, leaf), (_, model) in zip(_walk(state, ""), _walk(like, ""), strict=True):
         where_ = f"leaf {name or 'of the state'}"
         if leaf.dim() == 0 or leaf.shape[0] != batch_size or leaf.shape[1:] != model.shape[1:]:
@@ -417,14 +411,6 @@ def _walk(state: State, name: str) -> Iterator[tuple[str, Tensor]]:
     fields: Sequence[object] = getattr(state, "_fields", range(len(state)))
     for field, part in zip(fields, state, strict=True):
         yield from _walk(part, f"{name}.{field}")
-
-
-def _tuples(state: State) -> Iterator[tuple[State, ...]]:
-    """Each tuple that holds a leaf, from the outermost in."""
-    if isinstance(state, tuple) and names(state):
-        yield state
-        for part in state:
-            yield from _tuples(part)
 
 
 def names(state: State) -> list[str]:
