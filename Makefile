@@ -6,6 +6,7 @@
 #   make bench     the kernels against other libraries
 #   make bench-guard  whether anything is slower than it was, in under three minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
+#   make sanitize-threads  every kernel on several threads under the thread sanitizer
 #   make docs      write the tables in README.md and docs/conformance.md again, and what `elman init` and help say
 #   make clean     remove what the others made
 
@@ -22,9 +23,8 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/test_laws.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
-SANITIZED := build/sanitize
 
-.PHONY: demo test test-browser bench bench-guard sanitize docs clean
+.PHONY: demo test test-browser bench bench-guard sanitize sanitize-threads docs clean build/address build/thread
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -58,14 +58,22 @@ docs: $(VENV)/installed
 # In an environment of its own that sees the packages of the other one, but not its Elman: the module with the
 # sanitizers in it loads only where they were loaded first. Fresh memory is filled with NaN, so that a number read before
 # it was written is seen. Python and Torch keep memory until the end, so leaks are not looked for.
-sanitize: $(VENV)/installed-dev
-	test -d $(SANITIZED)/venv || $(BIN)/python -m venv --without-pip $(SANITIZED)/venv
-	cd $(SANITIZED)/venv/lib/python3*/site-packages && echo "$(CURDIR)"/$(VENV)/lib/python3*/site-packages > parent.pth
-	ELMAN_NATIVE=1 $(PIP) --python $(SANITIZED)/venv/bin/python install --no-build-isolation --no-deps --force-reinstall \
-		-C cmake.define.ELMAN_SANITIZE=ON -C build-dir=$(SANITIZED)/build .
+sanitize: build/address
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" ELMAN_NATIVE=1 \
 		ASAN_OPTIONS=detect_leaks=0:malloc_fill_byte=255:max_malloc_fill_size=1000000000 \
-		$(SANITIZED)/venv/bin/python -m pytest $(KERNEL_TESTS)
+		build/address/venv/bin/python -m pytest $(KERNEL_TESTS)
+
+# Python and Torch are not built for it, so that only what the module itself reads and writes is watched. A race ends the run.
+sanitize-threads: build/thread
+	LD_PRELOAD="$$($(CXX) -print-file-name=libtsan.so)" ELMAN_NATIVE=1 OMP_NUM_THREADS=1 \
+		TSAN_OPTIONS=halt_on_error=1:report_thread_leaks=0:suppressions=csrc/threads.supp \
+		setarch -R build/thread/venv/bin/python tests/kernels/threads.py
+
+build/address build/thread: $(VENV)/installed-dev
+	test -d $@/venv || $(BIN)/python -m venv --without-pip $@/venv
+	cd $@/venv/lib/python3*/site-packages && echo "$(CURDIR)"/$(VENV)/lib/python3*/site-packages > parent.pth
+	ELMAN_NATIVE=1 $(PIP) --python $@/venv/bin/python install --no-build-isolation --no-deps --force-reinstall \
+		-C cmake.define.ELMAN_SANITIZE=$(@F) -C build-dir=$@/build .
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

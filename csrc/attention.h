@@ -18,7 +18,7 @@ class Attention {
   using V = Vec<Real>;
 
  public:
-  explicit Attention(const AttendInputs<Real>& memory) : m_(memory) {}
+  explicit Attention(const Memory<Real>& memory) : m_(memory) {}
 
   // query (A) -> weights (S), context (M)
   void forward(int64_t row, const Real* query, Real* weights, Real* context) const {
@@ -102,7 +102,7 @@ class Attention {
     return total;
   }
 
-  AttendInputs<Real> m_;
+  Memory<Real> m_;
 };
 
 }  // namespace elman::ELMAN_NS

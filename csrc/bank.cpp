@@ -9,6 +9,7 @@
 // A reset is a branch, never a coefficient of zero: zero times infinity would be NaN.
 #include "channels.h"
 #include "product.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -243,10 +244,27 @@ void bank_scan_back(const BankInputs<T>& in, const BankArriving<T>& arriving, co
   each_block(in, threads, [&](int64_t row, int64_t block) { Backward<T>(in, arriving, to, row, block).run(); });
 }
 
+template <class T>
+int append(Program<T>& program, const BankOperation<T>& o) {
+  auto& steps = Steps<T>::of(program);
+  const int64_t D = steps.width(o.x), N = o.N, size = steps.width(o.h);
+  const int y = steps.slot(D), last = steps.slot(size);
+  const int a = steps.constant(size, o.a), b = steps.constant(size, o.b), c = steps.constant(size, o.c);
+  steps.each_row([=, x = o.x, h = o.h](Workspace<T>& w, int64_t row) {
+    T* state = w.at(h, row);
+    bank_scan<T>({{1, 1, D}, N, 1, {w.at(x, row), 0, 0}, w.at(a, 0), w.at(b, 0), w.at(c, 0), state, &one_step, &no_reset},
+                 {w.at(y, row), w.at(last, row), nullptr}, 1);
+    std::memcpy(state, w.at(last, row), size * sizeof(T));
+  });
+  steps.costs(8 * D * N);
+  return y;
+}
+
 #define ELMAN_INSTANCE(T)            \
   template BankScan<T> bank_scan<T>; \
   template BankScanBack<T> bank_scan_back<T>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
+ELMAN_APPEND(BankOperation)
 
 }  // namespace elman::ELMAN_NS

@@ -7,14 +7,14 @@
 
 namespace elman::ELMAN_NS {
 
-// How panels_for_more_rows panels are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
+// How many panels are taken at once for 1, 2 or more rows: about 8 independent sums keep the multiply-adds busy.
 template <int G> constexpr int panels_for_one_row = G == 1 ? 8 : 4;
 template <int G> constexpr int panels_for_two_rows = G == 1 ? 4 : 2;
 template <int G> constexpr int panels_for_more_rows = G == 1 ? 2 : 1;
 template <int G> constexpr int tile_rows = G == 3 ? 4 : 6;
 
-// The gates of a block of units lie in panels of this panels_for_more_rows. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full speed of
-// the multiply-adds; of 4 vectors only 3 rows would fit into the registers.)
+// The gates of a block of units lie in panels of so many vectors. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full
+// speed of the multiply-adds; of 4 vectors only 3 rows would fit into the registers.)
 template <int G> constexpr int panel = G == 4 ? 2 : G;
 
 // Gates [gate, gate + G) of w (gates * H, K) as [block of units][G / panel][k][panel][lanes]; lanes past H are zero.

@@ -3,6 +3,7 @@
 #include "math.h"
 #include "parallel.h"
 #include "product.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -44,6 +45,57 @@ void log(int64_t n, const Real* x, Real* y, int threads) {
   map(n, x, y, threads, [](Vec<Real> v) { return logarithm<Real>(v); });
 }
 
+template <class Real>
+int append(Program<Real>& program, const MapOperation<Real>& o) {
+  using V = Vec<Real>;
+  auto& steps = Steps<Real>::of(program);
+  const int y = steps.slot(steps.width(o.x));
+  const auto each = [&](const auto& f) { steps.each_vector(y, o.x, o.x, [f](V v, V) { return V(f(v)); }); };
+  switch (o.function) {
+    case Function::sigmoid: each([](V v) { return logistic<Real>(v); }); break;
+    case Function::tanh: each([](V v) { return hyperbolic_tangent<Real>(v); }); break;
+    case Function::softplus: each([](V v) { return log_one_plus_exp<Real>(v); }); break;
+    case Function::silu: each([](V v) { return V(v * logistic<Real>(v)); }); break;
+    case Function::log: each([](V v) { return logarithm<Real>(v); }); break;
+    case Function::relu: each([](V v) { return V(v < Real(0) ? V{} : v); }); break;  // NaN stays
+    case Function::abs: each([](V v) { return V(-minus_absolute<Real>(v)); }); break;
+  }
+  return y;
+}
+
+template <class Real>
+int append(Program<Real>& program, const CombineOperation<Real>& o) {
+  using V = Vec<Real>;
+  auto& steps = Steps<Real>::of(program);
+  const int z = steps.slot(steps.width(o.x));
+  const auto each = [&](const auto& f) { steps.each_vector(z, o.x, o.y, f); };
+  switch (o.function) {
+    case Combination::add: each([](V a, V b) { return V(a + b); }); break;
+    case Combination::mul: each([](V a, V b) { return V(a * b); }); break;
+    case Combination::div: each([](V a, V b) { return V(a / b); }); break;
+    // A NaN on either side stays one, as in Torch.
+    case Combination::maximum: each([](V a, V b) { return (a > b) | (a != a) ? a : b; }); break;
+    case Combination::minimum: each([](V a, V b) { return (a < b) | (a != a) ? a : b; }); break;
+  }
+  return z;
+}
+
+template <class Real>
+int append(Program<Real>& program, const ChooseOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int64_t n = steps.width(o.x);
+  const int z = steps.slot(n);
+  steps.each_row([=](Workspace<Real>& w, int64_t row) {
+    const Real *c = w.at(o.condition, row), *a = w.at(o.x, row), *b = w.at(o.y, row);
+    Real* to = w.at(z, row);
+    for (int64_t i = 0; i < n; i += lanes<Real>) {
+      using V = Vec<Real>;
+      store(to + i, V(load<V>(c + i) > Real(0) ? load<V>(a + i) : load<V>(b + i)));
+    }
+  });
+  return z;
+}
+
 #define ELMAN_INSTANCE(Real)                 \
   template Elementwise<Real> sigmoid<Real>;  \
   template Elementwise<Real> tanh<Real>;     \
@@ -52,5 +104,8 @@ void log(int64_t n, const Real* x, Real* y, int threads) {
   template Elementwise<Real> log<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
+ELMAN_APPEND(MapOperation)
+ELMAN_APPEND(CombineOperation)
+ELMAN_APPEND(ChooseOperation)
 
 }  // namespace elman::ELMAN_NS

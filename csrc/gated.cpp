@@ -8,6 +8,7 @@
 #include "kernels.h"
 #include "parallel.h"
 #include "rows.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -190,8 +191,42 @@ std::unique_ptr<Replay<Real>> gated_replay(const GatedInputs<Real>& inputs, Real
   return replay;
 }
 
+template <class Real>
+int append(Program<Real>& program, const GatedOperation<Real>& o) {
+  using Work = Workspace<Real>;
+  auto& steps = Steps<Real>::of(program);
+  with_cell(o.weights.kind, [&, fed = o.fed, h = o.h, c = o.c](auto cell, Phi phi) {
+    using Step = GatedStep<decltype(cell), Real>;
+    auto step = std::make_shared<Step>(o.weights, phi);
+    const int64_t ldu = step->ldu, units = step->layout.units;
+    const Units all{0, step->blocks};
+    const int u = steps.slot(ldu, ldu), sums = step->separate_sums() ? steps.slot(ldu, ldu) : u;
+    const int q = steps.slot(units, units), z = steps.slot(units, units), cells = steps.slot(units, units);
+    steps.made_of(o.x, u, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
+      step->project(rows, all, from, ldx, to);
+      for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
+    });
+    if (fed >= 0) {  // the sum that x has begun goes on, as in attended.cpp
+      GatedWeights<Real> more = o.weights;
+      more.D = steps.width(fed), more.U = o.U_fed, more.b = nullptr;
+      auto second = std::make_shared<Step>(more, phi);
+      steps.add([=](Work& w) { second->project(w.rows, all, w.at(fed, 0), w.places[fed].stride, w.at(u, 0), true); });
+      steps.costs(ldu * more.D);
+    }
+    steps.add([=](Work& w) {
+      const auto row = [&](int64_t i) {
+        return RowStep<Real>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
+      };
+      (*step)(w.rows, all, w.places[h].stride, w.at(u, 0), w.at(sums, 0), row, [] {});
+    });
+    steps.costs(ldu * (o.weights.D + step->R));
+  });
+  return o.h;
+}
+
 template Gated<float> gated<float>;
 template Gated<double> gated<double>;
+ELMAN_APPEND(GatedOperation)
 template std::unique_ptr<Replay<float>> gated_replay(const GatedInputs<float>&, float*);
 template std::unique_ptr<Replay<double>> gated_replay(const GatedInputs<double>&, double*);
 

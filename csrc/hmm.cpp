@@ -9,6 +9,7 @@
 // A row is computed by one thread, and the order of its sums depends on K alone: its bits do not depend on the batch.
 #include "hmm.h"
 #include "hmm_logs.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -59,7 +60,7 @@ ELMAN_INLINE Real weigh(const Real* s, const Real* l, Real* u, int64_t padded) {
 
 // What a few steps of the filter read and write.
 template <class Real>
-struct Steps {
+struct Stretch {
   const Real *x, *start, *a;
   const bool* reset;
   Real *p, *l, *shift, *scale;  // p and l (count, padded)
@@ -68,7 +69,7 @@ struct Steps {
 
 // One step where the observation is hopeless for almost all of s: relative to what s can be in.
 template <class Real>
-Real weigh_again(const Steps<Real>& o, int64_t t, Width<Real> w, const Real* s, Real* u) {
+Real weigh_again(const Stretch<Real>& o, int64_t t, Width<Real> w, const Real* s, Real* u) {
   Real* l = o.l + t * w.padded;
   o.shift[t] = rescale(o.x + t * w.K, s, w, l);
   return weigh(s, l, u, w.padded);
@@ -92,7 +93,7 @@ ELMAN_INLINE bool all_sound(Vec<Real> lowest) {
 
 // Takes `count` steps; whether every state stayed sound.
 template <class Real>
-bool steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* s, Real* u) {
+bool steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* s, Real* u) {
   Vec<Real> lowest = splat<Real>(Real(1));
   for (int64_t t = 0; t < count; ++t) {
     if (o.reset[t]) read(o.start, w.K, s, w.padded, Real(0));
@@ -113,7 +114,7 @@ bool steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* s, Real* u)
 
 // The same, to the bit, for states that fit in C registers: what the next step waits for never goes through memory.
 template <int C, int S, class Real>
-bool few_steps(int64_t count, Width<Real> w, const Steps<Real>& o, Real* in_memory, Real* u) {
+bool few_steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* in_memory, Real* u) {
   constexpr int L = lanes<Real>;
   Vec<Real> s[C], lowest = splat<Real>(Real(1));
   const auto fetch = [&] {
@@ -168,8 +169,8 @@ struct Gain {
   }
 };
 
-}  // namespace
-
+// Row b of the filter, by the packed transition `a`: whether a state may have become too improbable for a number and have
+// mattered later.
 template <class Real>
 bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a,
                 Scratch<Real>& z) {
@@ -185,7 +186,7 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
     const int64_t count = std::min(chunk, length - t0);
     likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
     std::memcpy(best, shift + t0, count * sizeof(Real));
-    const Steps<Real> o{x + t0 * w.K, in.start, a, reset + t0, z.p.get(), z.l.get(), shift + t0, scale + t0, z.outside.get()};
+    const Stretch<Real> o{x + t0 * w.K, in.start, a, reset + t0, z.p.get(), z.l.get(), shift + t0, scale + t0, z.outside.get()};
     const bool stays_sound = w.padded == lanes<Real>       ? few_steps<1, 4>(count, w, o, s, u)
                              : w.padded == 2 * lanes<Real> ? few_steps<2, 4>(count, w, o, s, u)
                              : w.padded == 4 * lanes<Real> ? few_steps<4, 2>(count, w, o, s, u)
@@ -203,6 +204,8 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
   return gain.matters;
 }
 
+}  // namespace
+
 template <class Real>
 void hmm_filter(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int threads) {
   const Width<Real> w(in.K);
@@ -217,10 +220,27 @@ void hmm_filter(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int thre
   });
 }
 
-#define ELMAN_INSTANCE(Real)                            \
-  template decltype(filter_row<Real>) filter_row<Real>; \
-  template HmmFilter<Real> hmm_filter<Real>;
+template <class Real>
+int append(Program<Real>& program, const FilterOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const Width<Real> w(steps.width(o.p));
+  auto a = std::make_shared<Buffer<Real>>(pack(o.transition, w.K, 1, w, Real(0)));
+  steps.add([=, x = o.x, p = o.p](Workspace<Real>& work) {
+    Scratch<Real> z(w, 1, false);
+    Real log_c, shift, scale;
+    for (int64_t row = 0; row < work.rows; ++row) {
+      Real* state = work.at(p, row);
+      const HmmInputs<Real> in{1, 1, w.K, work.at(x, row), nullptr, nullptr, state, &one_step, &no_reset};
+      filter_row<Real>(in, {&log_c, nullptr, &shift, &scale, state, nullptr}, 0, w, a->get(), z);
+    }
+  });
+  steps.costs(w.rows * w.padded + 32 * w.padded);  // an exponential for each
+  return o.p;
+}
+
+#define ELMAN_INSTANCE(Real) template HmmFilter<Real> hmm_filter<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
+ELMAN_APPEND(FilterOperation)
 
 }  // namespace elman::ELMAN_NS

@@ -163,12 +163,6 @@ struct Scratch {
   }
 };
 
-// Row b of the filter (hmm.cpp), by the packed transition `a`: whether a state may have become too improbable for a number and
-// have mattered later. The stream calls it too.
-template <class Real>
-bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a,
-                Scratch<Real>& z);
-
 // What s[t] was: the prediction after step t - 1, or where the sequence began.
 template <class Real>
 ELMAN_INLINE const Real* before(const Real* p, const Real* start, const Real* state, const bool* reset, int64_t t, int64_t K) {

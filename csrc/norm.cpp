@@ -5,6 +5,7 @@
 
 #include "kernels.h"
 #include "parallel.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -84,9 +85,23 @@ void norm_back(const NormInputs<Real>& in, const NormArriving<Real>& arriving, c
   }
 }
 
+template <class Real>
+int append(Program<Real>& program, const NormOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int64_t N = steps.width(o.x);
+  const int y = steps.slot(N), gain = steps.constant(N, o.gain), bias = o.bias ? steps.constant(N, o.bias) : -1;
+  steps.each_row([=, x = o.x, eps = o.eps, centred = o.centred](Workspace<Real>& w, int64_t row) {
+    Real mean, scale;
+    norm<Real>({1, N, w.at(x, row), w.at(gain, 0), bias < 0 ? nullptr : w.at(bias, 0), eps, centred},
+               {w.at(y, row), &mean, &scale}, 1);
+  });
+  return y;
+}
+
 template NormBack<float> norm_back<float>;
 template NormBack<double> norm_back<double>;
 template Norm<float> norm<float>;
 template Norm<double> norm<double>;
+ELMAN_APPEND(NormOperation)
 
 }  // namespace elman::ELMAN_NS

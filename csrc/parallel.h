@@ -11,7 +11,10 @@
 
 #include "crowd.h"
 
-#if defined(_OPENMP)
+#if defined(ELMAN_SANITIZE_THREADS)
+#include <thread>
+#include <vector>
+#elif defined(_OPENMP)
 #include <omp.h>
 #endif
 #if defined(__x86_64__)
@@ -34,8 +37,13 @@ struct WorthAThread {
   static constexpr int64_t bytes = 1 << 17;          // that are copied
 };
 
-// As many threads as were given, if the work is worth them.
-constexpr int threads_for(int64_t work, int64_t worth, int threads) { return work < worth ? 1 : threads; }
+// As many threads as were given, if the work is worth them. The sanitizer of threads is shown them at any work.
+constexpr int threads_for(int64_t work, int64_t worth, int threads) {
+#if defined(ELMAN_SANITIZE_THREADS)
+  worth = 1;
+#endif
+  return work < worth ? 1 : threads;
+}
 
 // Pieces of work, each taken once: a thread begins with its own, then takes what late ones have not begun.
 class Pieces {
@@ -124,28 +132,42 @@ struct Member {
   }
 };
 
+// f(thread, how many there are) on at most `threads` at once. How OpenMP begins and ends a region is hidden from the sanitizer of
+// threads, which would take all that they share for a race: for it they are threads of the standard library.
+template <class F>
+void at_once([[maybe_unused]] int threads, const F& f) {
+#if defined(ELMAN_SANITIZE_THREADS)
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; ++i) others.emplace_back([&f, i, threads] { f(i, threads); });
+  f(0, threads);
+  for (std::thread& other : others) other.join();
+#elif defined(_OPENMP)
+#pragma omp parallel num_threads(threads)
+  f(omp_get_thread_num(), omp_get_num_threads());
+#else
+  f(0, 1);
+#endif
+}
+
 // f(member) on a team of at most `threads`, which have that many pieces of work.
 template <class F>
 void team(int threads, const F& f) {
   Barrier barrier;
   const Pieces pieces(threads);
-#if defined(_OPENMP)
   if (threads > 1 && !forked && !crowded()) {
     const int64_t begin = nanoseconds();
     int64_t done = begin;
     Barrier last;  // OpenMP's own would have whoever is there first spin for milliseconds
-#pragma omp parallel num_threads(threads)
-    {
-      Member member{omp_get_thread_num(), omp_get_num_threads(), barrier, pieces};
+    at_once(threads, [&](int thread, int count) {
+      Member member{thread, count, barrier, pieces};
       f(member);
-      if (omp_get_thread_num() == 0) done = nanoseconds();
-      last.wait(omp_get_num_threads());
-    }
+      if (thread == 0) done = nanoseconds();
+      last.wait(count);
+    });
     const int64_t end = nanoseconds(), lost = barrier.lost() + end - done;
     report(end - begin - lost, lost, barrier.dissolved());
     return;
   }
-#endif
   Member member{0, 1, barrier, pieces};
   f(member);
 }

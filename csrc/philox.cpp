@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "parallel.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 
@@ -32,5 +33,22 @@ void student_t(int64_t B, int64_t D, const int64_t* draws, const double* df, dou
       for (int64_t d = 0; d < D; ++d) t[b * D + d] = elman::student_t(draws + 2 * b, D, d, df[b * D + d]);
   });
 }
+
+template <class Real>
+int append(Program<Real>& program, const StudentTOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int64_t D = steps.width(o.df);
+  const int y = steps.slot(D);
+  steps.each_row([=](Workspace<Real>& w, int64_t row) {
+    const Real *df = w.at(o.df, row), *mean = w.at(o.mean, row), *scale = w.at(o.scale, row);
+    Real* to = w.at(y, row);
+    for (int64_t d = 0; d < D; ++d)
+      to[d] = Real(double(mean[d]) + double(scale[d]) * elman::student_t(w.draws + 2 * row, D, d, double(df[d])));
+  });
+  steps.draw();
+  return y;
+}
+
+ELMAN_APPEND(StudentTOperation)
 
 }  // namespace elman::ELMAN_NS

@@ -4,8 +4,10 @@
 // broadcast: each element's sum is the same either way, see product.h.
 #include "product.h"
 
+#include "blocks.h"
 #include "kernels.h"
 #include "parallel.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -110,7 +112,26 @@ void linear(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const
   else tall<2, 6>(M, N, K, x, w, b, y, threads);
 }
 
+template <class Real>
+int append(Program<Real>& program, const LinearOperation<Real>& o) {
+  constexpr int64_t L = lanes<Real>, P = 2 * L;
+  auto& steps = Steps<Real>::of(program);
+  const int64_t N = o.N, K = steps.width(o.x), wide = (N + P - 1) / P * P;
+  auto packed = std::make_shared<Buffer<Real>>(allocate<Real>(wide * K));
+  auto bias = std::make_shared<Buffer<Real>>(padded_copy(o.b, N, N, wide));
+  for (int64_t n = 0; n < wide; n += L)
+    pack_lanes(o.w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed->get() + n / P * P * K + n % P, P);
+  const int y = steps.slot(N, wide);
+  steps.made_of(o.x, y, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
+    const Start<Real> start{bias->get(), 0};
+    run_panels<2, Real>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
+  });
+  steps.costs(wide * K);
+  return y;
+}
+
 template Linear<float> linear<float>;
 template Linear<double> linear<double>;
+ELMAN_APPEND(LinearOperation)
 
 }  // namespace elman::ELMAN_NS

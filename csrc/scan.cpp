@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "channels.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -232,6 +233,51 @@ void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* 
   });
 }
 
+template <class Real>
+int append(Program<Real>& program, const ScanOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int a = o.a, b = o.b, h = o.h;
+  const int64_t C = steps.width(h);
+  if (o.is_complex) {
+    const int after = steps.slot(C);
+    steps.each_row([=](Workspace<Real>& w, int64_t row) {
+      Real* state = w.at(h, row);
+      complex_scan<Real>({{1, 1, C / 2}, {w.at(a, row), 0, 0}, {w.at(b, row), 0, 0}, state, &one_step, &no_reset},
+                         {w.at(after, row), state}, 1);
+    });
+  } else {  // whole vectors: a leaf fills cache lines, and what stands behind its numbers is never read
+    steps.each_row([=](Workspace<Real>& w, int64_t row) {
+      using V = Vec<Real>;
+      const Real *decay = w.at(a, row), *more = w.at(b, row);
+      Real* state = w.at(h, row);
+      for (int64_t i = 0; i < C; i += lanes<Real>)
+        store(state + i, fma(load<V>(decay + i), load<V>(state + i), load<V>(more + i)));
+    });
+  }
+  return h;
+}
+
+// In float, a sum of ones would stay at 2^24.
+template <class Real>
+int append(Program<Real>& program, const MeanOperation<Real>& o) {
+  constexpr int64_t each = sizeof(double) / sizeof(Real);
+  auto& steps = Steps<Real>::of(program);
+  const int64_t C = steps.width(o.x), W = steps.width(o.weight);
+  const int y = steps.slot(C);
+  steps.each_row([=](Workspace<Real>& w, int64_t row) {
+    const Real *more = w.at(o.x, row), *weights = w.at(o.weight, row);
+    Real *sums = w.at(o.sum, row), *totals = w.at(o.total, row), *to = w.at(y, row);
+    for (int64_t i = 0; i < W; ++i) store(totals + i * each, fma(o.decay, load<double>(totals + i * each), double(weights[i])));
+    for (int64_t i = 0; i < C; ++i) {
+      const double s = fma(o.decay, load<double>(sums + i * each), double(more[i]));
+      const double t = load<double>(totals + (W == 1 ? 0 : i) * each);
+      store(sums + i * each, s);
+      to[i] = t > 0 ? Real(s / t) : Real(0);
+    }
+  });
+  return y;
+}
+
 #define ELMAN_INSTANCE(Real)                            \
   template LinearScan<Real> linear_scan<Real>;          \
   template LinearScanBack<Real> linear_scan_back<Real>; \
@@ -239,5 +285,7 @@ void reverse(int64_t B, int64_t T, int64_t bytes, const char* x, const int64_t* 
   template LinearScanBack<Real> complex_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
+ELMAN_APPEND(ScanOperation)
+ELMAN_APPEND(MeanOperation)
 
 }  // namespace elman::ELMAN_NS

@@ -9,6 +9,7 @@
 #include "channels.h"
 #include "math.h"
 #include "product.h"
+#include "steps.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -262,10 +263,26 @@ void selective_scan_back(const SelectiveInputs<Real>& in, const SelectiveArrivin
   });
 }
 
+template <class Real>
+int append(Program<Real>& program, const SelectiveOperation<Real>& o) {
+  auto& steps = Steps<Real>::of(program);
+  const int64_t D = steps.width(o.x), N = o.N;
+  const int y = steps.slot(D), A = steps.constant(D * N, o.A);
+  steps.each_row([=, x = o.x, delta = o.delta, B = o.B, C = o.C, h = o.h](Workspace<Real>& w, int64_t row) {
+    const auto rows = [&](int slot) { return Rows<Real>{w.at(slot, row), 0, 0}; };
+    Real* state = w.at(h, row);
+    selective_scan<Real>({{1, 1, D}, N, 1, rows(x), rows(delta), w.at(A, 0), rows(B), rows(C), state, &one_step, &no_reset},
+                         {w.at(y, row), state, nullptr}, 1);
+  });
+  steps.costs(16 * D * N);  // an exponential for each
+  return y;
+}
+
 #define ELMAN_INSTANCE(Real)                         \
   template SelectiveScan<Real> selective_scan<Real>; \
   template SelectiveScanBack<Real> selective_scan_back<Real>;
 ELMAN_INSTANCE(float)
 ELMAN_INSTANCE(double)
+ELMAN_APPEND(SelectiveOperation)
 
 }  // namespace elman::ELMAN_NS

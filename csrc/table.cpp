@@ -14,6 +14,11 @@ StudentT student_t;
   Type<Real> name;
 ELMAN_KERNELS(ELMAN_KERNEL)
 #undef ELMAN_KERNEL
+#define ELMAN_OPERATION(Type, name) \
+  template <class Real>             \
+  Append<Real, Type<Real>> append;
+ELMAN_OPERATIONS(ELMAN_OPERATION)
+#undef ELMAN_OPERATION
 
 template <class Real>
 constexpr Table<Real> table() {
@@ -21,6 +26,9 @@ constexpr Table<Real> table() {
 #define ELMAN_KERNEL(Type, name) t.name = name<Real>;
   ELMAN_KERNELS(ELMAN_KERNEL)
 #undef ELMAN_KERNEL
+#define ELMAN_OPERATION(Type, name) t.append_##name = append<Real>;
+  ELMAN_OPERATIONS(ELMAN_OPERATION)
+#undef ELMAN_OPERATION
   return t;
 }
 

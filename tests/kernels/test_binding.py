@@ -1,7 +1,7 @@
 """What Python and csrc/ must agree on: the kinds of gated loops, where what they save lies, the structs of a call."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from elman.kernels import GatedOptions
 native = pytest.importorskip("elman.kernels.native")
 from elman import _native  # noqa: E402
 from elman.kernels.native.gated import KINDS  # noqa: E402
+from elman.kernels.native.program import Program  # noqa: E402
 
 # From the equations of the papers: gates, states, whether h' meets a matrix.
 FAMILIES = {
@@ -92,6 +93,43 @@ def test_a_length_past_the_end_is_an_error() -> None:
     inputs, outputs = struct(lengths=torch.tensor([2]))
     with pytest.raises(ValueError, match=r"lengths\[0\] is 2"):
         _native.gated_f32(inputs, outputs, 1)
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": torch.nn.functional.softplus,
+    "silu": torch.nn.functional.silu, "log": torch.log, "relu": torch.relu, "abs": torch.abs,
+}  # fmt: skip
+COMBINATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": torch.add, "mul": torch.mul, "div": torch.div, "maximum": torch.maximum, "minimum": torch.minimum,
+}  # fmt: skip
+
+
+def test_codes_mean_what_their_names_mean_in_torch() -> None:
+    assert set(_native.Function.__members__) == set(FUNCTIONS)
+    assert set(_native.Combination.__members__) == set(COMBINATIONS)
+    program = Program(torch.float64)
+    x = program.input(4)
+    left, right = program.cut(x, 0, 2), program.cut(x, 2, 2)
+    parts = [program.map(name, right) for name in FUNCTIONS]
+    parts += [getattr(program, name)(left, right) for name in COMBINATIONS]
+    program.finish(x, program.concat(parts))
+    given, y = torch.tensor([[-0.7, 3.0, 0.4, 1.9]], dtype=torch.float64), torch.empty(1, 24, dtype=torch.float64)
+    program.stream(1).step(given.numpy(), None, y.numpy(), 1)
+    a, b = given.chunk(2, -1)
+    expected = [f(b) for f in FUNCTIONS.values()] + [f(a, b) for f in COMBINATIONS.values()]
+    torch.testing.assert_close(y, torch.cat(expected, -1))
+
+
+def test_an_operation_is_read_by_name() -> None:
+    program = _native.program_f32()
+    x, code = program.slot(3), _native.Function["tanh"]
+    assert program.map({"x": x, "function": code}) == x + 1
+    with pytest.raises(TypeError, match="`function` is missing"):
+        program.map({"x": x})
+    with pytest.raises(TypeError, match="yy"):
+        program.map({"x": x, "function": code, "yy": 1})
+    with pytest.raises(RuntimeError):
+        program.map({"x": x, "function": "tanh"})
 
 
 def lines(width: int, itemsize: int) -> int:

@@ -273,7 +273,7 @@ def convolution(
 
 
 def gated(
-    kind: str | None,
+    kind: str,
     x: Tensor,
     weights: tuple[Tensor, ...],
     state: State,
@@ -289,16 +289,16 @@ def gated(
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
     `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
-    the native loop that does the same, `kind` is None where there is none. Without U, x is u itself. With `every`, the
-    native loop saves only its state every so many steps for the backward pass, which computes the rest again.
+    the native loop that does the same. Without U, x is u itself. With `every`, the native loop saves only its state
+    every so many steps for the backward pass, which computes the rest again.
     """
     if U is not None and U.dtype != x.dtype:
         dtype = torch.promote_types(x.dtype, U.dtype)
         x, U, b = x.to(dtype), U.to(dtype), None if b is None else b.to(dtype)
     given = [t for t in (*weights, *(options or ())) if t is not None]
-    if kind is None or _table_for(x, *given, *leaves(state)) is reference:
+    if _table_for(x, *given, *leaves(state)) is reference:
         u = project(x) if project else x if U is None else linear(x, U, b)
-        return reference.gated(kind, u, weights, state, lengths, reset, recur)
+        return reference.gated(u, state, lengths, reset, recur)
     return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every)
 
 

@@ -34,8 +34,6 @@ from torch import Tensor
 from elman.errors import KernelError
 from elman.kernels.reference import GatedOptions
 
-FUNCTIONS = ("sigmoid", "tanh", "softplus", "silu", "log", "relu", "abs")  # what `map` knows
-
 
 class Unstreamable(KernelError):
     """A module, or an option of it, whose step cannot be described to a builder."""
@@ -117,7 +115,7 @@ class Builder(ABC):
 
     @abstractmethod
     def map(self, function: str, x: Slot) -> Slot:
-        """One of FUNCTIONS of every element."""
+        """The sigmoid, tanh, softplus, silu, log, relu or abs of every element."""
 
     @abstractmethod
     def add(self, x: Slot, y: Slot) -> Slot:

@@ -83,9 +83,7 @@ class GatedOptions(NamedTuple):
     bias_c: Tensor | None = None
 
 
-def gated(
-    kind: str | None, u: Tensor, weights: tuple[Tensor, ...], state: State, lengths: Tensor, reset: Tensor, recur: Step
-) -> tuple[Tensor, State]:
+def gated(u: Tensor, state: State, lengths: Tensor, reset: Tensor, recur: Step) -> tuple[Tensor, State]:
     """The gated loop over projected inputs u (B, T, G * H): y (B, T, H) and the last state."""
     init = states.map(torch.zeros_like, state)
     return loop(recur, u, state, init, lengths, reset, states.leaves(state)[0].shape[-1])

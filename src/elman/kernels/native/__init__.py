@@ -3,8 +3,7 @@
 from elman._native import isa, isas
 from elman.kernels.native.attention import attend, attended
 from elman.kernels.native.attention import fits as attended_fits
-from elman.kernels.native.bank import bank_scan
-from elman.kernels.native.convolution import convolution
+from elman.kernels.native.channels import bank_scan, convolution, selective_scan
 from elman.kernels.native.draws import philox, student_t
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
@@ -16,7 +15,6 @@ from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.program import Program
 from elman.kernels.native.scan import linear_scan, reverse
-from elman.kernels.native.selective import selective_scan
 
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",

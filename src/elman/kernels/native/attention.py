@@ -4,15 +4,28 @@ The backward pass of the loop gives the gradients of what its products make; tho
 steps, and Torch's.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from elman.errors import InputError
-from elman.kernels.native.gated import KINDS, saved_numbers, weights_of
-from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, over_rows, rows, run
-from elman.kernels.reference import AttendedLoop
+from elman.kernels.native.gated import KINDS, LOOP, Loop, check, saved_numbers, weights_of
+from elman.kernels.native.op import (
+    Context,
+    Struct,
+    contiguous,
+    define,
+    expect,
+    no_gradient,
+    once,
+    over_rows,
+    rows,
+    run,
+    schema_of,
+)
+from elman.kernels.reference import AttendedLoop, GatedOptions
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -44,27 +57,30 @@ class _Attend(torch.autograd.Function):
         return gquery, gkeys, gvalues, None if v is None else over_rows(gv), None
 
 
-def memory_of(
-    query: Tensor | None, keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor, B: int, T: int, A: int
-) -> Struct:
-    """AttendInputs of csrc/kernels.h: checked, and side by side in memory."""
+def memory_of(keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor, B: int, A: int) -> Struct:
+    """Memory of csrc/loops.h: checked, and side by side in memory."""
     S, M = values.shape[1:]
     expect("keys", keys, (B, S, A), values.dtype)
     expect("values", values, (B, S, M), values.dtype)
     expect("lengths", lengths, (B,), torch.int64)
-    if query is not None:
-        expect("query", query, (B, T, A), values.dtype)
     if v is not None:
         expect("v", v, (A,), values.dtype)
     return {
-        "B": B, "T": T, "S": S, "A": A, "M": M, "query": _contiguous(query), "keys": keys.contiguous(),
-        "values": values.contiguous(), "v": _contiguous(v), "lengths": lengths.contiguous(),
+        "B": B, "S": S, "A": A, "M": M, "keys": keys.contiguous(), "values": values.contiguous(), "v": contiguous(v),
+        "lengths": lengths.contiguous(),
     }  # fmt: skip
+
+
+def _attend_inputs(query: Tensor, keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor) -> Struct:
+    """AttendInputs of csrc/loops.h."""
+    B, T, A = query.shape
+    expect("query", query, (B, T, A), values.dtype)
+    return {"memory": memory_of(keys, values, v, lengths, B, A), "T": T, "query": query.contiguous()}
 
 
 def _run(query: Tensor, keys: Tensor, values: Tensor, v: Tensor | None, lengths: Tensor) -> tuple[Tensor, Tensor]:
     context, weights = _fake(query, keys, values, v, lengths)
-    inputs = memory_of(query, keys, values, v, lengths, *query.shape)
+    inputs = _attend_inputs(query, keys, values, v, lengths)
     run("attend", query.dtype, inputs, {"context": context, "weights": weights})
     return context, weights
 
@@ -79,9 +95,9 @@ def _run_back(
     gweights: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     found = _fake_back(query, keys, values, v, lengths, weights, gcontext, gweights)
-    arriving = {"weights": weights, "gcontext": gcontext.contiguous(), "gweights": _contiguous(gweights)}
+    arriving = {"weights": weights, "gcontext": gcontext.contiguous(), "gweights": contiguous(gweights)}
     names = ("gquery", "gkeys", "gvalues", "gv")
-    inputs = memory_of(query, keys, values, v, lengths, *query.shape)
+    inputs = _attend_inputs(query, keys, values, v, lengths)
     run("attend_back", query.dtype, inputs, arriving, dict(zip(names, found, strict=True)))
     return found
 
@@ -106,50 +122,70 @@ def attended(
     fed. -> [h, context] (B, T, H + M), or y (B, T, Z) if it is fed; the leaves of the last state."""
     if not fits(loop):
         raise InputError(f"there is no native loop with attention inside for the kind {loop.kind}")
-    extra = loop.weights[1] if len(loop.weights) > 1 else None
     c0 = state[1] if KINDS[loop.kind].states == 2 else None
     y0 = None if loop.O is None else state[-1]
-    arguments = (
-        u, loop.U, loop.weights[0], extra, state[0], c0, y0, loop.keys, loop.values, loop.v, loop.Q, loop.O, loop.o,
-    )  # fmt: skip
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
-        h, context, y, *last = _Attended.apply(loop.kind, *arguments, loop.sizes, lengths, reset)
+    w, extra = (*loop.weights, None)[:2]
+    given = (
+        *Loop(loop.U, None, w, extra, state[0], c0, lengths, reset),
+        *Attention(y0, loop.keys, loop.values, loop.v, loop.Q, loop.O, loop.o, loop.sizes),
+    )
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (u, *given)):
+        h, context, y, *last = _Attended.apply(loop.kind, u, *given)
     else:
-        found = _attended(loop.kind, *arguments, loop.sizes, lengths, reset, False)
+        found = _attended(loop.kind, u, *given, False)
         h, context, y = found[:3]
         last = list(found[5:8])
     ends = [last[0], *([] if c0 is None else [last[1]]), *([] if y0 is None else [last[2]])]
     return torch.cat([h, context], -1) if loop.O is None else y, ends
 
 
+class Attention(NamedTuple):
+    """What a loop with attention inside is given besides: the output before, the memory, how it is asked and read."""
+
+    y0: Tensor | None  # (B, Z)
+    keys: Tensor  # (B, S, A)
+    values: Tensor  # (B, S, M)
+    v: Tensor | None  # (A,)
+    Q: Tensor | None  # (A, H)
+    O: Tensor | None  # (Z, H + M)  # noqa: E741
+    o: Tensor | None  # (Z,)
+    sizes: Tensor  # (B,): the lengths of the memory
+
+
+def _split(given: Sequence[Any]) -> tuple[Loop, Attention, Sequence[Any]]:
+    """The arguments of an operation behind its inputs: the loop, its attention, and the rest."""
+    end = LOOP + len(Attention._fields)
+    return Loop(*given[:LOOP]), Attention(*given[LOOP:end]), given[end:]
+
+
 class _Attended(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, kind: str, *arguments: Any) -> tuple[Tensor, ...]:
-        h, context, y, query, weights, last_h, last_c, last_y, saved = _attended(kind, *arguments, True)
+    def forward(ctx: Context, kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
+        h, context, y, query, weights, last_h, last_c, last_y, saved = _attended(kind, u, *given, True)
         # What u holds is of no use for its own gradient.
-        ctx.save_for_backward(*arguments[1:], h, context, y, query, weights, saved)
-        ctx.kind, ctx.u = kind, arguments[0].shape
+        ctx.save_for_backward(*given, context, h, y, query, weights, saved)
+        ctx.kind = kind
         return h, context, y, last_h, last_c, last_y
 
     @staticmethod
     def backward(ctx: Context, *arriving: Tensor) -> tuple[Tensor | None, ...]:
-        U, W, extra, h0, c0, y0, keys, values, v, Q, O, o, sizes, lengths, reset, *rest = ctx.saved_tensors  # noqa: E741
-        h, context, y, query, weights, saved = rest
-        given = (U, W, extra, h0, c0, y0, keys, values, v, Q, O, o, sizes, lengths, reset)
+        loop, memory, (context, *outputs) = _split(ctx.saved_tensors)
+        h, y = outputs[:2]
         gu, gsum, gquery, gpre, gkeys, gvalues, gv, gh0, gc0, gy0 = once(
-            _attended_back, ctx.kind, *given, h, y, query, weights, saved, *arriving
+            _attended_back, ctx.kind, *loop, *memory, *outputs, *arriving
         )
-        before = _before(h0, h, reset)
-        sums = gsum if extra is not None else gu
-        gU = _outer(gu, context if O is None else _before(y0, y, reset))
-        gextra = None if extra is None else sums.flatten(0, 1).sum(0)[-len(extra) :]
-        gQ = None if Q is None else _outer(gquery, before)
-        gO = None if O is None else _outer(gpre, torch.cat([h, context], -1))
-        return (
-            None, gu, gU, _outer(sums, before), gextra, gh0, None if c0 is None else gc0, None if y0 is None else gy0,
-            gkeys, gvalues, None if v is None else over_rows(gv), gQ, gO, None if O is None else gpre.sum((0, 1)),
-            None, None, None,
+        before = _before(loop.h0, h, loop.reset)
+        sums = gsum if loop.extra is not None else gu
+        gU = _outer(gu, context if memory.y0 is None else _before(memory.y0, y, loop.reset))
+        gextra = None if loop.extra is None else sums.flatten(0, 1).sum(0)[-len(loop.extra) :]
+        by_loop = (gU, None, _outer(sums, before), gextra, gh0, None if loop.c0 is None else gc0, None, None)
+        by_memory = (
+            None if memory.y0 is None else gy0, gkeys, gvalues, None if memory.v is None else over_rows(gv),
+            None if memory.Q is None else _outer(gquery, before),
+            None if memory.O is None else _outer(gpre, torch.cat([h, context], -1)),
+            None if memory.o is None else gpre.sum((0, 1)), None,
         )  # fmt: skip
+        return None, gu, *by_loop, *by_memory
 
 
 def _before(first: Tensor, y: Tensor, reset: Tensor) -> Tensor:
@@ -162,85 +198,77 @@ def _outer(g: Tensor, x: Tensor) -> Tensor:
     return g.flatten(0, 1).t() @ x.flatten(0, 1)
 
 
-def _inputs(
-    kind: str, u: Tensor | None, U: Tensor, W: Tensor, extra: Tensor | None, h0: Tensor, c0: Tensor | None,
-    y0: Tensor | None, keys: Tensor, values: Tensor, v: Tensor | None, Q: Tensor | None, O: Tensor | None,  # noqa: E741
-    o: Tensor | None, sizes: Tensor, lengths: Tensor, reset: Tensor,
-) -> Struct:  # fmt: skip
-    """AttendedInputs of csrc/kernels.h."""
-    (B, H), T, dtype = h0.shape, reset.shape[1], h0.dtype
-    G, M, A = KINDS[kind].gates, values.shape[2], H if Q is None else Q.shape[0]
-    D = M if O is None else O.shape[0]
-    expect("U", U, (G * H, D), dtype)
-    expect("W", W, (G * H, H), dtype)
-    for name, given, shape in (
-        ("u", u, (B, T, G * H)), ("extra", extra, (H,)), ("c0", c0, (B, H)), ("y0", y0, (B, D)), ("Q", Q, (A, H)),
-        ("O", O, (D, H + M)), ("o", o, (D,)),
+def _inputs(kind: str, u: Tensor | None, loop: Loop, memory: Attention) -> Struct:
+    """AttendedInputs of csrc/loops.h."""
+    (B, H), T, dtype = loop.h0.shape, loop.reset.shape[1], loop.h0.dtype
+    N, M, A = KINDS[kind].gates * H, memory.values.shape[2], H if memory.Q is None else memory.Q.shape[0]
+    D = M if memory.O is None else memory.O.shape[0]
+    check(kind, loop, None, H, D, T)
+    for name, tensor, shape in (
+        ("u", u, (B, T, N)), ("extra", loop.extra, (H,)), ("y0", memory.y0, (B, D)), ("Q", memory.Q, (A, H)),
+        ("O", memory.O, (D, H + M)), ("o", memory.o, (D,)),
     ):  # fmt: skip
-        if given is not None:
-            expect(name, given, shape, dtype)
-    expect("lengths", lengths, (B,), torch.int64)
-    expect("reset", reset, (B, T), torch.bool)
-    if (Q is None) == (O is None) or (v is None) != (Q is None):
+        if tensor is not None:
+            expect(name, tensor, shape, dtype)
+    if loop.U is None or loop.w is None:
+        raise InputError("a loop with attention inside has the weights U and w; one of them is None")
+    if (memory.Q is None) == (memory.O is None) or (memory.v is None) != (memory.Q is None):
         raise InputError("a loop with attention inside has v and Q, or O and o")
-    weights = weights_of(kind, D, H, H, U.contiguous(), None, W.contiguous(), _contiguous(extra), None)
     return {
-        "weights": weights, "B": B, "T": T, "u": None if u is None else rows(u), "h0": h0.contiguous(),
-        "c0": _contiguous(c0), "y0": _contiguous(y0), "lengths": lengths.contiguous(), "reset": reset.contiguous(),
-        "memory": memory_of(None, keys, values, v, sizes, B, T, A), "Q": _contiguous(Q), "O": _contiguous(O),
-        "o": _contiguous(o),
+        "weights": weights_of(kind, D, H, H, None, *map(contiguous, loop[:4])), "B": B, "T": T,
+        "u": None if u is None else rows(u), "h0": loop.h0.contiguous(), "c0": contiguous(loop.c0),
+        "y0": contiguous(memory.y0), "lengths": loop.lengths.contiguous(), "reset": loop.reset.contiguous(),
+        "memory": memory_of(memory.keys, memory.values, memory.v, memory.sizes, B, A),
+        "Q": contiguous(memory.Q), "O": contiguous(memory.O), "o": contiguous(memory.o),
     }  # fmt: skip
 
 
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
+def _saved_numbers(kind: str, B: int, T: int, H: int, itemsize: int) -> int:
+    return saved_numbers(kind, B, T, H, H, GatedOptions(), None, itemsize)
 
 
-def _run_attended(kind: str, *given: Any) -> tuple[Tensor, ...]:
-    *arguments, save = given
-    found = _fake_attended(kind, *given)
+def _run_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    loop, memory, (save,) = _split(given)
+    found = _fake_attended(kind, u, *given)
     names = ("h", "context", "y", "query", "weights", "last_h", "last_c", "last_y", "saved")
     outputs: Struct = dict(zip(names, found if save else (*found[:-1], None), strict=True))
-    run("attended", arguments[0].dtype, _inputs(kind, *arguments), outputs)
+    run("attended", u.dtype, _inputs(kind, u, loop, memory), outputs)
     return found
 
 
-def _fake_attended(
-    kind: str, u: Tensor, U: Tensor, W: Tensor, extra: Tensor | None, h0: Tensor, c0: Tensor | None, y0: Tensor | None,
-    keys: Tensor, values: Tensor, v: Tensor | None, Q: Tensor | None, O: Tensor | None, o: Tensor | None,  # noqa: E741
-    sizes: Tensor, lengths: Tensor, reset: Tensor, save: bool,
-) -> tuple[Tensor, ...]:  # fmt: skip
+def _fake_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
     """Zeros: nothing is written past the lengths."""
-    (B, T), H, M, S = u.shape[:2], h0.shape[1], values.shape[2], values.shape[1]
-    A, Z = 0 if Q is None else Q.shape[0], 0 if O is None else O.shape[0]
+    loop, memory, (save,) = _split(given)
+    (B, T), H, (S, M) = u.shape[:2], loop.h0.shape[1], memory.values.shape[1:]
+    A, Z = 0 if memory.Q is None else memory.Q.shape[0], 0 if memory.O is None else memory.O.shape[0]
     return (
         *(u.new_zeros((B, T, n)) for n in (H, M, Z, A, S)), u.new_empty((B, H)), u.new_empty((B, H)),
-        u.new_empty((B, Z)), u.new_empty((saved_numbers(kind, B, T, H, u.itemsize) if save else 0,)),
+        u.new_empty((B, Z)), u.new_empty((_saved_numbers(kind, B, T, H, u.itemsize) if save else 0,)),
     )  # fmt: skip
 
 
 def _run_attended_back(kind: str, *given: Any) -> list[Tensor]:
-    arguments, (h, y, query, weights, saved, gh, gcontext, gy, glast_h, glast_c, glast_y) = given[:15], given[15:]
-    (B, T, H), fed = h.shape, arguments[10] is not None
-    expect("saved", saved, (saved_numbers(kind, B, T, H, h.itemsize),), h.dtype)
+    loop, memory, (h, y, query, weights, saved, gh, gcontext, gy, glast_h, glast_c, glast_y) = _split(given)
+    B, T, H = h.shape
+    expect("saved", saved, (_saved_numbers(kind, B, T, H, h.itemsize),), h.dtype)
     found = _fake_attended_back(kind, *given)
     arriving: Struct = {
         "h": h, "y": y, "query": query, "weights": weights, "saved": saved, "gh": rows(gh), "gcontext": rows(gcontext),
-        "gy": rows(gy if fed else no_gradient(h)), "glast_h": glast_h.contiguous(), "glast_c": glast_c.contiguous(),
-        "glast_y": glast_y.contiguous(),
+        "gy": rows(gy if memory.O is not None else no_gradient(h)), "glast_h": glast_h.contiguous(),
+        "glast_c": glast_c.contiguous(), "glast_y": glast_y.contiguous(),
     }  # fmt: skip
     names = ("gu", "gsum", "gquery", "gpre", "gkeys", "gvalues", "gv", "gh0", "gc0", "gy0")
-    run("attended_back", h.dtype, _inputs(kind, None, *arguments), arriving, dict(zip(names, found, strict=True)))
+    run("attended_back", h.dtype, _inputs(kind, None, loop, memory), arriving, dict(zip(names, found, strict=True)))
     return found
 
 
 def _fake_attended_back(kind: str, *given: Any) -> list[Tensor]:
-    extra, values, h, y, query = given[2], given[7], given[15], given[16], given[17]
-    (B, T, H), keys = h.shape, given[6]
+    loop, memory, (h, y, query, *_) = _split(given)
+    (B, T, H), (_, _, A) = h.shape, memory.keys.shape
     N = KINDS[kind].gates * H
     shapes = (
-        (B, T, N), (B, T, N if extra is not None else 0), query.shape, y.shape, keys.shape, values.shape,
-        (B, keys.shape[2]), (B, H), (B, H), (B, y.shape[2]),
+        (B, T, N), (B, T, N if loop.extra is not None else 0), query.shape, y.shape, memory.keys.shape,
+        memory.values.shape, (B, A), (B, H), (B, H), (B, y.shape[2]),
     )  # fmt: skip
     return [h.new_zeros(shape) for shape in shapes]
 
@@ -256,10 +284,7 @@ _backward = define(
     _run_back,
     _fake_back,
 )
-_ARGUMENTS = (
-    "Tensor U, Tensor W, Tensor? extra, Tensor h0, Tensor? c0, Tensor? y0, Tensor keys, Tensor values, Tensor? v,"
-    " Tensor? Q, Tensor? O, Tensor? o, Tensor sizes, Tensor lengths, Tensor reset"
-)
+_ARGUMENTS = f"{schema_of(Loop)}, {schema_of(Attention)}"
 _attended = define(
     f"attended(str kind, Tensor u, {_ARGUMENTS}, bool save) -> (Tensor h, Tensor context, Tensor y, Tensor query,"
     " Tensor weights, Tensor last_h, Tensor last_c, Tensor last_y, Tensor saved)",

@@ -5,6 +5,7 @@ saves a few values per unit; or, if told so, the state is saved every so many st
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +14,18 @@ from torch import Tensor
 from elman import _native
 from elman import state as states
 from elman.errors import InputError, UnknownNameError
-from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, rows, run
+from elman.kernels.native.op import (
+    Context,
+    Struct,
+    contiguous,
+    define,
+    expect,
+    no_gradient,
+    once,
+    rows,
+    run,
+    schema_of,
+)
 from elman.kernels.reference import GatedOptions
 from elman.state import State
 
@@ -33,7 +45,7 @@ KINDS = {name: Kind(**facts) for name, facts in _native.GATED_KINDS.items()}
 
 
 def gated(
-    kind: str | None,
+    kind: str,
     x: Tensor,
     weights: tuple[Tensor, ...],
     state: State,
@@ -56,47 +68,65 @@ def gated(
     leaves = states.leaves(state)
     w = weights[0] if KINDS[kind].matrix else None
     extra = weights[-1] if len(weights) > 1 or w is None else None
-    arguments = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *options]
-    dtype = functools.reduce(torch.promote_types, {t.dtype for t in arguments if t is not None})
-    arguments = [t if t is None or t.dtype == dtype else t.to(dtype) for t in arguments]
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in arguments):
+    tensors = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *options]
+    dtype = functools.reduce(torch.promote_types, {t.dtype for t in tensors if t is not None})
+    tensors = [t if t is None or t.dtype == dtype else t.to(dtype) for t in tensors]
+    given = *tensors[1:7], lengths, reset, *tensors[7:]  # the fields of Loop and of GatedOptions
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         # A cell that saves nothing but y has nothing to compute again.
-        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, *arguments, lengths, reset)
+        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, tensors[0], *given)
     else:
-        y, h, c, _ = _forward(kind, *arguments[:7], arguments[7:], lengths, reset, False, None)
+        y, h, c, _ = _forward(kind, tensors[0], *given, False, None)
     ends = iter((h, c))
     return y, states.map(lambda leaf: next(ends), state)
 
 
+class Loop(NamedTuple):
+    """What every gated loop is given beside its inputs: weights, the state before, which steps are there."""
+
+    U: Tensor | None  # (gates * H, D)
+    b: Tensor | None  # (gates * H,)
+    w: Tensor | None  # (gates * H, R)
+    extra: Tensor | None  # (H,) or (1,)
+    h0: Tensor  # (B, R)
+    c0: Tensor | None  # (B, H)
+    lengths: Tensor  # (B,)
+    reset: Tensor  # (B, T)
+
+
+LOOP, OPTIONS = len(Loop._fields), len(GatedOptions._fields)
+
+
+def _split(given: Sequence[Any]) -> tuple[Loop, GatedOptions, Sequence[Any]]:
+    """The arguments of an operation behind its inputs: the loop, its options, and the rest."""
+    return Loop(*given[:LOOP]), GatedOptions(*given[LOOP : LOOP + OPTIONS]), given[LOOP + OPTIONS :]
+
+
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Context, kind: str, every: int | None, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None,
-        extra: Tensor | None, h0: Tensor, c0: Tensor | None, *rest: Any,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        *options, lengths, reset = rest
-        y, h, c, saved = _forward(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, True, every)
+    def forward(ctx: Context, kind: str, every: int | None, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+        y, h, c, saved = _forward(kind, x, *given, True, every)
         # Projections that were given are of no use for their own gradient: only the shape counts.
-        x = x if U is not None or every is not None else None  # type: ignore[assignment]
-        ctx.save_for_backward(x, U, b, w, extra, h0, c0, lengths, reset, y, saved, *options)
+        projects = given[0] is not None
+        ctx.save_for_backward(x if projects or every is not None else None, *given, y, saved)
         ctx.set_materialize_grads(False)
         ctx.kind, ctx.every = kind, every
         return y, h, c
 
     @staticmethod
     def backward(ctx: Context, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, U, b, w, extra, h0, c0, lengths, reset, y, saved, *options = ctx.saved_tensors
+        x, *given = ctx.saved_tensors
+        loop, options, (y, _) = _split(given)
         gy = no_gradient(y) if gy is None else gy
-        gh = torch.zeros_like(h0) if gh is None else gh
-        if c0 is not None:
-            gc = torch.zeros_like(c0) if gc is None else gc
+        gh = torch.zeros_like(loop.h0) if gh is None else gh
+        if loop.c0 is None:
+            gc = None
+        elif gc is None:
+            gc = torch.zeros_like(loop.c0)
         wanted = list(ctx.needs_input_grad[2:7])
-        found = once(
-            _backward, ctx.kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, ctx.every, gy, gh,
-            gc if c0 is not None else None, wanted,
-        )  # fmt: skip
-        gradients = iter(found)
-        return None, None, *(next(gradients) if need else None for need in _needed(wanted, c0, options)), None, None
+        gradients = iter(once(_backward, ctx.kind, x, *given, ctx.every, gy, gh, gc, wanted))
+        found = [next(gradients) if need else None for need in _needed(wanted, loop, options)]
+        return None, None, *found[:7], None, None, *found[7:]
 
 
 def option_shapes(kind: str, H: int, R: int) -> tuple[tuple[int, ...], ...]:
@@ -106,98 +136,79 @@ def option_shapes(kind: str, H: int, R: int) -> tuple[tuple[int, ...], ...]:
 
 
 def weights_of(
-    kind: str, D: int, H: int, R: int, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    options: GatedOptions | None,
+    kind: str, D: int, H: int, R: int, options: GatedOptions | None, U: Tensor | None, b: Tensor | None,
+    w: Tensor | None, extra: Tensor | None,
 ) -> Struct:  # fmt: skip
-    """GatedWeights of csrc/kernels.h."""
+    """GatedWeights of csrc/loops.h."""
     return {
         "kind": KINDS[kind].number, "D": D, "H": H, "R": R, "U": U, "b": b, "w": w, "extra": extra,
         "extra_size": 0 if extra is None else extra.numel(), "options": options and options._asdict(),
     }  # fmt: skip
 
 
-def _inputs(
-    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
-    every: int | None,
-) -> Struct:  # fmt: skip
-    """GatedInputs of csrc/kernels.h: checked, and side by side in memory."""
-    _check(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, T)
-    U, b, w, extra, c0 = _contiguous(U), _contiguous(b), _contiguous(w), _contiguous(extra), _contiguous(c0)
-    options = options and GatedOptions(*map(_contiguous, options))
-    (B, R), H = h0.shape, _units(kind, w, h0)
-    D = KINDS[kind].gates * H if U is None else U.shape[1]
+def _inputs(kind: str, x: Tensor | None, loop: Loop, options: GatedOptions | None, T: int, every: int | None) -> Struct:
+    """GatedInputs of csrc/loops.h: checked, and side by side in memory."""
+    (B, R), H = loop.h0.shape, units(kind, loop)
+    D = KINDS[kind].gates * H if loop.U is None else loop.U.shape[1]
+    if x is not None:
+        expect("x", x, (B, T, D), loop.h0.dtype)
+    check(kind, loop, options, H, D, T)
+    arrays = options and GatedOptions(*map(contiguous, options))
     return {
-        "weights": weights_of(kind, D, H, R, U, b, w, extra, options), "B": B, "T": T,
+        "weights": weights_of(kind, D, H, R, arrays, *map(contiguous, loop[:4])), "B": B, "T": T,
         "every": max(T, 1) if every is None else min(every, max(T, 1)), "x": None if x is None else rows(x),
-        "h0": h0.contiguous(), "c0": c0, "lengths": lengths.contiguous(), "reset": reset.contiguous(),
+        "h0": loop.h0.contiguous(), "c0": contiguous(loop.c0), "lengths": loop.lengths.contiguous(),
+        "reset": loop.reset.contiguous(),
     }  # fmt: skip
 
 
-def _given(options: list[Tensor | None]) -> GatedOptions | None:
-    return GatedOptions(*options) if any(option is not None for option in options) else None
-
-
-def _contiguous(x: Tensor | None) -> Tensor | None:
-    return None if x is None else x.contiguous()
-
-
-def _units(kind: str, w: Tensor | None, h0: Tensor) -> int:
+def units(kind: str, loop: Loop) -> int:
     """As many as h has, unless it is projected."""
-    return int(h0.shape[-1]) if w is None else int(w.shape[0]) // KINDS[kind].gates
+    return int(loop.h0.shape[-1]) if loop.w is None else int(loop.w.shape[0]) // KINDS[kind].gates
 
 
-def _check(
-    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None,
-    h0: Tensor, c0: Tensor | None, options: GatedOptions | None, lengths: Tensor, reset: Tensor, T: int,
-) -> None:  # fmt: skip
-    B, R = h0.shape
-    H, dtype = _units(kind, w, h0), h0.dtype
-    N = KINDS[kind].gates * H
-    if x is not None:
-        expect("x", x, (B, T, N if U is None else U.shape[1]), dtype)
-    if options and options.gain_U is not None and (options.gain is None or U is None):
+def check(kind: str, loop: Loop, options: GatedOptions | None, H: int, D: int, T: int) -> None:
+    """That a loop of H units over inputs (B, T, D) has the shapes that csrc reads."""
+    (B, R), dtype, N = loop.h0.shape, loop.h0.dtype, KINDS[kind].gates * H
+    if options and options.gain_U is not None and (options.gain is None or loop.U is None):
         raise InputError("gain_U normalises U x beside a normalised W h': it needs U and gain as well")
     if R != H and (options is None or options.P is None):
-        expect("weights[0]", h0, (B, H), dtype)  # says what h should be
-    if U is not None:
-        expect("U", U, (N, U.shape[1]), dtype)
-    if b is not None:
-        expect("b", b, (N,), dtype)
-    if w is not None:
-        expect("weights[0]", w, (N, R), dtype)
-    if extra is not None:
-        expect("weights[-1]", extra, (1,) if extra.numel() == 1 else (H,), dtype)
-    if c0 is not None:
-        expect("state[1]", c0, (B, H), dtype)
+        expect("weights[0]", loop.h0, (B, H), dtype)  # says what h should be
+    if loop.U is not None:
+        expect("U", loop.U, (N, D), dtype)
+    if loop.b is not None:
+        expect("b", loop.b, (N,), dtype)
+    if loop.w is not None:
+        expect("weights[0]", loop.w, (N, R), dtype)
+    if loop.extra is not None:
+        expect("weights[-1]", loop.extra, (1,) if loop.extra.numel() == 1 else (H,), dtype)
+    if loop.c0 is not None:
+        expect("state[1]", loop.c0, (B, H), dtype)
     for name, option, shape in zip(options._fields, options, option_shapes(kind, H, R), strict=True) if options else ():
         if option is not None:
             expect(name, option, shape, dtype)
-    expect("lengths", lengths, (B,), torch.int64)
-    expect("reset", reset, (B, T), torch.bool)
+    expect("lengths", loop.lengths, (B,), torch.int64)
+    expect("reset", loop.reset, (B, T), torch.bool)
 
 
-def saved_numbers(kind: str, B: int, T: int, H: int, itemsize: int) -> int:
-    """What every step of a loop without options saves."""
-    return _saved_numbers(kind, B, T, H, H, [None] * len(GatedOptions._fields), None, itemsize)
-
-
-def _saved_numbers(
-    kind: str, B: int, T: int, H: int, R: int, options: list[Tensor | None], every: int | None, itemsize: int
+def saved_numbers(
+    kind: str, B: int, T: int, H: int, R: int, options: GatedOptions, every: int | None, itemsize: int
 ) -> int:
     """All that the backward pass needs: what every step saves, or the states at the checkpoints."""
-    norms = (option is not None for option in GatedOptions(*options)[2:5])  # gain, gain_U, gain_c
+    norms = (option is not None for option in (options.gain, options.gain_U, options.gain_c))
     saved_row, state_row = _native.gated_layout(KINDS[kind].number, int(H), int(R), *norms, itemsize)
     return T * B * saved_row if every is None else -(-T // every) * B * state_row
 
 
-def _run(
-    kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
-    every: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, x.shape[1], every)
-    y, h, c, saved = _fake(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, save, every)
+def _struct(options: GatedOptions) -> GatedOptions | None:
+    """None where nothing is on: one struct less to read."""
+    return None if all(option is None for option in options) else options
+
+
+def _run(kind: str, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    loop, options, (save, every) = _split(given)
+    inputs = _inputs(kind, x, loop, _struct(options), x.shape[1], every)
+    y, h, c, saved = _fake(kind, x, *given)
     outputs = {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved if save else None, every)}
     run("gated", x.dtype, inputs, outputs)
     return y, h, c, saved
@@ -207,35 +218,29 @@ def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
     return {"saved": saved, "checkpoints": None} if every is None else {"saved": None, "checkpoints": saved}
 
 
-def _fake(
-    kind: str, x: Tensor, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, save: bool,
-    every: int | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    B, T, R = x.shape[0], x.shape[1], h0.shape[-1]
-    H = _units(kind, w, h0)
-    saved = x.new_empty((_saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
-    return x.new_empty((B, T, R)), h0.new_empty((B, R)), h0.new_empty((B, H) if c0 is not None else (0,)), saved
+def _fake(kind: str, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    loop, options, (save, every) = _split(given)
+    B, T, R, H = *x.shape[:2], loop.h0.shape[-1], units(kind, loop)
+    saved = x.new_empty((saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
+    c = x.new_empty((B, H) if loop.c0 is not None else (0,))
+    return x.new_empty((B, T, R)), x.new_empty((B, R)), c, saved
 
 
-def _run_back(
-    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
-    every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
-) -> list[Tensor]:  # fmt: skip
+def _run_back(kind: str, x: Tensor | None, *given: Any) -> list[Tensor]:
+    loop, options, (y, saved, every, gy, gh, gc, wanted) = _split(given)
     B, T, R = y.shape
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    inputs = _inputs(kind, x, U, b, w, extra, h0, c0, _given(options), lengths, reset, T, every)
-    H = _units(kind, w, h0)
-    expect("saved", saved, (_saved_numbers(kind, B, T, H, R, options, every, y.itemsize),), y.dtype)
+    inputs = _inputs(kind, x, loop, _struct(options), T, every)
+    numbers = saved_numbers(kind, B, T, units(kind, loop), R, options, every, y.itemsize)
+    expect("saved", saved, (numbers,), y.dtype)
     arriving: Struct = {
         "y": y.contiguous(), **_saved_or_checkpoints(saved, every), "gy": rows(gy), "gh": gh.contiguous(),
-        "gc": _contiguous(gc),
+        "gc": contiguous(gc),
     }  # fmt: skip
-    outputs = _fake_back(kind, x, U, b, w, extra, h0, c0, options, lengths, reset, y, saved, every, gy, gh, gc, wanted)
+    outputs = _fake_back(kind, x, *given)
     found = iter(outputs)
-    found_or_none = [next(found) if need else None for need in _needed(wanted, c0, options)]
+    found_or_none = [next(found) if need else None for need in _needed(wanted, loop, options)]
     gradients: Struct = {
         **dict(zip(("gx", "gU", "gb", "gw", "gextra", "gh0", "gc0"), found_or_none, strict=False)),
         "options": GatedOptions(*found_or_none[7:])._asdict(),
@@ -244,36 +249,30 @@ def _run_back(
     return outputs
 
 
-def _fake_back(
-    kind: str, x: Tensor | None, U: Tensor | None, b: Tensor | None, w: Tensor | None, extra: Tensor | None, h0: Tensor,
-    c0: Tensor | None, options: list[Tensor | None], lengths: Tensor, reset: Tensor, y: Tensor, saved: Tensor,
-    every: int | None, gy: Tensor, gh: Tensor, gc: Tensor | None, wanted: list[bool],
-) -> list[Tensor]:  # fmt: skip
+def _fake_back(kind: str, x: Tensor | None, *given: Any) -> list[Tensor]:
     """Gradients of x, U, b, w, extra, h0, c0 and the options: those that are needed."""
-    B, T, R = y.shape
-    H = _units(kind, w, h0)
+    loop, options, (y, *_, wanted) = _split(given)
+    (B, T, R), H = y.shape, units(kind, loop)
     N = KINDS[kind].gates * H
-    D = N if U is None else U.shape[1]
+    D = N if loop.U is None else loop.U.shape[1]
     shapes = ((B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H), *option_shapes(kind, H, R))
-    return [y.new_empty(shape) for shape, need in zip(shapes, _needed(wanted, c0, options), strict=True) if need]
+    return [y.new_empty(shape) for shape, need in zip(shapes, _needed(wanted, loop, options), strict=True) if need]
 
 
-def _needed(wanted: list[bool], c0: Tensor | None, options: list[Tensor | None]) -> list[bool]:
-    return [*wanted, True, c0 is not None, *(given is not None for given in options)]
+def _needed(wanted: list[bool], loop: Loop, options: GatedOptions) -> list[bool]:
+    return [*wanted, True, loop.c0 is not None, *(option is not None for option in options)]
 
 
+_ARGUMENTS = f"{schema_of(Loop)}, {schema_of(GatedOptions)}"
 _forward = define(
-    "gated(str kind, Tensor x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0,"
-    " Tensor?[] options, Tensor lengths, Tensor reset, bool save, SymInt? every)"
+    f"gated(str kind, Tensor x, {_ARGUMENTS}, bool save, SymInt? every)"
     " -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
     _run,
     _fake,
 )
 _backward = define(
-    "gated_back(str kind, Tensor? x, Tensor? U, Tensor? b, Tensor? w, Tensor? extra, Tensor h0, Tensor? c0,"
-    " Tensor?[] options, Tensor lengths, Tensor reset, Tensor y, Tensor saved, SymInt? every, Tensor gy, Tensor gh,"
-    " Tensor? gc, bool[] wanted)"
-    " -> Tensor[]",
+    f"gated_back(str kind, Tensor? x, {_ARGUMENTS}, Tensor y, Tensor saved, SymInt? every, Tensor gy, Tensor gh,"
+    " Tensor? gc, bool[] wanted) -> Tensor[]",
     _run_back,
     _fake_back,
 )

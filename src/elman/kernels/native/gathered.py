@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, define, expect, once, output, run
+from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
 from elman.kernels.reference_gathered import Gather, shape
 
 
@@ -73,7 +73,7 @@ def _inputs(
     P: int, F: int, u: Tensor, w: Tensor, b: Tensor, h0: Tensor | None, c0: Tensor | None, levels: Tensor,
     before: Tensor, first: Tensor | None, source: Tensor | None, group: Tensor | None,
 ) -> Struct:  # fmt: skip
-    """GatheredInputs of csrc/kernels.h: checked, and side by side in memory."""
+    """GatheredInputs of csrc/loops.h: checked, and side by side in memory."""
     (M, width), H, dtype = u.shape, w.shape[1] // P, u.dtype
     N, given, G = int(levels[-1]), int(levels[0]), 3 + F if F else 1
     expect("w", w, (G * H, P * H), dtype)
@@ -89,7 +89,7 @@ def _inputs(
             expect(name, index, (size,), torch.int64)
     fields = {"u": u, "w": w, "b": b, "h0": h0, "c0": c0}
     indices = {"level": levels, "before": before, "first": first, "source": source, "group": group}
-    flat = {name: None if t is None else t.contiguous() for name, t in {**fields, **indices}.items()}
+    flat = {name: contiguous(t) for name, t in {**fields, **indices}.items()}
     return {"N": N, "levels": len(levels) - 1, "M": M, "A": width // H, "H": H, "P": P, "F": F, **flat}
 
 

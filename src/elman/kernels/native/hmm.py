@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, define, expect, once, output, run
+from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
 
 
 def hmm_filter(
@@ -140,7 +140,7 @@ def _run_backward(
     for name, (given, shape) in {**shapes, "gp": (gp, (B, T, K)), "glast": (glast, (B, K))}.items():
         if given is not None:
             expect(name, given, shape, x.dtype)
-        arriving[name] = None if given is None else given.contiguous()
+        arriving[name] = contiguous(given)
     arriving["lost"] = lost if len(lost) == B else None
     groups = min(B, 16)
     gx, gstate = output(x, x.shape), x.new_empty((B, K))
@@ -155,7 +155,7 @@ def _run_viterbi(
 ) -> tuple[Tensor, Tensor]:
     if stop is not None:
         expect("stop", stop, (x.shape[2],), x.dtype)
-    inputs = _chain(x, start, transition, {"stop": None if stop is None else stop.contiguous()}, lengths, reset)
+    inputs = _chain(x, start, transition, {"stop": contiguous(stop)}, lengths, reset)
     path, score = lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
     run("viterbi", x.dtype, inputs, {"path": path, "score": score})
     return path, score

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, define, expect, once, run
+from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, run
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -40,7 +40,7 @@ def _inputs(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, cen
     for name, weight in (("gain", gain), ("bias", bias)):
         if weight is not None:
             expect(name, weight, (N,), x.dtype)
-        weights[name] = None if weight is None else weight.contiguous()
+        weights[name] = contiguous(weight)
     M = x.numel() // N if N else 0
     return {"M": M, "N": N, "x": x.contiguous(), **weights, "eps": eps, "centred": centred}
 

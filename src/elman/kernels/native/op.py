@@ -5,7 +5,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ SUFFIX = {
 }
 
 
-Struct = dict[str, object]  # the fields of a struct of csrc/kernels.h by their names: numbers, tensors, None, structs
+Struct = dict[str, object]  # the fields of a struct of csrc by their names: numbers, tensors, None, structs
 
 
 def run(name: str, dtype: torch.dtype, *structs: Mapping[str, object]) -> None:
@@ -51,6 +51,12 @@ def define(schema: str, run: Operation, fake: Operation) -> Operation:
     return op
 
 
+def schema_of(arguments: type[tuple[Any, ...]]) -> str:
+    """The fields of a NamedTuple of tensors, as a schema has them: "Tensor x, Tensor? bias"."""
+    kinds = get_type_hints(arguments)
+    return ", ".join(f"Tensor{'' if kind is Tensor else '?'} {name}" for name, kind in kinds.items())
+
+
 def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
     """The kernels see bare addresses: a wrong shape or dtype must stop here."""
     if x.shape != tuple(shape) or x.dtype != dtype:
@@ -61,11 +67,16 @@ def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> No
 
 
 def output(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """An uninitialised tensor (shape) of the dtype of `like`; a large one on large pages."""
+    """An uninitialised tensor (shape) of the dtype of `like`; a large one on large pages, if it is not a fake."""
     y = like.new_empty(shape)
-    if y.nbytes >= 1 << 22:
+    if type(y) is Tensor and y.nbytes >= 1 << 22:
         _native.prefer_huge_pages(y.data_ptr(), y.nbytes)
     return y
+
+
+def contiguous(x: Tensor | None) -> Tensor | None:
+    """The same, side by side in memory."""
+    return None if x is None else x.contiguous()
 
 
 def rows(x: Tensor) -> tuple[Tensor, int, int]:

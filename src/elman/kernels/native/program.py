@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from elman import _native
 from elman.errors import InputError
-from elman.kernels.builder import FUNCTIONS, Builder, Slot, Unstreamable
+from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.kernels.native.attention import memory_of
 from elman.kernels.native.gated import KINDS, option_shapes, weights_of
 from elman.kernels.reference import GatedOptions
 
+_NOTHING = Slot(-1, 0)  # in the place of a slot that is not there
 PROGRAMS = {torch.float32: _native.program_f32, torch.float64: _native.program_f64}
 
 
@@ -49,9 +49,9 @@ class Program(Builder):
         """A product of the rows is made once for each symbol and remembered, unless that would take much memory."""
         if table.dtype != self.dtype:
             raise Unstreamable(f"a table of {table.dtype} beside {self.dtype}")
-        rows = self._array(table, None)
         self.looks_up = True
-        return Slot(self.native.lookup(*table.shape, _address(rows)), table.shape[1])
+        V, width = table.shape
+        return self._append("lookup", width, V=V, width=width, table=self._array(table, None))
 
     def state(self, width: int) -> Slot:
         slot = Slot(self.native.state(width), width)
@@ -60,12 +60,11 @@ class Program(Builder):
         return slot
 
     def constant(self, values: Tensor) -> Slot:
-        array = self._array(values, None)
-        return Slot(self.native.constant(values.numel(), _address(array)), values.numel())
+        return self._append("constant", values.numel(), width=values.numel(), values=self._array(values, None))
 
     def linear(self, x: Slot, weight: Tensor, bias: Tensor | None = None) -> Slot:
         w, b = self._array(weight, (len(weight), x.width)), self._array(bias, weight.shape[:1])
-        return Slot(self.native.linear(x.number, len(weight), _address(w), _address(b)), len(weight))
+        return self._append("linear", len(weight), x=x, N=len(weight), w=w, b=b)
 
     def gated(
         self, kind: str, x: Slot, U: Tensor, b: Tensor | None, weights: tuple[Tensor, ...], state: Sequence[Slot],
@@ -83,9 +82,9 @@ class Program(Builder):
         arrays = GatedOptions(*map(self._array, options, option_shapes(kind, H, R)))
         further = self._array(U[:, x.width :], (N, fed.width if fed else 0))
         own = self._array(U[:, : x.width], (N, x.width))
-        struct = weights_of(kind, x.width, H, R, own, self._array(b, (N,)), w, extra, arrays)
-        c = state[1].number if len(state) > 1 else -1
-        self.native.gated(struct, x.number, fed.number if fed else -1, _address(further), state[0].number, c)
+        struct = weights_of(kind, x.width, H, R, arrays, own, self._array(b, (N,)), w, extra)
+        h, c = (*state, _NOTHING)[:2]
+        self._append("gated", R, weights=struct, x=x, fed=fed or _NOTHING, U_fed=further, h=h, c=c)
         return state[0]
 
     def attend(
@@ -96,74 +95,69 @@ class Program(Builder):
         self.bound = B * each
         weights = self._slot(S)
         k, m = (part.detach().to(self.dtype) for part in (keys, values))
-        memory = memory_of(None, k, m, self._array(v, (A,)), lengths, B, 1, A)
-        context = self.native.attend(query.number, weights.number, memory, each)
-        return Slot(context, values.shape[2]), weights
+        memory = memory_of(k, m, self._array(v, (A,)), lengths, B, A)
+        return self._append("attend", m.shape[2], query=query, weights=weights, memory=memory, each=each), weights
 
     def scan(self, a: Slot, b: Slot, h: Slot, *, is_complex: bool = False) -> Slot:
-        self.native.scan(is_complex, a.number, b.number, h.number)
-        return h
+        return self._append("scan", h.width, is_complex=is_complex, a=a, b=b, h=h)
 
     def selective(self, x: Slot, delta: Slot, A: Tensor, B: Slot, C: Slot, h: Slot) -> Slot:
         D, N = A.shape
         _expect({"x": x, "delta": delta}, D)
         _expect({"B": B, "C": C}, N)
         _expect({"h": h}, D * N)
-        a = self._array(A, None)
-        return Slot(self.native.selective(x.number, delta.number, N, _address(a), B.number, C.number, h.number), D)
+        return self._append("selective", D, x=x, delta=delta, N=N, A=self._array(A, None), B=B, C=C, h=h)
 
     def bank(self, x: Slot, a: Tensor, b: Tensor, c: Tensor, h: Slot) -> Slot:
         D, N, _ = a.shape
         _expect({"x": x}, D)
         _expect({"h": h}, D * N * 2)
-        arrays = [self._array(v, a.shape) for v in (a, b, c)]
-        return Slot(self.native.bank(x.number, N, *map(_address, arrays), h.number), D)
+        arrays = {name: self._array(v, a.shape) for name, v in (("a", a), ("b", b), ("c", c))}
+        return self._append("bank", D, x=x, N=N, **arrays, h=h)
 
     def filter(self, x: Slot, transition: Tensor, p: Slot) -> Slot:
         _expect({"x": x}, p.width)
-        a = self._array(transition, (p.width, p.width))
-        self.native.filter(x.number, _address(a), p.number)
-        return p
+        return self._append("filter", p.width, x=x, transition=self._array(transition, (p.width, p.width)), p=p)
 
     def convolution(self, x: Slot, weight: Tensor, bias: Tensor, window: Slot) -> Slot:
         K, D = weight.shape
         _expect({"x": x}, D)
         _expect({"window": window}, (K - 1) * D)
         w, b = self._array(weight, None), self._array(bias, (D,))
-        return Slot(self.native.convolution(x.number, K, _address(w), _address(b), window.number), D)
+        return self._append("convolution", D, x=x, K=K, w=w, bias=b, window=window)
 
     def map(self, function: str, x: Slot) -> Slot:
-        return Slot(self.native.map(FUNCTIONS.index(function), x.number), x.width)
+        return self._append("map", x.width, function=_native.Function[function], x=x)
 
     def add(self, x: Slot, y: Slot) -> Slot:
-        return self._combine(0, x, y)
+        return self._combine("add", x, y)
 
     def mul(self, x: Slot, y: Slot) -> Slot:
-        return self._combine(1, x, y)
+        return self._combine("mul", x, y)
 
     def div(self, x: Slot, y: Slot) -> Slot:
-        return self._combine(2, x, y)
+        return self._combine("div", x, y)
 
     def maximum(self, x: Slot, y: Slot) -> Slot:
-        return self._combine(3, x, y)
+        return self._combine("maximum", x, y)
 
     def minimum(self, x: Slot, y: Slot) -> Slot:
-        return self._combine(4, x, y)
+        return self._combine("minimum", x, y)
 
     def choose(self, condition: Slot, x: Slot, y: Slot) -> Slot:
         _expect({"x": x, "y": y}, condition.width)
-        return Slot(self.native.choose(condition.number, x.number, y.number), x.width)
+        return self._append("choose", x.width, condition=condition, x=x, y=y)
 
     def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
-        places = np.asarray(columns, np.int64)
-        if len(places) and not 0 <= places.min() <= places.max() < x.width:
+        if len(columns) and not 0 <= min(columns) <= max(columns) < x.width:
             raise InputError(f"the columns {list(columns)} of a slot of width {x.width} were asked for")
-        return Slot(self.native.gather(x.number, places), len(places))
+        places = torch.tensor(list(columns), dtype=torch.int64, device="cpu")
+        return self._append("gather", len(places), x=x, columns=places, count=len(places))
 
     def lags(self, x: Slot, delays: Sequence[int], past: Slot) -> Slot:
-        ago = np.asarray(delays, np.int64)
-        _expect({"past": past}, int(ago.max()) * x.width)
-        return Slot(self.native.lags(x.number, ago, past.number), len(ago) * x.width)
+        _expect({"past": past}, max(delays) * x.width)
+        ago = torch.tensor(list(delays), dtype=torch.int64, device="cpu")
+        return self._append("lags", len(ago) * x.width, x=x, delays=ago, count=len(ago), past=past)
 
     def mean(self, decay: float, x: Slot, weight: Slot, sum: Slot, total: Slot) -> Slot:
         each = torch.float64.itemsize // self.dtype.itemsize
@@ -171,43 +165,54 @@ class Program(Builder):
         _expect({"total": total}, each * weight.width)
         if weight.width not in (1, x.width):
             raise InputError(f"weight is a slot of width {weight.width}; it must be 1 or {x.width} wide")
-        return Slot(self.native.mean(decay, x.number, weight.number, sum.number, total.number), x.width)
+        return self._append("mean", x.width, decay=decay, x=x, weight=weight, sum=sum, total=total)
 
     def layer_norm(self, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
-        g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
-        return Slot(self.native.norm(True, x.number, _address(g), _address(b), eps), x.width)
+        return self._norm(True, x, gain, bias, eps)
 
     def rms_norm(self, x: Slot, gain: Tensor, eps: float) -> Slot:
-        return Slot(self.native.norm(False, x.number, _address(self._array(gain, (x.width,))), 0, eps), x.width)
+        return self._norm(False, x, gain, None, eps)
 
     def concat(self, parts: Sequence[Slot]) -> Slot:
         y = self._slot(sum(part.width for part in parts))
         at = 0
         for part in parts:
-            self.native.copy(part.number, 0, part.width, y.number, at)
+            self._copy(part, y, at)
             at += part.width
         return y
 
     def cut(self, x: Slot, first: int, width: int) -> Slot:
         if not 0 <= first <= first + width <= x.width:
             raise InputError(f"the columns {first} to {first + width} of a slot of width {x.width} were asked for")
-        return Slot(self.native.cut(x.number, first, width), width)
+        return self._append("cut", width, x=x, first=first, count=width)
 
     def student_t(self, df: Slot, mean: Slot, scale: Slot) -> Slot:
         _expect({"mean": mean, "scale": scale}, df.width)
-        return Slot(self.native.student_t(df.number, mean.number, scale.number), df.width)
+        return self._append("student_t", df.width, df=df, mean=mean, scale=scale)
 
     def assign(self, state: Slot, x: Slot) -> Slot:
-        self.native.copy(x.number, 0, x.width, state.number, 0)
+        self._copy(x, state, 0)
         return state
 
     def _slot(self, width: int) -> Slot:
         return Slot(self.native.slot(width), width)
 
-    def _combine(self, function: int, x: Slot, y: Slot) -> Slot:
+    def _append(self, name: str, width: int, /, **fields: object) -> Slot:
+        """Append an operation of csrc/program.h, its slots as numbers: the slot that it fills."""
+        numbers = {key: field.number if isinstance(field, Slot) else field for key, field in fields.items()}
+        return Slot(getattr(self.native, name)(numbers), width)
+
+    def _copy(self, x: Slot, y: Slot, to: int) -> None:
+        self._append("copy", y.width, x=x, first=0, count=x.width, y=y, to=to)
+
+    def _combine(self, function: str, x: Slot, y: Slot) -> Slot:
         if x.width != y.width:
             raise InputError(f"slots of widths {x.width} and {y.width} cannot be combined; they must be as wide")
-        return Slot(self.native.combine(function, x.number, y.number), x.width)
+        return self._append("combine", x.width, function=_native.Combination[function], x=x, y=y)
+
+    def _norm(self, centred: bool, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:
+        g, b = self._array(gain, (x.width,)), self._array(bias, (x.width,))
+        return self._append("norm", x.width, centred=centred, x=x, gain=g, bias=b, eps=eps)
 
     def _array(self, x: Tensor | None, shape: Sequence[int] | None) -> Tensor | None:
         """`x` as the program reads it; it copies what it reads before it returns."""
@@ -224,7 +229,3 @@ def _expect(slots: dict[str, Slot], width: int) -> None:
     for name, slot in slots.items():
         if slot.width != width:
             raise InputError(f"{name} is a slot of width {slot.width}; it must be {width} wide")
-
-
-def _address(x: Tensor | None) -> int:
-    return 0 if x is None else x.data_ptr()

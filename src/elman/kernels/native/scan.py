@@ -61,7 +61,7 @@ class _LinearScan(torch.autograd.Function):
 
 
 def _inputs(a: Tensor, b: Tensor | None, h0: Tensor, lengths: Tensor, reset: Tensor, like: Tensor) -> Struct:
-    """ScanInputs of csrc/kernels.h, checked; `like` is (B, T, C)."""
+    """ScanInputs of csrc/scans.h, checked; `like` is (B, T, C)."""
     B, T, C = like.shape
     constant = a.ndim == 1
     expect("a", a, (C,) if constant else like.shape, like.dtype)

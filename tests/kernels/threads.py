@@ -1,0 +1,62 @@
+"""Every kernel, forward and backward, and every stream on two and three threads, and in several threads of Python.
+
+For `make sanitize-threads`, whose build uses several threads at any amount of work: python tests/kernels/threads.py
+"""
+
+import threading
+
+import torch
+
+from elman import _native
+from elman.cells import CELLS
+from elman.cli import doctor
+from elman.compose import Recompute
+from elman.core import Core
+from elman.stream import Stream
+
+# Wide enough to be divided by units; products that wait for each other once and twice a step; whole rows.
+WIDE = (("gru", {}), ("gru", {"reset_after": False}), ("lstm", {}), ("mgu", {}), ("lstm", {"layer_norm": True}))
+
+
+def train(core: Core, B: int, T: int) -> None:
+    x = torch.randn(B, T, core.input_size, requires_grad=True)
+    y, _ = core.scan(x, lengths=torch.tensor([T, 0, T // 2, *[T - 1] * 13])[:B])
+    y.square().sum().backward()
+
+
+def every_kernel() -> None:
+    for _, problem in doctor._problems():
+        problem("float32")
+    for made in CELLS.values():
+        core = made(24, 24)
+        for B in (1, 5):
+            train(core, B, 12)
+        stream = Stream(core, 150)
+        for _ in range(2):
+            stream.step(torch.randn(150, 24))
+
+
+def wide_loops() -> None:
+    for name, options in WIDE:
+        core = CELLS[name](128, 128, **options)
+        for B in (1, 3, 16):
+            train(core, B, 30)
+            train(Recompute(core, every=10), B, 30)
+
+
+def python_threads() -> None:
+    cores = [CELLS[name](64, 64) for name in ("lstm", "mamba", "s4d", "mingru")] * 2
+    workers = [threading.Thread(target=lambda core=core: [train(core, 4, 20) for _ in range(5)]) for core in cores]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
+if __name__ == "__main__":
+    for threads in (2, 3):
+        torch.set_num_threads(threads)
+        every_kernel()
+        wide_loops()
+        python_threads()
+    print(f"No race was found; {_native.teams_dissolved()} teams were dissolved.")
