@@ -29,14 +29,14 @@ def network() -> torch.nn.GRU:
 
 def elman(path: str, tenants: tuple[str, ...] = ()) -> uvicorn.Server:
     import elman as library
-    from elman.serve.app import Service
-    from elman.serve.keys import Keys
+    from elman.serve.api.app import Service
     from elman.serve.limits import Limits
-    from elman.serve.server import Server
-    from elman.serve.sessions import Sessions
-    from elman.serve.signing import Signer
-    from elman.serve.sqlite import SqliteStore
-    from elman.serve.store import MemoryStore
+    from elman.serve.net.keys import Keys
+    from elman.serve.net.server import Server
+    from elman.serve.store.sessions import Sessions
+    from elman.serve.store.signing import Signer
+    from elman.serve.store.sqlite import SqliteStore
+    from elman.serve.store.store import MemoryStore
     from elman.tasks.number_serving import Numbers
 
     store = SqliteStore(path) if path else MemoryStore()

@@ -9,12 +9,12 @@ import torch
 
 import elman
 from elman.data import VOCABULARIES
-from elman.serve.app import Service
+from elman.serve.api.app import Service
 from elman.serve.limits import Limits
-from elman.serve.server import Server
-from elman.serve.sessions import Sessions
-from elman.serve.signing import Signer
-from elman.serve.store import MemoryStore
+from elman.serve.net.server import Server
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.signing import Signer
+from elman.serve.store.store import MemoryStore
 from elman.tasks.lm import LanguageModel, ModelConfig, build
 from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText

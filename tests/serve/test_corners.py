@@ -14,13 +14,13 @@ from websockets.sync.client import connect
 
 from elman.cli import main
 from elman.saved import open_model
-from elman.serve.app import Service
-from elman.serve.jobs import Options
+from elman.serve.api.app import Service
+from elman.serve.engine.jobs import Options
 from elman.serve.limits import Limits
-from elman.serve.sessions import Sessions
-from elman.serve.signing import Signer
-from elman.serve.sqlite import SqliteStore
-from elman.serve.store import MemoryStore
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.signing import Signer
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import MemoryStore
 
 MODELS = served_models()
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
@@ -129,6 +129,26 @@ def test_every_429_says_when_to_come_back():
             assert answer.status_code == 429 and "retry-after-ms" in answer.headers
 
 
+def test_what_is_closed_or_answered_counts_no_more():
+    """One socket after another, though only one may be open; on one of them more inputs in all than at a time."""
+    with running(MODELS, limits=Limits(connections=2, bulk_inputs=6)) as server:
+        server.client.close()
+        url = server.url.replace("http", "ws") + "/v1/stream"
+        id = httpx.post(f"{server.url}/v1/sessions", json={"model": "gru"}).json()["id"]
+        for _ in range(4):
+            with connect(url) as ws:
+                ws.recv()
+                for number in range(3):
+                    step = {"session": id, "version": "any", "inputs": [[1.0]] * 4}
+                    ws.send(json.dumps({"id": number, "step": step}))
+                    assert json.loads(ws.recv())["status"] == 200
+            deadline = time.monotonic() + 5
+            while server.service.accounts.of("").sockets and time.monotonic() < deadline:
+                time.sleep(0.01)
+        server.client = httpx.Client(base_url=server.url)
+        assert server.client.get(f"/v1/sessions/{id}").json()["position"] == 48
+
+
 def test_a_socket_that_does_not_read_is_not_read_from():
     """Else answers that are not taken are kept without end."""
     with running(MODELS) as server, opened(server, 0.5) as connection:
@@ -145,7 +165,7 @@ def test_a_socket_that_does_not_read_is_not_read_from():
 
 
 def test_a_server_that_only_predicts_is_ready_and_stops():
-    """It has no model to pass a canary through."""
+    """It has no model to send a probe through."""
     store = MemoryStore()
     sessions = Sessions(store, {}, Limits())
     server = Running(Service(sessions, Signer.of_store(store), predictors={"hmm": lambda *given: []}))
@@ -168,7 +188,7 @@ def test_a_state_from_elsewhere_cannot_make_the_server_fail():
 def test_sessions_that_were_created_leave_memory_too(monkeypatch):
     """ "Idle sessions are dropped from memory": only when another is read from the store, which never happens while all
     of them are in memory."""
-    monkeypatch.setattr("elman.serve.sessions.CACHED", 4)
+    monkeypatch.setattr("elman.serve.store.sessions.CACHED", 4)
     engine = direct()
     for _ in range(200):
         made(engine)
@@ -221,13 +241,13 @@ def test_an_hmm_is_not_lost_for_ever_by_one_large_input(tmp_path):
 @pytest.mark.parametrize("ttl", ["nan", "-1", "0", "1e9"])
 def test_a_ttl_that_no_session_can_have_is_refused_at_the_start(tmp_path, monkeypatch, ttl):
     language_model().save(tmp_path / "book")
-    monkeypatch.setattr("elman.serve.server.serve", lambda service, host, port: 0)
+    monkeypatch.setattr("elman.serve.net.server.serve", lambda service, host, port: 0)
     assert main(["serve", str(tmp_path / "book"), "--ttl", ttl]) == 2
 
 
 def test_what_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch):
     """Generations that wait in one line, each of which would take long."""
-    monkeypatch.setattr("elman.serve.server.DRAIN", 0.3)
+    monkeypatch.setattr("elman.serve.net.server.DRAIN", 0.3)
     server = Running(service(MODELS))
     id = server.session("book")
     body = {"version": "any", "max_new_tokens": 16_000}

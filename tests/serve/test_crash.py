@@ -18,7 +18,7 @@ import pytest
 import torch
 from running import core, service
 
-from elman.serve.sqlite import SqliteStore
+from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 
 PLACES = ("taken", "before commit", "before reply")
@@ -27,7 +27,7 @@ CORE = core(size=8)
 
 def child(path, pipe, place, after):
     """Serve; and die at the `after`-th time that the engine passes a place, if one is named."""
-    from elman.serve.server import Server
+    from elman.serve.net.server import Server
 
     passed = [0]
 

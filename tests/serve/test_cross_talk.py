@@ -101,11 +101,11 @@ async def crowd(url, sessions, clients=24, first=0):
 @pytest.mark.parametrize(("long", "sessions"), [(0.005, 60), (-1.0, 40)])
 def test_nothing_is_mixed_up(monkeypatch, long, sessions):
     """With models that compute on the event loop, and in the engine's thread."""
-    monkeypatch.setattr("elman.serve.driver.LONG", long)
+    monkeypatch.setattr("elman.serve.engine.driver.LONG", long)
     with running({"gru": Numbers.of_core(CORE), "book": ServedText(LM)}) as server:
         counts = asyncio.run(crowd(server.url, sessions))
         assert counts["outputs"] > 1000 and counts["gone"] > 0
-        assert server.service.engine.waiting == 0 and not server.service.engine.lines
+        assert server.service.engine.waiting == 0 and not server.service.engine.queues
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ from websockets.sync.client import connect
 
 from elman import state as states
 from elman.errors import FileError
-from elman.serve import about
-from elman.serve.app import OPEN, ROUTES
-from elman.serve.errors import Refused
-from elman.serve.keys import Keys
-from elman.serve.server import Server
-from elman.serve.signing import Signer
-from elman.serve.sqlite import SqliteStore
+from elman.serve.api import about
+from elman.serve.api.app import OPEN, ROUTES
+from elman.serve.errors import HttpError
+from elman.serve.net.keys import Keys
+from elman.serve.net.server import Server
+from elman.serve.store.signing import Signer
+from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 
 MODELS = served_models()
@@ -78,7 +78,7 @@ def test_every_key_is_compared_in_constant_time(tmp_path, monkeypatch):
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: compared.append(len(a)) or compare(a, b))
     for tenant, key in pairs:
         assert keys.tenant(f"Bearer {key}".encode()) == tenant
-    with pytest.raises(Refused):
+    with pytest.raises(HttpError):
         keys.tenant(b"Bearer none")
     assert compared == [32] * 12  # three keys each time, whichever is right
 
@@ -134,7 +134,7 @@ def test_a_carried_state_is_one_tenants_and_one_models_whatever_they_are_called(
     token = signer.sign("ab", "cd", b"state")
     assert signer.verify("ab", "cd", token) == b"state"
     for tenant, fingerprint in (("a", "bcd"), ("abc", "d"), ("", "abcd"), ("abcd", ""), ("ab", "ce"), ("AB", "cd")):
-        with pytest.raises(Refused) as found:
+        with pytest.raises(HttpError) as found:
             signer.verify(tenant, fingerprint, token)
         assert found.value.status == 422
 
@@ -152,7 +152,7 @@ def test_keys_for_states_are_changed_by_putting_a_new_one_first(tmp_path):
         for token in tokens:
             try:
                 accepted.append(one.verify("t", "aa", token) == b"state")
-            except Refused:
+            except HttpError:
                 accepted.append(False)
     assert accepted == [True, False, False, True, True, True, False, True, True]
     (tmp_path / "short.txt").write_text("x" * 31)

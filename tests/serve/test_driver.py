@@ -12,14 +12,14 @@ import torch
 from running import core, running, served_models
 from websockets.sync.client import connect
 
-from elman.serve.sqlite import SqliteStore
-from elman.serve.store import StoreFull
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import StoreFull
 
 
 @pytest.fixture
 def slow(monkeypatch):
     """A server whose models compute in the thread, each time for as long as the event says, and those who computed."""
-    monkeypatch.setattr("elman.serve.driver.LONG", -1.0)
+    monkeypatch.setattr("elman.serve.engine.driver.LONG", -1.0)
     models, go, threads = served_models(), threading.Event(), []
     together = models["gru"].together
 

@@ -16,8 +16,8 @@ import pytest
 from running import error, running, served_models
 from websockets.sync.client import connect
 
-from elman.serve.keys import Keys
 from elman.serve.limits import Limits
+from elman.serve.net.keys import Keys
 from elman.tasks.text_serving import ServedText
 
 MODELS = served_models()
@@ -223,7 +223,7 @@ def test_a_flood_of_frames_that_need_no_step_is_slowed_down(frame):
             began = time.monotonic()
             assert server.client.get("/healthz").status_code == 200
             waits.append(time.monotonic() - began)
-        (socket_,) = [one for one in server.server.server_state.connections if hasattr(one, "hear")] or [None]
+        (socket_,) = [one for one in server.server.server_state.connections if hasattr(one, "listener")] or [None]
         if frame[0] != 1:  # a fragment before the last one is an error, and ends the socket
             assert not socket_.transport.is_reading()
         assert statistics.median(waits) < 0.5
@@ -242,7 +242,7 @@ def test_messages_on_a_socket_are_all_answered_though_they_come_in_one_packet():
         assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 10
 
 
-# Refused requests of many megabytes
+# HttpError requests of many megabytes
 
 
 def test_what_is_too_long_is_refused_before_it_is_split(monkeypatch):
@@ -264,11 +264,11 @@ def test_what_is_too_long_is_refused_before_it_is_split(monkeypatch):
             assert answer.status_code == 400 and "at most" in error(answer)["message"], path
         items = [{"session": id, "version": 0, "inputs": text}]
         assert server.post("/v1/steps", {"items": items}).json()["data"][0]["status"] == 400
-        assert max(split, default=0) <= 1  # the canary
+        assert max(split, default=0) <= 1  # the health probe
 
 
 def test_many_items_that_are_wrong_are_not_looked_at_one_by_one(monkeypatch):
-    from elman.serve import session_routes
+    from elman.serve.api import session_routes
 
     looked = []
     monkeypatch.setattr(session_routes, "item_of", lambda raw: looked.append(raw))

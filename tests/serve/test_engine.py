@@ -11,10 +11,10 @@ from test_sessions import direct, get, made, refused, scanned, step
 
 from elman.cli import main
 from elman.errors import FileError
-from elman.serve.engine import Engine
-from elman.serve.jobs import Asked, Delete, Generate, Options
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.jobs import Asked, Delete, Generate, Options
+from elman.serve.engine.steps import Step
+from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
 from elman.tasks.text_serving import ServedText
@@ -65,7 +65,7 @@ def test_a_long_prompt_goes_in_pieces_of_64_and_nobody_waits_behind_it():
 
 
 def test_idle_sessions_leave_memory_and_come_back_to_the_bit(tmp_path, monkeypatch):
-    monkeypatch.setattr("elman.serve.sessions.CACHED", 4)
+    monkeypatch.setattr("elman.serve.store.sessions.CACHED", 4)
     engine = direct(SqliteStore(tmp_path / "s.db"))
     ids = [made(engine) for _ in range(12)]
     engine.engine.sessions.store.close()
@@ -118,7 +118,7 @@ def test_a_model_that_fails_takes_one_tick_with_it_and_no_more():
     engine.engine.tick()
     model.advance = advance
     assert [reply.status for _, reply in found] == [500, 500] and engine.engine.waiting == 0
-    assert [get(engine, id)["version"] for id in ids] == [1, 0] and not engine.engine.lines
+    assert [get(engine, id)["version"] for id in ids] == [1, 0] and not engine.engine.queues
     assert np.array_equal(np.float32(step(engine, ids[0], [2.0], version=1)["outputs"]), scanned([1.0, 2.0])[1:])
 
 
@@ -163,7 +163,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
         service.engine.sessions.store.close()
         return 0
 
-    monkeypatch.setattr("elman.serve.server.serve", serve)
+    monkeypatch.setattr("elman.serve.net.server.serve", serve)
     assert main(["serve", str(tmp_path / "book"), "--store", str(tmp_path / "s.db")]) == 0
     said = capsys.readouterr().err
     assert "warning" in said and "ecg" in said and "book" not in said.split("warning")[1]

@@ -11,15 +11,15 @@ import pytest
 from running import Running, core, running, served_models, service
 from test_sessions import Clock, direct, get, made, refused, scanned, step
 
-from elman.serve.driver import Driver
-from elman.serve.engine import Engine, Job
-from elman.serve.jobs import Asked, Create, Options
+from elman.serve.engine.driver import Driver
+from elman.serve.engine.engine import Engine, Job
+from elman.serve.engine.jobs import Asked, Create, Delete, Options
+from elman.serve.engine.steps import Step
 from elman.serve.limits import Limits
-from elman.serve.records import Session
-from elman.serve.sessions import Sessions
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step
-from elman.serve.store import MemoryStore, StoreFailed
+from elman.serve.store.records import Session
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import MemoryStore, StoreFailed
 from elman.tasks.number_serving import Numbers
 
 
@@ -39,6 +39,10 @@ class Failing(MemoryStore):
     def children(self, table, parent):
         self._fail("read")
         return super().children(table, parent)
+
+    def ids(self, *given):
+        self._fail("read")
+        return super().ids(*given)
 
     def counts(self, table):
         self._fail("read")
@@ -141,7 +145,7 @@ def test_a_dead_engine_is_seen_by_healthz():
         assert server.client.get("/healthz").status_code == 200
         server.service.engine.failed = "a test"
         answer = server.client.get("/healthz")
-        assert answer.status_code == 503 and "a test" in answer.text
+        assert answer.status_code == 503 and "cannot go on" in answer.text and "a test" not in answer.text
         server.service.engine.failed = ""
 
 
@@ -258,6 +262,21 @@ def look_at_the_damage(engine, kept, expired, life):
     refused(404, lambda: get(engine, "sess_damaged", tenant="other"))
 
 
+def test_a_damaged_session_can_be_deleted_by_its_tenant_and_nobody_else():
+    store = MemoryStore()
+    engine = direct(store)
+    damage(store, "sess_damaged", expires=0.0)
+    for table in ("checkpoints", "inputs"):
+        store.put(table, "sess_damaged/1", b"", parent="sess_damaged")
+    engine = direct(store)  # which counts it
+    refused(404, lambda: engine.ask(lambda r: Delete(r, "other", "sess_damaged")))
+    assert engine.engine.sessions.counts == {"t": 1}
+    engine.ask(lambda r: Delete(r, "t", "sess_damaged"))
+    refused(404, lambda: get(engine, "sess_damaged"))
+    assert engine.engine.sessions.counts == {"t": 0}
+    assert not any(store.counts(table) for table in ("sessions", "checkpoints", "inputs"))
+
+
 def test_a_state_of_another_length_disturbs_nobody():
     engine = direct()
     good, bad = made(engine), made(engine)
@@ -300,7 +319,7 @@ def test_a_step_of_the_wall_clock_expires_nothing(tmp_path, monkeypatch):
 
 
 def test_a_sweep_goes_on_until_all_is_gone_and_not_for_what_is_busy_or_cannot_be_stored(monkeypatch):
-    monkeypatch.setattr("elman.serve.sessions.Sessions.sweep.__defaults__", ((), 4))
+    monkeypatch.setattr("elman.serve.store.sessions.Sessions.sweep.__defaults__", ((), 4))
     clock, store = Clock(), Failing()
     engine = direct(store, clock=clock).engine
     sessions = engine.sessions
@@ -317,10 +336,10 @@ def test_a_sweep_goes_on_until_all_is_gone_and_not_for_what_is_busy_or_cannot_be
     engine.tick()
     assert not engine.idle and sessions.counts == {"t": 6}
     for number in range(10):
-        engine.lines[f"sess_{number}"] = [Job(print)]
+        engine.queues[f"sess_{number}"] = [Job(print)]
     engine.tick()
     assert engine.idle and sessions.counts == {"t": 6}
-    engine.lines.clear()
+    engine.queues.clear()
     clock.now += 6
     while not engine.idle or sessions.counts["t"]:
         engine.tick()

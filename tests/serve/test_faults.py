@@ -65,8 +65,9 @@ class Life:
     def _serve(self, path, pipe):
         from running import core, service
 
-        from elman.serve import server, sessions
-        from elman.serve.sqlite import SqliteStore
+        from elman.serve.net import server
+        from elman.serve.store import sessions
+        from elman.serve.store.sqlite import SqliteStore
         from elman.tasks.number_serving import Numbers
 
         sys.stderr = open(path.with_name("said"), "a", buffering=1)  # noqa: SIM115

@@ -12,8 +12,8 @@ from running import error, language_model, running, served_models
 from websockets.sync.client import connect
 
 from elman.errors import FileError
-from elman.serve.keys import Keys
 from elman.serve.limits import MEANING, Limits
+from elman.serve.net.keys import Keys
 
 SMALL = Limits(
     body=5_000, headers=4_096, receive_seconds=0.4, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=12,
@@ -264,17 +264,19 @@ def test_what_it_says_of_itself(server):
     assert found["gru"]["state_bytes"] == 128 and found["book"]["writes"] is True
 
 
-def test_readiness_passes_through_engine_and_store_at_most_once_a_second(models):
+def test_readiness_passes_through_engine_and_store_at_most_once_a_second(models, capsys):
     with running(models) as server:
         ticks = lambda: server.service.engine.steps  # noqa: E731
         before = ticks()
         for _ in range(20):
             assert server.client.get("/readyz").status_code == 200
         assert 0 < ticks() - before <= 4
-        server.service.canary.at = 0.0
+        server.service.readiness.at = 0.0
         server.service.engine.sessions.store.commit = broken
         answer = server.client.get("/readyz")
         assert answer.status_code == 503 and "store" in error(answer)["message"]
+        assert "it is gone" not in answer.text and server.client.get("/readyz").status_code == 503
+        assert capsys.readouterr().err.count("it is gone") == 1  # whoever asks without a key need not know why
         del server.service.engine.sessions.store.commit
         assert server.client.get("/readyz").status_code == 200
         server.service.engine.draining = True
@@ -284,7 +286,7 @@ def test_readiness_passes_through_engine_and_store_at_most_once_a_second(models)
 
 
 def broken(sync):
-    from elman.serve.store import StoreFailed
+    from elman.serve.store.store import StoreFailed
 
     raise StoreFailed("it is gone")
 
@@ -299,5 +301,5 @@ def test_a_client_that_goes_away_leaves_nothing(models):
         deadline = time.monotonic() + 5
         while server.service.engine.waiting and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert server.service.engine.waiting == 0 and not server.service.engine.lines
+        assert server.service.engine.waiting == 0 and not server.service.engine.queues
         assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 0

@@ -12,7 +12,8 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -28,13 +29,14 @@ import elman
 from elman.data.vocabulary import Words
 from elman.errors import InputError
 from elman.saved import open_model
-from elman.serve.jobs import Options
-from elman.serve.keys import Keys
+from elman.serve.api.predicting import predictor
+from elman.serve.engine.jobs import Options
+from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
-from elman.serve.predicting import predictor
+from elman.serve.net.keys import Keys
 from elman.tasks.forecast import RunConfig
 from elman.tasks.lm import LanguageModel, ModelConfig, build
-from elman.tasks.task import Verb
+from elman.tasks.request import Request, Rows, batch_size, data_option, option
 from elman.tasks.text_serving import ServedText
 
 MODELS = served_models()
@@ -46,8 +48,8 @@ SMALL = Limits(
 )  # fmt: skip
 COUNTED = (
     "receive_seconds", "send_seconds", "token_characters", "keyless", "tenant_connections", "tenant_sockets",
-    "tenant_bytes", "tenant_threads", "sessions", "forks", "line", "queue", "socket_flight", "connections",
-    "tombstones", "filled", "drawn", "prediction",
+    "tenant_bytes", "tenant_threads", "sessions", "forks", "session_queue", "queue", "socket_flight", "connections",
+    "tombstones", "filled", "drawn", "prediction", "batch", "ratio",
 )  # fmt: skip
 LARGER = Limits(**{name: value + (name not in COUNTED) for name, value in asdict(SMALL).items()})
 
@@ -441,7 +443,7 @@ def test_filled_and_drawn(tmp_path):
 
     def predict(server, *days, **options):
         data = "ds,y\n" + "".join(f"{np.datetime64('2024-01-01') + t},1\n" for t in days)
-        return server.post("/v1/predict", {"model": "sales", "data": data, "ending": "csv", "options": options})
+        return server.post("/v1/predict", {"model": "sales", "data": data, **options})
 
     def predictors(limits):
         return {"sales": predictor(task, face, limits)}
@@ -449,7 +451,7 @@ def test_filled_and_drawn(tmp_path):
     for most in (7, 8):
         limits = Limits(filled=most, drawn=100)
         with running({"sales": task.serve(face)}, limits=limits, predictors=predictors(limits)) as server:
-            few = {"samples": "5"}
+            few = {"samples": 5}
             assert step(server, 8).status_code == 200  # 7 are missing, the first of January is there
             assert predict(server, 37, **few).status_code == 200
             assert predict(server, 30, 38, **few).status_code == 200
@@ -462,38 +464,46 @@ def test_filled_and_drawn(tmp_path):
             far = step(server, 2_900_000), predict(server, 2_900_000, **few), predict(server, 30, 2_900_000, **few)
             assert [answer.status_code for answer in far] == [422, 400, 400] and time.monotonic() - began < 5
             assert server.client.get("/readyz").status_code == 200
-            assert predict(server, 30, samples="50").status_code == 200
-            assert predict(server, 30, samples="51").status_code == 400
-            assert predict(server, 30, samples="5", horizon="1000000000").status_code == 400
+            assert predict(server, 30, samples=47).status_code == 200  # and three quantiles
+            assert predict(server, 30, samples=48).status_code == 400
+            assert predict(server, 30, samples=5, horizon=1000000000).status_code == 400
     with running({"sales": task.serve(face)}, predictors=predictors(Limits(drawn=102))) as server:
-        assert predict(server, 30, samples="51").status_code == 200
+        assert predict(server, 30, samples=48).status_code == 200
+
+
+@dataclass(frozen=True)
+class Echo(Request):
+    """Whatever is sent."""
+
+    data: Rows = data_option("rows", rows=list[str])
+    num_beams: int = option(1, "beams", least=1, limit="beams")
+    n_best: int = option(1, "the best of them", least=1, limit="beams")
+    batch_size: int = batch_size(1, "rows")
+    max_ratio: float = option(1.0, "symbols", least=0, limit="ratio")
 
 
 def test_lines_and_options_of_predictions():
-    """What `/v1/predict` answers has an end, and so have the beams that it is asked for."""
-
-    class Echo:
-        verbs = {"predict": Verb(lambda parser: _options(parser), lambda _, given: given.data and ["abcd\n"] * 5)}
-
-    def _options(parser):
-        parser.add_argument("data")
-        for name in ("num_beams", "n_best", "batch_size"):
-            parser.add_argument(f"--{name}", type=int, default=1)
-
+    """What `/v1/predict` answers has an end, and so have the beams, rows and symbols that it is asked for."""
+    task = SimpleNamespace(requests={"predict": (Echo, lambda _, request: ["abcd\n"] * 5)})
+    model, tops = SimpleNamespace(task="echo"), {"num_beams": 3, "n_best": 3, "batch_size": 7, "max_ratio": 2}
     for most in (19, 20):
-        predict = predictor(Echo, None, Limits(prediction=most, beams=3))
+        predict = predictor(task, model, Limits(prediction=most, beams=3, batch=7, ratio=2))
+        body = {"model": "echo", "data": "x"}
         if most == 20:
-            assert predict("x", "txt", {"num_beams": "3", "n_best": "3", "batch_size": "1000000"}) == ["abcd"] * 5
-            for name in ("num_beams", "n_best"):
-                with pytest.raises(InputError, match=f"{name} is 4; it must be at most 3"):
-                    predict("x", "txt", {name: "4"})
+            assert predict(json.dumps({**body, **tops}).encode()) == ["abcd"] * 5
+            for name, top in tops.items():
+                with pytest.raises(HttpError, match=f"<= {top}") as refused:
+                    predict(json.dumps({**body, name: top + 1}).encode())
+                assert refused.value.param == name
         else:
             with pytest.raises(InputError, match="more than 19 bytes"):
-                predict("x", "txt", {})
+                predict(json.dumps(body).encode())
 
 
 TESTED = {
     "prediction": test_lines_and_options_of_predictions,
+    "batch": test_lines_and_options_of_predictions,
+    "ratio": test_lines_and_options_of_predictions,
     "filled": test_filled_and_drawn,
     "drawn": test_filled_and_drawn,
     "receive_seconds": test_receive_seconds,
@@ -509,7 +519,7 @@ TESTED = {
     "tombstones": test_tombstones,
     "sessions": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
     "forks": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
-    "line": test_sessions.test_writes_of_a_session_wait_in_line_and_the_line_has_an_end,
+    "session_queue": test_sessions.test_writes_of_a_session_wait_in_line_and_the_line_has_an_end,
     "kept_bytes": test_tenants.test_past_its_bytes_a_tenant_is_refused_and_nothing_is_changed,
     "queue": test_sessions.test_the_queue_has_an_end,
 }

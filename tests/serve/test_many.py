@@ -13,14 +13,14 @@ import numpy as np
 import torch
 
 import elman
-from elman.serve import jobs
-from elman.serve.bodies import Item
-from elman.serve.engine import Engine
+from elman.serve.api.bodies import Item
+from elman.serve.engine import jobs
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.steps import submit_steps
 from elman.serve.limits import Limits
-from elman.serve.sessions import Sessions
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import submit_steps
-from elman.serve.store import MemoryStore
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import MemoryStore
 from elman.tasks.number_serving import Numbers
 
 TENANT, EACH = "local", 1_024
@@ -113,7 +113,7 @@ def test_sessions_that_come_and_go_leave_nothing():
     crowd = Crowd(gru(8))
     left, first, last = churn(crowd, 8_000)
     assert left == 0 and last - first < 4, (first, last)
-    assert not crowd.sessions.cache and not crowd.engine.lines
+    assert not crowd.sessions.cache and not crowd.engine.queues
 
 
 def test_sessions_that_are_held_are_exact(tmp_path):

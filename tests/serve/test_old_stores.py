@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 from test_sessions import get, refused
 
 from elman.saved import open_model
-from elman.serve.direct import Direct
-from elman.serve.jobs import Asked, Create, Options, Rollback
+from elman.serve.engine.direct import Direct
+from elman.serve.engine.jobs import Asked, Create, Options, Rollback
+from elman.serve.engine.steps import Step
+from elman.serve.engine.text_jobs import DeleteResponse, GetResponse
 from elman.serve.limits import Limits
-from elman.serve.sessions import Sessions
-from elman.serve.signing import Signer
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step
-from elman.serve.text_jobs import DeleteResponse, GetResponse
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.signing import Signer
+from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
@@ -36,7 +36,7 @@ def engine(tmp_path):
     models = {"gru": Numbers.of_core(model), "book": ServedText(open_model(str(FOLDER / "book"))[1])}
     found = Direct(Sessions(store, models, Limits(), lambda: 1_000_100.0))
     found.core = model
-    assert found.engine.sessions.strangers() == []
+    assert found.engine.sessions.orphans() == []
     yield found
     store.close()
 

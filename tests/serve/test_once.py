@@ -11,10 +11,10 @@ from running import error, language_model, running, served_models
 from test_sessions import Clock, direct, fails, get, made, refused, step
 from websockets.sync.client import connect
 
-from elman.serve.app import ROUTES
-from elman.serve.jobs import Asked, Create, Generate, Options
-from elman.serve.keys import Keys
+from elman.serve.api.app import ROUTES
+from elman.serve.engine.jobs import Asked, Create, Generate, Options
 from elman.serve.limits import Limits
+from elman.serve.net.keys import Keys
 from elman.tasks.serving import Writing
 
 MODELS, LM = served_models(), language_model()
@@ -239,7 +239,7 @@ def test_a_stream_whose_commit_fails_ends_with_an_error_and_nothing_is_changed()
         assert done["text"] == LM.generate("Once", seed=5, max_new_tokens=400)
 
 
-@pytest.mark.parametrize(("limits", "status"), [(Limits(line=0), 409), (Limits(queue=1), 429)])
+@pytest.mark.parametrize(("limits", "status"), [(Limits(session_queue=0), 409), (Limits(queue=1), 429)])
 def test_who_must_wait_is_told_how_long(limits, status):
     with running(MODELS, limits=limits) as server, httpx.Client(base_url=server.url) as client:
         id = server.session("book")

@@ -8,8 +8,8 @@ from running import running
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
-from elman.serve.app import ROUTES
-from elman.serve.openapi import PATHS
+from elman.serve.api.app import ROUTES
+from elman.serve.api.openapi import PATHS
 
 NUMBER = hypothesis.strategies.integers(0, 2)
 SETTINGS = hypothesis.settings(

@@ -11,10 +11,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from running import core, language_model
 
-from elman.serve.bodies import Item
-from elman.serve.direct import Direct
-from elman.serve.errors import Refused
-from elman.serve.jobs import (
+from elman.serve.api.bodies import Item
+from elman.serve.engine.direct import Direct
+from elman.serve.engine.jobs import (
     Asked,
     Create,
     Delete,
@@ -26,12 +25,15 @@ from elman.serve.jobs import (
     PutState,
     Rollback,
 )  # fmt: skip
+from elman.serve.engine.steps import Step, submit_steps
+from elman.serve.engine.text_jobs import Complete, Respond
+from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
-from elman.serve.sessions import Sessions
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step, submit_steps
-from elman.serve.store import MemoryStore, StoreFull
-from elman.serve.text_jobs import Complete
+from elman.serve.store import past
+from elman.serve.store.past import SLICE
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import MemoryStore, StoreFailed, StoreFull
 from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
 from elman.tasks.text_serving import ServedText
@@ -65,7 +67,7 @@ def get(engine, id, tenant="t"):
 
 
 def refused(status, call):
-    with pytest.raises(Refused) as found:
+    with pytest.raises(HttpError) as found:
         call()
     assert found.value.status == status, found.value.message
     return found.value
@@ -144,7 +146,7 @@ def test_a_model_that_is_not_loaded_or_has_other_weights(tmp_path):
     id = made(engine)
     engine.engine.sessions.store.close()
     engine = direct(SqliteStore(tmp_path / "s.db"), models={"gru": Numbers.of_core(core(seed=1))})
-    assert engine.engine.sessions.strangers() == ["gru"]
+    assert engine.engine.sessions.orphans() == ["gru"]
     assert refused(422, lambda: step(engine, id, [1.0])).code == "model_mismatch"
     assert get(engine, id)["version"] == 0
     engine.engine.sessions.store.close()
@@ -157,7 +159,7 @@ def test_replays_by_other_kernels_say_so():
     engine = direct()
     id = made(engine, options=Options(3600.0, every=4, keep=3, log=True))
     step(engine, id, [1.0, 2.0])
-    engine.engine.sessions.computed = "another"
+    engine.engine.sessions.past.computed = "another"
     back = engine.ask(lambda r: Rollback(r, Asked("t", "rollback"), id, 1, 1))
     assert json.loads(back.body)["inexact"] is True
 
@@ -186,7 +188,7 @@ def fails(sync):
 
 
 def test_writes_of_a_session_wait_in_line_and_the_line_has_an_end():
-    engine = direct(limits=Limits(line=2))
+    engine = direct(limits=Limits(session_queue=2))
     id, found = made(engine, "book"), []
     generate = Generate(found.append, Asked("t", "generate"), id, "any", "Hi", Writing(max_new_tokens=4), None)
     engine.engine.submit(generate)
@@ -196,7 +198,7 @@ def test_writes_of_a_session_wait_in_line_and_the_line_has_an_end():
         engine.engine.tick()
     statuses = [one.status for one in found]
     assert sorted(statuses) == [200, 200, 200, 409, 409]
-    assert get(engine, id)["version"] == 3 and not engine.engine.lines and engine.engine.waiting == 0
+    assert get(engine, id)["version"] == 3 and not engine.engine.queues and engine.engine.waiting == 0
 
 
 def test_a_generation_that_is_cancelled_commits_nothing():
@@ -208,7 +210,7 @@ def test_a_generation_that_is_cancelled_commits_nothing():
         engine.engine.tick()
     job.cancelled = True
     engine.engine.tick()
-    assert get(engine, id)["version"] == 0 and found[0].status == 409 and not engine.engine.lines
+    assert get(engine, id)["version"] == 0 and found[0].status == 409 and not engine.engine.queues
     text = json.loads(
         engine.ask(lambda r: Generate(r, Asked("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)).body
     )["text"]
@@ -219,7 +221,7 @@ def test_the_queue_has_an_end():
     engine = direct(limits=Limits(queue=2)).engine
     for _ in range(2):
         engine.submit(Get(lambda value: None, "t", "none"))
-    with pytest.raises(Refused) as found:
+    with pytest.raises(HttpError) as found:
         engine.submit(Get(lambda value: None, "t", "none"))
     assert found.value.status == 429 and "retry-after-ms" in found.value.headers
     engine.tick()
@@ -227,7 +229,7 @@ def test_the_queue_has_an_end():
 
 
 def test_tenants_take_turns(monkeypatch):
-    monkeypatch.setattr("elman.serve.crowd.BATCH", 2)
+    monkeypatch.setattr("elman.serve.engine.crowd.BATCH", 2)
     engine = direct().engine
     order = []
 
@@ -279,6 +281,232 @@ def test_a_second_rollback_knows_nothing_of_what_the_first_has_abandoned():
     assert np.array_equal(np.float32(step(engine, id, [7.0])["outputs"][0]), scanned([7.0])[0])
 
 
+def test_a_tenant_with_more_than_a_lowered_limit_may_delete():
+    store, clock = MemoryStore(), Clock()
+    engine = direct(store, clock=clock, models=MODELS)
+    first, *others = (made(engine, options=Options(ttl)) for ttl in (1e6, 1e6, 50.0, 1e6))
+    engine = direct(store, clock=clock, models=MODELS, limits=Limits(sessions=1))
+    engine.ask(lambda r: Delete(r, "t", first))
+    clock.now += 100
+    engine.engine.tick()
+    assert engine.engine.sessions.counts == {"t": 2} and len(others) == 3
+    refused(429, lambda: made(engine))
+
+
+def test_a_write_that_is_refused_at_its_end_has_changed_nothing():
+    """There is no room for the reply to its key: that is known when all else is done."""
+    engine = direct(models=MODELS, limits=Limits(kept_bytes=10))
+    id = made(engine)
+    step(engine, id, [1.0])
+    for _ in range(2):
+        assert refused(429, lambda: step(engine, id, [2.0], key="k")).code == "too_many_bytes"
+        assert get(engine, id)["version"] == 1
+    found = step(engine, id, [3.0], version=1)
+    assert found["position"] == 2 and np.array_equal(np.float32(found["outputs"][0]), scanned([1.0, 3.0])[1])
+
+
+def test_nobody_starts_from_what_is_not_committed():
+    """A put and a step of one session, taken before one commit, which fails: the step is as if the put had not been."""
+    store = MemoryStore()
+    engine = direct(store, models=MODELS)
+    id, other = made(engine), made(engine)
+    step(engine, other, [9.0])
+    state = engine.ask(lambda r: GetState(r, "t", other)).body
+    replies = []
+    inner, commit, store.commit = engine.engine, store.commit, fails
+    inner.submit(PutState(replies.append, Asked("t", "state"), id, "any", state))
+    inner.take()
+    inner.submit(Step(replies.append, Asked("t", "step"), id, "any", [[1.0]], False))
+    inner.take()  # as the driver does when something comes before the tick is run
+    inner.tick()
+    store.commit = commit
+    while len(replies) < 2:
+        inner.tick()
+    put, stepped = replies
+    assert put.status == 507 and json.loads(stepped.body)["version"] == 1
+    assert np.array_equal(np.float32(json.loads(stepped.body)["outputs"][0]), scanned([1.0])[0])
+
+
+def test_what_is_dead_is_known_though_a_read_has_failed():
+    store = MemoryStore()
+    engine = direct(store, models=MODELS)
+    id = made(engine, options=Options(1e6, every=10_000, keep=2, log=True))
+    for number in range(3 * SLICE):
+        step(engine, id, [float(number % 3)])
+    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 2))
+    ranges, children = engine.engine.sessions.past, store.children
+    ranges.forget()
+
+    def broken(table, parent):
+        raise StoreFailed("disk I/O error")
+
+    store.children = broken
+    with pytest.raises(StoreFailed):
+        ranges.sweep()
+    store.children = children
+    while ranges.sweep():
+        pass
+    assert len(store.children("inputs", id)) == 2 and store.children("meta", "dead") == []
+
+
+def test_what_is_dead_goes_as_fast_as_more_of_it_comes():
+    """Each mark leaves more dead than a sweep deletes, and nobody sweeps."""
+    store = MemoryStore()
+    engine = direct(store, models=MODELS)
+    id = made(engine, options=Options(1e6, every=3 * SLICE, keep=1, log=True))
+    for number in range(12 * SLICE):
+        step(engine, id, [float(number % 3)])
+    assert len(store.children("inputs", id)) <= 4 * SLICE
+
+
+def test_a_key_of_a_fork_stands_for_the_session_that_is_forked():
+    engine = direct(models=MODELS)
+    a, b = made(engine), made(engine)
+
+    def fork(id):
+        return json.loads(engine.ask(lambda r: Fork(r, Asked("t", "fork", "k", b"same"), id, None)).body)
+
+    first, second = fork(a), fork(b)
+    assert (first["parent"], second["parent"]) == (a, b) and fork(a) == first and fork(b) == second
+
+
+def test_a_fork_is_as_durable_as_its_parent():
+    engine = direct(models=MODELS)
+    for power in (True, False):
+        id = made(engine, options=Options(3600.0, power=power))
+        fork = json.loads(engine.ask(lambda r, id=id: Fork(r, Asked("t", "fork"), id, None)).body)
+        assert fork["durability"] == get(engine, id)["durability"] == ("power" if power else "none")
+
+
+def test_a_response_goes_on_with_the_weights_that_made_it_and_no_others(tmp_path):
+    def respond(engine, previous=""):
+        asked, settings = Asked("t", "responses"), Writing(max_new_tokens=3)
+        body = lambda id, completed: json.dumps({"id": id}).encode()  # noqa: E731
+        job = lambda r: Respond(r, asked, "book", "Hi", settings, 0, previous, 3600.0, False, body, None)  # noqa: E731
+        return json.loads(engine.ask(job).body)["id"]
+
+    store = MemoryStore()
+    first = respond(direct(store, models={"book": ServedText(language_model())}))
+    assert respond(direct(store, models={"book": ServedText(language_model())}), first) != first
+    other = direct(store, models={"book": ServedText(language_model(seed=1))})
+    assert refused(422, lambda: respond(other, first)).code == "model_mismatch"
+
+
+def test_a_state_that_is_put_has_no_past():
+    engine = direct(models=MODELS)
+    id = made(engine, options=Options(3600.0, every=2, keep=9, log=True))
+    for x in range(5):
+        step(engine, id, [float(x)])
+    state = engine.ask(lambda r: GetState(r, "t", id)).body
+    engine.ask(lambda r: PutState(r, Asked("t", "state"), id, "any", state))
+    assert get(engine, id)["checkpoints"] == [5]
+    for position in (0, 3, 4):
+        rollback = lambda r, position=position: Rollback(r, Asked("t", "rb"), id, "any", position)  # noqa: E731
+        assert refused(422, lambda rollback=rollback: engine.ask(rollback)).code == "no_checkpoint"
+    step(engine, id, [7.0])
+    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 5))
+    assert np.array_equal(np.float32(step(engine, id, [8.0])["outputs"][0]), scanned([0.0, 1, 2, 3, 4, 8])[5])
+
+
+@pytest.mark.parametrize("position", [8, 9, 10, 11, 12, 13, 14, 15])
+def test_a_log_that_was_cut_in_front_still_leads_to_every_position(position):
+    """Writes of several inputs, so that positions and versions differ; of seven checkpoints three are kept."""
+    engine = direct(models=MODELS)
+    id = made(engine, options=Options(3600.0, every=2, keep=3, log=True))
+    x = [float(number % 5) for number in range(17)]
+    for at in (0, 3, 6, 8, 11, 13, 15):
+        step(engine, id, x[at : at + (2 if at in (6, 11, 13, 15) else 3)])
+    assert get(engine, id)["checkpoints"] == [13, 15, 17]
+    ask = lambda: engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", position))  # noqa: E731
+    if position < 13:
+        assert refused(422, ask).code == "no_checkpoint"
+        return
+    ask()
+    assert np.array_equal(np.float32(step(engine, id, [9.0])["outputs"][0]), scanned([*x[:position], 9.0])[-1])
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_long_log_is_read_and_deleted_some_rows_at_a_time(kind, tmp_path):
+    opened = lambda: MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "s.db")  # noqa: E731
+    clock, store = Clock(), opened()
+    engine = direct(store, clock=clock, models=MODELS)
+    id = made(engine, options=Options(1e6, every=10_000, keep=9, log=True))
+    x = [float(number % 7 - 3) for number in range(6 * SLICE)]
+    for one in x:
+        step(engine, id, [one])
+
+    def back(position):
+        found = []
+        engine.engine.submit(Rollback(found.append, Asked("t", "rb"), id, "any", position))
+        ticks = 0
+        while not found:
+            engine.engine.tick()
+            ticks += 1
+        assert json.loads(found[0].body)["position"] == position
+        return ticks
+
+    def rows():
+        return len(store.children("inputs", id))
+
+    whole = back(2 * SLICE + 5)
+    assert whole >= 3  # a neighbour's step is never behind more than a slice
+    del x[2 * SLICE + 5 :]
+    assert np.array_equal(np.float32(step(engine, id, [5.0])["outputs"][0]), scanned([*x, 5.0])[-1])
+    back(5)  # of what is abandoned most is still in the store
+    del x[5:]
+    assert rows() > SLICE
+    for one in (4.0, -4.0):
+        x.append(one)
+        assert np.array_equal(np.float32(step(engine, id, [one])["outputs"][0]), scanned(x)[-1])
+    if kind == "sqlite":
+        store.close()
+        store = opened()
+        engine = direct(store, clock=clock, models=MODELS)
+    back(6)  # the checkpoint at 5 is behind what is dead, that at 0 before it
+    assert np.array_equal(np.float32(step(engine, id, [1.0])["outputs"][0]), scanned([*x[:6], 1.0])[-1])
+    back(4)
+    assert np.array_equal(np.float32(step(engine, id, [2.0])["outputs"][0]), scanned([*x[:4], 2.0])[-1])
+    clock.now += 10
+    before, slices = rows(), 0
+    while rows() > 5:
+        engine.engine.tick()
+        assert before - rows() <= SLICE
+        before, slices = rows(), slices + 1
+    assert slices >= 2 and rows() == 5
+    engine.engine.tick()
+    assert store.children("meta", "dead") == []
+    back(3)
+    assert np.array_equal(np.float32(step(engine, id, [2.0])["outputs"][0]), scanned([*x[:3], 2.0])[-1])
+
+
+def test_of_a_session_that_is_deleted_the_log_goes_too():
+    clock, store = Clock(), MemoryStore()
+    engine = direct(store, clock=clock, models=MODELS)
+    id = made(engine, options=Options(1e6, every=10_000, keep=2, log=True))
+    for _ in range(2 * SLICE + 3):
+        step(engine, id, [1.0])
+    engine.ask(lambda r: Delete(r, "t", id))
+    clock.now += 10
+    while not engine.engine.idle or store.children("inputs", id):
+        engine.engine.tick()
+    assert store.counts("inputs") == {} == store.counts("checkpoints") and store.children("meta", "dead") == []
+
+
+def test_a_rollback_whose_commit_fails_leaves_the_log_as_it_was():
+    store = MemoryStore()
+    engine = direct(store, models=MODELS)
+    id = made(engine, options=Options(1e6, every=10_000, keep=2, log=True))
+    x = [float(number % 5) for number in range(SLICE + 9)]
+    for one in x:
+        step(engine, id, [one])
+    commit, store.commit = store.commit, fails
+    refused(507, lambda: engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 2)))
+    store.commit = commit
+    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", SLICE + 4))
+    found = step(engine, id, [3.0])["outputs"][0]
+    assert np.array_equal(np.float32(found), scanned([*x[: SLICE + 4], 3.0])[-1])
+
+
 def bulk(engine, ids, x):
     """A step of each of some sessions in one request: versions, positions and outputs."""
     answers = {}
@@ -288,6 +516,7 @@ def bulk(engine, ids, x):
     )  # fmt: skip
     while engine.engine.waiting:
         engine.engine.tick()
+        assert engine.engine.crowd.waiting.get("t", 0) == engine.engine.waiting  # each is counted once
     found = [json.loads(answers[place]) for place in range(len(ids))]
     assert [one["status"] for one in found] == [200] * len(ids), found
     return [(one["body"]["version"], one["body"]["position"], np.float32(one["body"]["output"])) for one in found]
@@ -298,6 +527,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
+        past.SLICE = 2  # or no log would be long
         self.clock, self.keys = Clock(), count()
         self.engine = direct(clock=self.clock, models=MODELS)
         self.known = {}
@@ -427,9 +657,16 @@ class Machine(RuleBasedStateMachine):
         id = data.draw(st.sampled_from(list(self.known)))
         return id, self.known[id]
 
+    @rule()
+    def sweep(self):
+        """Some of what is no longer part of a past is deleted."""
+        self.clock.now += 10
+        self.engine.engine.tick()
+
     def teardown(self):
+        past.SLICE = SLICE
         assert self.engine.engine.sessions.counts.get("t", 0) == len(self.known)
-        assert not self.engine.engine.lines and self.engine.engine.waiting == 0
+        assert not self.engine.engine.queues and self.engine.engine.waiting == 0
 
 
 CORES = {"gru": core(), "other": core(seed=1)}

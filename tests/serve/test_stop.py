@@ -16,10 +16,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from elman.cli import main
-from elman.serve import server as server_module
-from elman.serve.keys import Keys
-from elman.serve.server import serve
-from elman.serve.signing import Signer
+from elman.serve.net import server as server_module
+from elman.serve.net.keys import Keys
+from elman.serve.net.server import serve
+from elman.serve.store.signing import Signer
 
 MODELS = served_models()
 SEARCH = {"model": "book", "prompt": "x", "max_tokens": 4_096, "num_beams": 64}
@@ -49,7 +49,7 @@ def test_a_search_that_nobody_waits_for_is_left():
 
 
 def test_a_search_that_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch):
-    monkeypatch.setattr("elman.serve.server.DRAIN", 0.3)
+    monkeypatch.setattr("elman.serve.net.server.DRAIN", 0.3)
     server = Running(service(MODELS))
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(httpx.post, f"{server.url}/v1/completions", json=SEARCH, timeout=20) for _ in range(3)]

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from elman.errors import FileError
-from elman.serve.sqlite import SqliteStore, backup
-from elman.serve.store import MemoryStore, StoreFailed, StoreFull
+from elman.serve.store.sqlite import SqliteStore, backup
+from elman.serve.store.store import MemoryStore, StoreFailed, StoreFull
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -73,6 +73,19 @@ def test_children_are_in_order_and_include_what_is_new(store):
     assert store.counts("inputs") == {"a": 2, "b": 1}
 
 
+def test_ids_between_two_others(store):
+    for number in range(6):
+        store.put("inputs", f"a/{number}", bytes([number]), parent="a")
+    store.commit(sync=False)
+    store.delete("inputs", "a/2")
+    store.put("inputs", "a/6", b"6", parent="a")
+    assert store.ids("inputs", "a", "a/1", "a/4", 9) == ["a/3", "a/4"]
+    assert store.ids("inputs", "a", "a/0", "a/9", 3) == ["a/1", "a/3", "a/4"]
+    assert store.ids("inputs", "a", "a/4", "a/9", 9) == ["a/5", "a/6"] and store.ids("inputs", "b", "", "z", 9) == []
+    store.undo()
+    assert store.ids("inputs", "a", "a/1", "a/9", 9) == ["a/2", "a/3", "a/4", "a/5"]
+
+
 def test_what_expires(store):
     store.put("sessions", "never", b"")
     for number in range(5):
@@ -108,7 +121,7 @@ def test_a_second_server_is_refused(tmp_path):
     path = tmp_path / "store.db"
     store = SqliteStore(path)
     script = (
-        "import sys; from elman.serve.sqlite import SqliteStore\n"
+        "import sys; from elman.serve.store.sqlite import SqliteStore\n"
         "try: SqliteStore(sys.argv[1])\nexcept Exception as e: print(type(e).__name__, e)\n"
     )
     found = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, timeout=60).stdout
@@ -168,7 +181,7 @@ def test_rows_that_come_and_go_leave_nothing_in_memory():
 
 
 def test_the_log_is_moved_to_its_place_before_it_grows_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("elman.serve.sqlite.LOG", 50)
+    monkeypatch.setattr("elman.serve.store.sqlite.LOG", 50)
     store, waited = SqliteStore(tmp_path / "s.db"), 0
     for tick in range(60):
         for number in range(5):
@@ -265,7 +278,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_file_that_is_no_longer_there_is_noticed_and_nothing_is_acknowledged(tmp_path, how, monkeypatch):
-    monkeypatch.setattr("elman.serve.sqlite.LOOK", 0.0)
+    monkeypatch.setattr("elman.serve.store.sqlite.LOOK", 0.0)
     store = SqliteStore(tmp_path / "s.db")
     for number in range(20):
         store.put("sessions", str(number), bytes(4096))
@@ -277,7 +290,7 @@ def test_a_file_that_is_no_longer_there_is_noticed_and_nothing_is_acknowledged(t
     DAMAGES[how](tmp_path / "s.db")
     with pytest.raises(StoreFailed, match="while the server had it open"):
         store.check()
-    if how != "overwritten":  # that only the canary looks for
+    if how != "overwritten":  # that only the health probe looks for
         store.put("sessions", "a", b"2")
         with pytest.raises(StoreFailed, match="nothing was changed"):
             store.commit(sync=False)

@@ -13,7 +13,7 @@ import elman
 from elman import cli
 from elman.errors import InputError
 from elman.saved import open_model
-from elman.serve.predicting import predictor
+from elman.serve.api.predicting import predictor
 from elman.tasks.serving import Writing
 from elman.tasks.text_serving import ServedText
 
@@ -98,18 +98,19 @@ def test_an_hmm_filters_what_it_is_sent(runs):
     with running({"hmm": served}, predictors={"hmm": predictor(task, face)}) as server:
         id = server.session("hmm")
         assert server.step(id, [[0.1], [5.2], [4.9]]).json()["outputs"] == answers[0]["outputs"]
-        body = {"model": "hmm", "data": (runs / "columns.csv").read_text(), "ending": "csv"}
+        body = {"model": "hmm", "data": (runs / "columns.csv").read_text()}
         lines = server.post("/v1/predict", body).json()["lines"]
         out = io.StringIO()
         with redirect_stdout(out):
             cli.main(["predict", str(runs / "hmm"), str(runs / "columns.csv")])
         assert "\n".join(lines) + "\n" == out.getvalue()
-        more = server.post("/v1/predict", {**body, "options": {"posteriors": True}}).json()["lines"]
+        more = server.post("/v1/predict", {**body, "posteriors": True}).json()["lines"]
         assert more[0].endswith("p0,p1")
-        for wrong in ({"errors": "strict"}, {"posteriors": "x"}, {"none": True}):
-            assert server.post("/v1/predict", {**body, "options": wrong}).status_code == 400
-        assert server.post("/v1/predict", {**body, "ending": "../x"}).status_code == 400
-        assert server.post("/v1/predict", {**body, "data": ""}).status_code == 400
+        rows = [[float(line)] for line in (runs / "columns.csv").read_text().split()[1:]]
+        assert server.post("/v1/predict", {**body, "data": rows}).json()["lines"] == lines
+        for wrong in ({"errors": "strict"}, {"posteriors": "x"}, {"none": True}, {"data": ""}, {"data": []},
+                      {"data": [[1.0], [1.0, 2.0]]}, {"data": [["x"]]}, {"data": 5}):  # fmt: skip
+            assert server.post("/v1/predict", {**body, **wrong}).status_code == 400, wrong
 
 
 def test_a_causal_classifier_answers_after_each_input():
@@ -154,8 +155,8 @@ def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
     served = ServedSeries(face)
 
     def offline(given):
-        face.read_from_start({name: [row[name] for row in given] for name in ("ds", "y")})
-        said = face.forecast(1, samples=0)
+        state = face.read_from_start({name: [row[name] for row in given] for name in ("ds", "y")})
+        said = face.forecast(state, 1, samples=0)
         quantiles = {str(q): said.quantiles[0, 0, :, k].tolist() for k, q in enumerate((0.1, 0.5, 0.9))}
         return {"next": said.times[0][0], "mean": said.mean[0, 0].tolist(), "quantiles": quantiles}
 

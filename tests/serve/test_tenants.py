@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from running import running, served_models
 from test_sessions import Clock, direct, fails, get, made, refused, step
 
-from elman.serve.bodies import Item
-from elman.serve.crowd import Crowd
-from elman.serve.driver import Driver
-from elman.serve.engine import Engine
-from elman.serve.errors import Refused
-from elman.serve.jobs import Asked, Canary, Create, Delete, Generate, Get, Options
+from elman.serve.api.bodies import Item
+from elman.serve.api.responses import KEPT
+from elman.serve.engine.crowd import Crowd
+from elman.serve.engine.driver import Driver
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.jobs import Asked, Create, Delete, Generate, Get, HealthProbe, Options
+from elman.serve.engine.steps import Step, submit_steps
+from elman.serve.engine.text_jobs import DeleteResponse, Respond
+from elman.serve.engine.turns import Turns
+from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
-from elman.serve.records import Answered, Records, Response, Session
-from elman.serve.responses import KEPT
-from elman.serve.sqlite import SqliteStore
-from elman.serve.steps import Step, submit_steps
-from elman.serve.store import MemoryStore
-from elman.serve.text_jobs import DeleteResponse, Respond
-from elman.serve.turns import Turns
+from elman.serve.store.records import Answered, Records, Response, Session
+from elman.serve.store.sqlite import SqliteStore
+from elman.serve.store.store import MemoryStore
 from elman.tasks.serving import Writing
 
 # Turns
@@ -137,13 +137,13 @@ def test_one_tenant_fills_its_own_queue_and_others_go_on():
     ask("light")
     for _ in range(4):
         ask("heavy")
-    with pytest.raises(Refused) as found:
+    with pytest.raises(HttpError) as found:
         ask("heavy")
     assert found.value.status == 429 and "retry-after-ms" in found.value.headers
     for _ in range(3):
         ask("light")
     ask("third")
-    engine.submit(Canary(lambda value: answered.append(value.status)))
+    engine.submit(HealthProbe(lambda value: answered.append(value.status)))
     assert set(engine.crowd.waiting) == {"light", "heavy", "third"}  # the probe is nobody's
     for _ in range(4):
         engine.tick()
@@ -170,7 +170,7 @@ def test_readyz_says_yes_while_a_tenant_has_filled_its_queue():
 
 
 def test_another_tenant_cannot_stand_in_a_sessions_line_nor_learn_that_there_is_one():
-    engine = direct(limits=Limits(line=2))
+    engine = direct(limits=Limits(session_queue=2))
     id, found = made(engine, "book"), []
     writing = Writing(max_new_tokens=20)
     engine.engine.submit(Generate(found.append, Asked("t", "g"), id, 0, "Hi", writing, None))
@@ -183,9 +183,9 @@ def test_another_tenant_cannot_stand_in_a_sessions_line_nor_learn_that_there_is_
         engine.engine.tick()
     statuses = [json.loads(one)["status"] if isinstance(one, bytes) else one.status for one in strange]
     assert statuses == [404] * 15
-    assert len(engine.engine.lines[id]) == 1
+    assert len(engine.engine.queues[id]) == 1
     none = refused(404, lambda: step(engine, "sess_none", [1.0], tenant="other"))
-    same = next(one for one in strange if isinstance(one, Refused))
+    same = next(one for one in strange if isinstance(one, HttpError))
     assert same.message.replace(id, "sess_none") == none.message and same.code == none.code
     while engine.engine.waiting:
         engine.engine.tick()

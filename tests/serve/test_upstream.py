@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from running import core, error, language_model, running
 
 from elman.serve.limits import Limits
-from elman.serve.sqlite import SqliteStore
+from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 from elman.tasks.text_serving import ServedText
 
@@ -57,7 +57,7 @@ def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(mon
     """A cancelled request gave its slot back, and once more when its sequence was idle for too long; the two sequences
     that came next were put into the one slot and shared their state (the cause: triton-inference-server/core 341)."""
     for where in ("engine", "driver"):
-        monkeypatch.setattr(f"elman.serve.{where}.SWEEP", 0.02)
+        monkeypatch.setattr(f"elman.serve.engine.{where}.SWEEP", 0.02)
     with running(MODELS) as server:
         gone = server.session("book", ttl_seconds=0.2)
         abandon(server, f"/v1/sessions/{gone}/generate", {"version": 0, "max_new_tokens": 16_000})
@@ -74,7 +74,7 @@ def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(mon
 def test_llama_cpp_27148_an_old_conversation_does_not_come_back_in_a_new_one(monkeypatch, tmp_path):
     """A cache of prompts in memory restored the state of an unrelated, finished conversation into a fresh slot, when
     several were evicted at the same time. Here: few are kept in memory, many old ones and new ones come at once."""
-    monkeypatch.setattr("elman.serve.sessions.CACHED", 2)
+    monkeypatch.setattr("elman.serve.store.sessions.CACHED", 2)
     old = {f"Marker {i:02d} of an old talk": i for i in range(10)}
     new = {f"Marker {i:02d} of a new talk": 100 + i for i in range(6)}
     with running(MODELS, store=SqliteStore(tmp_path / "s.db")) as server:

@@ -2,28 +2,35 @@
 
 The path of a request, which is the order in which to read:
 
-    limits.py       every limit, in one table
-    errors.py       what is refused: a status, and OpenAI's error object
-    records.py      what is kept: a session, a checkpoint, inputs, a response, a key with its reply
-    store.py        the interface of a store and what it promises; the store in memory
-    sqlite.py       the store in a file
-    sessions.py     sessions over a store: versions, idempotency, checkpoints, rollback, expiry
-    engine.py       owns the models and the store, in ticks: it takes what waits, steps it, commits, replies
-    driver.py       runs the ticks: short ones on the event loop, what takes long in a thread
-    jobs.py         what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts without one
-    signing.py      states that clients carry
-    keys.py         who a request comes from
-    accounts.py     what each tenant has open, and how many bytes are held for it
-    bodies.py       the JSON of requests, as types: checked where it is parsed; answers.py: that of answers
-    metrics.py      what Prometheus reads
-    openapi.py      the interface as a document
-    exchange.py     one request and its answer
-    frames.py       one socket: what came at once is heard at once, a piece in a turn
-    protocol.py     one connection: how long a request may take to come in, and an answer to be taken
-    workers.py      what takes long beside the engine, in a few threads
-    app.py          the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
-    predicting.py   `elman predict` over HTTP
-    server.py       start, listen, drain, stop
+    limits.py             every limit, in one table
+    errors.py             what is refused: a status, and OpenAI's error object
+
+    store/records.py      what is kept: a session, a checkpoint, inputs, a response, a key with its reply
+    store/store.py        the interface of a store and what it promises; the store in memory
+    store/sqlite.py       the store in a file
+    store/past.py         checkpoints and logged inputs, for rollbacks; clock.py: what time it is
+    store/ledger.py       what each tenant keeps
+    store/sessions.py     sessions over a store: versions, idempotency, expiry
+    store/signing.py      states that clients carry
+
+    engine/engine.py      owns the models and the store, in ticks: it takes what waits, steps it, commits, replies
+    engine/turns.py       whose turn it is; crowd.py: how much each may have; groups.py: what a model does in a tick
+    engine/driver.py      runs the ticks: short ones on the event loop, what takes long in a thread
+    engine/jobs.py        what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts
+    engine/workers.py     what takes long beside the engine, in a few threads
+    engine/metrics.py     what Prometheus reads
+
+    net/keys.py           who a request comes from
+    net/accounts.py       what each tenant has open, and how many bytes are held for it
+    net/protocol.py       one connection: how long a request may take to come in, and an answer to be taken
+    net/frames.py         one socket: what came at once is heard at once, a piece in a turn
+    net/server.py         start, listen, drain, stop
+
+    api/bodies.py         the JSON of requests, as types: checked where it is parsed; answers.py: that of answers
+    api/context.py       one request and its answer
+    api/app.py            the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
+    api/predicting.py     `elman predict` over HTTP
+    api/openapi.py        the interface as a document
 
 A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
 In each it takes all jobs that have come, looks up their sessions, lets the models go on with all of them side by side,

@@ -27,10 +27,10 @@ TYPES = {
 }
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A request that is answered with an error.
 
-    >>> Refused(404, "there is no session x").body()
+    >>> HttpError(404, "there is no session x").body()
     b'{"error":{"message":"there is no session x","type":"not_found_error","param":null,"code":null}}'
     """
 
@@ -58,7 +58,7 @@ class Refused(Exception):
         return msgspec.json.encode({"error": {**self.error(), **named}})
 
 
-def busy(message: str, milliseconds: int = 100, status: int = 429, code: str = "busy") -> Refused:
+def busy(message: str, milliseconds: int = 100, status: int = 429, code: str = "busy") -> HttpError:
     """Come back later; when, the headers say, as OpenAI's clients read them."""
     headers = {"retry-after-ms": str(milliseconds), "retry-after": str(max(1, round(milliseconds / 1000)))}
-    return Refused(status, message, code=code, headers=headers)
+    return HttpError(status, message, code=code, headers=headers)

@@ -23,7 +23,9 @@ MEANING = {
     "scores": "log-probabilities in one answer: tokens x (1 + logprobs), those of the prompts with echo",
     "inputs": "inputs in one step",
     "filled": "rows of a forecaster's series that are missing and filled in",
-    "drawn": "numbers in the paths of a forecast: series x samples x steps x targets",
+    "drawn": "numbers of a forecast: series x (samples + quantiles) x steps x targets",
+    "batch": "rows that a prediction computes side by side",
+    "ratio": "symbols of a translation for each of its source",
     "prediction": "bytes in the lines that /v1/predict answers",
     "bulk": "sessions in one request to /v1/steps",
     "bulk_inputs": "inputs in one request to /v1/steps, or under way on one socket",
@@ -32,7 +34,7 @@ MEANING = {
     "kept_bytes": "bytes of stored responses, and of replies that are kept for their keys, of one tenant",
     "forks": "forks of one session",
     "checkpoints": "checkpoints that a session may keep",
-    "line": "requests that wait for one session",
+    "session_queue": "requests that wait for one session",
     "queue": "requests that wait for the engine; each tenant that waits may have an equal part of it",
     "key": "characters in an idempotency key",
     "ttl_seconds": "that a session may rest before it expires",
@@ -74,6 +76,8 @@ class Limits:
     inputs: int = 8_192
     filled: int = 10_000
     drawn: int = 1 << 24
+    batch: int = 256
+    ratio: float = 16.0
     prediction: int = 32 << 20
     bulk: int = 1_024
     bulk_inputs: int = 32_768
@@ -82,7 +86,7 @@ class Limits:
     kept_bytes: int = 4 << 30
     forks: int = 1_024
     checkpoints: int = 64
-    line: int = 16
+    session_queue: int = 16
     queue: int = 8_192
     key: int = 255
     ttl_seconds: float = 30 * 86_400.0

@@ -1,0 +1,244 @@
+"""The routes, and what stands in front of all of them: who asks, from where, and what an error looks like."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from elman.progress import say
+from elman.serve.api import about, completions, responses, session_routes, socket
+from elman.serve.api.bodies import Item
+from elman.serve.api.context import CONNECTION, Gone, Make, RequestContext, new_request_id
+from elman.serve.api.predicting import Predicting
+from elman.serve.engine.driver import Driver
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.metrics import Metrics
+from elman.serve.engine.steps import submit_steps
+from elman.serve.engine.workers import Workers
+from elman.serve.errors import HttpError
+from elman.serve.limits import Limits
+from elman.serve.net.accounts import Accounts
+from elman.serve.net.keys import LOCAL, Keys
+from elman.serve.store.sessions import Sessions
+from elman.serve.store.signing import Signer
+from elman.tasks.serving import Served
+
+Handler = Callable[[RequestContext], Awaitable[None]]
+OPEN = ("/", "/page.js", "/page.css", "/healthz", "/readyz")  # without a key
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+# Method, path, what answers. Those that are asked most stand first.
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/v1/sessions/{id}/step", session_routes.step),
+    ("POST", "/v1/steps", session_routes.steps),
+    ("POST", "/v1/sessions", session_routes.create),
+    ("GET", "/v1/sessions/{id}", session_routes.get),
+    ("DELETE", "/v1/sessions/{id}", session_routes.delete),
+    ("POST", "/v1/sessions/{id}/generate", session_routes.generate),
+    ("POST", "/v1/sessions/{id}/fork", session_routes.fork),
+    ("POST", "/v1/sessions/{id}/rollback", session_routes.rollback),
+    ("GET", "/v1/sessions/{id}/state", session_routes.get_state),
+    ("PUT", "/v1/sessions/{id}/state", session_routes.put_state),
+    ("POST", "/v1/completions", completions.create),
+    ("POST", "/v1/responses", responses.create),
+    ("GET", "/v1/responses/{id}", responses.get),
+    ("DELETE", "/v1/responses/{id}", responses.delete),
+    ("POST", "/v1/chat/completions", completions.chat),
+    ("GET", "/v1/models", about.models),
+    ("GET", "/v1/models/{id}", about.model),
+    ("POST", "/v1/predict", about.predict),
+    ("GET", "/healthz", about.health),
+    ("GET", "/readyz", about.ready),
+    ("GET", "/metrics", about.metrics),
+    ("GET", "/openapi.json", about.openapi),
+    ("GET", "/", about.page),
+    ("GET", "/page.js", about.page),
+    ("GET", "/page.css", about.page),
+]
+
+
+class Service:
+    """All that handlers use; and the ASGI application."""
+
+    def __init__(
+        self, sessions: Sessions, signer: Signer, *, keys: Keys | None = None, durability: str = "none",
+        ttl: float = 86_400.0, insecure: bool = False, drain_delay: float = 0.0,
+        predictors: dict[str, Predicting] | None = None,
+        faults: Callable[[str], None] = lambda place: None,
+    ) -> None:  # fmt: skip
+        self.limits: Limits = sessions.limits
+        self.models, self.signer, self.keys = sessions.models, signer, keys
+        self.durability, self.ttl, self.insecure, self.drain_delay = durability, ttl, insecure, drain_delay
+        self.predictors = predictors or {}
+        self.engine = Engine(sessions, faults)
+        self.driver = Driver(self.engine)
+        self.metrics = Metrics(self.engine)
+        self.accounts = Accounts(self.limits, keys is not None)
+        self.workers = Workers(self.limits)
+        self.stopping = False  # a signal came: probes say so, though requests are still served for a while
+        self.readiness = about.Readiness()
+        self.sockets: set[socket.Socket] = set()
+        # A redirect would go to whatever the Host header says, so there is none.
+        self.router = Router(self._routes(), redirect_slashes=False)
+
+    def _routes(self) -> list[Route]:
+        paths: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in ROUTES:
+            paths.setdefault(path, {})[method] = handler
+        return [Route(path, _Endpoint(self, path, handlers), methods=None) for path, handlers in paths.items()]
+
+    def model(self, name: str) -> Served:
+        """The model called `name`, or a HttpError."""
+        return self.engine.sessions.model(name)
+
+    # To the engine and back
+
+    async def ask(self, make: Make) -> Any:
+        """What the engine answers to a job; a HttpError is raised."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.engine.submit(make(partial(_settle, future)))
+        result = await future
+        if isinstance(result, HttpError):
+            raise result
+        return result
+
+    async def ask_steps(self, tenant: str, items: Sequence[Item | HttpError]) -> list[bytes]:
+        """The answer to each of many steps."""
+        answers = [b""] * len(items)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        left = len(items)
+
+        def listener(places: Sequence[int], found: Sequence[bytes]) -> None:
+            nonlocal left
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+            left -= len(places)
+            if not left and not future.done():
+                future.set_result(None)
+
+        submit_steps(self.engine, tenant, items, listener)
+        await future
+        return answers
+
+    # The application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        scope["tenant"] = ""
+        if scope["type"] == "websocket":
+            await self._socket(scope, receive, send)
+            return
+        exchange = RequestContext(self, scope, receive, send)
+        began = time.perf_counter()
+        try:
+            scope["tenant"] = exchange.tenant = self._admit(exchange, scope)
+            scope["exchange"] = exchange
+            scope["app"] = self  # has starlette raise what it would answer itself
+            await self.router(scope, receive, send)
+        except HttpError as refused:
+            await exchange.refuse(refused)
+        except HTTPException as error:
+            await exchange.refuse(HttpError(error.status_code, error.detail, headers=dict(error.headers or {})))
+        except Gone:
+            exchange.status = 499
+        except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
+            say(f"elman serve: {exchange.id}: {type(error).__name__}: {error}")
+            await exchange.refuse(HttpError(500, "this is a bug of the server"))
+        finally:
+            if exchange.held:
+                self.accounts.of(exchange.tenant).bytes -= exchange.held
+            self.metrics.count(scope.get("route_path", "other"), exchange.status, time.perf_counter() - began)
+
+    def _admit(self, exchange: RequestContext, scope: Scope) -> str:
+        """The tenant of a request; refused if it may not ask. Its connection is the tenant's from now on."""
+        path = scope["path"]
+        if self.keys is not None and path in OPEN:
+            return ""
+        tenant = self.admit(exchange.headers, path)
+        scope["extensions"][CONNECTION].show(tenant)
+        return tenant
+
+    def admit(self, headers: dict[bytes, bytes], path: str) -> str:
+        """The tenant that asks; refused if it may not."""
+        if self.keys is not None:
+            return self.keys.tenant(headers.get(b"authorization", b""), operator=path == "/metrics")
+        if not self.insecure:
+            self._check_local(headers)
+        return LOCAL
+
+    async def _socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A socket, or the answer of a request that would be one."""
+        websocket = WebSocket(scope, receive, send)
+        try:
+            found = socket.Socket(self, websocket)
+        except HttpError as refused:
+            name = new_request_id()
+            headers = {**refused.headers, "x-request-id": name}
+            answer = Response(refused.body(name), refused.status, headers, "application/json")
+            await websocket.send_denial_response(answer)
+            scope["extensions"][CONNECTION].handshake_complete = True  # it is answered, which uvicorn does not see
+            return
+        await found.run()
+
+    def _check_local(self, headers: dict[bytes, bytes]) -> None:
+        """Without keys, a page of somewhere else must not reach us through the browser of whoever runs this."""
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        if name not in LOOPBACK:
+            raise HttpError(
+                403, f"the host is {host!r}; without keys only this machine may ask, as 127.0.0.1 or localhost"
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1") != f"http://{host}":
+            raise HttpError(
+                403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page may ask"
+            )
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                self.driver.start()
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                self.workers.abandon()
+                if await self.driver.stop(2):
+                    self.engine.sessions.store.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+class _Endpoint:
+    """One path: which handler answers which method."""
+
+    def __init__(self, service: Service, path: str, handlers: dict[str, Handler]) -> None:
+        self.service, self.path, self.handlers = service, path, handlers
+        self.allowed = ", ".join(sorted({*handlers, *(["HEAD"] if "GET" in handlers else [])}))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange: RequestContext = scope["exchange"]
+        scope["route_path"] = self.path
+        exchange.scope = scope
+        method = scope["method"]
+        handler = self.handlers.get("GET" if method == "HEAD" else method)
+        if handler is None:
+            raise HttpError(
+                405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed}
+            )
+        await handler(exchange)
+
+
+def _settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)

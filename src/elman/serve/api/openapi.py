@@ -1,0 +1,108 @@
+"""The interface as an OpenAPI document, made of the types that requests are parsed with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from elman import __version__
+from elman.serve.api import answers, bodies
+from elman.serve.api.predicting import every_body
+from elman.serve.limits import Limits
+
+Text = dict[str, Any]
+ERRORS = {
+    400: "what was sent is wrong", 401: "a key is needed", 403: "from elsewhere", 404: "not there",
+    405: "another method", 408: "it came too slowly", 409: "busy", 410: "expired", 412: "another version",
+    413: "too long", 415: "not JSON", 422: "a state or model that does not fit, or a key used before",
+    429: "too much at once", 431: "too much around the body", 503: "about to stop", 507: "the store is full",
+}  # fmt: skip
+JSON, BINARY = "application/json", "application/octet-stream"
+# Method, path, operationId, summary, what is sent, status, what is answered
+PATHS: list[tuple[str, str, str, str, Any, int, Any]] = [
+    ("post", "/v1/sessions", "createSession", "A new session", bodies.NewSession, 201, answers.Session),
+    ("get", "/v1/sessions/{id}", "getSession", "A session", None, 200, answers.Session),
+    ("delete", "/v1/sessions/{id}", "deleteSession", "Delete a session", None, 200, answers.Deleted),
+    ("post", "/v1/sessions/{id}/step", "step", "Read inputs", bodies.StepBody, 200, answers.Stepped),
+    ("post", "/v1/sessions/{id}/generate", "generate", "Write on", bodies.GenerateBody, 200, answers.Generated),
+    ("post", "/v1/sessions/{id}/fork", "fork", "Another session from here", bodies.ForkBody, 201, answers.Session),
+    ("post", "/v1/sessions/{id}/rollback", "rollback", "Go back", bodies.RollbackBody, 200, answers.RolledBack),
+    ("get", "/v1/sessions/{id}/state", "getState", "The state", None, 200, bytes),
+    ("put", "/v1/sessions/{id}/state", "putState", "Go on from a state", bytes, 200, answers.StatePut),
+    ("post", "/v1/steps", "stepMany", "Steps of many sessions", bodies.Items, 200, answers.ItemAnswers),
+    ("post", "/v1/completions", "complete", "Texts after prompts", bodies.CompletionBody, 200, answers.Completion),
+    ("post", "/v1/responses", "respond", "A text that is a checkpoint", bodies.ResponseBody, 200, answers.Response),
+    ("get", "/v1/responses/{id}", "getResponse", "A response", None, 200, answers.Response),
+    ("delete", "/v1/responses/{id}", "deleteResponse", "Delete a response", None, 200, answers.Deleted),
+    ("get", "/v1/models", "listModels", "The models", None, 200, answers.Models),
+    ("get", "/v1/models/{id}", "getModel", "A model", None, 200, answers.Model),
+    ("post", "/v1/predict", "predict", "What `elman predict` answers", bodies.PredictBody, 200, answers.Prediction),
+    ("get", "/healthz", "health", "Whether the process lives", None, 200, answers.Status),
+    ("get", "/readyz", "ready", "Whether it can serve", None, 200, answers.Status),
+    ("get", "/metrics", "metrics", "Numbers for Prometheus, by an operator's key", None, 200, str),
+]
+CONTENTS: dict[Any, tuple[str, Text]] = {  # of what is not JSON
+    bytes: (BINARY, {"type": "string", "format": "binary"}),
+    str: ("text/plain", {"type": "string"}),
+}
+
+
+def openapi(keys: bool) -> Text:
+    """The document; with `keys` it says that one is needed."""
+    predicting = every_body(Limits())
+    kinds = {kind for *_, sent, _, answer in PATHS for kind in (sent, answer, answers.Problem)} - {None, bytes, str}
+    kinds = kinds - {bodies.PredictBody} | {*predicting}
+    ordered = sorted(kinds, key=lambda kind: str(kind.__name__))
+    found, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    schemas = dict(zip(ordered, found, strict=True))
+    schemas[bodies.PredictBody] = {"anyOf": [schemas[body] for body in predicting]}  # by the task of the model
+    paths: dict[str, Text] = {}
+    for method, path, name, summary, sent, status, answer in PATHS:
+        operation: Text = {
+            "operationId": name,
+            "summary": summary,
+            "responses": _responses(status, _content(answer, schemas), _content(answers.Problem, schemas)),
+            "parameters": _parameters(path, method),
+        }
+        if sent is not None:
+            operation["requestBody"] = {"required": True, "content": _content(sent, schemas)}
+            if "stream" in getattr(sent, "__struct_fields__", ()):
+                events = {"text/event-stream": {"schema": {"type": "string"}}}
+                operation["responses"][str(status)]["content"].update(events)
+        paths.setdefault(path, {})[method] = operation
+    whole: Text = {
+        "openapi": "3.1.0",
+        "info": {"title": "Elman", "version": __version__, "description": "Models with a state that you own."},
+        "paths": paths,
+        "components": {"schemas": components},
+    }
+    if keys:
+        whole["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"key": []}]
+        for path in ("/healthz", "/readyz"):
+            paths[path]["get"]["security"] = []
+    return whole
+
+
+def _content(kind: Any, schemas: dict[Any, Text]) -> Text:
+    name, schema = CONTENTS[kind] if kind in CONTENTS else (JSON, schemas[kind])
+    return {name: {"schema": schema}}
+
+
+def _responses(status: int, content: Text, problem: Text) -> Text:
+    good = {"description": "done", "content": content}
+    return {str(status): good, **{str(code): {"description": why, "content": problem} for code, why in ERRORS.items()}}
+
+
+def _parameters(path: str, method: str) -> list[Text]:
+    found: list[Text] = [
+        {"name": "x-request-id", "in": "header", "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}}
+    ]
+    if "{id}" in path:
+        found.append({"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}})
+    if method in ("post", "put") and ("sessions" in path or path == "/v1/responses"):
+        found.append({"name": "Idempotency-Key", "in": "header", "schema": {"type": "string", "maxLength": 255}})
+    if method == "put":
+        found.append({"name": "If-Match", "in": "header", "required": True, "schema": {"type": "string"}})
+    return found

@@ -1,0 +1,179 @@
+"""Sessions over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from elman.serve.api import bodies
+from elman.serve.api.bodies import parse
+from elman.serve.api.context import RequestContext
+from elman.serve.engine import jobs
+from elman.serve.engine.engine import Job
+from elman.serve.engine.steps import Step
+from elman.serve.errors import HttpError
+from elman.serve.limits import Limits
+from elman.tasks.serving import Writing
+
+
+async def create(x: RequestContext) -> None:
+    body, data = await x.parsed(bodies.NewSession)
+    served = x.service.model(body.model)
+    state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
+    if state is not None and body.seed is not None:
+        state = served.seeded(state, body.seed)
+    asked, options = x.asked("create", data), _options(x, body)
+    await x.reply(await x.ask(lambda reply: jobs.Create(reply, asked, body.model, options, body.seed, state)))
+
+
+def _options(x: RequestContext, body: bodies.NewSession) -> jobs.Options:
+    limits, wanted = x.limits, body.durability or x.service.durability
+    durable = x.service.engine.sessions.store.durable
+    if wanted != "none" and not durable:
+        raise HttpError(400, f"durability {wanted} needs a server with --store; this one has none", param="durability")
+    if wanted == "none" and durable:
+        raise HttpError(400, "this server stores every session: durability is process or power", param="durability")
+    ttl = x.service.ttl if body.ttl_seconds is None else body.ttl_seconds
+    if ttl > limits.ttl_seconds:
+        raise HttpError(400, f"ttl_seconds is {ttl}; {limits.ttl_seconds:g} at most", param="ttl_seconds")
+    marks = body.checkpoints
+    if marks is not None and marks.keep > limits.checkpoints:
+        raise HttpError(
+            400, f"checkpoints.keep is {marks.keep}; {limits.checkpoints} at most", param="checkpoints.keep"
+        )
+    if body.log_inputs and marks is None:
+        raise HttpError(400, "log_inputs needs checkpoints to replay from", param="log_inputs")
+    every, keep = (marks.every, marks.keep) if marks is not None else (0, 0)
+    return jobs.Options(ttl, wanted == "power", every, keep, body.log_inputs)
+
+
+async def get(x: RequestContext) -> None:
+    await x.reply(await x.ask(lambda reply: jobs.Get(reply, x.tenant, x.named("id"))))
+
+
+async def delete(x: RequestContext) -> None:
+    await x.reply(await x.ask(lambda reply: jobs.Delete(reply, x.tenant, x.named("id"))))
+
+
+async def step(x: RequestContext) -> None:
+    body, data = await x.parsed(bodies.StepBody)
+    inputs, one = bodies.given(body)
+    x.hold(bodies.count(body, x.limits) * bodies.ANSWER)
+    version, asked = x.version(body.version), x.asked("step", data)
+    await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))
+
+
+async def generate(x: RequestContext) -> None:
+    body, data = await x.parsed(bodies.GenerateBody)
+    bodies.check_text(body.prompt, x.limits.prompt, x.limits, "prompt")
+    settings, version, asked = writing(body, x.limits), x.version(body.version), x.asked("generate", data)
+    scores = 0 if body.logprobs is None else 1 + body.logprobs
+    x.hold(body.max_new_tokens * (bodies.TOKEN + scores * bodies.SCORE))
+    id = x.named("id")
+    if not body.stream:
+
+        def alone(reply: Callable[[Any], None]) -> Job:
+            return jobs.Generate(reply, asked, id, version, body.prompt, settings, None)
+
+        await x.reply(await x.ask_watched(alone))
+        return
+
+    def heard(reply: Callable[[Any], None], listener: Callable[[Any], None]) -> Job:
+        return jobs.Generate(reply, asked, id, version, body.prompt, settings, listener)
+
+    async for what, value in x.listen(heard):
+        if not x.status:
+            await x.begin_events()
+        if what == "events":
+            for events in value:
+                await x.event(events, "token")
+        else:
+            await x.event(value.body, "done")
+    await x.end_events()
+
+
+def writing(body: bodies.GenerateBody, limits: Limits) -> Writing:
+    """The settings of a body, within the limits."""
+    check(limits, "max_tokens", "max_new_tokens", body.max_new_tokens)
+    check(limits, "logprobs", "logprobs", body.logprobs or 0)
+    return Writing(
+        body.max_new_tokens, body.temperature, body.top_k, body.top_p, body.repetition_penalty,
+        stops(body.stop, limits), seed=body.seed, allow=tuple(body.allow), logprobs=body.logprobs,
+    )  # fmt: skip
+
+
+def check(limits: Limits, name: str, param: str, value: float) -> None:
+    """Refuse what is past a limit."""
+    if value > getattr(limits, name):
+        raise HttpError(400, f"{param} is {value}; {getattr(limits, name)} at most", param=param)
+
+
+def stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
+    """The strings that end a text."""
+    found = (given,) if isinstance(given, str) else tuple(given or ())
+    check(limits, "stops", "the number of stop strings", len(found))
+    check(limits, "stop_characters", "the length of a stop string", max(map(len, found), default=0))
+    if "" in found:
+        raise HttpError(400, "stop is the empty string, which every text holds", param="stop")
+    return found
+
+
+async def fork(x: RequestContext) -> None:
+    body, data = await x.parsed(bodies.ForkBody)
+    asked = x.asked("fork", data)
+    await x.reply(await x.ask(lambda reply: jobs.Fork(reply, asked, x.named("id"), body.seed)))
+
+
+async def rollback(x: RequestContext) -> None:
+    body, data = await x.parsed(bodies.RollbackBody)
+    version, asked = x.version(body.version), x.asked("rollback", data)
+    await x.reply(await x.ask(lambda reply: jobs.Rollback(reply, asked, x.named("id"), version, body.position)))
+
+
+async def get_state(x: RequestContext) -> None:
+    reply = await x.ask(lambda reply: jobs.GetState(reply, x.tenant, x.named("id")))
+    await x.reply(reply, b"application/octet-stream")
+
+
+async def put_state(x: RequestContext) -> None:
+    data = await x.body(x.limits.state_bytes)
+    version, asked = x.version(None), x.asked("state", data)
+    await x.reply(await x.ask(lambda reply: jobs.PutState(reply, asked, x.named("id"), version, data)))
+
+
+async def steps(x: RequestContext) -> None:
+    """Steps of many sessions; each has a status of its own."""
+    data = await x.json_body()
+    items: list[bodies.Item | HttpError]
+    try:
+        items = list(parse(bodies.Items, data).items)
+        check(x.limits, "bulk", "the number of items", len(items))
+    except HttpError:
+        raws = parse(bodies.RawItems, data).items
+        check(x.limits, "bulk", "the number of items", len(raws))
+        items = [item_of(raw) for raw in raws]
+    counts = [_count(x, items, place) for place in range(len(items))]
+    check(x.limits, "bulk_inputs", "the number of inputs in all items", sum(counts))
+    x.hold(sum(counts) * bodies.ANSWER)
+    answers = await x.service.ask_steps(x.tenant, items)
+    await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
+
+
+def _count(x: RequestContext, items: list[bodies.Item | HttpError], place: int) -> int:
+    """How many inputs an item has; if they are too many, it is refused in its place."""
+    item = items[place]
+    try:
+        return 0 if isinstance(item, HttpError) else bodies.count(item, x.limits)
+    except HttpError as refused:
+        items[place] = refused
+        return 0
+
+
+def item_of(raw: msgspec.Raw) -> bodies.Item | HttpError:
+    """An item of /v1/steps."""
+    try:
+        return parse(bodies.Item, bytes(raw))
+    except HttpError as refused:
+        return refused

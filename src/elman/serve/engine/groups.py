@@ -1,0 +1,91 @@
+"""What a model does in a tick: one input for each of some states, and a piece of some works, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.tasks.serving import Outputs, Served, Work
+
+if TYPE_CHECKING:
+    from elman.serve.engine.engine import Job
+
+Found = tuple[list[bytes], Outputs, list[bool]]  # what `Served.together` gives
+TakesFound = Callable[[list[bytes], Outputs, list[bool]], None]
+
+
+class Running:
+    """A work of a job."""
+
+    __slots__ = ("job", "served", "then", "work")
+    size = 1
+
+    def __init__(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
+        self.job, self.served, self.work, self.then = job, served, work, then
+
+
+class Rows:
+    """One input for each of some states."""
+
+    __slots__ = ("error", "found", "job", "served", "size", "states", "then", "x")
+
+    def __init__(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
+        self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
+        self.size = len(states)
+        self.found: Found | None = None
+        self.error: Exception | None = None
+
+    def alone(self) -> None:
+        """Read it beside nobody."""
+        try:
+            self.found = self.served.together(self.x, self.states)
+        except Exception as error:
+            self.error = error
+
+
+class Group:
+    """What one model does in a tick."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.rows: list[Rows] = []
+        self.works: list[Running] = []
+        self.error: Exception | None = None  # of the works
+        self.steps = 0
+
+    @property
+    def size(self) -> int:
+        return sum(rows.size for rows in self.rows) + len(self.works)
+
+    def compute(self) -> None:
+        """A bug of a model must not end the ticks of all: what it was to do is refused, the rest goes on."""
+        if self.rows:
+            self._read()
+        if self.works:
+            before = sum(running.work.taken for running in self.works)
+            try:
+                self.served.advance([running.work for running in self.works])
+            except Exception as error:
+                self.error = error
+            self.steps += sum(running.work.taken for running in self.works) - before
+
+    def _read(self) -> None:
+        """All rows in one go; where that fails, each job by itself, so that the failure is that of one."""
+        if len(self.rows) == 1:
+            self.rows[0].alone()
+        else:
+            try:
+                x = np.concatenate([rows.x for rows in self.rows])
+                after, outputs, good = self.served.together(x, [one for rows in self.rows for one in rows.states])
+                at = 0
+                for rows in self.rows:
+                    mine = slice(at, at + rows.size)
+                    rows.found = after[mine], outputs[mine], good[mine]
+                    at += rows.size
+            except Exception:
+                for rows in self.rows:
+                    rows.alone()
+        self.steps += sum(rows.size for rows in self.rows if rows.found is not None)

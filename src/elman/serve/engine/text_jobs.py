@@ -1,0 +1,151 @@
+"""Texts without a session: completions, and responses, each of which is a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from elman.serve.engine.engine import Engine, Listening
+from elman.serve.engine.jobs import Asked, Get, Keyed, Listener, Reply, json, prompted
+from elman.serve.errors import HttpError
+from elman.serve.store.records import Response
+from elman.serve.store.sessions import new_id
+from elman.tasks.serving import Served, Work, Writing
+
+
+@dataclass
+class Choice:
+    """One of the texts that follow a prompt."""
+
+    prompt: int
+    answer: dict[str, Any]
+    state: bytes
+    read: list[Any]  # scores of the prompt
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What follows some prompts, `n` texts each."""
+
+    choices: list[Choice]
+    prompt_tokens: int
+    completion_tokens: int
+
+
+class Complete(Listening):
+    """Read prompts, each once; then write `n` texts after each. Listeners get (number of the choice, events)."""
+
+    def __init__(
+        self, reply: Listener, tenant: str, model: str, prompts: Sequence[object], settings: Writing, n: int, seed: int,
+        state: bytes | None, listener: Listener | None,
+    ) -> None:  # fmt: skip
+        super().__init__(reply)
+        self.tenant, self.model, self.prompts, self.settings, self.n = tenant, model, prompts, settings, n
+        self.seed, self.state, self.listener = seed, state, listener
+
+    def start(self, engine: Engine) -> None:
+        served = engine.sessions.model(self.model)
+        self.numbers: dict[int, int] = {}
+        self.found: list[Choice | None] = [None] * (len(self.prompts) * self.n)
+        self.tokens = [0, 0]
+        start = served.start(self.seed) if self.state is None else self.state
+        works = [self._work(served, engine, prompt, 0, 0) for prompt in self.prompts]
+        for number, work in enumerate(works):
+            self.tokens[0] += len(work)
+            work.begin(start)
+            engine.go(self, served, work, self._read(engine, served, number))
+
+    def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> Work:
+        s = self.settings
+        settings = Writing(**{**vars(s), "max_new_tokens": most, "seed": (self.seed + i) % 2**63})
+        return prompted(served, prompt, settings, engine.sessions.limits.prompt)
+
+    def _read(self, engine: Engine, served: Served, number: int) -> Callable[[Work], None]:
+        def then(work: Work) -> None:
+            state, scores = work.end(), list(work.answer().get("logprobs", []))
+            for i in range(self.n):
+                place = number * self.n + i
+                writing = self._work(served, engine, self.prompts[number], self.settings.max_new_tokens, i)
+                writing.begin_read(state)
+                self.numbers[id(writing)] = place
+                engine.go(self, served, writing, self._wrote(engine, place, number, scores))
+
+        return then
+
+    def _wrote(self, engine: Engine, place: int, number: int, scores: list[Any]) -> Callable[[Work], None]:
+        def then(work: Work) -> None:
+            self.emit_events(engine, work)
+            answer = work.answer()
+            self.tokens[1] += len(answer["tokens"])
+            self.found[place] = Choice(number, answer, work.end(), scores)
+            if all(one is not None for one in self.found):
+                self.done(engine, Completed([one for one in self.found if one is not None], *self.tokens))
+
+        return then
+
+    def done(self, engine: Engine, completed: Completed) -> None:
+        engine.finish(self, completed)
+
+    def emit_events(self, engine: Engine, work: Work) -> None:
+        place = self.numbers.get(id(work))
+        if self.listener is not None and place is not None and (events := work.events()):
+            engine.emit(self.listener, (place, events, work.answer()["finish_reason"] if work.done else None))
+
+
+class Respond(Keyed, Complete):
+    """A text that goes on from an earlier response, or from the start; it is kept for `kept` seconds, if any, on the
+    disk with `power`."""
+
+    def __init__(
+        self, reply: Listener, asked: Asked, model: str, prompt: object, settings: Writing, seed: int, previous: str,
+        kept: float, power: bool, body: Callable[[str, Completed], bytes], listener: Listener | None,
+    ) -> None:  # fmt: skip
+        Complete.__init__(self, reply, asked.tenant, model, [prompt], settings, 1, seed, None, listener)
+        Keyed.__init__(self, reply, asked)
+        self.previous, self.kept, self.power, self.body, self.id = previous, kept, power, body, new_id("resp")
+
+    def start(self, engine: Engine) -> None:
+        Keyed.start(self, engine)
+
+    def make(self, engine: Engine) -> None:
+        sessions = engine.sessions
+        if self.previous:
+            before = sessions.response(self.previous, self.tenant)
+            served = sessions.model(self.model, None)
+            if (before.model, before.fingerprint) != (self.model, sessions.fingerprints[self.model]):
+                raise HttpError(
+                    422, f"{self.previous} is a response of the model {before.model!r} with other weights than "
+                    f"{self.model!r} has", code="model_mismatch",
+                )  # fmt: skip
+            self.state = served.seeded(before.state, self.seed)
+        if self.kept:  # if there is room, or will not be, say so before the work is done
+            sessions.ledger.admit(self.tenant)
+            sessions.ledger.admit(self.tenant, -1)
+        Complete.start(self, engine)
+
+    def done(self, engine: Engine, completed: Completed) -> None:
+        sessions, body = engine.sessions, self.body(self.id, completed)
+        if self.kept:
+            expires = sessions.clock() + self.kept
+            record = Response(
+                self.tenant, self.model, sessions.fingerprints[self.model], completed.choices[0].state, body, expires,
+                self.power,
+            )  # fmt: skip
+            sessions.respond(self.id, record)
+        self.made(engine, body)
+
+
+class GetResponse(Get):
+    """What was answered."""
+
+    def start(self, engine: Engine) -> None:
+        engine.finish(self, Reply(engine.sessions.response(self.id, self.tenant).body))
+
+
+class DeleteResponse(Get):
+    """Delete it; what goes on from it stays."""
+
+    def start(self, engine: Engine) -> None:
+        engine.sessions.drop_response(self.id, engine.sessions.response(self.id, self.tenant))
+        engine.finish(self, Reply(json({"id": self.id, "object": "response", "deleted": True})))

@@ -1,0 +1,1 @@
+"""What is kept, and where: records, the store in memory or in a file, sessions, their past, counts by tenant."""
