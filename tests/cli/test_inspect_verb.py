@@ -121,7 +121,7 @@ def test_what_was_noted_while_training_is_on_the_page(runs, capfd):
         (["lm", "--against", "markov"], "does not answer `elman inspect`"),
         (["lm/best"], "names no data: elman inspect lm/best DATA"),
         (["lm", "missing.txt"], "missing.txt"),
-        (["lm", "--rows", "0"], "--rows is 0"),
+        (["lm", "--rows", "0"], "rows is 0"),
     ],
 )
 def test_bad_input(runs, capfd, arguments, match):

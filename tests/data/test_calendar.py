@@ -164,3 +164,26 @@ def test_a_fraction_of_a_second_is_refused(zone):
     for call in (lambda wrong: find({"b": wrong}), lambda wrong: found.ticks("b", wrong)):
         with pytest.raises(InputError, match=r"series 'b' has the time '2024-06-01 12:00:01\.250.*', .* whole seconds"):
             call([f"{whole[0]}{zone}", f"{whole[1]}.250{zone}"])
+
+
+@pytest.mark.parametrize(
+    "time", ["today", "now", "NaT", str(2**70), "292277026596-01-01", "10000-01-01", "0000-01-01",
+             "2024-02-30", "2024-13-01", "２０２４-01-01", "-2024-01-01", "2024-01-01 25:00"],
+)  # fmt: skip
+def test_what_is_no_date_of_ours_is_refused_by_name(time):
+    with pytest.raises(InputError, match=r"neither a whole number .* nor a date"):
+        find({"a": ["2024-01-01", time]})
+
+
+def test_dates_and_numbers_in_one_series_are_refused():
+    with pytest.raises(InputError, match=r"has dates and whole numbers \(7\) for times"):
+        find({"a": ["2024-01-01", "7"]})
+
+
+@pytest.mark.parametrize(
+    "time", ["2024", "2024-03", "2024-03-01", "2024-03-01 00", "2024-03-01T00:00", " 2024-03-01 00:00:00.000 "]
+)
+def test_a_date_may_be_written_as_short_as_it_is(time):
+    found = find({"a": ["2024-01-01", "2024-01-02"]})
+    wanted = "2024-01-01" if time == "2024" else "2024-03-01"
+    assert found.stamps(found.ticks("a", [time, "2024-03-05"])[:1]) == [wanted]

@@ -9,7 +9,9 @@ from elman.data import ExampleBatches, Examples, Shuffled
 from elman.embed import Embedding
 from elman.readout import Pooled, Softmax
 from elman.tables import Table
-from elman.tasks import TASKS, Data, Task, Verb, files
+from elman.tasks import TASKS, Data, Evaluation, Predictor, Request, Task
+from elman.tasks.predictor import evaluating
+from elman.tasks.request import Rows, data_option
 from elman.tasks.settings import TrainedSettings
 from elman.training.scores import Scores
 
@@ -20,19 +22,27 @@ class RunConfig(TrainedSettings):
     out: str = "runs/bits"
 
 
-class Counter:
-    def __init__(self):
+class Counter(Predictor):
+    task = "bits"
+
+    @classmethod
+    def network(cls):
         core = elman.Stack(elman.Bidirectional(*(elman.cell("gru", 4, 8) for _ in "ab")), elman.Pool("mean", 16))
-        self.model = elman.SequenceModel(Embedding(2, 4, dropout=0.1), core, Pooled(Softmax(core.output_size, 2)))
+        return elman.SequenceModel(Embedding(2, 4, dropout=0.1), core, Pooled(Softmax(core.output_size, 2)))
 
-    def fill(self, folder):
-        files.write(folder, "bits", self.model, {})
-
+    parts = staticmethod(lambda content: ())
+    content = staticmethod(dict)
     describe = staticmethod(lambda: [Table("a counter", ["units"], [["8"]])])
 
     @torch.inference_mode()
     def most(self, bits):
-        return int(self.model.eval().scan(torch.tensor([[*map(int, bits)]]))[0].mode)
+        with evaluating(self.model):
+            return int(self.model.scan(torch.tensor([[*map(int, bits)]]))[0].mode)
+
+
+@dataclass(frozen=True)
+class Predict(Request):
+    data: Rows = data_option("a row of bits", rows=list[int])
 
 
 def made_up(n, seed):
@@ -50,22 +60,17 @@ class Bits(Data):
 
 
 class BitsTask(Task):
-    Config, title = RunConfig, "a counter of bits"
+    Config, Model, title = RunConfig, Counter, "a counter of bits"
     open = staticmethod(lambda config, saved: Bits(config.seed))
-    build = staticmethod(lambda config, data: Counter())
+    build = staticmethod(lambda config, data: Counter(Counter.network()))
 
-    def load(self, folder):
-        face = Counter()
-        files.restore(face.model, folder)
-        return face
+    def evaluate(self, counter, part):
+        right = sum(counter.most(x) == y for x, y in zip(part.x, part.y.tolist(), strict=True))
+        return Evaluation(Scores({"accuracy": right / len(part)}, "accuracy", larger_is_better=True))
 
-    def evaluate(self, face, part):
-        right = sum(face.most(x) == y for x, y in zip(part.x, part.y.tolist(), strict=True))
-        return Scores({"accuracy": right / len(part)}, "accuracy", larger_is_better=True)
-
-    verbs = {
-        "predict": Verb(lambda p: p.add_argument("data"), lambda face, given: [f"{face.most(given.data)}\n"]),
-        "evaluate": Verb(lambda p: p.add_argument("data"), lambda face, given: task.evaluate(face, made_up(99, 77))),
+    requests = {
+        "predict": (Predict, lambda counter, request: [f"{counter.most(bits)}\n" for bits in request.data]),
+        "evaluate": (Predict, lambda counter, request: task.evaluate(counter, made_up(99, 77)).scores),
     }
 
 

@@ -5,20 +5,19 @@ from argparse import ArgumentParser
 import pytest
 
 from elman import tasks
-from elman.tasks.task import Verb
+from elman.cli.asking import add_arguments
 
 VERBS = [
     (name, verb)
     for name in ("classify", "tag", "translate", "tree", "hmm", "lm", "markov")
-    for verb in tasks.find(name).verbs
+    for verb in tasks.find(name).requests
     if verb in ("evaluate", "predict", "inspect")
 ]
 
 
-@pytest.mark.parametrize(("task", "name"), VERBS)
-def test_what_the_message_says_can_be_done(task, name):
-    verb: Verb = tasks.find(task).verbs[name]
+@pytest.mark.parametrize(("task", "verb"), VERBS)
+def test_what_the_message_says_can_be_done(task, verb):
     for option in ("--errors", "--data.errors"):
         parser = ArgumentParser()
-        verb.arguments(parser)
+        add_arguments(parser, tasks.find(task).requests[verb][0])
         assert parser.parse_args(["file", option, "replace"]).errors == "replace"

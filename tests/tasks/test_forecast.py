@@ -131,16 +131,13 @@ def panel(names="xyz", n=30, past=0):
 
 @exact
 def test_row_by_row_is_one_scan_bit_for_bit(trained):
-    _, face, _ = trained
-    face = load(trained[0] / "run")
-    series = panel()
-    face.read_from_start(series)
-    whole, state = face.forecast(4), face.state
-    face.read_from_start([one.cut(0, 7) for one in series])
+    face, series = load(trained[0] / "run"), panel()
+    state = face.read_from_start(series)
+    whole, moved = face.forecast(state, 4), face.read_from_start([one.cut(0, 7) for one in series])
     for (rows,) in zip(cut(series, *range(7, 31)), strict=True):
-        face.update(rows)
-    assert all(torch.equal(a, b) for a, b in zip(states.leaves(face.state), states.leaves(state), strict=True))
-    again = face.forecast(4)
+        moved = face.update(moved, rows)
+    assert all(torch.equal(a, b) for a, b in zip(states.leaves(moved), states.leaves(state), strict=True))
+    again = face.forecast(moved, 4)
     np.testing.assert_array_equal(again.paths, whole.paths)
     np.testing.assert_array_equal(again.quantiles, whole.quantiles)
 
@@ -166,20 +163,20 @@ def test_a_saved_state_goes_on(trained, tmp_path, capsys):
 @exact
 def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
     _, face, _ = trained
-    face.read_from_start(panel())
-    whole = face.forecast(6, samples=8)
-    np.testing.assert_array_equal(face.forecast(6, samples=8, series=["y"]).paths[0], whole.paths[1])
-    np.testing.assert_array_equal(face.forecast(6, samples=3).paths, whole.paths[:, :3])
-    assert not np.array_equal(face.forecast(6, samples=8, seed=1).paths, whole.paths)
+    state = face.read_from_start(panel())
+    whole = face.forecast(state, 6, samples=8)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8, series=["y"]).paths[0], whole.paths[1])
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=3).paths, whole.paths[:, :3])
+    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
 
     def refuse(_):
         raise Unstreamable("step by step, then")
 
     monkeypatch.setattr("elman.tasks.forecaster.Paths", refuse)
-    np.testing.assert_array_equal(face.forecast(6, samples=8).paths, whole.paths)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
     monkeypatch.setattr("elman.tasks.forecaster.PATHS", 8)
-    np.testing.assert_array_equal(face.forecast(6, samples=8).paths, whole.paths)
-    assert not np.array_equal(face.forecast(6, samples=8, seed=1).paths, whole.paths)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
+    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
 
 
 def test_nothing_after_the_origin_is_used(trained):
@@ -246,7 +243,7 @@ def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
     face, history = train(config)
     assert history[-1]["mase"] < 2
     if kind == "seasonal_naive":
-        found = face.forecast(9, samples=400)
+        found = face.forecast(face.state, 9, samples=400)
         one = values("a", LENGTHS["a"])[-SEASON:]
         np.testing.assert_allclose(found.quantiles[0, 0, 0, 1], one[0], rtol=1e-5)
         np.testing.assert_allclose(found.mean[0, :, 0], np.resize(one, 9), rtol=0.2)
@@ -303,7 +300,7 @@ def test_constant_and_short_series_are_forecast(tmp_path):
     text = "unique_id,ds,y\n" + "".join(f"zero,{t},0\nfive,{t},5\n" for t in range(40)) + "short,0,3\n"
     (tmp_path / "flat.csv").write_text(text)
     face, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
-    assert np.isfinite(face.forecast(3).quantiles).all() and np.isfinite(history[-1]["nats"])
+    assert np.isfinite(face.forecast(face.state, 3).quantiles).all() and np.isfinite(history[-1]["nats"])
     assert "mase" not in history[-1] and "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
@@ -321,7 +318,7 @@ def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):
 def test_sample_quantiles_come_near_the_exact_ones(trained):
     """One step ahead both are there."""
     face = load(trained[0] / "run")
-    found = face.forecast(1, samples=4000)
+    found = face.forecast(face.state, 1, samples=4000)
     samples = np.quantile(found.paths[:, :, 0, 0], (0.1, 0.5, 0.9), axis=1).T
     width = found.quantiles[:, 0, 0, 2] - found.quantiles[:, 0, 0, 0]
     assert (np.abs(samples - found.quantiles[:, 0, 0]) < 0.06 * width[:, None]).all()
@@ -357,13 +354,13 @@ def test_without_feedback_values_are_independent_given_the_inputs(tmp_path):
     extra = {"hour": lambda name, t: t % SEASON}
     data = {"train": write(tmp_path / "hours.csv", {"a": 60}, extra=extra), "future": ["hour"]}
     face, _ = train(config_in(tmp_path, data=data, model={"feedback": "none", "residual": "none"}))
-    face.read_from_start(data["train"])
+    state = face.read_from_start(data["train"])
     future = write(tmp_path / "future.csv", {"a": 5}, 60, extra)
-    before = face.forecast(5, future=future)
+    before = face.forecast(state, 5, future=future)
     other = face.inputs.reader(data["train"])
     other = [one._replace(y=one.y * 100 + 3) for one in other]
-    face.read_from_start(other)
-    np.testing.assert_array_equal(face.forecast(5, future=future).paths, before.paths)
+    after = face.forecast(face.read_from_start(other), 5, future=future)
+    np.testing.assert_array_equal(after.paths, before.paths)
 
 
 def counts(name, n):
@@ -389,18 +386,16 @@ def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
     data = {"train": str(tmp_path / "counts.csv")}
     face, history = train(config_in(tmp_path, data=data, model={"residual": "none", **READOUTS[name]}))
     assert np.isfinite(history[-1]["nats"])
-    found = face.forecast(4, samples=30)
+    found = face.forecast(face.state, 4, samples=30)
     assert np.isfinite(found.paths).all() and (np.diff(found.quantiles, axis=-1) >= 0).all()
     if name not in ("quantiles", "student_t"):
         assert (found.paths == np.round(found.paths)).all() and found.paths.min() >= 0
     whole = face.inputs.reader(data["train"])
-    face.read_from_start([one.cut(0, 50) for one in whole])
-    face.update([one.cut(50) for one in whole])
-    np.testing.assert_array_equal(face.forecast(4, samples=30).paths, found.paths)
+    state = face.update(face.read_from_start([one.cut(0, 50) for one in whole]), [one.cut(50) for one in whole])
+    np.testing.assert_array_equal(face.forecast(state, 4, samples=30).paths, found.paths)
     face.save(tmp_path / "copy")
-    np.testing.assert_array_equal(
-        load(tmp_path / "copy").forecast(4, samples=30).paths, face.forecast(4, samples=30).paths
-    )
+    copy = load(tmp_path / "copy")
+    np.testing.assert_array_equal(copy.forecast(copy.state, 4, samples=30).paths, found.paths)
 
 
 def driven(folder, n=400, name="driven.csv", seed=0):
@@ -423,7 +418,7 @@ def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
     model = {"residual": "none", "scale": "mean", "size": 12, "readout": "gaussian", "log_scale": False}
     config = config_in(tmp_path, data=data, model=model, training={"steps": 250, "evaluate_every": 125})
     face, _ = train(replace(config, optim=OptimConfig(lr=0.02, warmup=5)))
-    found = face.forecast(2, future=str(tmp_path / "next.csv"))
+    found = face.forecast(face.state, 2, future=str(tmp_path / "next.csv"))
     truth = [float(row.split(",")[1]) for row in rows[381:383]]
     spread = found.quantiles[0, :, 0, 2] - found.quantiles[0, :, 0, 0]
     assert abs(found.quantiles[0, 0, 0, 1] - truth[0]) < 2 and spread[0] < spread[1]  # then the load is not known
@@ -442,8 +437,7 @@ def test_missing_values_have_no_term_and_leave_no_trace(trained):
     holes = [one._replace(y=np.where((np.arange(30) % 7 == 3)[:, None], np.nan, one.y)) for one in series]
     _, nats, known = face.scored(holes, face.init_state(holes))
     assert known.sum() == 3 * 26 and not nats[~known].any() and nats[known].isfinite().all()
-    face.read_from_start(holes)
-    assert np.isfinite(face.forecast(3).quantiles).all()
+    assert np.isfinite(face.forecast(face.read_from_start(holes), 3).quantiles).all()
 
 
 def test_music_is_judged_by_nats(tmp_path, capsys):
@@ -457,4 +451,4 @@ def test_music_is_judged_by_nats(tmp_path, capsys):
     assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "music.npz"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["nats"] == history[-1]["test"] and found["series"] == 20
-    assert face.forecast(2, samples=5).paths.shape[1:] == (5, 2, 4)
+    assert face.forecast(face.state, 2, samples=5).paths.shape[1:] == (5, 2, 4)

@@ -92,13 +92,13 @@ def test_rows_that_are_judged_do_not_say_how_large_covariates_are(tmp_path):
 
 def test_one_step_ahead_needs_no_paths(naive):
     _, face = naive
-    face.read_from_start(panel())
-    exact, drawn = face.forecast(1, samples=0), face.forecast(1, samples=20)
+    state = face.read_from_start(panel())
+    exact, drawn = face.forecast(state, 1, samples=0), face.forecast(state, 1, samples=20)
     assert exact.paths.shape == (3, 0, 1, 1)
     np.testing.assert_array_equal(exact.quantiles, drawn.quantiles)
     np.testing.assert_array_equal(exact.mean, drawn.mean)
     with pytest.raises(InputError, match="samples is 0"):
-        face.forecast(2, samples=0)
+        face.forecast(state, 2, samples=0)
 
 
 def test_pictures_are_drawn_while_it_trains(tmp_path):

@@ -107,6 +107,13 @@ def test_coverage_is_of_the_truths_that_are_there():
 # What a stranger gives
 
 
+@pytest.mark.parametrize("text", ["", "\n", " \n\n"])
+def test_an_empty_csv_is_called_empty(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=r"t\.csv is empty"):
+        PanelReader().fit(str(tmp_path / "t.csv"))
+
+
 def test_a_csv_without_the_column_of_times_asks_for_it(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("date,load,OT\n2024-01-01 00:00,1,2\n2024-01-01 01:00,3,4\n")
     with pytest.raises(InputError, match=r"no column 'ds'; its first line is date, load, OT.*--data.time"):
@@ -146,7 +153,7 @@ def test_frames_levels_and_what_are_no_rows(tmp_path):
     face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
     for level in (1.5, 0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(InputError, match=r"quantiles has .*above 0 and below 1"):
-            face.forecast(2, quantiles=[0.5, level])
+            face.forecast(face.state, 2, quantiles=[0.5, level])
 
     class Column:
         def __init__(self, name, cells):
@@ -170,17 +177,16 @@ def test_frames_levels_and_what_are_no_rows(tmp_path):
 
     stamp = str(np.datetime64("2024-01-01T00") + LENGTHS["a"]).replace("T", " ") + ":00"
     rows = {"unique_id": ["a"], "ds": [stamp], "y": [5.0]}
-    before = face.state
-    face.update(Polars(rows))
-    assert face.state.value[face.state.names.index("a")].item() == 5.0
-    face.state = before
+    after = face.update(face.state, Polars(rows))
+    assert after.value[after.names.index("a")].item() == 5.0
+    assert face.state.value[face.state.names.index("a")].item() != 5.0  # a value: it stays what it was
 
     class Lazy:
         columns = ["unique_id", "ds", "y"]
 
     for wrong in (Lazy(), 5, None, np.zeros(3), [rows], []):
         with pytest.raises(InputError, match="rows are given as a"):
-            face.update(wrong)
+            face.update(face.state, wrong)
 
 
 # The naive forecast beside it
@@ -217,7 +223,7 @@ def test_scores_stand_beside_the_naive_forecast_and_say_so(tmp_path, capsys):
 def test_the_naive_forecast_where_the_last_season_has_gaps(tmp_path):
     """It is the last value that was seen there."""
     face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
-    state = face.from_start({"ds": [f"2024-01-01 0{t}:00" for t in range(5)], "y": ["1", "2", "", "4", "5"]})
+    state = face.read_from_start({"ds": [f"2024-01-01 0{t}:00" for t in range(5)], "y": ["1", "2", "", "4", "5"]})
     assert naive(state, 6)[0, :, 0].tolist() == [2, 5, 4, 5, 2, 5]
 
 
@@ -230,5 +236,5 @@ def test_levels_and_names_are_lists_of_them(tmp_path):
         ({"series": name}, f"series is one text, '{name}'; it must be a list of names"),
     ):
         with pytest.raises(InputError, match=message):
-            face.forecast(2, **settings)
-    assert face.forecast(2, quantiles=np.array([0.5]), series=iter([name])).names == [name]
+            face.forecast(face.state, 2, **settings)
+    assert face.forecast(face.state, 2, quantiles=np.array([0.5]), series=iter([name])).names == [name]

@@ -38,6 +38,13 @@ def test_all_of_them_by_hand():
     assert found["wql"] == pytest.approx(2 * total / 9 / 19)
 
 
+def test_a_window_without_a_truth_is_no_window_without_an_error():
+    truth, naive = np.array([[[1.0]], [[np.nan]]]), np.array([[[4.0]], [[4.0]]])
+    quantiles = np.full((2, 1, 1, len(LEVELS)), 3.0)
+    found = measure(Judged(truth, np.full((2, 1, 1, 1), 3.0), quantiles, np.array([2.0, 2.0]), naive))
+    assert found["mase"] == 1.0 and found["naive_mase"] == 1.5
+
+
 def test_what_is_not_defined_is_nan():
     nothing = np.zeros((1, 1, 1))
     found = measure(Judged(nothing, nothing[:, None], np.zeros((1, 1, 1, 9)), np.array([np.nan]), nothing))

@@ -126,7 +126,7 @@ def test_a_baseline_fits_each_target_to_its_own_rows(tmp_path):
     """b is seen in 40 rows: those of a that stand beside its gaps are used, and what is said of b is right."""
     face, history = trained(tmp_path, kind="seasonal_naive")
     assert history[0]["rows"] == 60 - 3 - 7  # but what is validated on, and the first two seasons
-    found = face.forecast(3, samples=20)
+    found = face.forecast(face.state, 3, samples=20)
     np.testing.assert_allclose(found.quantiles[0, :, 0, 1], [5, 6, 7], atol=1e-3)
 
 
@@ -137,7 +137,7 @@ def test_the_digits_of_a_baseline(tmp_path):
     face, _ = elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": table})
     again = elman.load(tmp_path / "run")
     for one in (face, again):
-        np.testing.assert_allclose(one.forecast(3).quantiles[0, :, 0, 1], [1e8, 1e8 + 1, 1e8 + 2], atol=0.1)
+        np.testing.assert_allclose(one.forecast(one.state, 3).quantiles[0, :, 0, 1], [1e8, 1e8 + 1, 1e8 + 2], atol=0.1)
     assert again.fingerprint == face.fingerprint and again.state.value.dtype == torch.float64
     work = ServedSeries(again).reading([{"ds": t, "y": y[t]} for t in range(7)])
     work.begin(work.served.start(0))
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_named(tmp_path, kind, capsys):
         elman.train(RunConfig(**settings, out=str(tmp_path / "no")), {"train": large(value)})
     face, _ = elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
     with pytest.raises(InputError, match=r"at 61 \(row 1\)"):
-        face.update({"ds": ["60", "61"], "y": ["1", value]})
+        face.update(face.state, {"ds": ["60", "61"], "y": ["1", value]})
     (tmp_path / "new.csv").write_text(f"ds,y\n60,{value}\n")
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 2
     assert "beyond" in capsys.readouterr().err

@@ -130,6 +130,8 @@ def test_generate_writes_a_grid_and_arrays(trained, tmp_path, capsys):
     whole = np.load(out)["images"]
     assert whole.shape == (6, SIDE, SIDE)
     np.testing.assert_array_equal(whole[::3, :3], bars(2)[:, :3] // 200)
+    assert main(["generate", run, "--count", "0", "--out", str(tmp_path / "none.png")]) == 2
+    assert "count is 0" in capsys.readouterr().err
     assert main(["generate", run, "--out", out]) == 2  # it is not overwritten
     assert main(["generate", run, "--out", str(tmp_path / "grid.gif")]) == 2
     assert main(["generate", run, "--out", str(tmp_path / "no" / "grid.png")]) == 2

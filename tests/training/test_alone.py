@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import elman
+from elman import cells
 from elman.errors import InputError
 from elman.estimators import SequenceClassifier
 from elman.run import train
 from elman.tasks.lm import RunConfig
-from elman.training.alone import alone, seed, undisturbed
+from elman.training.alone import Undisturbed, alone, seed
 
+RUNS = Path(__file__).parents[1] / "versions" / "867694c" / "runs"
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 
 
@@ -86,13 +89,31 @@ def test_a_second_training_waits_and_says_so(capfd):
     assert entered
 
 
-def test_a_model_that_is_loaded_beside_a_training_does_not_turn_its_numbers_back():
+@pytest.mark.parametrize("name", sorted(path.name for path in RUNS.iterdir()))
+def test_a_model_is_loaded_without_drawing_from_the_numbers_of_others(name):
+    before = torch.get_rng_state()
+    elman.load(RUNS / name)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", sorted(cells.CELLS))
+def test_no_cell_is_built_from_the_numbers_of_others(name):
+    before = torch.get_rng_state()
+    with Undisturbed():
+        cells.cell(name, 6, 6)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_is_loaded_beside_a_training_leaves_its_numbers_alone():
     entered, drawn, numbers = threading.Event(), threading.Event(), []
 
     def load():
-        with undisturbed():
+        with Undisturbed():
+            torch.rand(3)
+            nn.Linear(3, 4)
             entered.set()
             assert drawn.wait(10)
+            torch.nn.init.orthogonal_(torch.empty(3, 3))
 
     with alone():
         seed(0)

@@ -24,6 +24,21 @@ def test_the_mean_of_the_last_ones_and_back():
     )
 
 
+def test_of_more_than_ten_the_oldest_goes_first_after_a_restart_too():
+    model = nn.Linear(1, 1)
+    average = Average(model, 12)
+    for i in range(12):
+        nn.init.constant_(model.weight, float(i))
+        with average.taken():
+            pass
+    other = Average(model, 12)
+    other.restore(dict(sorted(average.tensors().items())))  # as a file gives them back
+    for i in range(12, 15):
+        nn.init.constant_(model.weight, float(i))
+        with other.taken():
+            assert model.weight.item() == sum(range(i - 11, i + 1)) / 12
+
+
 def test_weights_come_back_when_an_evaluation_fails():
     model = nn.Linear(1, 1)
     average = Average(model, 2)

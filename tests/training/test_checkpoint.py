@@ -50,6 +50,14 @@ def test_everything_comes_back_to_the_last_bit(tmp_path):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("larger", [False, True])
+def test_which_score_decides_comes_back(tmp_path, larger):
+    run = run_of()
+    run.advance = replace(run.advance, decides="f1", larger_is_better=larger, settled=not larger)
+    assert saved(tmp_path / "last", run).advance == run.advance
+    assert checkpoint.read_decides(tmp_path) == ("f1", larger)
+
+
 def test_a_run_that_carries_no_state_has_none_to_resume(tmp_path):
     run = run_of()
     run.state = None
@@ -65,11 +73,13 @@ def test_another_number_of_processes_is_refused(tmp_path):
 
 def test_each_process_has_its_own_rows(tmp_path):
     stored = saved(tmp_path / "last", run_of())
-    two = replace(stored, generators=stored.generators.repeat(2, 1))
+    torch.manual_seed(1)
+    two = replace(stored, generators=torch.stack([stored.generators[0], torch.get_rng_state()]))
     whole = elman.state.leaves(stored.state)[0]
     for rank in range(2):
         run = run_of(ranks=Ranks(rank, 2))
         checkpoint.resume(two, run)
+        assert torch.equal(torch.get_rng_state(), two.generators[rank])
         assert torch.equal(elman.state.leaves(run.state)[0], whole[rank : rank + 1])
 
 

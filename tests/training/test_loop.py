@@ -3,6 +3,7 @@
 import math
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from elman.data import Batch, Position
 from elman.errors import InputError, MissingExtraError, TrainingError
 from elman.training import loop, optim
+from elman.training.distributed import Ranks
 from elman.training.interrupt import Interrupted
 from elman.training.loop import Run, TrainingConfig
 from elman.training.optim import OptimConfig, Schedule
@@ -64,6 +66,28 @@ def test_a_step_takes_the_mean_over_all_terms():
     assert model.w.item() == pytest.approx(0.1 * 2 * 3.0)
 
 
+def test_every_update_has_the_learning_rate_of_its_own_step():
+    how = replace(HOW, warmup=4, lr=0.4)
+    noted = []
+    run, model = run_of(Squares(), Numbers([1.0]), how=how)
+    run.recorder.metrics = lambda step, **values: noted.append((step, values.get("lr")))
+    loop.train(run, TrainingConfig(steps=3, log_every=1, evaluate_every=9), how)
+    assert [one for one in noted if one[1]] == [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]
+    w = 0.0
+    for lr in (0.1, 0.2, 0.3):
+        w -= lr * 2 * (w - 1.0)
+    assert model.w.item() == pytest.approx(w)
+
+
+def test_the_mean_gradient_is_clipped_not_the_sum():
+    how = replace(HOW, clip_norm=3.0)
+    run, model = run_of(Squares(), Numbers([1.0, 1.0, 1.0, 1.0]), how=how)  # 2 a term, 8 in all
+    norms = []
+    run.recorder.metrics = lambda step, **values: norms.append(values.get("gradient_norm"))
+    loop.train(run, TrainingConfig(steps=1, log_every=1), how)
+    assert norms[0] == pytest.approx(2.0) and model.w.item() == pytest.approx(0.1 * 2.0)
+
+
 def test_accumulated_batches_are_one_batch():
     run, model = run_of(Squares(), Numbers([1.0, 2.0], [6.0]))
     loop.train(run, TrainingConfig(steps=1, accumulate=2), HOW)
@@ -89,6 +113,16 @@ def test_the_best_is_kept_by_the_direction_of_its_score(larger, best):
     run.save = lambda name: saved.append(run.advance.step) if name == "best" else None
     loop.train(run, TrainingConfig(steps=4, evaluate_every=1), HOW)
     assert saved == best and run.advance.best == (0.9 if larger else 0.3)
+
+
+def test_every_process_hears_of_what_the_first_has_found():
+    """A second process evaluates nothing, and its schedule still waits as that of the first."""
+    how = replace(HOW, schedule="plateau", patience=0, factor=0.5)
+    second = Ranks(1, 2)
+    second.wrap, second.sum, second.from_first = lambda unit: unit, lambda *v: list(v), lambda *v: [1.0, 0.0]
+    run, _ = run_of(Squares(), Numbers([1.0]), how=how, ranks=second)
+    loop.train(run, TrainingConfig(steps=3, evaluate_every=1), how)
+    assert run.schedule.memory == {"scale": 1.0, "bad": 0} and run.advance.bad == 0
 
 
 def test_it_stops_when_nothing_improves_or_the_task_says_so():

@@ -45,6 +45,19 @@ def test_clipping_by_norm_and_by_element():
     assert [float(p.grad) for p in parameters] == [3.0, -3.5]
 
 
+def test_sgd_has_its_momentum():
+    model = Two("a")
+    optimiser = optim.optimiser(OptimConfig(name="sgd", lr=0.1, momentum=0.5, weight_decay=0.0), model)
+    p, v = 1.0, 0.0
+    for _ in range(3):
+        optimiser.zero_grad()
+        (model.a**2).sum().backward()
+        optimiser.step()
+        v = 0.5 * v + 2 * p
+        p -= 0.1 * v
+        torch.testing.assert_close(model.a.detach(), torch.full((2, 2), p))
+
+
 @pytest.mark.parametrize("name", optim.OPTIMISERS)
 def test_an_optimiser_goes_on_as_if_nothing_had_happened(name):
     def start():

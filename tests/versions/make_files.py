@@ -109,13 +109,19 @@ THEN = {"lm": "sat ", "mean": [[2.0]], "forecast": DAYS[6:], "hmm": [[4.9], [0.0
 @contextmanager
 def server(path, clock=time.time):
     """A server of the runs on a store."""
+    try:
+        from elman.serve.api.app import Service
+        from elman.serve.store.sessions import Sessions
+        from elman.serve.store.signing import Signer
+        from elman.serve.store.sqlite import SqliteStore
+    except ModuleNotFoundError:  # as it was at 867694c, where the files are made
+        from elman.serve.app import Service
+        from elman.serve.sessions import Sessions
+        from elman.serve.signing import Signer
+        from elman.serve.sqlite import SqliteStore
     from running import Running
 
-    from elman.serve.app import Service
     from elman.serve.limits import Limits
-    from elman.serve.sessions import Sessions
-    from elman.serve.signing import Signer
-    from elman.serve.sqlite import SqliteStore
 
     models = {}
     for name in SERVED:

@@ -39,6 +39,8 @@ def same(found, wanted, place=""):
         assert len(found) == len(wanted), place
         for i, (one, other) in enumerate(zip(found, wanted, strict=True)):
             same(one, other, f"{place}[{i}]")
+    elif wanted is None and place.endswith(".fingerprint"):
+        assert len(found) == 64, place  # not every model said what it was
     elif isinstance(wanted, float):
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-6), place
     elif isinstance(wanted, str) and NUMBER.search(wanted):
@@ -64,6 +66,6 @@ def test_state_files_open(said):
     served = open_model("runs/lm")[0].serve(elman.load("runs/lm"))
     data = Path("lm-state.safetensors").read_bytes()
     assert served.dump(served.parse(data)) == data
-    at_the_end, from_a_file = open_model("runs/forecast")[1], open_model("runs/forecast")[1]
-    from_a_file.load_state("forecast-state.safetensors")
-    assert np.array_equal(from_a_file.forecast(3).mean, at_the_end.forecast(3).mean)
+    forecaster = elman.load("runs/forecast")
+    stored = forecaster.load_state("forecast-state.safetensors")
+    assert np.array_equal(forecaster.forecast(stored, 3).mean, forecaster.forecast(forecaster.state, 3).mean)
