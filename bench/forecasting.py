@@ -209,8 +209,8 @@ def training(peer: Peer, what: str, size: int, rounds: int) -> dict[str, float]:
 def sampling(peer: Peer, rounds: int) -> dict[str, float]:
     """Seconds for 100 paths of 414 series."""
     ours, case = forecaster(40), case_of("sampling", series=SERIES)
-    ours.read_from_start(panel(SERIES, max(LAGS) + CONTEXT))
-    steps = [_timed(lambda: ours.forecast(HORIZON, samples=100)), lambda: peer.seconds(case)]
+    state = ours.read_from_start(panel(SERIES, max(LAGS) + CONTEXT))
+    steps = [_timed(lambda: ours.forecast(state, HORIZON, samples=100)), lambda: peer.seconds(case)]
     mine, theirs = _in_turn(steps, rounds)
     return {"ours": mine, "theirs": theirs, "ratio": theirs / mine}
 
@@ -218,20 +218,16 @@ def sampling(peer: Peer, rounds: int) -> dict[str, float]:
 def updating(peer: Peer, rounds: int) -> dict[str, float]:
     """Seconds to read one new row of 10,000 series and say what follows, over reading their windows again."""
     ours, window = forecaster(40), panel(UPDATED, CONTEXT)
-    ours.read_from_start(window)
-    before, frequency = ours.state, ours.inputs.reader.frequency
+    before, frequency = ours.read_from_start(window), ours.inputs.reader.frequency
     assert frequency is not None
     (stamp,) = frequency.stamps(np.array([CONTEXT]))
     rows = {"unique_id": [one.name for one in window], "ds": [stamp] * UPDATED, "y": [10.5] * UPDATED}
 
     def update() -> None:
-        ours.state = before
-        ours.update(rows)
-        ours.forecast(1, samples=0)
+        ours.forecast(ours.update(before, rows), 1, samples=0)
 
     def encode() -> None:
-        ours.read_from_start(window)
-        ours.forecast(1, samples=0)
+        ours.forecast(ours.read_from_start(window), 1, samples=0)
 
     case = case_of("encoding", series=UPDATED, horizon=1, samples=1)
     times = _in_turn([_timed(update), _timed(encode), lambda: peer.seconds(case)], rounds)

@@ -129,6 +129,13 @@ class Core(nn.Module):
         """
         raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
+    def parts(self, state: Any) -> Sequence[tuple[Core, Any]] | None:
+        """The cores inside, each with its part of a state; None of a core that is one recurrence, as every cell is.
+
+        The lens looks at what it finds so: at each recurrence by itself.
+        """
+        return None
+
     def recurrent(self) -> dict[str, Tensor]:
         """The matrices (N, N) by which the state acts on itself, by name: the lens shows their eigenvalues."""
         return {}

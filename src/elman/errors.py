@@ -6,6 +6,7 @@ ElmanError
 ├── FileError         a file that is missing, truncated, foreign or of a newer version
 ├── TrainingError     a run that cannot go on, because its loss is not a number
 ├── FitError          a model that cannot be fitted to these data: degenerate, impossible, or not a number
+├── FrozenError       an attribute of a model that was to be changed            (also an AttributeError)
 ├── KernelError       a kernel that is not there or cannot do this
 └── MissingExtraError an optional dependency that is not installed              (also an ImportError)
 
@@ -64,6 +65,17 @@ class TrainingError(ElmanError, RuntimeError):
 
 class FitError(ElmanError, RuntimeError):
     """A fit that failed: data of probability zero, a covariance that collapsed, parameters that are not numbers."""
+
+
+class FrozenError(ElmanError, AttributeError):
+    """A model was to be changed, which is a value."""
+
+    def __init__(self, model: object, name: str) -> None:
+        super().__init__(
+            f"{name} of this {type(model).__name__} cannot be set or deleted: a model is a value, which answers the "
+            "same to all who hold it. Build or train another (copy.deepcopy of an HMM gives one that can be fitted); "
+            "what moves, such as a state, is an argument and a result."
+        )
 
 
 class KernelError(ElmanError, RuntimeError):

@@ -1,7 +1,7 @@
-"""The scikit-learn face of the task classify: fit(X, y), predict, predict_proba; clone, grids and pipelines work.
+"""The task classify as scikit-learn estimators: fit(X, y), predict, predict_proba; clone, grids and pipelines work.
 
 X is a list of texts; a list of arrays (T, D) or (T,), each as long as it is; or a padded array (N, T, D) or (N, T) with
-`lengths` (N,), all of it without. What is trained is what `elman train --task classify` trains; `model_` is its face.
+`lengths` (N,), all of it without. What is trained is what `elman train --task classify` trains; `model_` is its model.
 """
 
 from __future__ import annotations
@@ -92,17 +92,17 @@ class _Sequences(Configured):
         with alone():
             begin(key)
             task, data = ClassifyTask(), RowData(config, Reader(), None, rows, [], [])
-            face = task.build(config, data)
+            predictor = task.build(config, data)
             batches = data.batches(0, 1)
             steps = passes * -(-len(rows) // size)
             training = TrainingConfig(steps=steps, evaluate_every=steps, log_every=steps)
             run = loop.Run(
-                Unit(task, face.model.train()), batches, optim.optimiser(config.optim, face.model),
+                Unit(task, predictor.model.train()), batches, optim.optimiser(config.optim, predictor.model),
                 optim.Schedule(config.optim, steps), shown=bool(options["verbose"]),
             )  # fmt: skip
             loop.train(run, training, config.optim)
-        face.model.eval()
-        self.model_ = face
+        predictor.model.eval()
+        self.model_ = predictor
 
     def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Any]:
         """The rows of X, each as long as it is."""

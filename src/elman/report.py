@@ -8,19 +8,19 @@ import torch
 
 from elman import config, kernels, progress
 from elman.errors import InputError
+from elman.tasks.predictor import Predictor
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import AnyTask, Data
+from elman.tasks.task import AnyTask, Data, Evaluation
 from elman.training import loop
 from elman.training.distributed import Ranks
 from elman.training.record import Recorder
-from elman.training.scores import Scores
 
 
-def introduce(processes: Ranks, task: AnyTask, face: Any, data: Data) -> None:
+def introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data: Data) -> None:
     """What was read, what is trained on it, and by what."""
     threads, kernel = torch.get_num_threads(), kernels.active()
     using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
-    for line in (*data.summary(), f"model: {task.summary(face)}", f"computing: {using}"):
+    for line in (*data.summary(), f"model: {task.summary(predictor)}", f"computing: {using}"):
         say(processes, line)
 
 
@@ -41,10 +41,12 @@ def continued(settings: TrainedSettings, run: loop.Run, changes: dict[str, confi
     return " ".join([*parts, f"Going on with {settings.out} after step {step} of {training.steps}."])
 
 
-def test(task: AnyTask, face: Any, parts: dict[str, Any], recorder: Recorder, step: int) -> dict[str, Scores]:
+def test(
+    task: AnyTask, predictor: Predictor[Any], parts: dict[str, Any], recorder: Recorder, step: int
+) -> dict[str, Evaluation]:
     """Evaluate a model that is done on whole parts of the data; note and say how good it is."""
-    found = {name: task.evaluate(face, part) for name, part in parts.items() if part is not None}
-    for name, scores in found.items():
+    found = {name: task.evaluate(predictor, part) for name, part in parts.items() if part is not None}
+    for name, scores in ((name, evaluation.scores) for name, evaluation in found.items()):
         recorder.metrics(step, **scores.recorded(name))
         remark = f"  ({scores.remark})" if scores.remark else ""
         progress.say(f"{name.replace('_', ' ')}  {scores.spelt()}{remark}")

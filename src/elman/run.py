@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ Callback = Callable[[int, Scores], None] | None
 def train(
     settings: Settings, data: Any = None, callback: Callback = None, *, progress: bool = True
 ) -> tuple[Any, list[dict[str, float]]]:
-    """Run a config: the best model, and the lines of its metrics. `elman train` is a thin face on this.
+    """Run a config: the best model, and the lines of its metrics. `elman train` is a thin layer on this.
 
     `data` in memory takes the place of what the config names: a text, a list of documents or an array (a list of them
     for several sequences), whatever the task reads; or a mapping with several of train, valid and test.
@@ -79,25 +78,25 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     source = open_source(begins_with, task) if begins_with else None
     data = opened(settings, saved or source)
     with threads.one():  # of several, LAPACK makes other orthogonal matrices
-        face = saved or task.build(settings, data)
+        predictor = task.unfinished(saved) if saved else task.build(settings, data)
     batches = data.batches(processes.rank, processes.world)
-    settings = threads.settled(settings, threads.work(face.model, batches))
+    settings = threads.settled(settings, threads.work(predictor.model, batches))
     identity = config.identity(settings, data.fingerprint)
-    stored = checkpoint.load(last, lambda: face.model.init_state(0)) if last else None
+    stored = checkpoint.load(last, lambda: predictor.model.init_state(0)) if last else None
     changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
     part, watched = data.watched(settings.training.evaluate_tokens)
     run = loop.Run(
-        processes.wrap(Unit(task, face.model.train())),
+        processes.wrap(Unit(task, predictor.model.train())),
         batches,
-        optim.optimiser(settings.optim, face.model),
+        optim.optimiser(settings.optim, predictor.model),
         optim.Schedule(settings.optim, settings.training.steps),
         ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched,
-        average=Average(face.model, settings.training.average),
+        average=Average(predictor.model, settings.training.average),
     )  # fmt: skip
-    report.introduce(processes, task, face, data)
+    report.introduce(processes, task, predictor, data)
     if source:
-        taken = ", ".join(task.take(face, source))
-        report.say(processes, f"Taken from {begins_with}: {taken}. Optimiser, schedule and steps begin anew.")
+        words = ", ".join(task.take(predictor, source))
+        report.say(processes, f"Taken from {begins_with}: {words}. Optimiser, schedule and steps begin anew.")
     seed(settings.seed + 1 + processes.rank)
     if stored:
         checkpoint.resume(stored, run)
@@ -108,23 +107,27 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     run.recorder = Recorder(out if processes.first else None, lengths, board, run.advance.step)
 
     def evaluate(step: int) -> Scores:
-        face.model.eval()
-        scores = task.evaluate(face, part)
+        predictor.model.eval()
+        evaluation = task.evaluate(predictor, part)
         if settings.training.lens and processes.first:
-            looked = task.look(face, part, *lens.WATCHED)
+            looked = task.look(predictor, part, *lens.WATCHED)
             run.recorder.metrics(step, **lens.watched(looked.model, looked.sample))
-        run.recorder.preview(step, task.preview(face, settings, step))
-        face.model.train()
+        run.recorder.preview(step, task.preview(predictor, settings, step, evaluation))
+        predictor.model.train()
         if callback:
-            callback(step, scores)
-        return scores
+            callback(step, evaluation.scores)
+        return evaluation.scores
 
     def save(name: str) -> None:
-        write = partial(artifact.write, out / name, face.fill)
-        if name == "last":
-            write = partial(checkpoint.save, out / name, face.fill, checkpoint.take(run, identity))
-        if processes.first:
-            write()
+        taken = checkpoint.take(run, identity) if name == "last" else None  # by all processes
+        if not processes.first:
+            return
+        over = run.advance.step == settings.training.steps or loop.over(run.advance, settings.training)
+        kept = task.finish(predictor, data) if name == "best" or over else predictor
+        if taken is None:
+            artifact.write(out / name, kept.write_to)
+        else:
+            checkpoint.save(out / name, kept.write_to, taken)
 
     run.evaluate, run.save = evaluate, save
     try:
@@ -152,21 +155,21 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
     if best := artifact.find(out / "best"):
         config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
         return
-    face, settings = task.build(settings, data), threads.settled(settings, threads.WORTH)
-    report.introduce(processes, task, face, data)
-    history = task.fit(face, settings, data)
+    predictor, settings = task.build(settings, data), threads.settled(settings, threads.WORTH)
+    report.introduce(processes, task, predictor, data)
+    history = task.fit(predictor, settings, data)
     begin(out, settings)
     recorder, step = Recorder(out), len(history) - 1
     for number, line in enumerate(history):
         recorder.metrics(number, **line)
-    found = report.test(task, face, {"valid": data.valid, "test": data.test}, recorder, step)
+    found = report.test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
     if callback and "valid" in found:
-        callback(step, found["valid"])
-    recorder.preview(step, task.preview(face, settings, step))
+        callback(step, found["valid"].scores)
+    recorder.preview(step, task.preview(predictor, settings, step, next(reversed(found.values()), None)))
     recorder.close()
-    judged = next(iter(found.values()), None)
+    judged = next((evaluation.scores for evaluation in found.values()), None)
     advance = loop.Advance(
         step, best=judged.value if judged else None, decides=judged.decides if judged else "",
         larger_is_better=judged.larger_is_better if judged else False,
     )  # fmt: skip
-    checkpoint.save_fitted(out / "best", face.fill, identity, advance)
+    checkpoint.save_fitted(out / "best", task.finish(predictor, data).write_to, identity, advance)

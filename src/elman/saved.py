@@ -8,11 +8,11 @@ from typing import Any
 from elman import artifact, extensions, tasks
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.tasks.task import AnyTask
-from elman.training.alone import undisturbed
+from elman.training.alone import Undisturbed
 
 
 def load(path: str | Path) -> Any:
-    """The model of a run (its best, or its last), or one that was saved: the face that its task has for it.
+    """The model of a run (its best, or its last), or one that was saved: a `Predictor` of its task.
 
     >>> import tempfile
     >>> from elman.data import VOCABULARIES
@@ -31,7 +31,7 @@ def open_model(path: str | Path) -> tuple[AnyTask, Any]:
     folder = _folder(path)
     try:
         task = tasks.of_folder(folder)
-        with undisturbed():  # a model is built with fresh weights before it gets its own
+        with Undisturbed():  # a model is built with fresh weights before it gets its own
             return task, task.load(folder)
     except UnknownNameError as error:
         own = extensions.noted(artifact.read_model_json(folder), str(folder / "model.json"))

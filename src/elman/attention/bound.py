@@ -73,6 +73,10 @@ class Bound(Core):
     def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
         return self.decoder.describe_step(builder, x, state, self.held, self.times)[0]
 
+    def parts(self, state: State) -> list[tuple[Core, State]] | None:
+        """Where the recurrence reads what the attention finds, it is one with it."""
+        return None if self.decoder.recurs else [(self.decoder.core, state)]
+
     def alignments(self, x: Tensor, state: State | None = None) -> Tensor:
         """Where each step of x (B, T, D) looks: the weights a (B, T, S), zero past the lengths of the memory."""
         before = self.init_state(len(x)) if state is None else state

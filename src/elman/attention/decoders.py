@@ -55,6 +55,9 @@ class Remember(Core):
         ys = torch.cat([state.y[:, None], y], 1)
         return y, Remembered(ys[torch.arange(len(x), device=x.device), lengths], core)
 
+    def parts(self, state: Remembered) -> list[tuple[Core, Any]]:
+        return [(self.core, state.core)]
+
     def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
         return builder.assign(state.y, self.core.describe_step(builder, x, state.core))
 

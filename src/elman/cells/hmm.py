@@ -63,7 +63,7 @@ class HMM(Core):
     def reset_parameters(self) -> None:
         # Not uniform: states that are alike get equal gradients, and would stay alike for ever.
         for log_p in (self.log_pi, self.log_P):
-            log_p.copy_(torch.log_softmax(torch.randn_like(log_p), -1))
+            log_p.copy_(torch.log_softmax(log_p.normal_(), -1))
 
     @property
     def start(self) -> Tensor:

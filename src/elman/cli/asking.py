@@ -1,24 +1,30 @@
-"""What the verbs about a trained model share: `elman VERB RUN ...`. What comes after RUN, the run's task says."""
+"""What the verbs about a trained model share: `elman VERB RUN ...`.
+
+What comes after RUN, the run's task says: flags and help are made from its requests."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
 
 from elman.errors import InputError
 
 if TYPE_CHECKING:
+    from elman.tasks.predictor import Predictor
+    from elman.tasks.request import Named, Request
     from elman.tasks.task import AnyTask
 
 Arguments = Callable[[argparse.ArgumentParser], None]
 
 
 class Asked(NamedTuple):
-    """The arguments as they were parsed, and what the task answers to them."""
+    """The flags of all tasks as they were parsed, the request, and what the run's model answers to it."""
 
     given: argparse.Namespace
+    request: Request
     answer: Any
 
 
@@ -28,25 +34,37 @@ def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments
     if run is None:
         print(_help(verb, description, common), end="")
         raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
-    task, face = _opened(verb, run)
+    task, predictor = _opened(verb, run)
     given = _parsed(verb, task, arguments, description, common)
     if given.run != run:  # what looked like the run was the value of an option
-        task, face = _opened(verb, given.run)
+        task, predictor = _opened(verb, given.run)
         given = _parsed(verb, task, arguments, description, common)
-    return Asked(given, task.verbs[verb].answer(face, given))
+    kind, respond = task.requests[verb]
+    request = _request(kind, given)
+    return Asked(given, request, respond(predictor, request))
 
 
-def _opened(verb: str, run: str) -> tuple[AnyTask, Any]:
+def _opened(verb: str, run: str) -> tuple[AnyTask, Predictor[Any]]:
     """The task and the model of a run, if it answers the verb."""
     from elman.saved import open_model
 
-    task, face = open_model(run)
-    if verb not in task.verbs:
+    task, predictor = open_model(run)
+    if verb not in task.requests:
         raise InputError(
             f"{run} is {task.title}, which does not answer `elman {verb}`; it answers "
-            + ", ".join(f"`elman {name}`" for name in task.verbs)
+            + ", ".join(f"`elman {name}`" for name in task.requests)
         )
-    return task, face
+    return task, predictor
+
+
+def _request(kind: type[Request], given: argparse.Namespace) -> Request:
+    """The request that a command line is; what has no flag of its own may be one of its arguments, such as the run."""
+    from elman.tasks.request import Files
+
+    values = {each.name: getattr(given, each.name) for each in fields(kind) if hasattr(given, each.name)}
+    if "data" in values:
+        values["data"] = Files(values["data"])
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 class Help(argparse.HelpFormatter):
@@ -54,9 +72,50 @@ class Help(argparse.HelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str:
         default, text = action.default, action.help or ""
-        if not action.option_strings or action.nargs == 0 or default in (None, "", [], argparse.SUPPRESS):
+        if not action.option_strings or action.nargs == 0 or default in (None, "", [], (), argparse.SUPPRESS):
             return text
         return f"{text} (default: {str(default).replace('%', '%%')})"
+
+
+def add_arguments(parser: argparse.ArgumentParser, kind: type[Request]) -> None:
+    """The data and the flags that a request takes."""
+    data = kind.reads()
+    if data is not None:
+        parser.add_argument("data", nargs="+" if data.least else "*", metavar=data.metavar, help=data.help)
+    groups: dict[str, Any] = {"": parser}
+    for named in kind.options():
+        group = named.option.group
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
+        if not named.option.inside:
+            _add_flag(groups[group], named)
+
+
+def _add_flag(parser: Any, named: Named) -> None:
+    name, kind, _, default, option = named
+    flags = [f"--{each}" for each in (name, option.also) if each]
+    several = get_origin(kind) is tuple
+    inner = get_args(kind)[0] if several else kind
+    known: dict[str, Any] = {"dest": name, "help": option.help, "default": default}
+    if kind is bool:
+        known["action"] = argparse.BooleanOptionalAction if default else "store_true"
+    elif several and inner is float:  # between commas, as they stand in help
+        known |= {"type": _numbers, "default": ",".join(f"{value:g}" for value in default)}
+    elif several:
+        known |= {"nargs": "+"} if option.together else {"action": "append"}
+        known |= {"default": list(default), "type": inner}
+    else:
+        known["type"] = inner
+    if option.metavar:
+        known["metavar"] = option.metavar
+    parser.add_argument(*flags, **known)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, as 0.1,0.5,0.9") from None
 
 
 def _parsed(
@@ -66,7 +125,7 @@ def _parsed(
         prog=f"elman {verb}", description=description, allow_abbrev=False, formatter_class=Help
     )
     parser.add_argument("run", metavar="RUN", help="a run directory or a saved model")
-    task.verbs[verb].arguments(parser)
+    add_arguments(parser, task.requests[verb][0])
     common(parser)
     return parser.parse_args(arguments)
 
@@ -83,9 +142,9 @@ def _help(verb: str, description: str, common: Arguments) -> str:
 
     parts = [f"usage: elman {verb} RUN [arguments]\n\n{description}\n\nRUN is a run directory or a saved model.\n"]
     for task in TASKS.values():
-        if verb in task.verbs:
+        if verb in task.requests:
             parser = argparse.ArgumentParser(prog=f"elman {verb} RUN", add_help=False, formatter_class=Help)
-            task.verbs[verb].arguments(parser)
+            add_arguments(parser, task.requests[verb][0])
             common(parser)
             parts.append(f"\nwhere RUN is {task.title}:\n\n{parser.format_help()}")
     return "".join(parts)

@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.asking import ask
     from elman.tables import Table
 
-    given, scores = ask("evaluate", arguments, "How good a model is on some data.", _common)
+    given, _, scores = ask("evaluate", arguments, "How good a model is on some data.", _common)
     if given.json:
         print_json(scores.to_json())
     else:

@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where, **_: say(f"elman: warning: {message}")
-        given, generated = ask("generate", arguments, "What a model makes up: text, or observations.", _common)
+        given, _, generated = ask("generate", arguments, "What a model makes up: text, or observations.", _common)
     for piece in generated.pieces():
         if not given.json:
             print(piece, end="", flush=True)

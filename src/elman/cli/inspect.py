@@ -16,6 +16,7 @@ from elman.errors import InputError
 if TYPE_CHECKING:
     from elman.lens import Report
     from elman.tasks.inspecting import Looked
+    from elman.tasks.request import Request
 
 ABOUT = "Look into a model with some data: sentences and a table here, everything on a page with --out."
 
@@ -24,12 +25,12 @@ def run(arguments: Sequence[str]) -> int:
     """Print the verdict and a table, and write the page."""
     from elman.cli.asking import ask
 
-    given, looked = ask("inspect", arguments, ABOUT, _common)
+    given, request, looked = ask("inspect", arguments, ABOUT, _common)
     given.out = given.out and os.path.expanduser(given.out)
     if given.out and Path(given.out).exists() and not given.force:
         raise InputError(f"{given.out} exists; choose another --out, or pass --force to replace it")
     command = "elman inspect " + shlex.join(arguments)
-    reports = [_report(looked, given.run, given.run, command), *_others(given, looked, command)]
+    reports = [_report(looked, given.run, given.run, command), *_others(given, request, looked, command)]
     if given.out:
         reports[0].save(given.out, reports[1:])
     if given.json:
@@ -45,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
+def _others(given: Namespace, request: Request, looked: Looked, command: str) -> list[Report]:
     """What stands beside the report: another run, the same network with fresh weights."""
     from elman.lens.fresh import fresh, rebound
 
@@ -53,10 +54,12 @@ def _others(given: Namespace, looked: Looked, command: str) -> list[Report]:
     if given.against:
         from elman.saved import open_model
 
-        task, face = open_model(given.against)
-        if "inspect" not in task.verbs:
+        task, predictor = open_model(given.against)
+        if "inspect" not in task.requests:
             raise InputError(f"{given.against} is {task.title}, which does not answer `elman inspect`")
-        other = task.verbs["inspect"].answer(face, Namespace(**{**vars(given), "run": given.against}))
+        kind, respond = task.requests["inspect"]
+        shared = {name: value for name, value in vars(request).items() if name in kind.__dataclass_fields__}
+        other = respond(predictor, kind(**{**shared, "run": given.against}))
         found.append(_report(other, given.against, given.against, command))
     if given.at:
         if looked.begun is not None:

@@ -15,7 +15,7 @@ def run(arguments: Sequence[str]) -> int:
     """Write the lines of a model's predictions."""
     from elman.cli.asking import ask
 
-    given, lines = ask("predict", arguments, "What a model says about each input, a line each.", _common)
+    given, _, lines = ask("predict", arguments, "What a model says about each input, a line each.", _common)
     if given.out is None:
         sys.stdout.writelines(lines)
     else:

@@ -15,7 +15,7 @@ from elman.progress import say
 from elman.serve.limits import Limits
 
 if TYPE_CHECKING:
-    from elman.serve.app import Service
+    from elman.serve.api.app import Service
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TIERS = ("none", "process", "power")
@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         import websockets  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve") from error
-    from elman.serve.server import serve
+    from elman.serve.net.server import serve
 
     with _ignoring_hangup():
         return serve(_service(given), given.host, given.port)
@@ -66,7 +66,7 @@ def _backup(arguments: Sequence[str]) -> int:
     parser.add_argument("store", metavar="STORE", help="the file that a server was given as --store")
     parser.add_argument("to", metavar="TO", help="the copy: a name that is not there yet")
     given = parser.parse_args(arguments)
-    from elman.serve.sqlite import backup
+    from elman.serve.store.sqlite import backup
 
     backup(given.store, given.to)
     say(f"elman serve: {given.to} is a copy of {given.store}")
@@ -95,21 +95,21 @@ def _check(given: argparse.Namespace) -> None:
 
 def _service(given: argparse.Namespace) -> Service:
     from elman.saved import open_model
-    from elman.serve.app import Service
-    from elman.serve.keys import Keys, readable_by_others
-    from elman.serve.predicting import predictor
-    from elman.serve.sessions import Sessions
-    from elman.serve.signing import Signer
-    from elman.serve.sqlite import SqliteStore
-    from elman.serve.store import MemoryStore
+    from elman.serve.api.app import Service
+    from elman.serve.api.predicting import predictor
+    from elman.serve.net.keys import Keys, readable_by_others
+    from elman.serve.store.sessions import Sessions
+    from elman.serve.store.signing import Signer
+    from elman.serve.store.sqlite import SqliteStore
+    from elman.serve.store.store import MemoryStore
 
     models, predictors = {}, {}
     for name, path in _named(given):
-        task, face = open_model(path)
-        if "predict" in task.verbs:
-            predictors[name] = predictor(task, face)
+        task, model = open_model(path)
+        if "predict" in task.requests:
+            predictors[name] = predictor(task, model)
         try:
-            models[name] = task.serve(face)
+            models[name] = task.serve(model)
         except InputError as error:
             if name not in predictors:
                 raise
@@ -120,7 +120,7 @@ def _service(given: argparse.Namespace) -> Service:
     keys = Keys(given.api_key_file) if given.api_key_file else None
     store = SqliteStore(given.store) if given.store else MemoryStore()
     sessions = Sessions(store, models, Limits())
-    for name in sessions.strangers():
+    for name in sessions.orphans():
         say(f"elman serve: warning: the store has sessions of {name}, which is not loaded; they answer 422")
     signer = Signer.of_file(given.state_key_file) if given.state_key_file else Signer.of_store(store)
     durability = given.durability or ("process" if given.store else "none")

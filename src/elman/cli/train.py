@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from elman.config import NAME
-
-if TYPE_CHECKING:
-    from elman.tasks.task import Verb
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -29,7 +24,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *where, **_: print(f"elman: warning: {message}", file=sys.stderr)
-            face, _ = train(settings)
+            predictor, _ = train(settings)
     except Interrupted as stop:
         print(f"elman: {stop}", file=sys.stderr)
         return stop.exit_code
@@ -37,10 +32,12 @@ def run(arguments: Sequence[str]) -> int:
         print(f"elman: {_stopped(Path(settings.out))}", file=sys.stderr)
         return 130
     if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
-        for table in face.describe():
+        for table in predictor.describe():
             print_table(table)
-        verb, answers = next(iter(tasks.find(settings.task).verbs.items()))
-        print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}{_needs(answers)}", file=sys.stderr)
+        verb, (kind, _) = next(iter(tasks.find(settings.task).requests.items()))
+        data = kind.reads()
+        needs = f" {data.metavar}" if data is not None else ""
+        print(f"The model is in {settings.out}. Try: elman {verb} {settings.out}{needs}", file=sys.stderr)
     return 0
 
 
@@ -51,10 +48,3 @@ def _stopped(out: Path) -> str:
             f"stopped; to continue, or begin again where there is no checkpoint: elman train --out {out} --resume auto"
         )
     return f"stopped before the run began; there is no run in {out}. The same command begins it."
-
-
-def _needs(verb: Verb) -> str:
-    """What a verb takes beside the run, as it would be typed."""
-    parser = argparse.ArgumentParser(add_help=False)
-    verb.arguments(parser)
-    return "".join(f" {action.metavar or action.dest.upper()}" for action in parser._get_positional_actions())

@@ -78,6 +78,10 @@ class Zoneout(Around):
         state = states.map(self._zone, state, new)
         return (states.leaves(state)[0].to(x.dtype) if self.emits_state else y), state
 
+    def parts(self, state: State) -> None:
+        """A step of it is not one of the core inside."""
+        return None
+
     def _zone(self, old: Tensor, new: Tensor) -> Tensor:
         if self.training:
             return torch.where(torch.rand(new.shape, device=new.device) < self.p, old, new)

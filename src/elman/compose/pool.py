@@ -48,6 +48,10 @@ class Pool(Around):
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
         return self.core.describe_step(builder, x, state)
 
+    def parts(self, state: State) -> list[tuple[Core, State]]:
+        """None: what it remembers is not fed back."""
+        return []
+
     def extra_repr(self) -> str:
         return f"{self.kind!r}, {self.input_size}"
 

@@ -44,7 +44,10 @@ class Stack(Core):
         self.emits_state = len(cores) == 1 and cores[0].emits_state
 
     def init_state(self, batch_size: int) -> tuple[State, ...]:
-        return tuple(core.init_state(batch_size) for core in _parts(self))
+        return tuple(core.init_state(batch_size) for core in _cores(self))
+
+    def parts(self, state: tuple[State, ...]) -> list[tuple[Core, State]]:
+        return _with_parts(self, state)
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return self._through(x, state, lambda core, y, before: core.step(y, before))
@@ -66,7 +69,7 @@ class Stack(Core):
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
         y = x
-        for i, (core, part) in enumerate(zip(_parts(self), state, strict=True)):
+        for i, (core, part) in enumerate(zip(_cores(self), state, strict=True)):
             y = core.describe_step(builder, builder.concat([y, x]) if i and self.inputs == "all" else y, part)
         return y
 
@@ -92,7 +95,10 @@ class Parallel(Core):
         self.causal = all(core.causal for core in cores)
 
     def init_state(self, batch_size: int) -> tuple[State, ...]:
-        return tuple(core.init_state(batch_size) for core in _parts(self))
+        return tuple(core.init_state(batch_size) for core in _cores(self))
+
+    def parts(self, state: tuple[State, ...]) -> list[tuple[Core, State]]:
+        return _with_parts(self, state)
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side([core.step(x, part) for core, part in _with_parts(self, state)])
@@ -103,7 +109,7 @@ class Parallel(Core):
         return _side_by_side([core.inside(x, part, lengths, reset) for core, part in _with_parts(self, state)])
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
-        parts = zip(_parts(self), state, strict=True)
+        parts = zip(_cores(self), state, strict=True)
         return builder.concat([core.describe_step(builder, x, part) for core, part in parts])
 
 
@@ -118,6 +124,9 @@ class Around(Core):
 
     def init_state(self, batch_size: int) -> State:
         return self.core.init_state(batch_size)
+
+    def parts(self, state: State) -> Sequence[tuple[Core, State]] | None:
+        return [(self.core, state)]
 
 
 class Residual(Around):
@@ -188,13 +197,13 @@ class Bidirectional(Parallel):
         super().__init__(left, Reverse(right))
 
 
-def _parts(core: Stack | Parallel) -> Sequence[Core]:
+def _cores(core: Stack | Parallel) -> Sequence[Core]:
     return cast(Sequence[Core], core.cores)
 
 
 def _with_parts(core: Stack | Parallel, state: tuple[State, ...]) -> list[tuple[Core, State]]:
     """Each core with its part of the state."""
-    parts = _parts(core)
+    parts = _cores(core)
     if not isinstance(state, tuple) or len(state) != len(parts):
         given = f"has {len(state)} parts" if isinstance(state, tuple) else f"is {describe(state)}"
         raise InputError(

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from elman.data.text import on_disk
 from elman.errors import FileError, InputError, MissingExtraError
 
 Numbers = NDArray[np.float64]
@@ -20,6 +21,7 @@ def read_arrays(name: str) -> list[tuple[str, Numbers]]:
     An array is (N, T, C), or (N, T) of single numbers, with an array `lengths` (N,) where rows differ; or, in a .mat
     file, a cell array of (T, C).
     """
+    on_disk(name)
     file, _, key = name.rpartition(":")
     if not file or Path(name).exists():
         file, key = name, ""

@@ -27,6 +27,9 @@ BUSINESS = "B"  # Monday to Friday
 END = 31  # the day of a frequency of months whose times are last days
 NAMES = "1 (whole numbers), s, min, h, D, B (Monday to Friday), W, M, Q or Y, with a number before it: 15min"
 OFFSET = re.compile(r"(?<=[T :]\d\d)(\.\d+)?\s*(Z|[+-]\d\d(:?\d\d)?)$")  # what may stand behind a clock
+NUMBER = re.compile(r"\s*-?\d{1,18}\s*")
+# NumPy would read "today" too, and the year 10^11.
+DATE = re.compile(r"(?!0000)\d{4}(-\d\d(-\d\d([T ]\d\d(:\d\d(:\d\d(\.0*)?)?)?)?)?)?", re.ASCII)
 FRACTION = re.compile(r":\d\d\.0*[1-9]")  # of a second
 UTC = "+00:00"
 EPOCH = np.datetime64("1970-01-01")  # a Thursday: business days are counted from there
@@ -236,7 +239,7 @@ class Times(NamedTuple):
 
 def parsed(name: str, times: Sequence[str]) -> Times:
     """Times of a series as numbers."""
-    if all(re.fullmatch(r"\s*-?\d{1,18}\s*", time) for time in times):  # 20240131 too
+    if all(map(NUMBER.fullmatch, times)):  # 20240131 too
         return Times(np.array([int(time) for time in times], np.int64), False)
     broken = next((time for time in times if "." in time and FRACTION.search(time)), None)
     if broken is not None:
@@ -251,12 +254,19 @@ def parsed(name: str, times: Sequence[str]) -> Times:
         bare = [time if mark is None else time[: mark.start()] for time, mark in zip(bare, marks, strict=True)]
         zones = [zone if len(zone) < 3 else f"{zone[:3]}:{zone[3:].lstrip(':') or '00'}" for zone in zones]
     try:
+        if not all(map(DATE.fullmatch, bare)):
+            raise ValueError
         seconds = np.array(bare, "datetime64[s]").astype(np.int64)
     except ValueError:
-        bad = next(time for time, plain in zip(times, bare, strict=True) if not is_date(plain))
+        bad = [time for time, plain in zip(times, bare, strict=True) if not is_date(plain)]
+        word = next((time for time in bad if not NUMBER.fullmatch(time)), None)
+        if word is None:
+            raise InputError(
+                f"series {name!r} has dates and whole numbers ({bad[0]}) for times; all need the same"
+            ) from None
         raise InputError(
-            f"series {name!r} has the time {bad!r}, which is neither a whole number nor a date such as 2024-01-31 or "
-            "2024-01-31 13:00"
+            f"series {name!r} has the time {word!r}, which is neither a whole number of at most 18 digits nor a date "
+            "such as 2024-01-31 or 2024-01-31 13:00, in the years 1 to 9999"
         ) from None
     if any(zones):
         seconds = seconds - np.array([_seconds_of(zone) for zone in zones], np.int64)
@@ -270,7 +280,7 @@ def is_date(time: str) -> bool:
     (True, False)
     """
     try:
-        return not np.isnat(np.datetime64(time.strip(), "s"))
+        return bool(DATE.fullmatch(time.strip())) and not np.isnat(np.datetime64(time.strip(), "s"))
     except ValueError:
         return False
 

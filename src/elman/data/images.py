@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from elman.data.arrays import open_mat, open_npz
 from elman.data.series import open_idx
+from elman.data.text import on_disk
 from elman.errors import FileError, InputError, MissingExtraError
 from elman.options import choice, whole
 
@@ -99,6 +100,7 @@ def check_fixed(images: Images, where: str) -> None:
 def _read(name: str, columns: int) -> Images:
     if name.startswith("embedded:"):
         return _embedded(name)
+    on_disk(name)
     file, key = _split(name)
     path = Path(file)
     try:

@@ -204,7 +204,7 @@ class PanelReader:
                 f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns "
                 "by name, or a pandas or polars frame"
             )
-        files = [str(name) for name in names]
+        files = [name if isinstance(name, str) else str(name) for name in names]
         kind = self.format if self.format != "auto" else _guess(files, self)
         if kind == "arrays":
             return kind, [row for name in files for row in read_arrays(name)]
@@ -310,6 +310,8 @@ def _guess(files: Sequence[str], reader: PanelReader) -> str:
         return "long"
     lines = lines_of(files[0], reader.errors)
     header = [cell.strip() for cell in next(lines, (0, []))[1]]
+    if not any(header):
+        raise InputError(f"{files[0]} is empty; it needs a header and rows, or a series in each line")
     if reader.time in header:
         return "long"
     first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
@@ -331,6 +333,8 @@ def _is_wide(cells: Sequence[str]) -> bool:
 def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:
     """The columns that a reader needs. One series alone needs no column of names."""
     wanted = [reader.time, *(reader.target if targets else ()), *reader.static, *reader.past, *reader.future]
+    if not frame:
+        raise InputError("the data are empty; they need a header with the names of columns, and rows")
     for name in wanted:
         if name not in frame:
             raise InputError(

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from elman.data.arrays import checked_lengths
-from elman.data.text import open_text
+from elman.data.text import on_disk, open_text
 from elman.errors import FileError, InputError
 
 Array = NDArray[np.generic]
@@ -71,7 +71,7 @@ def _ts_row(text: str, labelled: bool, where: str) -> tuple[Array, tuple[str, ..
 def read_npz(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
     """Arrays `x` (N, T, D) or (N, T), `lengths` (N,) if they differ, and `y` (N,), or (N, C) of zeros and ones."""
     for name in names:
-        arrays = _npz(Path(name))
+        arrays = _npz(on_disk(name))
         x, y = arrays["x"], arrays.get("y")
         lengths = arrays.get("lengths", np.full(len(x), x.shape[1] if x.ndim > 1 else 0))
         checked_lengths(lengths, len(x), name)
@@ -116,7 +116,7 @@ def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found
 
     With `permute`, the pixels of each image stand in one order that this seed chose.
     """
-    arrays = [open_idx(Path(name)) for name in names]
+    arrays = [open_idx(on_disk(name)) for name in names]
     images = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim > 1]
     labels = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim == 1]
     if len(images) != 1 or len(labels) > 1:

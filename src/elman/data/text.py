@@ -36,6 +36,21 @@ BYTES = "surrogateescape"  # kept byte for byte, for byte vocabularies
 ERRORS = ("strict", "replace", BYTES)  # an error; U+FFFD
 
 
+class Document(str):
+    """A text in memory with its name, which can be read wherever a file of text is named.
+
+    >>> "".join(piece for _, piece in open_text([Document("to be")]).pieces())
+    'to be'
+    """
+
+    text: str
+
+    def __new__(cls, text: str, name: str = "data") -> Document:
+        made = super().__new__(cls, name)
+        made.text = text
+        return made
+
+
 @dataclass(frozen=True)
 class Source:
     """One document: a name for messages, and its bytes, readable again and again."""
@@ -114,7 +129,7 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     names = several("names", names, "names of files")
     if errors not in ERRORS:
         raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
-    found = [source for name in names for source in _sources(str(name))]
+    found = [source for name in names for source in _sources(name if isinstance(name, str) else str(name))]
     if not found:
         raise InputError(f"there is no text in {names}: name a file, a folder with files, - or embedded")
     return Text(tuple(found), errors)
@@ -131,14 +146,24 @@ def held(given: str | Sequence[str], errors: str = "strict") -> Text:
         if not isinstance(document, str):
             raise InputError(f"a text is a {type(document).__name__}; give a string, or a list of strings")
 
-    def chunks(document: str) -> Iterator[bytes]:
-        for start in range(0, len(document), CHUNK):
-            yield document[start : start + CHUNK].encode("utf-8", "surrogateescape")
+    return Text(tuple(Source(f"document {i}", partial(_chunks, d)) for i, d in enumerate(documents, 1)), errors)
 
-    return Text(tuple(Source(f"document {i}", partial(chunks, d)) for i, d in enumerate(documents, 1)), errors)
+
+def _chunks(text: str) -> Iterator[bytes]:
+    for start in range(0, len(text), CHUNK):
+        yield text[start : start + CHUNK].encode("utf-8", "surrogateescape")
+
+
+def on_disk(name: str) -> Path:
+    """The path of a file that is not text."""
+    if isinstance(name, Document):
+        raise InputError(f"{name} was given as a text, and what is read here is not text: name a file, or give rows")
+    return Path(name)
 
 
 def _sources(name: str) -> list[Source]:
+    if isinstance(name, Document):
+        return [Source(str(name), partial(_chunks, name.text))]
     if name == MEMORY:
         raise InputError(
             "this run was started from Python with a text in memory; go on with it there: "

@@ -13,9 +13,9 @@ from elman.errors import InputError
 from elman.hmm import describe, initial
 from elman.hmm.emissions import Emission
 from elman.hmm.estimator import HiddenMarkovEstimator
-from elman.hmm.face import Array
 from elman.hmm.gaussian import Gaussian, Mixture, check_covariance_type
 from elman.hmm.parameters import check_prior, distribution, prior, tensor
+from elman.hmm.predictor import Array
 from elman.options import number, whole
 from elman.scikit import RandomState
 from elman.tables import Table

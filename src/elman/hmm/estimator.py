@@ -19,11 +19,11 @@ from elman.errors import FitError, InputError
 from elman.hmm import em, initial
 from elman.hmm.em import Fit, FitWarning
 from elman.hmm.emissions import Emission
-from elman.hmm.face import PARAMETERS, Hidden, HiddenMarkovFace
 from elman.hmm.gradient import gradient
 from elman.hmm.model import Priors
 from elman.hmm.monitor import ConvergenceMonitor
 from elman.hmm.parameters import check_prior, prior
+from elman.hmm.predictor import PARAMETERS, Hidden, HiddenMarkovPredictor
 from elman.hmm.sequences import Sequences
 from elman.hmm.structure import checked_mask
 from elman.options import choice, whole
@@ -36,7 +36,7 @@ _log = logging.getLogger("elman.hmm")
 _log.addHandler(logging.NullHandler())  # what is logged is a warning too: once is enough on standard error
 
 
-class HiddenMarkovEstimator(HiddenMarkovFace):
+class HiddenMarkovEstimator(HiddenMarkovPredictor):
     """A model that can be fitted. A subclass says where its emission starts, too."""
 
     startprob_prior: ArrayLike

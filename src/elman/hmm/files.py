@@ -8,10 +8,10 @@ import numpy as np
 
 from elman import artifact
 from elman.data.observations import Reader
-from elman.errors import ElmanError, FileError
 from elman.hmm.continuous import GMMHMM, GaussianHMM
 from elman.hmm.discrete import BernoulliHMM, CategoricalHMM, PoissonHMM
 from elman.hmm.estimator import HiddenMarkovEstimator
+from elman.tasks.predictor import known
 
 MODELS: dict[str, type[HiddenMarkovEstimator]] = {
     model.emission: model for model in (CategoricalHMM, GaussianHMM, GMMHMM, PoissonHMM, BernoulliHMM)
@@ -29,16 +29,15 @@ def save(model: HiddenMarkovEstimator, path: str | Path) -> None:
     >>> bool((load(folder).lambdas_ == model.lambdas_).all())
     True
     """
-    model.module()  # what has no parameters, or wrong ones, is not written
-    artifact.write(Path(path), model.fill)
+    model.save(path)
 
 
 def load(path: str | Path) -> HiddenMarkovEstimator:
-    """Read what `save` wrote."""
+    """Read what `save` wrote, frozen."""
     folder = Path(path)
     content = artifact.read_model_json(folder)
     tensors = artifact.read_tensors(folder / "model.safetensors")
-    try:
+    with known(folder):
         model = MODELS[content["emission"]]().set_params(**content["options"])
         reader = Reader(**{**content["reader"], "names": tuple(content["reader"]["names"])})
         model.__dict__.update(content["fitted"], reader_=reader)
@@ -48,6 +47,5 @@ def load(path: str | Path) -> HiddenMarkovEstimator:
             model.feature_names_in_ = np.array(model.feature_names_in_, dtype=object)
         model._fitted = model._parameters()
         model.module()
-    except (AttributeError, KeyError, TypeError, ElmanError) as error:
-        raise FileError(f"{folder} is not a hidden Markov model that this version knows: {error}") from error
+    model.__dict__["_frozen"] = True
     return model

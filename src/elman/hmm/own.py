@@ -14,7 +14,7 @@ from torch import Tensor
 from elman.errors import InputError
 from elman.hmm.emissions import Emission
 from elman.hmm.estimator import HiddenMarkovEstimator
-from elman.hmm.face import Array, Hidden
+from elman.hmm.predictor import Array, Hidden
 from elman.scikit import RandomState
 from elman.tables import Table
 

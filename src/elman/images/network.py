@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
+from elman.core import Core
 from elman.errors import UnknownNameError
 from elman.images.convolution import MaskedConvolution
 from elman.images.diagonal import DiagonalBiLSTM, MultiLSTM
@@ -52,6 +53,9 @@ class ResidualPixels(Pixels):
 
     def init_state(self, batch_size: int) -> Any:
         return self.layer.init_state(batch_size)
+
+    def parts(self, state: Any) -> list[tuple[Core, Any]]:
+        return [(self.layer, state)]
 
     def open(self, state: Any) -> Any:
         return self.layer.open(state)
@@ -90,16 +94,16 @@ class PixelNetwork(Pixels):
         )
 
     def init_state(self, batch_size: int) -> tuple[State, ...]:
-        return tuple(part.init_state(batch_size) for part in self.parts())
+        return tuple(part.init_state(batch_size) for part in self._parts())
 
     def open(self, state: tuple[State, ...]) -> tuple[Any, ...]:
-        return tuple(part.open(before) for part, before in zip(self.parts(), state, strict=True))
+        return tuple(part.open(before) for part, before in zip(self._parts(), state, strict=True))
 
     def predict(self, row: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
         """y (B, 2 size) at the next pixel, before it is known; and the row, which waits for that pixel to be `put`."""
         first, *others = row
         y, rows = self.first.look(first), []
-        for part, other in zip(self.parts()[1:], others, strict=True):
+        for part, other in zip(self._parts()[1:], others, strict=True):
             y, after = part.pixel(y, other)
             rows.append(after)
         return y, (first, *rows)
@@ -114,17 +118,20 @@ class PixelNetwork(Pixels):
         return y.to(x.dtype), self.put(x, row)
 
     def close(self, row: tuple[Any, ...]) -> tuple[State, ...]:
-        return tuple(part.close(each) for part, each in zip(self.parts(), row, strict=True))
+        return tuple(part.close(each) for part, each in zip(self._parts(), row, strict=True))
 
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
         after = []
-        for part, before in zip(self.parts(), state, strict=True):
+        for part, before in zip(self._parts(), state, strict=True):
             x, new = part.inside(x, before, lengths, reset)
             after.append(new)
         return x, tuple(after)
 
-    def parts(self) -> Sequence[Pixels]:
+    def parts(self, state: tuple[State, ...]) -> list[tuple[Core, State]]:
+        return list(zip(self._parts(), state, strict=True))
+
+    def _parts(self) -> Sequence[Pixels]:
         """The convolution and the layers, in their order."""
         return [self.first, *cast(Sequence[Pixels], self.layers)]

@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.config import Json
-from elman.core import Core
-from elman.lens.layers import Layer, flat, frozen, parts, title, watching
+from elman.lens.layers import Layer, flat, frozen, innermost, title, watching
 from elman.lens.sample import Sample, causal, core_of, features, losses, losses_of
 from elman.state import State
 
@@ -149,7 +148,6 @@ def _backwards(
 ) -> Iterator[Found]:
     """All layers of a causal core: forward without a graph, then from the last border to the first with one."""
     core, x = core_of(model, part), features(model, part).detach()
-    assert isinstance(core, Core)
     pieces = [*pairwise([*borders, part.shape[1]])]
 
     def scan(state: State, start: int, end: int) -> tuple[Tensor, State]:
@@ -172,12 +170,12 @@ def _backwards(
         node = states.map(lambda leaf: leaf.clone().requires_grad_(), held)
         y, after = scan(node, start, end)
         gradient = _pulled(y, after, node, outside[:, start:end].to(y.dtype), gradient)
-        found.append([flat(own) for _, own in parts(core, gradient)])
+        found.append([flat(own) for _, own in innermost(core, gradient)])
         norms = [float(own.norm()) for own in found[-1]]
         most = [max(pair) for pair in zip(norms, most or norms, strict=True)]
         if all(norm < least * top for norm, top in zip(norms, most, strict=True)):
             break
-    for i, (cell, _) in enumerate(parts(core, before[0])):
+    for i, (cell, _) in enumerate(innermost(core, before[0])):
         values = torch.stack([own[i] for own in reversed(found)], 1)
         yield Found(rows, title(i, cell), False, part.lengths, values)
 

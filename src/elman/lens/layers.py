@@ -3,9 +3,9 @@
     y[t], s[t] = step(x[t], s[t-1])
 
 A layer is an innermost Core that has a state and was called: a cell in a stack, a cell behind Reverse (which then reads
-its own time, from right to left), or a core of one's own as a whole. A decoder whose recurrence reads what its
-attention finds is one layer with it. Given its inputs x, a layer is a recurrence of its own, whatever stands around it:
-so nothing here knows more of a core than the protocol.
+its own time, from right to left), or a core of one's own as a whole. `Core.parts` says what is inside a core; a decoder
+whose recurrence reads what its attention finds is one layer with it. Given its inputs x, a layer is a recurrence of its
+own, whatever stands around it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.attention import Bound, Remember
+from elman.attention import Bound
 from elman.cells.bank import Bank
 from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
-from elman.compose import Parallel, Pool, Reverse, Stack, Zoneout
-from elman.compose.structure import Around
+from elman.compose import Reverse
 from elman.core import Core
-from elman.images.network import PixelNetwork, ResidualPixels
 from elman.state import State
 from elman.trees import Climb
 
@@ -79,15 +77,15 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def watching(core: nn.Module) -> Iterator[list[Layer]]:
+def watching(core: Core) -> Iterator[list[Layer]]:
     """The layers of a core that are called in here, in their order: the list is filled when the block ends."""
     found: list[tuple[str, Layer]] = []
     layers: list[Layer] = []
     hooks = []
+    seen = dict(_looked_into(core, core.init_state(0)))
     for name, part in core.named_modules():
-        if isinstance(part, Core) and states.leaves(part.init_state(0)) and not _closed(core, name):
-            backwards = sum(isinstance(core.get_submodule(above), Reverse) for above in _above(name)) % 2 == 1
-            hooks.append(part.register_forward_hook(_note(found, name, backwards), with_kwargs=True))
+        if isinstance(part, Core) and part in seen and states.leaves(part.init_state(0)):
+            hooks.append(part.register_forward_hook(_note(found, name, seen[part]), with_kwargs=True))
     try:
         yield layers
     finally:
@@ -96,26 +94,24 @@ def watching(core: nn.Module) -> Iterator[list[Layer]]:
         layers.extend(_innermost(found))
 
 
-def parts(core: Core, state: State) -> Iterator[tuple[Core, State]]:
-    """The cores inside a core and their parts of its state, as `watching` finds them; pools are left out."""
-    if isinstance(core, Stack | Parallel):
-        for inner, part in zip(core.cores, state, strict=True):
-            assert isinstance(inner, Core)
-            yield from parts(inner, part)
-    elif isinstance(core, PixelNetwork):
-        for inner, part in zip(core.parts(), state, strict=True):
-            yield from parts(inner, part)
-    elif isinstance(core, ResidualPixels):
-        yield from parts(core.layer, state)
-    elif isinstance(core, Bound) and not core.decoder.recurs:
-        yield from parts(core.decoder.core, state)
-    elif isinstance(core, Remember):
-        yield from parts(core.core, state.core)  # type: ignore[union-attr]
-    elif isinstance(core, Around) and not isinstance(core, Zoneout):  # whose step is its own
-        if not isinstance(core, Pool):
-            yield from parts(core.core, state)
+def innermost(core: Core, state: State) -> Iterator[tuple[Core, State]]:
+    """The recurrences inside a core and their parts of its state, as `watching` finds them."""
+    inside = core.parts(state)
+    if inside is not None:
+        for inner, part in inside:
+            yield from innermost(inner, part)
     elif states.leaves(state):
         yield core, state
+
+
+def _looked_into(core: Core, state: State, backwards: bool = False) -> Iterator[tuple[Core, bool]]:
+    """A core and those inside that `parts` names, and whether each reads from right to left. What says that it has no
+    parts at all (`[]`, not None) is no recurrence."""
+    inside = core.parts(state)
+    if inside is None or inside:
+        yield core, backwards
+    for inner, part in inside or ():
+        yield from _looked_into(inner, part, backwards != isinstance(core, Reverse))
 
 
 def title(number: int, cell: Core, backwards: bool = False) -> str:
@@ -137,14 +133,6 @@ def _above(name: str) -> list[str]:
     """
     parts = name.split(".") if name else []
     return [".".join(parts[:i]) for i in range(len(parts))]
-
-
-def _closed(core: nn.Module, name: str) -> bool:
-    """Whether a core is a pool, stands in one, or in a decoder that is one layer with its attention."""
-    above = [core.get_submodule(part) for part in _above(name)]
-    return isinstance(core.get_submodule(name), Pool) or any(
-        isinstance(part, Pool) or (isinstance(part, Bound) and part.decoder.recurs) for part in above
-    )
 
 
 def _note(found: list[tuple[str, Layer]], name: str, backwards: bool) -> Any:

@@ -129,16 +129,17 @@ def features(model: nn.Module, sample: Sample) -> Tensor:
     """What the core reads (B, T, D), as the beginning of a graph."""
     if isinstance(model, SequenceModel):
         return model.embed(sample.x).detach().requires_grad_()
-    if not isinstance(model, Core):
-        raise InputError(f"the lens was given a {type(model).__name__}; it takes a Core or a SequenceModel")
+    core_of(model, sample)
     if not isinstance(sample.x, Tensor):
         raise InputError("a bare core reads one tensor (B, T, D); x is a tuple")
     return sample.x.detach().clone().requires_grad_()
 
 
-def core_of(model: nn.Module, sample: Sample) -> nn.Module:
+def core_of(model: nn.Module, sample: Sample) -> Core:
     """The recurrence of a model for the rows of a sample, or the bare core itself."""
     own = model.core if isinstance(model, SequenceModel) else model
+    if not isinstance(own, Core):
+        raise InputError(f"the lens was given a {type(model).__name__}; it takes a Core or a SequenceModel")
     return own if sample.core is None else sample.core
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from elman import artifact
 from elman.errors import InputError, UnknownNameError
@@ -12,9 +13,11 @@ from elman.tasks.hmm import HMMTask
 from elman.tasks.image import ImageTask
 from elman.tasks.lm import LanguageModel, LanguageModelTask
 from elman.tasks.markov import MarkovTask
+from elman.tasks.predictor import Predictor
+from elman.tasks.request import Request, option
 from elman.tasks.settings import Settings
 from elman.tasks.tag import TagTask
-from elman.tasks.task import AnyTask, Data, Face, Generated, Task, Verb
+from elman.tasks.task import AnyTask, Data, Evaluation, Generated, Task
 from elman.tasks.translate import TranslateTask
 from elman.tasks.tree import TreeTask
 
@@ -30,7 +33,10 @@ TASKS: dict[str, AnyTask] = {
     "image": ImageTask(),
 }
 
-__all__ = ["TASKS", "Data", "Face", "Generated", "LanguageModel", "Task", "Verb", "find", "of_folder", "of_settings"]
+__all__ = [
+    "TASKS", "Data", "Evaluation", "Generated", "LanguageModel", "Predictor", "Request", "Task", "find", "of_folder",
+    "of_settings", "option", "respond",
+]  # fmt: skip
 
 
 def find(name: str) -> AnyTask:
@@ -63,3 +69,15 @@ def of_folder(folder: Path) -> AnyTask:
     # Version 1 had no task for Markov models: they were language models with a cell of that name.
     markov = content["version"] == 1 and dict(content.get("config", {})).get("cell") == "markov"
     return find("markov" if markov else str(content.get("task")))
+
+
+def respond(model: Predictor[Any], verb: str, /, **keywords: Any) -> Any:
+    """What a model answers to a verb, by the keywords that its request has: lines to predict, scores to evaluate.
+
+    `data` are rows as the model reads them; a text; or `request.Files` of names.
+    """
+    requests = find(model.task).requests
+    if verb not in requests:
+        raise UnknownNameError("verb", verb, requests)
+    kind, response = requests[verb]
+    return response(model, kind(**keywords))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elman import artifact
+from elman.artifact import Content
 from elman.compose import Pool, Stack
 from elman.config import Json
 from elman.core import Options
@@ -23,14 +22,13 @@ from elman.data import Examples, padded
 from elman.data.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
 from elman.data.labelled import Label, Reader, Row
 from elman.distributions import Bernoulli, Categorical, Distribution, Gaussian
-from elman.errors import FileError, InputError
+from elman.errors import InputError
 from elman.model import SequenceModel
 from elman.options import choice, several, whole
 from elman.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
-from elman.tables import Table
-from elman.tasks import files, measures, network
+from elman.tasks import measures, network
 from elman.tasks.number_serving import Numbers, rows_of_numbers
-from elman.tasks.pictures import Found
+from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 from elman.words import WordEmbedding
 
@@ -110,7 +108,7 @@ def _symbols(config: ModelConfig, inputs: TextInputs, width: int) -> WordEmbeddi
     return WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
 
 
-class Classifier(files.Saved[SequenceModel]):
+class Classifier(Predictor[SequenceModel]):
     """A network, how it reads and what its answers are called.
 
     >>> rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
@@ -122,12 +120,15 @@ class Classifier(files.Saved[SequenceModel]):
     """
 
     task = "classify"
+    config: ModelConfig
+    reader: Reader
+    inputs: AnyInputs
+    labels: Labels
 
     def __init__(
         self, model: SequenceModel, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
     ) -> None:
-        self.model, self.config, self.reader, self.inputs, self.labels = model, config, reader, inputs, labels
-        self.found: Found | None = None  # by the last evaluation of a run, for its picture
+        super().__init__(model, config=config, reader=reader, inputs=inputs, labels=labels)
 
     def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
         """The answer to each input: a class, some classes, or a number. Classes that were whole numbers where they were
@@ -154,22 +155,16 @@ class Classifier(files.Saved[SequenceModel]):
         kind = self.labels.kind
         return outputs if kind == "number" else outputs.exp() if kind == "class" else outputs.sigmoid()
 
-    @torch.inference_mode()
     def outputs(self, inputs: Sequence[Tensor], batch_size: int = EACH) -> Tensor:
         """(N, P) float64: log P of classes, logits of several, or mean and standard deviation of a number."""
-        whole("batch_size", batch_size)
-        training, device = self.model.training, next(self.model.parameters()).device
-        self.model.eval()
-        lengths = [len(x) for x in inputs]
-        order = sorted(range(len(inputs)), key=lambda i: -lengths[i])  # rows of like length side by side
+
+        def run(rows: list[Tensor]) -> Tensor:
+            x, lengths = padded(rows)
+            return self._values(self.model.scan(x.to(self.device), lengths=lengths.to(self.device))[0])
+
+        found = self.batched(inputs, run, batch_size, len)
         width = 2 if self.labels.kind == "number" else len(self.labels.names)
-        found = torch.zeros(len(inputs), width, dtype=torch.float64)
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            x, n = padded([inputs[i] for i in rows])
-            found[rows] = self._values(self.model.scan(x.to(device), lengths=n.to(device))[0])
-        self.model.train(training)
-        return found
+        return torch.stack(found) if found else torch.zeros(0, width, dtype=torch.float64)
 
     @torch.inference_mode()
     def each(self, x: Tensor) -> Tensor:
@@ -179,9 +174,9 @@ class Classifier(files.Saved[SequenceModel]):
                 "this model reads from both ends, so it answers at the end only; "
                 "to answer after each input train with --model.bidirectional false"
             )
-        self.model.eval()
-        y, _ = self.model.core.scan(self.model.embed(x[None]))
-        return self._values(self.model.readout.readout(y[0]))
+        with evaluating(self.model):
+            y, _ = self.model.core.scan(self.model.embed(x[None]))
+            return self._values(self.model.readout.readout(y[0]))
 
     def served(self) -> Numbers:
         """As `elman serve` runs it: an answer after each input, where it reads numbers and not the future."""
@@ -198,8 +193,7 @@ class Classifier(files.Saved[SequenceModel]):
 
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
         model = SequenceModel(self.model.embed, self.model.core, readout.readout)
-        fingerprint = artifact.digest(files.tensors(self.model))
-        return Numbers(model, about, fingerprint, D, np.dtype(np.float32), encode, self._answered)
+        return Numbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answered)
 
     def _answered(self, predicted: Distribution) -> list[Json]:
         """An answer with its probabilities for each row; of a number, with its standard deviation."""
@@ -248,28 +242,20 @@ class Classifier(files.Saved[SequenceModel]):
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> Classifier:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
-            labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
-            inputs, _ = inputs_from_json(content["inputs"]), labels.answers
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = build(config, inputs, labels)
-        files.restore(model, folder)
-        return cls(model.eval(), config, reader, inputs, labels)
+    def parts(cls, content: Content) -> tuple[ModelConfig, Reader, AnyInputs, Labels]:
+        config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
+        labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
+        inputs, _ = inputs_from_json(content["inputs"]), labels.answers  # which is made of the names, if it can be
+        return config, reader, inputs, labels
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+        return build(config, inputs, labels)
 
     def __repr__(self) -> str:
-        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        ways = "bidirectional " if c.bidirectional else ""
-        return f"Classifier({c.layers} x {ways}{c.cell} {c.size}, {c.pool} pool, {numbers:,} parameters)"
+        c, ways = self.config, "bidirectional " if self.config.bidirectional else ""
+        shape = f"{c.layers} x {ways}{c.cell} {c.size}, {c.pool} pool"
+        return f"Classifier({shape}, {self.parameter_count:,} parameters)"
 
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        answers = self.labels.kind if self.labels.kind == "number" else ", ".join(self.labels.names[:20])
-        return [Table("the model", ["", ""], [*settings, ["answers", answers], ["parameters", f"{numbers:,}"]])]
+    def about(self) -> list[list[str]]:
+        return [["answers", self.labels.kind if self.labels.kind == "number" else ", ".join(self.labels.names[:20])]]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman.config import Json
 from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
 from elman.data.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
-from elman.data.labelled import Reader, Row, fingerprint
+from elman.data.labelled import FORMATS, Reader, Row, fingerprint
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
 from elman.data.synthetic import PREFIX, Made, Synthetic, parse
 from elman.distributions import Categorical
@@ -26,10 +27,10 @@ from elman.tasks import inspecting, network, pictures
 from elman.tasks.classifier import EACH, Classifier, ModelConfig, build
 from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Task, Verb
-from elman.training.record import Preview
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 
@@ -221,16 +222,13 @@ def _weights(config: LossConfig, labels: Labels, y: Tensor) -> Tensor:
 
 
 class ClassifyTask(Task[RunConfig, RowData, Classifier]):
-    Config = RunConfig
+    Config, Model = RunConfig, Classifier
     title = "a classifier of sequences"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        return {
-            "evaluate": Verb(_evaluate_arguments, _evaluate),
-            "predict": Verb(_predict_arguments, _predict),
-            "inspect": inspecting.verb(self, lambda f, given: f.examples(_rows(f, given, True)), _format_argument),
-        }
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, lambda found, request: found.examples(_rows(found, request, True)))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: RunConfig, saved: Classifier | None) -> RowData:
         data = config.data
@@ -246,20 +244,17 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         model = build(settled, data.inputs, data.labels)
         return Classifier(model, settled, data.reader, data.inputs, data.labels)
 
-    def settings(self, face: Classifier) -> dict[str, Json]:
-        found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(face.config).items()}
-        found |= {f"data.{name}": getattr(face.reader, name) for name in ("text", "label", "permute")}
-        found["data.label_kind"] = face.labels.kind
-        if isinstance(face.inputs, TextInputs):
-            found |= {"data.vocabulary": face.inputs.vocabulary.kind, "data.lower": face.inputs.lower}
+    def settings(self, predictor: Classifier) -> dict[str, Json]:
+        found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        found |= {f"data.{name}": getattr(predictor.reader, name) for name in ("text", "label", "permute")}
+        found["data.label_kind"] = predictor.labels.kind
+        if isinstance(predictor.inputs, TextInputs):
+            found |= {"data.vocabulary": predictor.inputs.vocabulary.kind, "data.lower": predictor.inputs.lower}
         return found
 
-    def take(self, face: Classifier, source: Classifier) -> list[str]:
+    def take(self, predictor: Classifier, source: Classifier) -> list[str]:
         answers = f"{len(source.labels.names)} classes" if source.labels.names else "the scale of its numbers"
-        return [*super().take(face, source), "how it reads", answers]
-
-    def load(self, folder: Path) -> Classifier:
-        return Classifier.load(folder)
+        return [*super().take(predictor, source), "how it reads", answers]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P, each row's against its target; rows are independent, so nothing is carried."""
@@ -269,95 +264,108 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
             return -(batch.y * predicted.log_probs()).sum(), len(batch.y), None
         return -predicted.log_prob(batch.y).sum(), len(batch.y), None
 
-    def evaluate(self, face: Classifier, part: Examples) -> Scores:
-        scores = face.evaluate(part)
-        names = face.labels.names if face.labels.kind == "class" else ()
-        face.found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
-        return scores
+    def evaluate(self, predictor: Classifier, part: Examples) -> Evaluation:
+        scores = predictor.evaluate(part)
+        names = predictor.labels.names if predictor.labels.kind == "class" else ()
+        found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
+        return Evaluation(scores, lambda run, step: pictures.preview(run, step, found))
 
-    def look(self, face: Classifier, part: Examples, rows: int, steps: int) -> Looked:
+    def look(self, predictor: Classifier, part: Examples, rows: int, steps: int) -> Looked:
         """Rows from the start of the data, each as far as `steps` inputs."""
         some = [part.x[i][:steps] for i in range(min(rows, len(part)))]
         x, lengths = padded(some)
-        y, labels = part.y[: len(some)], face.labels
+        y, labels = part.y[: len(some)], predictor.labels
         if labels.kind == "number":
             y = ((y - labels.mean) / labels.scale).float()[:, None]
         names = [
-            inspecting.spelt(face.inputs.vocabulary, row.tolist())
-            if isinstance(face.inputs, TextInputs)
+            inspecting.spelt(predictor.inputs.vocabulary, row.tolist())
+            if isinstance(predictor.inputs, TextInputs)
             else [f"{step.flatten()[0]:.3g} " for step in row]
             for row in some
         ]
-        return Looked(face.model, Sample(x, y, lengths, names=names))
+        return Looked(predictor.model, Sample(x, y, lengths, names=names))
 
-    def serve(self, face: Classifier) -> Served:
-        return face.served()
-
-    def summary(self, face: Classifier) -> str:
-        return repr(face)
-
-    def preview(self, face: Classifier, config: RunConfig, step: int) -> Preview:
-        return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)
+    def serve(self, predictor: Classifier) -> Served:
+        return predictor.served()
 
 
-# What verbs ask
+# What it answers
 
 
-def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {PREFIX}KIND,T=100")
-    _format_argument(parser)
-    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
-    parser.add_argument("--batch_size", type=int, default=EACH, help="rows at a time; does not change the numbers")
+def _format() -> Any:
+    return option(None, "of the files, where their names do not say it", choices=FORMATS)
 
 
-def _format_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", help="of the files, where their names do not say it")
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How good a classifier is on labelled rows."""
+
+    data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[str | list[float | list[float]]])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "rows")
 
 
-def _rows(face: Classifier, given: Namespace, labelled: bool) -> list[Row]:
-    if is_synthetic(given.data):
-        return [_row(row, i) for i, row in enumerate(parse(given.data[0], "classify").part())]
-    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
-    return reader(given.data, labelled=labelled)
+@dataclass(frozen=True)
+class Predict(Evaluate):
+    """The label of each row; a row is a text, or the numbers of a series."""
+
+    probabilities: bool = option(False, "of each class; or the width of a number")
+    each: bool = option(False, "after each input, where the model is causal")
 
 
-_evaluate_arguments = _data_arguments
+@dataclass(frozen=True)
+class Inspect(inspecting.Inspect):
+    format: str | None = _format()
 
 
-def _evaluate(face: Classifier, given: Namespace) -> Scores:
-    return face.evaluate(face.examples(_rows(face, given, True)), given.batch_size)
+def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) -> list[Row]:
+    names = opened(request.data)
+    if names is None:
+        given = rows_of(request.data, "rows, each a text or the numbers of a series")
+        return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(given)]
+    if is_synthetic(names):
+        return [_row(row, i) for i, row in enumerate(parse(names[0], "classify").part())]
+    reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
+    return reader(names, labelled=labelled)
 
 
-def _predict_arguments(parser: ArgumentParser) -> None:
-    _data_arguments(parser)
-    parser.add_argument("--probabilities", action="store_true", help="of each class; or the width of a number")
-    parser.add_argument("--each", action="store_true", help="after each input, where the model is causal")
+def _input(row: Any, number: int) -> str | NDArray[Any]:
+    """A row that was given: a text, or the numbers of a series, as many at each step."""
+    try:
+        return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"row {number} is not a text, nor numbers (T,) or (T, D): {error}") from error
 
 
-def _predict(face: Classifier, given: Namespace) -> Iterator[str]:
+def evaluate(predictor: Classifier, request: Evaluate) -> Scores:
+    return predictor.evaluate(predictor.examples(_rows(predictor, request, True)), request.batch_size)
+
+
+def predict(predictor: Classifier, request: Predict) -> Iterator[str]:
     """A line for each row, or for each input of each row: tab-separated, with a header where there are columns."""
-    rows = _rows(face, given, False)
-    inputs = face.inputs.all(rows)
-    if given.each:
-        outputs = [face.each(x) for x in inputs]
+    rows = _rows(predictor, request, False)
+    inputs = predictor.inputs.all(rows)
+    if request.each:
+        outputs = [predictor.each(x) for x in inputs]
         places = [[str(i), str(t)] for i, found in enumerate(outputs) for t in range(len(found))]
         values = torch.cat(outputs)
     else:
-        values, places = face.outputs(inputs, given.batch_size), [[] for _ in rows]
-    header = [*(["row", "step"] if given.each else []), "label"]
-    if given.probabilities:
-        header += ["width"] if face.labels.kind == "number" else face.labels.names
-    return _lines(face, values, places, header if len(header) > 1 else [], given.probabilities)
+        values, places = predictor.outputs(inputs, request.batch_size), [[] for _ in rows]
+    header = [*(["row", "step"] if request.each else []), "label"]
+    if request.probabilities:
+        header += ["width"] if predictor.labels.kind == "number" else predictor.labels.names
+    return _lines(predictor, values, places, header if len(header) > 1 else [], request.probabilities)
 
 
 def _lines(
-    face: Classifier, values: Tensor, places: list[list[str]], header: list[str], probabilities: bool
+    predictor: Classifier, values: Tensor, places: list[list[str]], header: list[str], probabilities: bool
 ) -> Iterator[str]:
     if header:
         yield "\t".join(header) + "\n"
-    chances = face.probabilities(values)[:, 1 if face.labels.kind == "number" else 0 :].tolist()
-    for place, answer, row in zip(places, face.answers(values), chances, strict=True):
-        if face.labels.kind == "number":
+    chances = predictor.probabilities(values)[:, 1 if predictor.labels.kind == "number" else 0 :].tolist()
+    for place, answer, row in zip(places, predictor.answers(values), chances, strict=True):
+        if predictor.labels.kind == "number":
             told = f"{answer:.6g}"
         else:
             told = "|".join(map(str, answer)) if isinstance(answer, tuple) else str(answer)

@@ -1,17 +1,14 @@
-"""The files of a face whose network is a Torch module: weights as safetensors, all else as JSON."""
+"""The files of a predictor whose network is a Torch module: weights as safetensors, all else as JSON."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
 from elman import artifact
 from elman.config import Json
 from elman.errors import FileError, InputError
-
-M = TypeVar("M", bound=nn.Module)
 
 
 def write(folder: Path, task: str, model: nn.Module, content: dict[str, Json]) -> None:
@@ -54,22 +51,3 @@ def tensors(model: nn.Module) -> dict[str, Tensor]:
     for name, tensor in state.items():
         found.setdefault(id(tensor), name)
     return {name: state[name].cpu() for name in found.values()}
-
-
-class Saved(Generic[M]):
-    """A model with what it needs to be used, as a folder: weights in safetensors, all else in JSON."""
-
-    task: str
-    model: M
-
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what stands beside its weights")
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        write(folder, self.task, self.model, self.content())

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,16 +25,14 @@ from elman.located import Located, located
 from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import forecast_loss, inspecting, network, pictures
-from elman.tasks.forecast_backtest import Origins
+from elman.tasks import forecast_loss, forecast_verbs, inspecting, network, pictures
+from elman.tasks.forecast_backtest import Origins, Shown
 from elman.tasks.forecast_defaults import resolve
-from elman.tasks.forecast_files import widths
 from elman.tasks.forecast_fit import fit
 from elman.tasks.forecast_loss import log_prob
 from elman.tasks.forecast_network import (
     ModelConfig,
     Network,
-    build,
     check,
     dtype_of,
     layers_of,
@@ -45,16 +41,15 @@ from elman.tasks.forecast_network import (
 )
 from elman.tasks.forecast_serving import ServedSeries
 from elman.tasks.forecast_state import take
-from elman.tasks.forecast_verbs import EVALUATE, PREDICT
 from elman.tasks.forecaster import SAMPLES, Forecaster
 from elman.tasks.inspecting import Looked
+from elman.tasks.request import Request
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
-from elman.training.scores import Scores
 from elman.training.unit import Loss
 
 
@@ -281,18 +276,18 @@ def _wrong(config: ModelConfig, y: np.ndarray) -> np.ndarray:
 
 
 class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
-    Config = RunConfig
+    Config, Model = RunConfig, Forecaster
     title = "a forecaster of series"
 
     def fits(self, config: RunConfig) -> bool:
         return config.model.kind != "network"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
         return {
-            "predict": PREDICT,
-            "evaluate": EVALUATE,
-            "inspect": inspecting.verb(self, _to_look_at),
+            "predict": (forecast_verbs.Predict, forecast_verbs.predict),
+            "evaluate": (forecast_verbs.Evaluate, forecast_verbs.evaluate),
+            "inspect": (inspecting.Inspect, inspecting.response(self, _read)),
         }
 
     def open(self, config: RunConfig, saved: Forecaster | None) -> SeriesData:
@@ -322,64 +317,61 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             reader(given.get(name, listed(getattr(data, name)))) if name in given or getattr(data, name) else []
             for name in ("valid", "test")
         )
-        opened = SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
-        if saved is not None:
-            saved.history = opened.fed
-        return opened
+        return SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
 
     def build(self, config: RunConfig, data: SeriesData) -> Forecaster:
         config = data.config  # with what was left open
         model, seasonality = settled(config.model), config.data.seasonality
         if model.kind == "network":
             network.settled(layers_of(model))  # warns of a dropout that does nothing
-        forecaster = Forecaster(
-            build(model, widths(data.inputs), seasonality).to(getattr(torch, data.inputs.dtype)), model, data.inputs,
-            config.data.horizon, seasonality,
-        )  # fmt: skip
-        forecaster.history = data.fed
-        return forecaster
+        parts = model, data.inputs, config.data.horizon, seasonality
+        return Forecaster(Forecaster.network(*parts), *parts)
 
-    def load(self, folder: Path) -> Forecaster:
-        return Forecaster.load(folder)
+    def finish(self, predictor: Forecaster, data: SeriesData) -> Forecaster:
+        """With the state after the last rows that were trained on, from which forecasts start."""
+        return predictor.at(predictor.read(data.fed, predictor.init_state(data.fed)))
+
+    def unfinished(self, predictor: Forecaster) -> Forecaster:
+        return predictor.at(None)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         assert isinstance(model, Network)
         return forecast_loss.loss(model, batch, state)
 
-    def fit(self, face: Forecaster, config: RunConfig, data: SeriesData) -> list[dict[str, float]]:
-        return fit(face, data.train)
+    def fit(self, predictor: Forecaster, config: RunConfig, data: SeriesData) -> list[dict[str, float]]:
+        return fit(predictor, data.train)
 
-    def evaluate(self, face: Forecaster, part: Part) -> Scores:
-        state = face.init_state(part.history or part.series)
-        if face.inputs.reader.format == "arrays":
-            return face.likelihood(part.series, state)
-        state = face.read(part.history, state)
-        places, series = face.following(part.series, state)
-        scores, face.shown = face.judge(series, take(state, places), Origins(part.windows, 0, part.samples, 0))
-        return scores
+    def evaluate(self, predictor: Forecaster, part: Part) -> Evaluation:
+        state = predictor.init_state(part.history or part.series)
+        if predictor.inputs.reader.format == "arrays":
+            return Evaluation(predictor.likelihood(part.series, state))
+        state = predictor.read(part.history, state)
+        places, series = predictor.following(part.series, state)
+        scores, shown = predictor.judge(series, take(state, places), Origins(part.windows, 0, part.samples, 0))
+        return Evaluation(scores, lambda run, step: _preview(shown))
 
-    def look(self, face: Forecaster, part: Part, rows: int, steps: int) -> Looked:
+    def look(self, predictor: Forecaster, part: Part, rows: int, steps: int) -> Looked:
         """The last `steps` rows of some series, what is judged and what came before it, read from nothing on.
 
         The lens is pointed at the cells: what stands before them, lags and scales, has nothing to learn.
         """
-        if face.config.kind != "network":
-            raise InputError(f"model.kind is {face.config.kind}, which has no cells to look into; a network has")
+        if predictor.config.kind != "network":
+            raise InputError(f"model.kind is {predictor.config.kind}, which has no cells to look into; a network has")
         before = {one.name: one for one in part.history}
         some = [joined(before.get(one.name), one) for one in part.series[:rows]]
-        found = face.inputs.batch([one.cut(max(0, len(one.y) - steps)) for one in some])
+        found = predictor.inputs.batch([one.cut(max(0, len(one.y) - steps)) for one in some])
         lengths = torch.tensor([min(steps, len(one.y)) for one in some])
         names = [[f"{value:.3g} " for value in row[:n, 0]] for row, n in zip(found.x, lengths, strict=True)]
         counted = torch.from_numpy(found.counted)
         # In the first rows nothing says yet how large the values are.
-        counted &= counted.cumsum(1) > unjudged(face.config, face.config.season or face.seasonality)
-        assert isinstance(face.model.core, Stack)
-        front, cells = (face.model.core.get_submodule(f"cores.{i}") for i in range(2))
+        counted &= counted.cumsum(1) > unjudged(predictor.config, predictor.config.season or predictor.seasonality)
+        assert isinstance(predictor.model.core, Stack)
+        front, cells = (predictor.model.core.get_submodule(f"cores.{i}") for i in range(2))
         assert isinstance(front, Core) and isinstance(cells, Core)
         with torch.no_grad():
-            x, _ = front.scan(face.model.embed(torch.from_numpy(found.x)), lengths=lengths)
+            x, _ = front.scan(predictor.model.embed(torch.from_numpy(found.x)), lengths=lengths)
         y: tuple[Tensor, ...] = (torch.from_numpy(found.y), counted)
-        readout = face.model.readout
+        readout = predictor.model.readout
         if isinstance(readout, Located):
             # Reference and scale are units, not inputs: on the way from zero to x a scale of zero would end in NaN.
             assert isinstance(cells, Parallel)
@@ -389,11 +381,8 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         model = SequenceModel(nn.Identity(), cells, readout)
         return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
 
-    def serve(self, face: Forecaster) -> Served:
-        return ServedSeries(face)
-
-    def summary(self, face: Forecaster) -> str:
-        return repr(face)
+    def serve(self, predictor: Forecaster) -> Served:
+        return ServedSeries(predictor)
 
     def closing(self, lines: Sequence[Mapping[str, float]]) -> str:
         """How the best model stands beside the seasonal naive forecast."""
@@ -409,12 +398,11 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             "or another data.seasonality; else take --model.kind seasonal_naive or linear."
         )
 
-    def preview(self, face: Forecaster, config: RunConfig, step: int) -> Preview:
-        """Some of the forecasts that were judged last, as fans, or as a table where there is no matplotlib."""
-        if face.shown is None:
-            return Preview()
-        picture = pictures.fans(face.shown.forecast, face.shown.recent, face.shown.truth)
-        return Preview("" if picture else "".join(face.shown.forecast.lines()).rstrip(), picture)
+
+def _preview(shown: Shown) -> Preview:
+    """Some of the forecasts that were judged last, as fans, or as a table where there is no matplotlib."""
+    picture = pictures.fans(shown.forecast, shown.recent, shown.truth)
+    return Preview("" if picture else "".join(shown.forecast.lines()).rstrip(), picture)
 
 
 def _looked(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
@@ -425,8 +413,8 @@ def _looked(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
     return log_prob(predicted, values, counted)
 
 
-def _to_look_at(face: Forecaster, given: Namespace) -> Part:
-    return Part([], face.inputs.reader(given.data), 0, 0)
+def _read(predictor: Forecaster, request: inspecting.Inspect) -> Part:
+    return Part([], predictor.series_of(forecast_verbs.rows_of(request.data)), 0, 0)
 
 
 def joined(before: Series | None, one: Series) -> Series:

@@ -58,10 +58,10 @@ class Rolled(NamedTuple):
     shown: Shown
 
 
-def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Scores, Shown]:
+def evaluate(predictor: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Scores, Shown]:
     """Of series that go on from a state, from as many origins as there are where `windows` is 0; and some of the
     forecasts from the last of them."""
-    H = face.horizon
+    H = predictor.horizon
     stride = whole("stride", origins.stride or H)
     shortest = min((len(one.y) for one in series), default=0)
     most = max(0, (shortest - H) // stride + 1)
@@ -71,16 +71,16 @@ def evaluate(face: Forecaster, series: Sequence[Series], state: Carried, origins
             f"{wanted} windows of {H} rows, {stride} apart, were asked for; the shortest series has {shortest} rows, "
             f"enough for {most}. Give fewer windows or more rows."
         )
-    rolled = roll(face, series, state, origins._replace(windows=wanted, stride=stride), last=True)
-    return _scores(face, [one.name for one in series], [rolled], origins.samples), rolled.shown
+    rolled = roll(predictor, series, state, origins._replace(windows=wanted, stride=stride), last=True)
+    return _scores(predictor, [one.name for one in series], [rolled], origins.samples), rolled.shown
 
 
 def backtest(
-    face: Forecaster, series: Sequence[Series], origins: Origins, every: int = 0, refit: Refit | None = None
+    predictor: Forecaster, series: Sequence[Series], origins: Origins, every: int = 0, refit: Refit | None = None
 ) -> Scores:
     """Of the last rows of series that hold their own history. Every `every` origins `refit` makes a new model of all
     rows before them; never, if that is 0."""
-    windows, H = whole("windows", origins.windows), face.horizon
+    windows, H = whole("windows", origins.windows), predictor.horizon
     stride, every = whole("stride", origins.stride or H), whole("refit_every", every, least=0)
     if (refit is None) != (every == 0):
         raise InputError(
@@ -98,12 +98,12 @@ def backtest(
         history = [one.cut(0, len(one.y) - judged + first * stride) for one in series]
         rest = [one.cut(len(one.y) - judged + first * stride) for one in series]
         if refit is not None:
-            face = _checked(refit(face.inputs.reader.frame(history)), face)
+            predictor = _checked(refit(predictor.inputs.reader.frame(history)), predictor)
         count = min(step, windows - first)
-        state = face.read(history, face.init_state(history))
+        state = predictor.read(history, predictor.init_state(history))
         some = origins._replace(windows=count, stride=stride)
-        parts.append(roll(face, rest, state, some, last=first + count == windows))
-    return _scores(face, [one.name for one in series], parts, origins.samples)
+        parts.append(roll(predictor, rest, state, some, last=first + count == windows))
+    return _scores(predictor, [one.name for one in series], parts, origins.samples)
 
 
 def _checked(made: Forecaster, before: Forecaster) -> Forecaster:
@@ -115,38 +115,38 @@ def _checked(made: Forecaster, before: Forecaster) -> Forecaster:
     return made
 
 
-def roll(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins, *, last: bool) -> Rolled:
+def roll(predictor: Forecaster, series: Sequence[Series], state: Carried, origins: Origins, *, last: bool) -> Rolled:
     """From origin to origin; behind the last one of all, rows are read to their end."""
-    H, stride = face.horizon, origins.stride
+    H, stride = predictor.horizon, origins.stride
     found, nats, terms = [], 0.0, 0
     for window in range(origins.windows):
         origin, ends = window * stride, last and window + 1 == origins.windows
-        judged, shown = _judged(face, [one.cut(origin, origin + H) for one in series], state, origins)
+        judged, shown = _judged(predictor, [one.cut(origin, origin + H) for one in series], state, origins)
         found.append(judged)
         rows = [one.cut(origin, None if ends else origin + stride) for one in series]
-        state, each, known = face.scored(rows, state)
+        state, each, known = predictor.scored(rows, state)
         nats, terms = nats + float(each[known].sum()), terms + int(known.sum())
     return Rolled(found, nats, terms, state, shown)
 
 
-def _judged(face: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Judged, Shown]:
-    ahead = face.inputs.known(
+def _judged(predictor: Forecaster, series: Sequence[Series], state: Carried, origins: Origins) -> tuple[Judged, Shown]:
+    ahead = predictor.inputs.known(
         [one.name for one in series], np.array([one.start for one in series]),
         np.array([len(one.y) for one in series]), np.stack([one.future for one in series]),
         np.stack([one.static for one in series]),
     )  # fmt: skip
     truth = np.stack([one.y for one in series])
-    paths = face.paths(state, torch.from_numpy(ahead), origins.samples, origins.seed)
+    paths = predictor.paths(state, torch.from_numpy(ahead), origins.samples, origins.seed)
     sums = state.error.numpy()
     error = np.divide(sums[:, 0], sums[:, 1], out=np.full(len(sums), np.nan), where=sums[:, 1] > 0)
     quantiles = sample_quantiles(paths, LEVELS)
     few = slice(0, SHOWN)
     shown = Forecast(
-        [one.name for one in series[few]], face.stamps(state.tick[few], face.horizon), face.inputs.reader.target,
-        paths[few].mean(1), LEVELS, quantiles[few], paths[few],
+        [one.name for one in series[few]], predictor.stamps(state.tick[few], predictor.horizon),
+        predictor.inputs.reader.target, paths[few].mean(1), LEVELS, quantiles[few], paths[few],
     )  # fmt: skip
     recent = take(state, range(len(shown.names))).recent.numpy()
-    return Judged(truth, paths, quantiles, error, naive(state, face.horizon)), Shown(shown, recent, truth[few])
+    return Judged(truth, paths, quantiles, error, naive(state, predictor.horizon)), Shown(shown, recent, truth[few])
 
 
 def naive(state: Carried, H: int) -> NDArray[np.float64]:
@@ -156,7 +156,7 @@ def naive(state: Carried, H: int) -> NDArray[np.float64]:
     return np.where(np.isnan(again), last, again)
 
 
-def _scores(face: Forecaster, names: Sequence[str], parts: Sequence[Rolled], samples: int) -> Scores:
+def _scores(predictor: Forecaster, names: Sequence[str], parts: Sequence[Rolled], samples: int) -> Scores:
     found = [judged for part in parts for judged in part.found]
     every = Judged(*(np.concatenate(part) for part in zip(*found, strict=True)))
     numbers = {name: value for name, value in measure(every).items() if np.isfinite(value)}  # JSON has no NaN
@@ -168,7 +168,7 @@ def _scores(face: Forecaster, names: Sequence[str], parts: Sequence[Rolled], sam
         )
     nats, terms = sum(part.nats for part in parts), sum(part.terms for part in parts)
     numbers |= {"nats": nats / max(1, terms), "series": len(names), "windows": len(found)}
-    details: dict[str, Json] = {"seasonality": face.seasonality, "horizon": face.horizon, "samples": samples}
+    details: dict[str, Json] = {"seasonality": predictor.seasonality, "horizon": predictor.horizon, "samples": samples}
     shown = tuple(name for name in ("mase", "naive_mase", "nats") if name in numbers)
     decides = "wql" if "wql" in numbers else "crps"
     return Scores(numbers, decides, shown=shown, details=details, remark=remark(numbers))

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
-
-import torch
 
 from elman import artifact
 from elman.config import Json
@@ -13,10 +10,8 @@ from elman.data.calendar import Frequency
 from elman.data.covariates import Covariate
 from elman.data.panel import PanelReader
 from elman.data.panel_inputs import PanelInputs
-from elman.errors import FileError
-from elman.model import SequenceModel
-from elman.tasks import files, network
-from elman.tasks.forecast_network import ModelConfig, Widths, build
+from elman.tasks import network
+from elman.tasks.forecast_network import ModelConfig, Widths
 
 STATE = "series.safetensors"
 
@@ -31,17 +26,10 @@ def content(config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality:
     }
 
 
-def read(folder: Path) -> tuple[SequenceModel, ModelConfig, PanelInputs, int, int]:
-    """The network of a folder with its weights, and what else `content` wrote."""
-    found = artifact.read_model_json(folder)
-    try:
-        config, inputs = ModelConfig(**network.stored(found["config"])), _inputs(found["inputs"])
-        horizon, seasonality = int(found["horizon"]), int(found["seasonality"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-    model = build(config, widths(inputs), seasonality).to(getattr(torch, inputs.dtype))
-    files.restore(model, folder)
-    return model.eval(), config, inputs, horizon, seasonality
+def parts(found: artifact.Content) -> tuple[ModelConfig, PanelInputs, int, int]:
+    """What `content` wrote."""
+    config, inputs = ModelConfig(**network.stored(found["config"])), _inputs(found["inputs"])
+    return config, inputs, int(found["horizon"]), int(found["seasonality"])
 
 
 def widths(inputs: PanelInputs) -> Widths:

@@ -18,23 +18,23 @@ from elman.tasks.forecaster import Forecaster
 
 
 @torch.no_grad()
-def fit(face: Forecaster, series: Sequence[Series]) -> list[dict[str, float]]:
+def fit(predictor: Forecaster, series: Sequence[Series]) -> list[dict[str, float]]:
     """Give the read-out the coefficients of least squares; of seasonal naive they are zero. The metrics of the fit."""
-    C = face.inputs.targets
+    C = predictor.inputs.targets
     targets, features, known = [], [], []
     for one in series:
-        rows = face.inputs.rows(one)
-        hidden, _ = face.model.core.scan(face.model.embed(torch.from_numpy(rows.x)[None]))
+        rows = predictor.inputs.rows(one)
+        hidden, _ = predictor.model.core.scan(predictor.model.embed(torch.from_numpy(rows.x)[None]))
         z, reference, scale = hidden[0].double().split([hidden.shape[-1] - 2 * C, C, C], -1)
         # In the first two seasons the scale is not worth much yet.
-        known.append(torch.from_numpy(rows.counted) & (torch.arange(len(z)) > 2 * face.seasonality)[:, None])
+        known.append(torch.from_numpy(rows.counted) & (torch.arange(len(z)) > 2 * predictor.seasonality)[:, None])
         targets.append((torch.from_numpy(rows.y) - reference) / scale)
         features.append(z)
     y, there = torch.cat(targets), torch.cat(known)
     z = torch.cat([torch.cat(features), torch.ones(len(y), 1)], 1)
-    found = [_solved(z[there[:, c]], y[there[:, c], c], face.config.kind == "linear") for c in range(C)]
+    found = [_solved(z[there[:, c]], y[there[:, c], c], predictor.config.kind == "linear") for c in range(C)]
     solution, deviation = (torch.stack(part, -1) for part in zip(*found, strict=True))
-    readout = face.model.readout
+    readout = predictor.model.readout
     assert isinstance(readout, Located) and isinstance(readout.readout, GaussianReadout)
     linear = readout.readout.linear
     linear.weight.zero_()

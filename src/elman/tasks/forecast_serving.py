@@ -59,7 +59,7 @@ class SeriesWork(Work):
         return len(self.rows)
 
 
-class Canary(Work):
+class Probe(Work):
     """One step of the network, on nothing."""
 
     def begin(self, state: bytes) -> None:
@@ -82,18 +82,18 @@ class ServedSeries:
     7
     """
 
-    def __init__(self, face: Forecaster) -> None:
-        reader = face.inputs.reader
+    def __init__(self, predictor: Forecaster) -> None:
+        reader = predictor.inputs.reader
         if reader.format != "long":
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
-        self.face, self.reader, self.fingerprint = face, reader, face.fingerprint
-        self.like = face.init_state()
+        self.predictor, self.reader, self.fingerprint = predictor, reader, predictor.fingerprint
+        self.like = predictor.init_state()
         blank = [
-            np.zeros((0, n)) for n in (face.inputs.targets, reader.width(reader.past), reader.width(reader.future))
+            np.zeros((0, n)) for n in (predictor.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
         y, past, future = blank
         none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
-        self._start = states.to_rows(face.init_state([none])).tobytes()
+        self._start = states.to_rows(predictor.init_state([none])).tobytes()
         self.row_bytes = len(self._start)
         columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
         shown = ", ".join(columns)
@@ -138,10 +138,10 @@ class ServedSeries:
             raise InputError("between these rows some are missing; send what is behind a gap as a step of its own")
         carried = self.opened(joined([state]))
         if int(carried.tick) == NEW:
-            return states.to_rows(self.face.init_state([series])).tobytes(), series
+            return states.to_rows(self.predictor.init_state([series])).tobytes(), series
         if not names:
             series = series._replace(name=carried.names[0])
-        return state, self.face.following([series], carried, filled)[1][0]
+        return state, self.predictor.following([series], carried, filled)[1][0]
 
     # Works
 
@@ -168,8 +168,8 @@ class ServedSeries:
         rows = [json.loads(line) for record in records for line in record.splitlines()]
         return SeriesWork(self, rows[:most])
 
-    def canary(self) -> Work:
-        return Canary()
+    def probe(self) -> Work:
+        return Probe()
 
     def encoded(self, inputs: list[Any]) -> None:
         return None
@@ -181,7 +181,7 @@ class ServedSeries:
 
     def advance(self, works: Sequence[Work]) -> None:
         for work in works:
-            if isinstance(work, Canary):
+            if isinstance(work, Probe):
                 self._nothing()
                 work.done = True
         for _ in range(PIECE):
@@ -191,13 +191,13 @@ class ServedSeries:
 
     @torch.inference_mode()
     def _nothing(self) -> None:
-        core = self.face.model.core
+        core = self.predictor.model.core
         core.scan(torch.zeros(1, 1, core.input_size))
 
     def _read(self, works: list[SeriesWork]) -> None:
         """One row of each."""
         before = self.opened(joined([work.core for work in works]))
-        after = self.face.read([work.series.cut(0, 1) for work in works], before)
+        after = self.predictor.read([work.series.cut(0, 1) for work in works], before)
         good, cores = _finite(after), cut(states.to_rows(after).tobytes(), self.row_bytes)
         for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
             work.core, work.series = core, work.series.cut(1)
@@ -214,12 +214,12 @@ class ServedSeries:
         """What is said of the row that follows; nothing where that depends on what is not known yet."""
         if self.reader.future:
             return [None] * len(state.tick)
-        said = self.face.one_ahead(state)
-        B, C = len(state.tick), self.face.inputs.targets
+        said = self.predictor.one_ahead(state)
+        B, C = len(state.tick), self.predictor.inputs.targets
         means = mean(said).numpy().reshape(B, C).tolist()
         quantiles = quantile(said, QUANTILES).numpy().reshape(B, C, -1)
         each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
-        times = self.face.stamps(state.tick, 1)
+        times = self.predictor.stamps(state.tick, 1)
         return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
 
 

@@ -1,117 +1,132 @@
-"""What a forecaster answers on the command line: `elman predict`, `elman evaluate`."""
+"""What a forecaster is asked for, and what it answers."""
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from elman import state as states
 from elman.data.panel import MOST_FILLED
 from elman.errors import InputError
 from elman.options import whole
 from elman.tasks import pictures
 from elman.tasks.forecast_state import Carried, places_of, take
 from elman.tasks.forecaster import SAMPLES, Forecaster
-from elman.tasks.task import Verb
+from elman.tasks.request import Request, Rows, data_option, opened, option
 from elman.training.scores import Scores
 
 MOST_DRAWN = 1 << 28  # numbers in the paths of a forecast, 2 GB; more would be drawn until memory ends
+ROWS = list[dict[str, str | int | float | None]]
 
 
-def _state_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--state", help="go on from this file, not from the end of the training series")
-    parser.add_argument("--from_start", action="store_true", help="the data hold their own history: read it from there")
-    parser.add_argument("--samples", type=int, default=SAMPLES, help="paths of each forecast")
-    parser.add_argument("--seed", type=int, default=0, help="of the paths")
-    parser.set_defaults(filled=MOST_FILLED, drawn=MOST_DRAWN)  # a server lowers them
+@dataclass(frozen=True)
+class _Continuing(Request):
+    state: str | None = option(None, "continue from this file, not from the end of the training series", local=True)
+    from_start: bool = option(False, "the data hold their own history: read it from there")
+    samples: int = option(SAMPLES, "paths of each forecast", least=0)
+    seed: int = option(0, "of the paths", least=0)
+    filled: int = option(MOST_FILLED, "rows that are missing and filled in, at most", inside=True, limit="filled")
+    drawn: int = option(MOST_DRAWN, "numbers in all paths, at most", inside=True, limit="drawn")
 
 
-def _predict_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="*", metavar="DATA", help="new rows, that follow what was read; none for none")
-    _state_arguments(parser)
-    parser.add_argument("--horizon", type=int, help="steps ahead; that of the training unless you say")
-    parser.add_argument("--quantiles", default="0.1,0.5,0.9", help="levels, between commas")
-    parser.add_argument("--series", action="append", default=[], help="of this series only; may be given several times")
-    parser.add_argument("--future", nargs="+", help="files with the future covariates of the horizon")
-    parser.add_argument("--plot", help="draw the forecasts to this new .png file, of the first few series")
-    parser.add_argument("--paths", help="write all paths to this new .npz file")
-    parser.add_argument("--save_state", help="write what tomorrow needs to this new file")
-    parser.add_argument("--force", action="store_true", help="let --save_state replace a file")
+@dataclass(frozen=True)
+class Predict(_Continuing):
+    """What follows some series; a row is an object with its columns."""
+
+    data: Rows = data_option("new rows, that follow what was read; none for none", least=0, rows=ROWS)
+    horizon: int | None = option(None, "steps ahead; that of the training unless you say", least=1)
+    quantiles: tuple[float, ...] = option((0.1, 0.5, 0.9), "levels, between commas", least=0, most=1)
+    series: tuple[str, ...] = option((), "of this series only; may be given several times")
+    future: tuple[str, ...] = option((), "files with the future covariates of the horizon", together=True, local=True)
+    plot: str | None = option(None, "draw the forecasts to this new .png file, of the first few series", local=True)
+    paths: str | None = option(None, "write all paths to this new .npz file", local=True)
+    save_state: str | None = option(None, "write what tomorrow needs to this new file", local=True)
+    force: bool = option(False, "let --save_state replace a file", local=True)
 
 
-def _predict(face: Forecaster, given: Namespace) -> Iterator[str]:
-    if given.save_state and Path(given.save_state).exists() and not given.force:
-        raise InputError(f"{given.save_state} exists; choose another --save_state, or pass --force to replace it")
-    if given.samples == 0 and (given.plot or given.paths):
+@dataclass(frozen=True)
+class Evaluate(_Continuing):
+    """How good forecasts are."""
+
+    data: Rows = data_option("rows that follow what was read; or all, --from_start")
+    rolling: int = option(0, "from so many origins; 0 for as many as there are rows", least=0)
+    stride: int = option(0, "rows between origins; 0 for the horizon", least=0)
+
+
+def predict(predictor: Forecaster, request: Predict) -> Iterator[str]:
+    if request.save_state and Path(request.save_state).exists() and not request.force:
+        raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
+    if request.samples == 0 and (request.plot or request.paths):
         raise InputError("--samples is 0, and --plot and --paths show paths: draw some")
-    levels, state = _levels(given.quantiles), _state(face, given)
-    if given.from_start:
-        state = face.from_start(given.data, given.filled)
-    elif given.data:
-        state = face.after(given.data, state, given.filled)
-    chosen = take(state, places_of(state, given.series)) if given.series else state
-    _check_size(face, given, len(chosen.tick))
-    found = face.forecast_from(
-        chosen, given.horizon, quantiles=levels, samples=given.samples, seed=given.seed, future=given.future
-    )
-    if given.plot:
-        pictures.fan(Path(given.plot), found, chosen.recent.numpy())
-    if given.paths:
-        found.save_paths(Path(given.paths))
-    if given.save_state:
-        states.save(given.save_state, state, fingerprint=face.fingerprint)
-    return found.lines(face.inputs.reader.id, face.inputs.reader.time)
+    state, rows = _state(predictor, request), rows_of(request.data)
+    if request.from_start:
+        state = predictor.read_from_start(rows, request.filled)
+    elif not _is_absent(request.data):
+        state = predictor.update(state, rows, request.filled)
+    if len({*request.series}) < len(request.series):
+        raise InputError("series has a name twice; name each series once")
+    _check_size(predictor, request, len(request.series) or len(state.tick))
+    chosen = take(state, places_of(state, request.series)) if request.series else state
+    found = predictor.forecast(
+        chosen, request.horizon, quantiles=request.quantiles, samples=request.samples, seed=request.seed,
+        future=list(request.future) or None,
+    )  # fmt: skip
+    if request.plot:
+        pictures.fan(Path(request.plot), found, chosen.recent.numpy())
+    if request.paths:
+        found.save_paths(Path(request.paths))
+    if request.save_state:
+        predictor.save_state(request.save_state, state)
+    return found.lines(predictor.inputs.reader.id, predictor.inputs.reader.time)
 
 
-def _state(face: Forecaster, given: Namespace) -> Carried:
-    """The state that a command goes on from. It is read, never moved: a server answers many with one forecaster."""
-    if given.state and given.from_start:
+def rows_of(given: Rows) -> Any:
+    """What a forecaster reads: names of files, columns by name, a frame or series."""
+    names = opened(given)
+    if names is not None:
+        return names
+    if not _is_absent(given) and hasattr(given, "__len__") and not len(given):
+        raise InputError("data is empty; leave it out to forecast from where the training ended")
+    if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
+        if any(row.keys() != given[0].keys() for row in given):
+            raise InputError("the rows of data have different columns; give each the same, null where one is missing")
+        return {name: [row[name] for row in given] for name in given[0]}
+    return given
+
+
+def _state(predictor: Forecaster, request: _Continuing) -> Carried:
+    """The state that a request continues from. It is read, never moved: a server answers many with one forecaster."""
+    if request.state and request.from_start:
         raise InputError("--state and --from_start exclude each other: rows go on from a state, or hold their history")
-    if given.from_start and not given.data:
+    assert isinstance(request, Predict | Evaluate)
+    if request.from_start and _is_absent(request.data):
         raise InputError("--from_start needs data that hold their own history")
-    return face.open_state(given.state) if given.state else face.state
+    return predictor.load_state(request.state) if request.state else predictor.state
 
 
-def _check_size(face: Forecaster, given: Namespace, series: int) -> None:
-    horizon = face.horizon if given.horizon is None else given.horizon
-    numbers = series * max(1, given.samples) * horizon * face.inputs.targets
-    if numbers > given.drawn:
+def _is_absent(data: Rows) -> bool:
+    """Whether there are no data at all, which is another thing than data without a row."""
+    return isinstance(data, tuple) and not data
+
+
+def _check_size(predictor: Forecaster, request: Predict, series: int) -> None:
+    horizon = predictor.horizon if request.horizon is None else request.horizon
+    numbers = series * (max(1, request.samples) + len(request.quantiles)) * horizon * predictor.inputs.targets
+    if numbers > request.drawn:
         raise InputError(
-            f"the paths of {series:,} series, {given.samples:,} samples of {horizon:,} steps, would be {numbers:,} "
-            f"numbers; {given.drawn:,} at most are drawn at once. Ask for fewer samples, fewer steps or fewer series."
+            f"{series:,} series, {request.samples:,} samples and {len(request.quantiles):,} quantiles of {horizon:,} "
+            f"steps would be {numbers:,} numbers; {request.drawn:,} at most are drawn at once. Ask for fewer of them."
         )
 
 
-def _levels(text: str) -> tuple[float, ...]:
-    try:
-        levels = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        levels = (0.0,)
-    if any(not 0 < level < 1 for level in levels):
-        raise InputError(f"--quantiles is {text!r}; it must be numbers above 0 and below 1, as 0.1,0.5,0.9")
-    return levels
-
-
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help="rows that follow what was read; or all, --from_start")
-    _state_arguments(parser)
-    parser.add_argument("--rolling", type=int, default=0, help="from so many origins; 0 for as many as there are rows")
-    parser.add_argument("--stride", type=int, default=0, help="rows between origins; 0 for the horizon")
-
-
-def _evaluate(face: Forecaster, given: Namespace) -> Scores:
-    state = _state(face, given)
-    series = face.inputs.reader(given.data, filled=given.filled)
-    if face.inputs.reader.format == "arrays":
-        return face.likelihood(series, face.init_state(series))
-    windows, samples = whole("rolling", given.rolling, least=0), whole("samples", given.samples)
-    if given.from_start:
-        return face.backtest(series, windows=windows or 1, stride=given.stride, samples=samples, seed=given.seed)
-    places, series = face.following(series, state, given.filled)
-    state = take(state, places)
-    return face.evaluate(series, state, windows=windows, stride=given.stride, samples=samples, seed=given.seed)
-
-
-PREDICT = Verb(_predict_arguments, _predict)
-EVALUATE = Verb(_evaluate_arguments, _evaluate)
+def evaluate(predictor: Forecaster, request: Evaluate) -> Scores:
+    state, given = _state(predictor, request), rows_of(request.data)
+    series = predictor.series_of(given, request.filled)
+    if predictor.inputs.reader.format == "arrays":
+        return predictor.likelihood(series, predictor.init_state(series))
+    windows, stride, samples, seed = request.rolling, request.stride, whole("samples", request.samples), request.seed
+    if request.from_start:
+        return predictor.backtest(series, windows=windows or 1, stride=stride, samples=samples, seed=seed)
+    places, series = predictor.following(series, state, request.filled)
+    return predictor.evaluate(series, take(state, places), windows=windows, stride=stride, samples=samples, seed=seed)

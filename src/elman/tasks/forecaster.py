@@ -8,7 +8,6 @@ Stream that reads what it draws itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from numbers import Real
 from pathlib import Path
 from typing import Any, cast
@@ -18,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman import artifact
 from elman import draws as random
 from elman import state as states
+from elman.artifact import Content
+from elman.config import Json
 from elman.data.panel import MOST_FILLED, Series
 from elman.data.panel_inputs import PanelInputs
 from elman.distributions import Categorical, Distribution
@@ -30,13 +30,13 @@ from elman.model import SequenceModel
 from elman.options import several, whole
 from elman.quantiles import mean, quantile
 from elman.stream import Paths, Stream
-from elman.tables import Table
-from elman.tasks import files, forecast_backtest, forecast_files
+from elman.tasks import forecast_backtest, forecast_files
 from elman.tasks.forecast_backtest import Origins, Refit, Shown
 from elman.tasks.forecast_loss import log_prob
-from elman.tasks.forecast_network import ModelConfig
+from elman.tasks.forecast_network import ModelConfig, build
 from elman.tasks.forecast_paths import Forecast, sample_quantiles, seeds
 from elman.tasks.forecast_state import Carried, moved, names_leaf, places_of, put, read_already, tail_of, take
+from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 
 EACH = 64  # series that are read side by side
@@ -48,30 +48,32 @@ SAMPLES = 100
 Judge = Callable[[Distribution, Sequence[int], slice, Tensor, Tensor], None]
 
 
-class Forecaster:
-    """A network and the state of every series.
+class Forecaster(Predictor[SequenceModel]):
+    """A network, and the state of every series at the end of its training.
 
     >>> import tempfile
     >>> from elman.tasks.forecast import RunConfig
     >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
     >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
     >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
-    >>> forecaster.update({"ds": ["60"], "y": ["0"]})
-    >>> forecaster.forecast(2).quantiles[0, :, 0, 1].round().tolist()
+    >>> state = forecaster.update(forecaster.state, {"ds": ["60"], "y": ["0"]})
+    >>> forecaster.forecast(state, 2).quantiles[0, :, 0, 1].round().tolist()
     [1.0, 2.0]
     """
 
     task = "forecast"
+    config: ModelConfig
+    inputs: PanelInputs
+    horizon: int
+    seasonality: int
+    state: Carried  # after the last rows of training; of no series while a model is trained
 
     def __init__(
         self, model: SequenceModel, config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int,
         state: Carried | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.config, self.inputs = model, config, inputs
-        self.horizon, self.seasonality = horizon, seasonality
-        self.state = self.init_state() if state is None else state
-        self.history: Sequence[Series] = ()  # what a run trains on, whose end is its state
-        self.shown: Shown | None = None  # by the last evaluation of a run, for its picture
+        super().__init__(model, config=config, inputs=inputs, horizon=horizon, seasonality=seasonality)
+        vars(self)["state"] = self.init_state() if state is None else state
 
     # Reading
 
@@ -111,23 +113,19 @@ class Forecaster:
     @torch.inference_mode()
     def _each(self, series: Sequence[Series], state: Carried, judge: Judge | None = None) -> Carried:
         """The state after the rows; what is said of each of them goes to `judge`."""
-        self._evaluating()
         order = sorted(range(len(series)), key=lambda i: -len(series[i].y))  # rows of like length side by side
         at, parts = 0, []
         while at < len(order):
             longest = max(1, len(series[order[at]].y))
             places = order[at : at + max(EACH, CHUNK // (longest * self.model.core.input_size))]
-            parts.append(self._some([series[i] for i in places], take(state, places), places, judge))
+            with evaluating(self.model):
+                parts.append(self._some([series[i] for i in places], take(state, places), places, judge))
             at += len(places)
         if not parts:
             return state
         whole_ = parts[0] if len(parts) == 1 else cast(Carried, states.concat(parts))
         back = np.argsort(order)
         return whole_ if (back[:-1] < back[1:]).all() else take(whole_, back.tolist())
-
-    def _evaluating(self) -> None:
-        if self.model.training:  # of a model that is shared, nothing is written
-            self.model.eval()
 
     def _some(self, series: Sequence[Series], state: Carried, places: Sequence[int], judge: Judge | None) -> Carried:
         rows, core = self.inputs.batch(series, tail_of(state)), state.core
@@ -142,28 +140,21 @@ class Forecaster:
                 judge(self.model.readout(h, now), places, at, y[:, at], counted[:, at])
         return moved(state, core, series, rows.tail, self.seasonality)
 
-    def update(self, rows: Any) -> None:
-        """Read new rows, a file, a frame or series, of some of the series: the state moves on."""
-        self.state = self.after(rows, self.state)
-
-    def read_from_start(self, rows: Any) -> None:
-        """Read series from their first row on: the state is theirs, and of no other series."""
-        self.state = self.from_start(rows)
-
-    def after(self, rows: Any, state: Carried, filled: int = MOST_FILLED) -> Carried:
-        """The state after new rows of some of its series, a file, a frame or series; the forecaster stays as it is.
+    def update(self, state: Carried, rows: Any, filled: int = MOST_FILLED) -> Carried:
+        """The state after new rows of some of its series, a file, a frame or series.
 
         At most so many rows are `filled` in where times are missing.
         """
-        places, series = self.following(self._series(rows, filled), state, filled)
+        places, series = self.following(self.series_of(rows, filled), state, filled)
         return put(state, places, self.read(series, take(state, places)))
 
-    def from_start(self, rows: Any, filled: int = MOST_FILLED) -> Carried:
-        """The state of series that are read from their first row on; the forecaster stays as it is."""
-        series = self._series(rows, filled)
+    def read_from_start(self, rows: Any, filled: int = MOST_FILLED) -> Carried:
+        """The state of series that are read from their first row on."""
+        series = self.series_of(rows, filled)
         return self.read(series, self.init_state(series))
 
-    def _series(self, rows: Any, filled: int = MOST_FILLED) -> Sequence[Series]:
+    def series_of(self, rows: Any, filled: int = MOST_FILLED) -> Sequence[Series]:
+        """Series, as they are or of a file or a frame."""
         found: Sequence[Series] = rows if _is_series(rows) else self.inputs.reader(rows, filled=filled)
         return found
 
@@ -192,23 +183,22 @@ class Forecaster:
     # Forecasting
 
     def forecast(
-        self, horizon: int | None = None, *, quantiles: Sequence[float] = (0.1, 0.5, 0.9), samples: int = SAMPLES,
-        seed: int = 0, future: Any = None, series: Sequence[str] = (),
+        self, state: Carried, horizon: int | None = None, *, quantiles: Sequence[float] = (0.1, 0.5, 0.9),
+        samples: int = SAMPLES, seed: int = 0, future: Any = None, series: Sequence[str] = (),
     ) -> Forecast:  # fmt: skip
-        """What follows, of all series or of those that are named: means, quantiles and the paths they come from.
+        """What follows a state, of all its series or of those that are named: means, quantiles and the paths they come
+        from.
 
         `future` has the future covariates of the horizon, where the model needs them. One step ahead all is exact, and
         `samples` may be 0.
         """
-        names = several("series", series, "names of series")
-        state = take(self.state, places_of(self.state, names)) if names else self.state
-        return self.forecast_from(state, horizon, quantiles=quantiles, samples=samples, seed=seed, future=future)
-
-    def forecast_from(
-        self, state: Carried, horizon: int | None = None, *, quantiles: Sequence[float] = (0.1, 0.5, 0.9),
-        samples: int = SAMPLES, seed: int = 0, future: Any = None,
-    ) -> Forecast:  # fmt: skip
-        """What follows the states of some series, as `forecast` has it; the forecaster stays as it is."""
+        if not isinstance(state, Carried):
+            raise InputError(
+                f"forecast was given a {type(state).__name__} for a state: what a forecaster reads does not change it. "
+                "Write forecaster.forecast(forecaster.state, 6), or give what update or read_from_start returned."
+            )
+        if names := several("series", series, "names of series"):
+            state = take(state, places_of(state, names))
         H = self.horizon if horizon is None else whole("horizon", horizon)
         samples = whole("samples", samples, least=0 if H == 1 else 1)
         quantiles = several("quantiles", quantiles, "levels, as 0.1, 0.5, 0.9")
@@ -216,7 +206,10 @@ class Forecaster:
             if not isinstance(level, Real) or not 0 < level < 1:
                 raise InputError(f"quantiles has {level!r}; a level is a number above 0 and below 1, as 0.1, 0.5, 0.9")
         if not len(state.tick):
-            raise InputError("there is no series to forecast: read some first, with update or --from_start")
+            raise InputError(
+                "there is no series to forecast: read some from their first row on, with read_from_start or "
+                "--from_start; or resume the run: until it is over, only its best model has states."
+            )
         ahead = self._ahead(state, H, future)
         paths = self.paths(state, ahead, samples, seed)
         exact = self._first(state, ahead)
@@ -257,9 +250,9 @@ class Forecaster:
     @torch.inference_mode()
     def _first(self, state: Carried, ahead: Tensor) -> Distribution:
         """What the model says of the next row, exactly."""
-        self._evaluating()
-        y, _ = self.model.core.scan(self.model.embed(self._inputs(state, ahead[:, 0])[:, None]), state.core)
-        predicted: Distribution = self.model.readout(y[:, 0])
+        with evaluating(self.model):
+            y, _ = self.model.core.scan(self.model.embed(self._inputs(state, ahead[:, 0])[:, None]), state.core)
+            predicted: Distribution = self.model.readout(y[:, 0])
         return predicted
 
     def one_ahead(self, state: Carried) -> Distribution:
@@ -269,17 +262,16 @@ class Forecaster:
     @torch.inference_mode()
     def paths(self, state: Carried, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
-        self._evaluating()
-        B, H = len(state.tick), ahead.shape[1]
-        found = np.zeros((B, samples, H, self.inputs.targets))
+        found = np.zeros((len(state.tick), samples, ahead.shape[1], self.inputs.targets))
         if not samples:
             return found
-        try:
-            follow = Paths(self.model)
-        except Unstreamable:
-            return self._stepped(state, ahead, found, seed)
-        x = self.model.embed(self._inputs_ahead(state, ahead))
-        drawn: NDArray[np.float64] = follow(state.core, x, seeds(state.names, samples, seed)).numpy()
+        with evaluating(self.model):
+            try:
+                follow = Paths(self.model)
+            except Unstreamable:
+                return self._stepped(state, ahead, found, seed)
+            x = self.model.embed(self._inputs_ahead(state, ahead))
+            drawn: NDArray[np.float64] = follow(state.core, x, seeds(state.names, samples, seed)).numpy()
         return drawn.reshape(found.shape)
 
     def _inputs_ahead(self, state: Carried, ahead: Tensor) -> Tensor:
@@ -346,7 +338,7 @@ class Forecaster:
         by name, and gives the forecaster that goes on: lambda rows: elman.train(config, {"train": rows})[0].
         """
         origins = Origins(windows, stride, samples, seed)
-        return forecast_backtest.backtest(self, self._series(rows), origins, refit_every, refit)
+        return forecast_backtest.backtest(self, self.series_of(rows), origins, refit_every, refit)
 
     def likelihood(self, series: Sequence[Series], state: Carried) -> Scores:
         """- log P of every row, given those before it: what there is to say of sequences without a horizon."""
@@ -356,65 +348,52 @@ class Forecaster:
 
     # Files
 
-    @property
-    def fingerprint(self) -> str:
-        """What tells this model from every other: a state goes on with the model that it came from."""
-        return artifact.digest(files.tensors(self.model))
+    def save_state(self, path: str | Path, state: Carried) -> None:
+        """Write the state of some series to a file, with the fingerprint of this model."""
+        states.save(path, state, fingerprint=self.fingerprint)
 
-    def save_state(self, path: str | Path) -> None:
-        """Write the state of every series to a file, with the fingerprint of this model."""
-        states.save(path, self.state, fingerprint=self.fingerprint)
-
-    def load_state(self, path: str | Path) -> None:
-        """Go on from a state that this model wrote."""
-        self.state = self.open_state(path)
-
-    def open_state(self, path: str | Path) -> Carried:
-        """A state that this model wrote; the forecaster stays as it is."""
+    def load_state(self, path: str | Path) -> Carried:
+        """Read a state that this model wrote."""
         loaded = states.load(path, self.init_state(), fingerprint=self.fingerprint)
         assert isinstance(loaded, Carried)
         return loaded
 
-    def save(self, path: str | Path) -> None:
-        """Write model and state to a folder: tensors in safetensors, all else in JSON."""
-        artifact.write(Path(path), self.fill)
-
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        if self.history:
-            training = self.model.training
-            self.state = self.read(self.history, self.init_state(self.history))
-            self.model.train(training)
-        content = forecast_files.content(self.config, self.inputs, self.horizon, self.seasonality)
-        files.write(folder, self.task, self.model, content)
-        states.save(folder / forecast_files.STATE, self.state, fingerprint=self.fingerprint)
+    def at(self, state: Carried | None) -> Forecaster:
+        """The same, with another state at the end of its training; None while it is trained, and for arrays."""
+        return Forecaster(self.model, self.config, self.inputs, self.horizon, self.seasonality, state)
 
     @classmethod
     def load(cls, path: str | Path) -> Forecaster:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        model, config, inputs, horizon, seasonality = forecast_files.read(folder)
-        forecaster = cls(model, config, inputs, horizon, seasonality)
-        forecaster.load_state(folder / forecast_files.STATE)
-        return forecaster
+        found = super().load(path)
+        return found.at(found.load_state(Path(path) / forecast_files.STATE))
+
+    def write_to(self, folder: Path) -> None:
+        super().write_to(folder)
+        self.save_state(folder / forecast_files.STATE, self.state)
+
+    def content(self) -> dict[str, Json]:
+        return forecast_files.content(self.config, self.inputs, self.horizon, self.seasonality)
+
+    @classmethod
+    def parts(cls, content: Content) -> tuple[ModelConfig, PanelInputs, int, int]:
+        return forecast_files.parts(content)
+
+    @classmethod
+    def network(cls, config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int) -> SequenceModel:
+        return build(config, forecast_files.widths(inputs), seasonality).to(getattr(torch, inputs.dtype))
 
     def __repr__(self) -> str:
-        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        c, series = self.config, len(self.inputs.names)
         what = f"{c.layers} x {c.cell} {c.size}" if c.kind == "network" else c.kind.replace("_", " ")
-        return f"Forecaster({what}, {c.readout}, {len(self.inputs.names)} series, {numbers:,} parameters)"
+        return f"Forecaster({what}, {c.readout}, {series} series, {self.parameter_count:,} parameters)"
 
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        about = [
+    def about(self) -> list[list[str]]:
+        return [
             ["horizon", str(self.horizon)],
             ["seasonality", str(self.seasonality)],
             ["frequency", str(self.inputs.reader.frequency)],
             ["series", f"{len(self.inputs.names):,}"],
-            ["parameters", f"{numbers:,}"],
         ]
-        return [Table("the model", ["", ""], [*settings, *about])]
 
 
 def _is_series(rows: Any) -> bool:

@@ -21,6 +21,7 @@ from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
 from elman.options import choice, number, whole
+from elman.tasks.predictor import evaluating
 
 ALLOWED = ("end", "unknown")
 EDGE = 4  # characters that may be in parts where a text is cut
@@ -97,7 +98,8 @@ class Generation:
         return self._state()
 
     def __iter__(self) -> Iterator[list[str]]:
-        return self._beams() if self.num_beams > 1 else self._samples()
+        with evaluating(self.model):
+            yield from self._beams() if self.num_beams > 1 else self._samples()
 
     def _samples(self) -> Iterator[list[str]]:
         sampler = Sampler(self.model, self.state, self.sampling)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from elman import state as states
 from elman.config import Json
 from elman.core import Options
 from elman.data import padded
@@ -30,9 +28,10 @@ from elman.options import whole
 from elman.tasks import inspecting
 from elman.tasks.inspecting import Looked
 from elman.tasks.number_serving import Numbers, rows_of_numbers
+from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.settings import Settings
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.record import Preview
 from elman.training.scores import Scores
 
@@ -161,12 +160,12 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
     fitted = True
 
     @property
-    def verbs(self) -> dict[str, Verb]:
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
         return {
-            "predict": Verb(_predict_arguments, _predict),
-            "evaluate": Verb(_evaluate_arguments, _evaluate),
-            "generate": Verb(_generate_arguments, GeneratedObservations),
-            "inspect": inspecting.verb(self, lambda model, given: model.reader_(given.data, errors=given.errors)),
+            "predict": (Predict, predict),
+            "evaluate": (Evaluate, evaluate),
+            "generate": (Generate, generate),
+            "inspect": (inspecting.Inspect, inspecting.response(self, _read)),
         }
 
     def open(self, config: RunConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
@@ -197,13 +196,13 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
 
         return files.load(folder)
 
-    def fit(self, face: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
-        face.set_params(verbose=True).fit(data.train.X, data.train.lengths).set_params(verbose=False)
-        return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in face.log_likelihoods_]
+    def fit(self, predictor: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
+        predictor.set_params(verbose=True).fit(data.train.X, data.train.lengths).set_params(verbose=False)
+        return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in predictor.log_likelihoods_]
 
-    def evaluate(self, face: HiddenMarkovEstimator, part: Observations) -> Scores:
-        total, n = face.score(part.X, part.lengths), len(part.X)
-        free = face.n_parameters()
+    def evaluate(self, predictor: HiddenMarkovEstimator, part: Observations) -> Evaluation:
+        total, n = predictor.score(part.X, part.lengths), len(part.X)
+        free = predictor.n_parameters()
         numbers = {
             "log_likelihood": total,
             "nats_per_observation": -total / n,
@@ -213,9 +212,9 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             "aic": -2 * total + 2 * free,
             "bic": -2 * total + free * float(np.log(n)),
         }
-        return Scores(numbers, "nats_per_observation")
+        return Evaluation(Scores(numbers, "nats_per_observation"))
 
-    def look(self, face: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Looked:
+    def look(self, predictor: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Looked:
         """Sequences, or the beginnings of long ones; what is predicted is the next observation."""
         ends = np.cumsum(part.lengths)
         pieces = [part.X[end - n : end][: steps + 1] for n, end in zip(part.lengths, ends, strict=True) if n > 1][:rows]
@@ -225,14 +224,14 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         x, lengths = padded([piece[:-1] for piece in o])
         y, _ = padded([piece[1:] for piece in o])
         names = [
-            [face.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
+            [predictor.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
         ]
-        return Looked(face.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(face, pieces[0]),)))
+        return Looked(predictor.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(predictor, pieces[0]),)))
 
-    def serve(self, face: HiddenMarkovEstimator) -> Served:
+    def serve(self, predictor: HiddenMarkovEstimator) -> Served:
         """Observations in; out the filter's prediction of the next state, and the most probable observation."""
-        module, dtype = face.module(), np.dtype(np.float64)
-        D = len(face.reader_.names) if face.reader_.read == "columns" else 1
+        module, dtype = predictor.module(), np.dtype(np.float64)
+        D = len(predictor.reader_.names) if predictor.reader_.read == "columns" else 1
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
 
         def encode(given: object) -> NDArray[np.float64]:
@@ -248,24 +247,23 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             """What no state can have emitted leaves nothing to go on from: no state is possible after it."""
             return rows.view(dtype).sum(axis=1) > 0
 
-        return Numbers(module, about, states.fingerprint(module), D, dtype, encode, outputs, possible)
+        return Numbers(module, about, predictor.fingerprint, D, dtype, encode, outputs, possible)
 
-    def summary(self, face: HiddenMarkovEstimator) -> str:
-        return repr(face)
+    def preview(
+        self, predictor: HiddenMarkovEstimator, config: RunConfig, step: int, evaluation: Evaluation | None
+    ) -> Preview:
+        return Preview(predictor.reader_.text(predictor.sample(200, random_state=config.seed)[0]))
 
-    def preview(self, face: HiddenMarkovEstimator, config: RunConfig, step: int) -> Preview:
-        return Preview(face.reader_.text(face.sample(200, random_state=config.seed)[0]))
 
-
-def _ribbon(face: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[str, object]:
+def _ribbon(predictor: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[str, object]:
     """The posterior of each state and the most probable path of one sequence, and how long states last: on the path,
     and as the transitions have it, 1 / (1 - P_ii)."""
-    path, posterior = face.predict(X), face.predict_proba(X)
-    K = range(int(face.n_components))
+    path, posterior = predictor.predict(X), predictor.predict_proba(X)
+    K = range(int(predictor.n_components))
     changes = np.flatnonzero(np.diff(path)) + 1
     stays = [(int(run[0]), len(run)) for run in np.split(path, changes)]
     mean = [np.mean([n for state, n in stays if state == k] or [0]) for k in K]
-    expected = [1 / max(1e-12, 1 - float(face.transmat_[k, k])) for k in K]
+    expected = [1 / max(1e-12, 1 - float(predictor.transmat_[k, k])) for k in K]
     rows = [[f"state {k}", f"{mean[k]:.3g}", f"{expected[k]:.3g}"] for k in K]
     return {
         "title": "Posterior and Viterbi path", "rows": [f"state {k}" for k in K], "values": posterior.T.tolist(),
@@ -274,33 +272,55 @@ def _ribbon(face: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[str, ob
     }  # fmt: skip
 
 
-# What verbs ask
+# What it answers
 
 
-def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help="files, folders, .gz, - or embedded")
-    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How probable observations are."""
+
+    data: Rows = data_option("files, folders, .gz, - or embedded", rows=list[list[float | None]])
+    errors: str = errors_option()
 
 
-_evaluate_arguments = _data_arguments
+@dataclass(frozen=True)
+class Predict(Evaluate):
+    """The hidden states of observations; a row is the numbers of one, null where it is missing."""
+
+    posteriors: bool = option(False, "the probabilities of the states too")
 
 
-def _evaluate(model: HiddenMarkovEstimator, given: Namespace) -> Scores:
-    return HMMTask().evaluate(model, model.reader_(given.data, errors=given.errors))
+@dataclass(frozen=True)
+class Generate(Request):
+    """Observations drawn from a model."""
+
+    observations: int = option(200, "how many to draw", least=1)
+    seed: int = option(0, "of the random numbers", least=0)
 
 
-def _predict_arguments(parser: ArgumentParser) -> None:
-    _data_arguments(parser)
-    parser.add_argument("--posteriors", action="store_true", help="the probabilities of the states too")
+def _read(model: HiddenMarkovEstimator, request: Evaluate | inspecting.Inspect, others: bool = False) -> Observations:
+    names = opened(request.data)
+    if names is not None:
+        return model.reader_(names, errors=request.errors, others=others)
+    if isinstance(request.data, Observations):
+        return request.data
+    if model.reader_.read != "columns":
+        raise InputError(f"this model reads the {model.reader_.read} of a text; give data as a text")
+    X, lengths = _arrays("data", rows_of(request.data, "rows of numbers"))
+    return Observations(X, lengths)
 
 
-def _predict(model: HiddenMarkovEstimator, given: Namespace) -> Iterator[str]:
+def evaluate(model: HiddenMarkovEstimator, request: Evaluate) -> Scores:
+    return HMMTask().evaluate(model, _read(model, request)).scores
+
+
+def predict(model: HiddenMarkovEstimator, request: Predict) -> Iterator[str]:
     """The most probable path of hidden states, one observation a line, as CSV; after it the columns of the file that
     the model does not read, such as a date."""
-    found = model.reader_(given.data, errors=given.errors, others=True)
+    found = _read(model, request, others=True)
     states = model.predict(found.X, found.lengths)
-    probabilities = model.predict_proba(found.X, found.lengths) if given.posteriors else [()] * len(states)
-    names = ["sequence", "step", "state", *(f"p{k}" for k in range(model.n_components) if given.posteriors)]
+    probabilities = model.predict_proba(found.X, found.lengths) if request.posteriors else [()] * len(states)
+    names = ["sequence", "step", "state", *(f"p{k}" for k in range(model.n_components) if request.posteriors)]
     others = list(dict.fromkeys(name for row in found.others for name in row))
     yield _csv([*names, *(f"{name} of the file" if name in names else name for name in others)])
     places = ((number, step) for number, n in enumerate(found.lengths) for step in range(n))
@@ -316,21 +336,21 @@ def _csv(cells: list[str]) -> str:
     return line.getvalue()
 
 
-def _generate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--observations", type=int, default=200, help="how many to draw")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
-
-
+@dataclass(frozen=True)
 class GeneratedObservations:
-    """A sequence drawn from a model, as it would stand in a file."""
+    """A sequence drawn from a model, its states, and how it would stand in a file."""
 
-    def __init__(self, model: HiddenMarkovEstimator, given: Namespace) -> None:
-        whole("--observations", given.observations)
-        self.X, self.states = model.sample(given.observations, random_state=given.seed)
-        self.text = model.reader_.text(self.X)
+    X: NDArray[np.generic]
+    states: NDArray[np.int64]
+    text: str
 
     def pieces(self) -> Iterable[str]:
         return [self.text, "\n"]
 
     def to_json(self) -> dict[str, Json]:
         return {"observations": self.X.tolist(), "states": self.states.tolist(), "text": self.text}
+
+
+def generate(model: HiddenMarkovEstimator, request: Generate) -> GeneratedObservations:
+    X, states = model.sample(request.observations, random_state=request.seed)
+    return GeneratedObservations(X, states, model.reader_.text(X))

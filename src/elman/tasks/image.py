@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,9 +27,10 @@ from elman.options import choice, number, whole
 from elman.state import State
 from elman.tasks import inspecting, pictures
 from elman.tasks.inspecting import Looked
-from elman.tasks.painter import EACH, ModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.painter import EACH, Drawn, ModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.request import Request, Rows, batch_size, data_option, opened, option
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -169,15 +169,16 @@ def _reader(data: DataConfig, images: Images) -> Reader:
 
 
 class ImageTask(Task[RunConfig, ImageData, Painter]):
-    Config = RunConfig
+    Config, Model = RunConfig, Painter
     title = "a model of images"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, _read)
         return {
-            "generate": Verb(_generate_arguments, GeneratedImages),
-            "evaluate": Verb(_evaluate_arguments, _evaluate),
-            "inspect": inspecting.verb(self, lambda face, given: face.reader(given.data)),
+            "generate": (Generate, generate),
+            "evaluate": (Evaluate, evaluate),
+            "inspect": (inspecting.Inspect, inspect),
         }
 
     def open(self, config: RunConfig, saved: Painter | None) -> ImageData:
@@ -186,15 +187,12 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
     def build(self, config: RunConfig, data: ImageData) -> Painter:
         return Painter(build(config.model, data.reader), config.model, data.reader)
 
-    def settings(self, face: Painter) -> dict[str, Json]:
-        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
-        return {**model, "data.binarise": face.reader.binarise, "data.columns": face.reader.columns}
+    def settings(self, predictor: Painter) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        return {**model, "data.binarise": predictor.reader.binarise, "data.columns": predictor.reader.columns}
 
-    def take(self, face: Painter, source: Painter) -> list[str]:
-        return [*super().take(face, source), f"binarisation {source.reader.binarise}"]
-
-    def load(self, folder: Path) -> Painter:
-        return Painter.load(folder)
+    def take(self, predictor: Painter, source: Painter) -> list[str]:
+        return [*super().take(predictor, source), f"binarisation {source.reader.binarise}"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """Nats a pixel, a term for each image: of nats an image, the gradient would grow with the image."""
@@ -202,14 +200,14 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
         predicted, _ = model.scan(batch.x)
         return -predicted.log_prob(batch.y).sum() / batch.y[0].numel(), len(batch.y), None
 
-    def evaluate(self, face: Painter, part: Tensor) -> Scores:
-        return face.evaluate(part)
+    def evaluate(self, predictor: Painter, part: Tensor) -> Evaluation:
+        return Evaluation(predictor.evaluate(part))
 
-    def look(self, face: Painter, part: Tensor, rows: int, steps: int) -> Looked:
+    def look(self, predictor: Painter, part: Tensor, rows: int, steps: int) -> Looked:
         """Images from the start of the data, each as far as `steps` of its rows."""
         x = levels(part, range(min(rows, len(part))))[:, :steps]
-        found = self._looked(face.model, face.reader, x)
-        return found._replace(begun=lambda: self._looked(fresh(face.model), face.reader, x))
+        found = self._looked(predictor.model, predictor.reader, x)
+        return found._replace(begun=lambda: self._looked(fresh(predictor.model), predictor.reader, x))
 
     def _looked(self, model: nn.Module, reader: Reader, x: Tensor) -> Looked:
         ink = x.float().mean(2) / (reader.levels - 1)
@@ -217,11 +215,10 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
         panels = (_panel(model, reader, x[:1]),)
         return Looked(model, Sample(x, x, names=names, labels={"ink": ink}, panels=panels, about=ABOUT))
 
-    def summary(self, face: Painter) -> str:
-        return repr(face)
-
-    def preview(self, face: Painter, config: RunConfig, step: int) -> Preview:
-        return Preview(picture=pictures.grid(face.draw(GRID, seed=config.seed).images.numpy(), face.reader.levels - 1))
+    def preview(self, predictor: Painter, config: RunConfig, step: int, evaluation: Evaluation | None) -> Preview:
+        return Preview(
+            picture=pictures.grid(predictor.draw(GRID, seed=config.seed).images.numpy(), predictor.reader.levels - 1)
+        )
 
 
 @torch.no_grad()
@@ -239,63 +236,78 @@ def _panel(model: nn.Module, reader: Reader, x: Tensor) -> dict[str, object]:
     }  # fmt: skip
 
 
-# What verbs ask
+# What it answers
 
 
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files of images, or {EMBEDDED}")
-    parser.add_argument("--batch_size", type=int, default=EACH, help="images at a time; does not change the numbers")
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How probable images are."""
+
+    data: Rows = data_option(f"files of images, or {EMBEDDED}")
+    batch_size: int = batch_size(EACH, "images")
 
 
-def _evaluate(face: Painter, given: Namespace) -> Scores:
-    return face.evaluate(face.reader(given.data), given.batch_size)
+@dataclass(frozen=True)
+class Generate(Request):
+    """Images in a new file."""
+
+    count: int | None = option(None, "how many; 64, or 1 of each image that is completed", least=1)
+    out: str = option("grid.png", "a new .png, a grid of all, or .npz, levels", metavar="FILE", local=True)
+    complete: str | None = option(None, "images of fewer rows, the upper ones, to continue", metavar="FILE", local=True)
+    seed: int = option(0, "of the random numbers", least=0)
 
 
-def _generate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--count", type=int, help="how many; 64, or 1 of each image that is completed")
-    parser.add_argument("--out", default="grid.png", metavar="FILE", help="a new .png, a grid of all, or .npz, levels")
-    parser.add_argument("--complete", metavar="FILE", help="images of fewer rows, the upper ones, to go on from")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+def _read(predictor: Painter, request: Evaluate | inspecting.Inspect) -> Tensor:
+    """The images of files; or those that were given, as `prepared` gives them."""
+    names = opened(request.data)
+    return predictor.reader(names) if names is not None else torch.as_tensor(request.data)
 
 
+def evaluate(predictor: Painter, request: Evaluate) -> Scores:
+    return predictor.evaluate(_read(predictor, request), request.batch_size)
+
+
+@dataclass(frozen=True)
 class GeneratedImages:
-    """Images drawn from a model, in a file."""
+    """Images drawn from a model, and the file that they are in."""
 
-    def __init__(self, face: Painter, given: Namespace) -> None:
-        self.path = Path(given.out)
-        choice("the ending of --out", self.path.suffix, (".png", ".npz"))
-        if self.path.exists():
-            raise InputError(f"{self.path} exists; it is not overwritten. Choose another name.")
-        whole("--seed", given.seed, least=0)
-        above = None if given.complete is None else _upper(face, given.complete)
-        self.drawn = face.draw(given.count or (64 if above is None else 1), seed=given.seed, above=above)
-        images = self.drawn.images.numpy()
-        if self.path.suffix == ".png":
-            pictures.check_plot()
-        try:
-            artifact.replace(self.path, lambda new: _write(new, self.path.suffix, images, face.reader.levels - 1))
-        except OSError as error:
-            raise FileError(f"cannot write {self.path}: {error}") from error
+    drawn: Drawn
+    path: Path
 
     def pieces(self) -> Iterable[str]:
-        return [f"{len(self.drawn.images)} images in {self.path}, {self._nats:.2f} nats each on average\n"]
+        nats = -float(self.drawn.log_prob.mean())
+        return [f"{len(self.drawn.images)} images in {self.path}, {nats:.2f} nats each on average\n"]
 
     def to_json(self) -> dict[str, Json]:
         return {"images": len(self.drawn.images), "out": str(self.path), "nats": (-self.drawn.log_prob).tolist()}
 
-    @property
-    def _nats(self) -> float:
-        return -float(self.drawn.log_prob.mean())
+
+def generate(predictor: Painter, request: Generate) -> GeneratedImages:
+    path = Path(request.out)
+    choice("the ending of --out", path.suffix, (".png", ".npz"))
+    if path.exists():
+        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    above = None if request.complete is None else _upper(predictor, request.complete)
+    drawn = predictor.draw(request.count or (64 if above is None else 1), seed=request.seed, above=above)
+    if path.suffix == ".png":
+        pictures.check_plot()
+    images, white = drawn.images.numpy(), predictor.reader.levels - 1
+    try:
+        artifact.replace(path, lambda new: _write(new, path.suffix, images, white))
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error
+    return GeneratedImages(drawn, path)
 
 
-def _upper(face: Painter, name: str) -> Tensor:
+def _upper(predictor: Painter, name: str) -> Tensor:
     """The upper rows of images, as levels."""
-    rows = read_images([name], face.reader.columns, face.reader.white).values.shape[1]
-    if rows >= face.reader.rows:
+    reader = predictor.reader
+    rows = read_images([name], reader.columns, reader.white).values.shape[1]
+    if rows >= reader.rows:
         raise InputError(
-            f"{name} holds images of {rows} rows, and this model draws {face.reader.rows}: leave out those to be drawn"
+            f"{name} holds images of {rows} rows, and this model draws {reader.rows}: leave out those to be drawn"
         )
-    found = face.reader([name], rows)
+    found = reader([name], rows)
     return levels(found, range(len(found)))
 
 

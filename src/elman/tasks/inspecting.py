@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +14,8 @@ from elman.data import Vocabulary
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import ElmanError, InputError
 from elman.lens import Sample
-from elman.options import whole
-from elman.tasks.task import AnyTask, Verb
+from elman.tasks.request import Request, Rows, data_option, errors_option, option
+from elman.tasks.task import AnyTask, Response
 
 ROWS, STEPS = 64, 1000
 
@@ -28,41 +28,41 @@ class Looked(NamedTuple):
     begun: Callable[[], Looked] | None = None  # the same with fresh weights, where the data depend on weights
 
 
-def verb(
-    task: AnyTask, read: Callable[[Any, Namespace], Any], arguments: Callable[[ArgumentParser], None] | None = None
-) -> Verb:
-    """The answer of a task to `elman inspect`: `read(face, given)` reads the data that are named, as part of a
-    `Data`; without them it is the run's validation data. `arguments` are those that reading takes."""
+@dataclass(frozen=True)
+class Inspect(Request):
+    """What the lens looks at."""
 
-    def add(parser: ArgumentParser) -> None:
-        parser.add_argument("data", nargs="*", metavar="DATA", help="files; none for the run's validation data")
-        parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
-        if arguments is not None:
-            arguments(parser)
-        parser.add_argument("--rows", type=int, default=ROWS, help="pieces of the data that are looked at, at most")
-        parser.add_argument("--steps", type=int, default=STEPS, help="inputs in each of them, at most")
-
-    def answer(face: Any, given: Namespace) -> Looked:
-        rows, steps = whole("--rows", given.rows), whole("--steps", given.steps)
-        part = read(face, given) if given.data else own_data(task, face, Path(given.run))
-        return task.look(face, part, rows, steps)
-
-    return Verb(add, answer)
+    data: Rows = data_option("files; none for the run's validation data", least=0)
+    errors: str = errors_option()
+    rows: int = option(ROWS, "pieces of the data that are looked at, at most", least=1)
+    steps: int = option(STEPS, "inputs in each of them, at most", least=1)
+    run: str = option("", "the run whose own data are read where none are named", inside=True)
 
 
-def own_data(task: AnyTask, face: Any, run: Path) -> Any:
+def response(task: AnyTask, read: Callable[[Any, Any], Any]) -> Response:
+    """The response of the models of a task to an `Inspect`: `read(predictor, request)` reads the data that are named,
+    as part of a `Data`; without them it is the run's validation data."""
+
+    def respond(predictor: Any, request: Inspect) -> Looked:
+        part = read(predictor, request) if len(request.data) else own_data(task, predictor, Path(request.run))
+        return task.look(predictor, part, request.rows, request.steps)
+
+    return respond
+
+
+def own_data(task: AnyTask, predictor: Any, run: Path) -> Any:
     """The validation data of a run; of one that has none, what it was fitted to."""
     path = run / config.NAME
     if not path.exists():
         raise InputError(f"{run} is a saved model and not a run, so it names no data: elman inspect {run} DATA")
     content = {name: value for name, value in config.read(path).items() if name != "imports"}
     try:
-        data = task.open(task.Config(**content), face)
+        found = task.open(task.Config(**content), predictor)
     except (ElmanError, TypeError) as error:
         raise InputError(
             f"the data of {run} cannot be read any more ({error}); name others: elman inspect {run} DATA"
         ) from error
-    return data.train if data.valid is None else data.valid
+    return found.train if found.valid is None else found.valid
 
 
 def spelt(vocabulary: Vocabulary, ids: Sequence[int]) -> list[str]:

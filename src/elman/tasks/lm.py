@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from elman import artifact
+from elman.artifact import Content
 from elman.core import Options
-from elman.data import DataConfig, Encoded, vocabulary
+from elman.data import DataConfig, Encoded, Vocabulary, vocabulary
 from elman.data.vocabulary import BOUNDARY
 from elman.embed import Embedding
-from elman.errors import FileError, InputError, UnknownNameError
+from elman.errors import InputError, UnknownNameError
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import whole
 from elman.readout import AdaptiveSoftmax, Softmax
-from elman.tasks import files, inspecting, network
+from elman.tasks import inspecting, network
 from elman.tasks.inspecting import Looked
+from elman.tasks.request import Request
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Verb
+from elman.tasks.task import Response
 from elman.tasks.text import TextModel
 from elman.tasks.text_task import PreviewConfig, TextData, TextTask, read_text
 
@@ -128,25 +128,19 @@ class LanguageModel(TextModel[SequenceModel]):
     task: ClassVar[str] = "lm"
 
     @classmethod
-    def load(cls, path: str | Path) -> LanguageModel:
-        """Read what `save` wrote. It needs nothing else: not the training text, not the run."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            settings = network.stored(content["config"])
-            if content["version"] == 1:
-                settings.pop("order")  # of Markov models, which are a task of their own now
-            config, symbols = ModelConfig(**settings), vocabulary.from_json(content["vocabulary"])
-            unit = content["unit"]
-        except (KeyError, TypeError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = build(config, symbols.size)
-        files.restore(model, folder)
-        return cls(model.eval(), symbols, config, unit)
+    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
+        settings = network.stored(content["config"])
+        if content["version"] == 1:
+            settings.pop("order")  # of Markov models, which are a task of their own now
+        return vocabulary.from_json(content["vocabulary"]), ModelConfig(**settings), content["unit"]
+
+    @classmethod
+    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> SequenceModel:
+        return build(config, symbols.size)
 
 
 class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
-    Config = RunConfig
+    Config, Model = RunConfig, LanguageModel
     title = "a language model"
 
     def build(self, config: RunConfig, data: TextData) -> LanguageModel:
@@ -154,10 +148,10 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        return {**super().verbs, "inspect": inspecting.verb(self, read_text)}
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        return {**super().requests, "inspect": (inspecting.Inspect, inspecting.response(self, read_text))}
 
-    def look(self, face: LanguageModel, part: Encoded, rows: int, steps: int) -> Looked:
+    def look(self, predictor: LanguageModel, part: Encoded, rows: int, steps: int) -> Looked:
         T = min(steps, part.tokens)
         if T == 0:
             raise InputError("the text is empty; there is nothing to look at")
@@ -166,12 +160,9 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
             np.stack([np.asarray(part.ids[start : start + T + 1], dtype=np.int64) for start in starts])
         )
         x = ids[:, :-1].contiguous()
-        names = [inspecting.spelt(face.vocabulary, row) for row in x.tolist()]
-        return Looked(face.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
+        names = [inspecting.spelt(predictor.vocabulary, row) for row in x.tolist()]
+        return Looked(predictor.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
 
-    def summary(self, face: LanguageModel) -> str:
-        assert isinstance(face.config, ModelConfig)
-        return f"{super().summary(face)}; a layer computes {network.describe(face.config)}"
-
-    def load(self, folder: Path) -> LanguageModel:
-        return LanguageModel.load(folder)
+    def summary(self, predictor: LanguageModel) -> str:
+        assert isinstance(predictor.config, ModelConfig)
+        return f"{super().summary(predictor)}; a layer computes {network.describe(predictor.config)}"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from elman import artifact
-from elman.data import DataConfig, vocabulary
-from elman.errors import FileError
+from elman.artifact import Content
+from elman.data import DataConfig, Vocabulary, vocabulary
 from elman.markov import Markov
 from elman.tasks import files
 from elman.tasks.settings import Settings
@@ -54,25 +54,24 @@ class MarkovModel(TextModel[Markov]):
     task: ClassVar[str] = "markov"
 
     @classmethod
-    def load(cls, path: str | Path) -> MarkovModel:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config = ModelConfig(int(content["config"]["order"]))
-            symbols, unit = vocabulary.from_json(content["vocabulary"]), content["unit"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = Markov(symbols.size, config.order)
+    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
+        config = ModelConfig(int(content["config"]["order"]))
+        return vocabulary.from_json(content["vocabulary"]), config, content["unit"]
+
+    @classmethod
+    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> Markov:
+        return Markov(symbols.size, config.order)
+
+    @classmethod
+    def restore(cls, model: Markov, folder: Path) -> None:
         stored = artifact.read_tensors(folder / "model.safetensors")
         if stored.keys() != model.names:
             raise files.foreign(folder)
         model.restore(stored)
-        return cls(model.eval(), symbols, config, unit)
 
 
 class MarkovTask(TextTask[RunConfig, MarkovModel]):
-    Config = RunConfig
+    Config, Model = RunConfig, MarkovModel
     title = "a Markov model of text"
     fitted = True
 
@@ -80,9 +79,6 @@ class MarkovTask(TextTask[RunConfig, MarkovModel]):
         symbols = data.splits.vocabulary
         return MarkovModel(Markov(symbols.size, config.model.order), symbols, config.model, config.data.unit)
 
-    def load(self, folder: Path) -> MarkovModel:
-        return MarkovModel.load(folder)
-
-    def fit(self, face: MarkovModel, config: RunConfig, data: TextData) -> list[dict[str, float]]:
-        face.model.fit(data.splits.train.ids)
+    def fit(self, predictor: MarkovModel, config: RunConfig, data: TextData) -> list[dict[str, float]]:
+        predictor.model.fit(data.splits.train.ids)
         return [{"tokens": data.splits.train.tokens}]

@@ -141,7 +141,7 @@ class Numbers:
     def spelt(self, prompt: object) -> str:
         raise InputError("this model reads numbers")
 
-    def canary(self) -> Work:
+    def probe(self) -> Work:
         return NumberWork(np.zeros((1, self.width), self.dtype))
 
     def replaying(self, records: Sequence[bytes], most: int) -> Work:

@@ -9,24 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elman import artifact
 from elman import draws as random
+from elman.artifact import Content
 from elman.config import Json
 from elman.data.images import Images, check_fixed, levels_of, read_images
-from elman.errors import FileError, InputError
+from elman.errors import InputError
 from elman.images import PixelNetwork
 from elman.images.readout import Brightness, PixelReadout, PixelRow
 from elman.model import SequenceModel
 from elman.options import whole
-from elman.tables import Table
-from elman.tasks import files
+from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 
 EACH = 100  # images at a time where nobody says how many
@@ -125,7 +123,7 @@ class Drawn(NamedTuple):
     log_prob: Tensor  # (B,) float64: of what was drawn, given what it was to go on from
 
 
-class Painter(files.Saved[SequenceModel]):
+class Painter(Predictor[SequenceModel]):
     """A network, and what images it reads and draws.
 
     >>> reader = Reader(4, 4, 1.0, "fixed")
@@ -138,23 +136,21 @@ class Painter(files.Saved[SequenceModel]):
     """
 
     task = "image"
+    config: ModelConfig
+    reader: Reader
 
     def __init__(self, model: SequenceModel, config: ModelConfig, reader: Reader) -> None:
-        self.model, self.config, self.reader = model, config, reader
+        super().__init__(model, config=config, reader=reader)
 
-    @torch.inference_mode()
     def log_prob(self, images: Tensor, batch_size: int = EACH, seed: int = 0) -> Tensor:
         """The log-probability (N,) float64 of images (N, R, C), as `prepared` gives them."""
-        whole("batch_size", batch_size)
-        training = self.model.training
-        self.model.eval()
-        found = []
-        for start in range(0, len(images), batch_size):
-            x = levels(images, range(start, min(start + batch_size, len(images))), seed)
-            predicted = cast(PixelRow, self.model.scan(x)[0])
-            found.append(predicted.each(x).double().sum((1, 2)))
-        self.model.train(training)
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
+
+        def run(places: list[int]) -> Tensor:
+            x = levels(images, places, seed)
+            return cast(PixelRow, self.model.scan(x)[0]).each(x).double().sum((1, 2))
+
+        found = self.batched(range(len(images)), run, batch_size)
+        return torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
 
     def evaluate(self, images: Tensor, batch_size: int = EACH) -> Scores:
         """Nats for each image and bits for each pixel, and of what images they are."""
@@ -172,8 +168,10 @@ class Painter(files.Saved[SequenceModel]):
     def draw(self, count: int = 1, *, seed: int = 0, above: Tensor | None = None) -> Drawn:
         """Draw images; or go on from their upper rows `above` (N, r, C), levels, `count` times each."""
         whole("count", count)
-        training = self.model.training
-        self.model.eval()
+        with evaluating(self.model):
+            return self._draw(count, seed, above)
+
+    def _draw(self, count: int, seed: int, above: Tensor | None) -> Drawn:
         core, readout, embed = self.model.core, self.model.readout, self.model.embed
         assert isinstance(core, PixelNetwork) and isinstance(readout, PixelReadout)
         given = torch.zeros(1, 0, self.reader.columns, dtype=torch.int64) if above is None else above.long()
@@ -190,7 +188,6 @@ class Painter(files.Saved[SequenceModel]):
                 pixels.append(level)
             state = core.close(row)
             rows.append(torch.stack(pixels, 1)[:, None])
-        self.model.train(training)
         return Drawn(torch.cat(rows, 1), total)
 
     def content(self) -> dict[str, Json]:
@@ -198,28 +195,18 @@ class Painter(files.Saved[SequenceModel]):
         return {"config": asdict(self.config), "reader": asdict(self.reader)}
 
     @classmethod
-    def load(cls, path: str | Path) -> Painter:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config, reader = ModelConfig(**content["config"]), Reader(**content["reader"])
-        except (KeyError, TypeError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = build(config, reader)
-        files.restore(model, folder)
-        return cls(model.eval(), config, reader)
+    def parts(cls, content: Content) -> tuple[ModelConfig, Reader]:
+        return ModelConfig(**content["config"]), Reader(**content["reader"])
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: Reader) -> SequenceModel:
+        return build(config, reader)
 
     def __repr__(self) -> str:
         c, r = self.config, self.reader
-        return f"Painter({c.layers} x {c.layer} {c.size}, {r.rows} x {r.columns} pixels, {self._numbers:,} parameters)"
+        shape = f"{c.layers} x {c.layer} {c.size}, {r.rows} x {r.columns} pixels"
+        return f"Painter({shape}, {self.parameter_count:,} parameters)"
 
-    @property
-    def _numbers(self) -> int:
-        return sum(tensor.numel() for tensor in files.tensors(self.model).values())
-
-    def describe(self) -> list[Table]:
-        """What it is."""
-        both = {**asdict(self.config), **asdict(self.reader), "levels": self.reader.levels}
-        settings = [[name, str(value)] for name, value in both.items()]
-        return [Table("the model", ["", ""], [*settings, ["parameters", f"{self._numbers:,}"]])]
+    def about(self) -> list[list[str]]:
+        read = {**asdict(self.reader), "levels": self.reader.levels}
+        return [[name, str(value)] for name, value in read.items()]

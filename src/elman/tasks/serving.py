@@ -51,7 +51,7 @@ class Work:
         """What came of it, once it is done: Json, or under `outputs` a list of `Outputs`."""
         raise NotImplementedError
 
-    def news(self) -> list[dict[str, Json]]:
+    def events(self) -> list[dict[str, Json]]:
         """What came of it since this was asked last."""
         return []
 
@@ -145,7 +145,7 @@ class Served(Protocol):
     def replaying(self, records: Sequence[bytes], most: int) -> Work:
         """To do once more what works have recorded, `most` inputs of it."""
 
-    def canary(self) -> Work:
+    def probe(self) -> Work:
         """To read one input of no meaning: whether the model still runs."""
 
     def advance(self, works: Sequence[Work]) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -19,7 +17,7 @@ from elman.data import Batch, Batches, Numbered, Position, Shuffled, schemes, sy
 from elman.data.inputs import refuse_alike
 from elman.data.lexicon import Lexicon, batch_of
 from elman.data.parts import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
-from elman.data.tagged import Column, Sentence, TagReader, fingerprint
+from elman.data.tagged import FORMATS, Column, Sentence, TagReader, fingerprint
 from elman.errors import InputError
 from elman.lens import Sample
 from elman.model import SequenceModel
@@ -28,10 +26,10 @@ from elman.state import State
 from elman.tasks import inspecting, network, pictures, tagger
 from elman.tasks.inspecting import Looked
 from elman.tasks.pictures import Found
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.tagger import EACH, ModelConfig, Tagger, build
-from elman.tasks.task import Data, Task, Verb
-from elman.training.record import Preview
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 from elman.words import SentenceEmbedding
@@ -122,7 +120,7 @@ class TagData(Data):
 
     def batches(self, rank: int, world: int) -> Batches:
         order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
-        return _Sentences(self.lexicon, self.train, order)
+        return _Batches(self.lexicon, self.train, order)
 
     def summary(self) -> list[str]:
         numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
@@ -139,7 +137,7 @@ class TagData(Data):
         return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
 
 
-class _Sentences:
+class _Batches:
     """Sentences in shuffled batches."""
 
     def __init__(self, lexicon: Lexicon, sentences: Sequence[Sentence], order: Shuffled) -> None:
@@ -227,16 +225,13 @@ def _type(tag: str) -> str:
 
 
 class TagTask(Task[RunConfig, TagData, Tagger]):
-    Config = RunConfig
+    Config, Model = RunConfig, Tagger
     title = "a tagger of sequences"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        return {
-            "evaluate": Verb(_evaluate_arguments, _evaluate),
-            "predict": Verb(_predict_arguments, _predict),
-            "inspect": inspecting.verb(self, lambda face, given: _read(face, given, True), _format_argument),
-        }
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, lambda predictor, request: _read(predictor, request, True))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: RunConfig, saved: Tagger | None) -> TagData:
         data = config.data
@@ -256,49 +251,43 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
             model.embed.words.begin_with(settled.vectors, data.lexicon.words.names)
         return Tagger(model, settled, data.reader, data.lexicon)
 
-    def settings(self, face: Tagger) -> dict[str, Json]:
-        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
-        lexicon, reader = face.lexicon, {f"data.{n}": getattr(face.reader, n) for n in ("word", "tag", "features")}
+    def settings(self, predictor: Tagger) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        lexicon, reader = (
+            predictor.lexicon,
+            {f"data.{n}": getattr(predictor.reader, n) for n in ("word", "tag", "features")},
+        )
         written = {"data.scheme": lexicon.scheme, "data.lower": lexicon.lower}
         train_as = "same" if lexicon.inner == lexicon.scheme else lexicon.inner
         return {**model, **reader, **written, "data.train_as": train_as, "model.vectors": ""}
 
-    def take(self, face: Tagger, source: Tagger) -> list[str]:
+    def take(self, predictor: Tagger, source: Tagger) -> list[str]:
         words, tags = len(source.lexicon.words.names), len(source.lexicon.tags)
-        return [*super().take(face, source), f"{words:,} words and {tags} tags"]
-
-    def load(self, folder: Path) -> Tagger:
-        return Tagger.load(folder)
+        return [*super().take(predictor, source), f"{words:,} words and {tags} tags"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(tags | sentence), over words; sentences are independent, so nothing is carried."""
         return tagger.loss(model, batch)
 
-    def evaluate(self, face: Tagger, part: list[Sentence]) -> Scores:
-        guess = face.tag_all(part)
-        scores = face.scores(part, guess)
-        face.found = Found(scores, *_confusion(part, guess))
-        return scores
+    def evaluate(self, predictor: Tagger, part: list[Sentence]) -> Evaluation:
+        guess = predictor.tag_all(part)
+        scores = predictor.scores(part, guess)
+        found = Found(scores, *_confusion(part, guess))
+        return Evaluation(scores, lambda run, step: pictures.preview(run, step, found))
 
-    def look(self, face: Tagger, part: list[Sentence], rows: int, steps: int) -> Looked:
+    def look(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Looked:
         """The longest sentences: they say most about time."""
-        if not isinstance(face.model, SequenceModel):
+        if not isinstance(predictor.model, SequenceModel):
             raise InputError("a tagger with model.feedback is two networks, and cannot be looked into yet")
         some = sorted((s for s in part if 0 < len(s.words) <= steps), key=lambda s: -len(s.words))[:rows]
         if not some:
             raise InputError(f"there is no sentence of 1 to {steps} words to look at")
-        check_types(face.lexicon, some)
-        batch = batch_of([face.lexicon.example(sentence) for sentence in some])
-        panels = tagger.panels(face.model, batch, face.lexicon)
+        check_types(predictor.lexicon, some)
+        batch = batch_of([predictor.lexicon.example(sentence) for sentence in some])
+        panels = tagger.panels(predictor.model, batch, predictor.lexicon)
         names = [[f"{word} " for word in sentence.words] for sentence in some]
         sample = Sample(batch.x, batch.y, batch.lengths, names=names, log_prob=tagger.log_prob_of, panels=panels)
-        return Looked(face.model, sample)
-
-    def summary(self, face: Tagger) -> str:
-        return repr(face)
-
-    def preview(self, face: Tagger, config: RunConfig, step: int) -> Preview:
-        return Preview() if face.found is None else pictures.preview(Path(config.out), step, face.found)
+        return Looked(predictor.model, sample)
 
 
 def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
@@ -313,62 +302,70 @@ def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) ->
     return names, [[pairs[a, b] for b in names] for a in names]
 
 
-# What verbs ask
+# What it answers
 
 
-def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help=f"files, - or {synthetic.PREFIX}KIND,T=100")
-    _format_argument(parser)
-    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
-    parser.add_argument("--batch_size", type=int, default=EACH, help="sentences at a time; does not change the numbers")
-    parser.add_argument("--num_beams", type=int, default=1, help="with model.feedback: beginnings that decoding keeps")
-
-
-def _format_argument(parser: ArgumentParser) -> None:
+def _format() -> Any:
     formats = "columns, conllu, jsonl or text (one sentence a line); found from the files unless you say"
-    parser.add_argument("--format", help=f"of the files: {formats}")
+    return option(None, f"of the files: {formats}", choices=FORMATS)
 
 
-def _read(face: Tagger, given: Namespace, tagged: bool) -> list[Sentence]:
-    if is_synthetic(given.data):
-        return _sentences(synthetic.parse(given.data[0], "tag").part())
+@dataclass(frozen=True)
+class _Sentences(Request):
+    data: Rows = data_option(f"files, - or {synthetic.PREFIX}KIND,T=100", rows=list[list[str]])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "sentences")
+    num_beams: int = option(1, "with model.feedback: beginnings that decoding keeps", least=1, limit="beams")
+
+
+@dataclass(frozen=True)
+class Evaluate(_Sentences):
+    """How good a tagger is on tagged sentences."""
+
+    strict: bool = option(False, "count only spans that are well-formed in the scheme")
+
+
+@dataclass(frozen=True)
+class Predict(_Sentences):
+    """The tags of sentences; a row is the words of one."""
+
+    probabilities: bool = option(False, "of each tag too, given the sentence")
+
+
+@dataclass(frozen=True)
+class Inspect(inspecting.Inspect):
+    format: str | None = _format()
+
+
+def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> list[Sentence]:
+    names = opened(request.data)
+    if names is None:
+        return tagger.sentences_of(rows_of(request.data, "sentences, each a list of words"))
+    if is_synthetic(names):
+        return _sentences(synthetic.parse(names[0], "tag").part())
     # What was trained on columns may be asked for the tags of a text.
-    own = "auto" if not tagged and face.reader.format == "columns" else face.reader.format
-    reader = replace(face.reader, format=given.format or own, errors=given.errors)
-    return reader(given.data, tagged=tagged, known={_type(tag) for tag in face.lexicon.tags})
+    own = "auto" if not tagged and predictor.reader.format == "columns" else predictor.reader.format
+    reader = replace(predictor.reader, format=request.format or own, errors=request.errors)
+    return reader(names, tagged=tagged, known={_type(tag) for tag in predictor.lexicon.tags})
 
 
-def _with_beams(face: Tagger, given: Namespace) -> Tagger:
-    """The tagger with the beams of one request, and the same network: the face itself answers others too."""
-    own = copy(face)
-    own.num_beams = given.num_beams
-    return own
+def evaluate(predictor: Tagger, request: Evaluate) -> Scores:
+    sentences = _read(predictor, request, True)
+    if bare := next((one for one in sentences if len(one.tags or ()) != len(one.words)), None):
+        raise InputError(f"{bare.where} has {len(bare.words)} words and no tag for each; what is evaluated has both")
+    check_types(predictor.lexicon, sentences)
+    return predictor.evaluate(sentences, request.batch_size, request.strict, request.num_beams)
 
 
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    _data_arguments(parser)
-    parser.add_argument("--strict", action="store_true", help="count only spans that are well-formed in the scheme")
-
-
-def _evaluate(face: Tagger, given: Namespace) -> Scores:
-    sentences = _read(face, given, True)
-    check_types(face.lexicon, sentences)
-    return _with_beams(face, given).evaluate(sentences, given.batch_size, given.strict)
-
-
-def _predict_arguments(parser: ArgumentParser) -> None:
-    _data_arguments(parser)
-    parser.add_argument("--probabilities", action="store_true", help="of each tag too, given the sentence")
-
-
-def _predict(face: Tagger, given: Namespace) -> Iterator[str]:
-    """The columns that came in and the tag, an empty line after each sentence; of JSON lines, JSON lines; of CoNLL-U
-    what came in, with the tags in their column."""
-    sentences, face = _read(face, given, False), _with_beams(face, given)
-    tags = face.tag_all(sentences, given.batch_size)
+def predict(predictor: Tagger, request: Predict) -> Iterator[str]:
+    """The columns that came in and the tag, an empty line after each sentence; of JSON lines and of rows, JSON lines;
+    of CoNLL-U what came in, with the tags in their column."""
+    sentences, settings = _read(predictor, request, False), (request.batch_size, request.num_beams)
+    tags = predictor.tag_all(sentences, *settings)
     chances: Sequence[Sequence[float]] = [()] * len(tags)
-    if given.probabilities:
-        chances = face.marginals(sentences, given.batch_size)
+    if request.probabilities:
+        chances = predictor.marginals(sentences, *settings)
     return _lines(sentences, tags, chances)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from elman import artifact
 from elman import state as trees
+from elman.artifact import Content
 from elman.cells import cell
 from elman.config import Json
 from elman.core import Options
@@ -20,15 +19,14 @@ from elman.data.lexicon import CASES, Lexicon, collate
 from elman.data.tagged import Sentence, TagReader
 from elman.distributions import Categorical, Distribution
 from elman.embed import Embedding
-from elman.errors import FileError, InputError
+from elman.errors import InputError
 from elman.feedback import Feedback, log_prob
 from elman.model import SequenceModel
 from elman.options import flag, fraction, several, whole
 from elman.readout import Softmax
 from elman.state import State
-from elman.tables import Table
-from elman.tasks import files, network
-from elman.tasks.pictures import Found
+from elman.tasks import network
+from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 from elman.words import Characters, SentenceEmbedding, WordEmbedding
 
@@ -124,7 +122,7 @@ def allowed(lexicon: Lexicon) -> Allowed | None:
     return Allowed(table[-1, :-1], table[:-1, :-1], table[:-1, -1])
 
 
-class Tagger(files.Saved[SequenceModel | Feedback]):
+class Tagger(Predictor[SequenceModel | Feedback]):
     """A network, how it reads and what its tags are called.
 
     >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
@@ -136,53 +134,55 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
 
     task = "tag"
 
+    config: ModelConfig
+    reader: TagReader
+    lexicon: Lexicon
+
     def __init__(
         self, model: SequenceModel | Feedback, config: ModelConfig, reader: TagReader, lexicon: Lexicon
     ) -> None:
-        self.model, self.config, self.reader, self.lexicon = model, config, reader, lexicon
-        self.found: Found | None = None  # by the last evaluation of a run, for its picture
-        self.num_beams = 1  # beginnings that decoding keeps, where tags are fed back
+        super().__init__(model, config=config, reader=reader, lexicon=lexicon)
 
     def tag(self, words: Sequence[str]) -> list[str]:
         """The tags of one sentence, given as its words."""
         return self.tag_all([words])[0]
 
-    def tag_all(self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH) -> list[list[str]]:
-        """The tags of some sentences: each the same alone and in any batch."""
-        return [self.lexicon.read(path) for path, _ in self._decoded(sentences, batch_size)]
+    def tag_all(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
+    ) -> list[list[str]]:
+        """The tags of some sentences: each the same alone and in any batch. Where tags are fed back, decoding keeps
+        `num_beams` beginnings."""
+        return [self.lexicon.read(path) for path, _ in self._decoded(sentences, batch_size, num_beams)]
 
-    def marginals(self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH) -> list[list[float]]:
+    def marginals(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
+    ) -> list[list[float]]:
         """P of each word's tag (as the model writes tags), given the sentence."""
-        return [chances for _, chances in self._decoded(sentences, batch_size, marginals=True)]
+        return [chances for _, chances in self._decoded(sentences, batch_size, num_beams, marginals=True)]
 
-    @torch.inference_mode()
     def _decoded(
-        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, marginals: bool = False
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, num_beams: int, marginals: bool = False
     ) -> list[tuple[list[int], list[float]]]:
-        whole("batch_size", batch_size)
-        given = _sentences(sentences)
-        training, device = self.model.training, next(self.model.parameters()).device
-        self.model.eval()
         possible = allowed(self.lexicon)
-        order = sorted(range(len(given)), key=lambda i: -len(given[i].words))  # like lengths side by side
-        found: list[tuple[list[int], list[float]]] = [([], [])] * len(given)
-        for at in range(0, len(order), batch_size):
-            rows = order[at : at + batch_size]
-            x, lengths = collate([self.lexicon.written(given[i]) for i in rows])
-            inputs, lengths = trees.map(lambda leaf: leaf.to(device), x), lengths.to(device)
+
+        def decode(rows: list[Sentence]) -> Iterator[tuple[list[int], list[float]]]:
+            x, lengths = collate([self.lexicon.written(sentence) for sentence in rows])
+            inputs, lengths = trees.map(lambda leaf: leaf.to(self.device), x), lengths.to(self.device)
             if isinstance(self.model, Feedback):
-                paths, chances = self.model.scored(inputs, lengths, self.num_beams)
+                paths, chances = self.model.scored(inputs, lengths, num_beams)
             else:
                 paths, chances = _best(self.model.scan(inputs, lengths=lengths)[0], possible, marginals)
-            for row, i in enumerate(rows):
-                n = len(given[i].words)
-                found[i] = (paths[row, :n].tolist(), chances[row, :n].tolist() if marginals else [])
-        self.model.train(training)
-        return found
+            for row, sentence in enumerate(rows):
+                n = len(sentence.words)
+                yield paths[row, :n].tolist(), chances[row, :n].tolist() if marginals else []
 
-    def evaluate(self, sentences: Sequence[Sentence], batch_size: int = EACH, strict: bool = False) -> Scores:
+        return self.batched(sentences_of(sentences), decode, batch_size, lambda sentence: len(sentence.words))
+
+    def evaluate(
+        self, sentences: Sequence[Sentence], batch_size: int = EACH, strict: bool = False, num_beams: int = 1
+    ) -> Scores:
         """How good the tags are: of words, and of spans as the scheme has them."""
-        return self.scores(sentences, self.tag_all(sentences, batch_size), strict)
+        return self.scores(sentences, self.tag_all(sentences, batch_size, num_beams), strict)
 
     def scores(self, sentences: Sequence[Sentence], guess: list[list[str]], strict: bool = False) -> Scores:
         """How good some tags of tagged sentences are."""
@@ -222,37 +222,25 @@ class Tagger(files.Saved[SequenceModel | Feedback]):
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> Tagger:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config, reader = ModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
-            lexicon = Lexicon.from_json(content["lexicon"])
-        except (KeyError, TypeError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = build(config, lexicon)
-        files.restore(model, folder)
-        return cls(model.eval(), config, reader, lexicon)
+    def parts(cls, content: Content) -> tuple[ModelConfig, TagReader, Lexicon]:
+        config, reader = ModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
+        return config, reader, Lexicon.from_json(content["lexicon"])
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: TagReader, lexicon: Lexicon) -> SequenceModel | Feedback:
+        return build(config, lexicon)
 
     def __repr__(self) -> str:
-        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        c = self.config
         ways, kind = "bidirectional " if c.bidirectional else "", "crf" if c.crf else "softmax"
-        return f"Tagger({c.layers} x {ways}{c.cell} {c.size}, {kind}, {numbers:,} parameters)"
+        return f"Tagger({c.layers} x {ways}{c.cell} {c.size}, {kind}, {self.parameter_count:,} parameters)"
 
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        about = [
-            ["words", f"{len(self.lexicon.words.names):,}"],
-            ["tags", f"{len(self.lexicon.tags)} ({self.lexicon.scheme})"],
-            ["parameters", f"{numbers:,}"],
-        ]
-        return [Table("the model", ["", ""], [*settings, *about])]
+    def about(self) -> list[list[str]]:
+        words, tags = len(self.lexicon.words.names), len(self.lexicon.tags)
+        return [["words", f"{words:,}"], ["tags", f"{tags} ({self.lexicon.scheme})"]]
 
 
-def _sentences(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
+def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
     """Sentences, each as a list of words: a text would be tagged letter by letter."""
     found = []
     for i, words in enumerate(several("sentences", given, "sentences, each a list of words")):
@@ -291,9 +279,8 @@ def log_prob_of(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
 @torch.no_grad()
 def panels(model: SequenceModel, batch: Batch, lexicon: Lexicon) -> tuple[dict[str, object], ...]:
     """What the lens shows of a tagger: P of each tag of the first sentence, and the tags that are chosen."""
-    training = model.training
-    predicted, _ = model.eval().scan(batch.x, lengths=batch.lengths)
-    model.train(training)
+    with evaluating(model):
+        predicted, _ = model.scan(batch.x, lengths=batch.lengths)
     n = int(batch.lengths[0])
     if isinstance(predicted, LinearChain):
         title, chances = "CRF marginals", predicted.marginals()

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from torch import nn
 
@@ -17,8 +16,9 @@ from elman.config import Json
 from elman.data import Batch, Batches
 from elman.errors import InputError
 from elman.state import State
-from elman.tables import Table
 from elman.tasks import files
+from elman.tasks.predictor import Predictor
+from elman.tasks.request import Request
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
@@ -26,24 +26,6 @@ from elman.training.unit import Loss, negative_log_likelihood
 if TYPE_CHECKING:
     from elman.tasks.inspecting import Looked
     from elman.tasks.serving import Served
-
-
-class Face(Protocol):
-    """What users hold: a model with all it needs to be used."""
-
-    def fill(self, folder: Path) -> None:
-        """Write its files, model.json with the name of its task among them, into a folder that is there."""
-
-    def describe(self) -> list[Table]:
-        """What it is and what it learnt."""
-
-
-@runtime_checkable
-class Trainable(Face, Protocol):
-    """A face whose network the loop trains."""
-
-    @property
-    def model(self) -> nn.Module: ...
 
 
 class Data:
@@ -79,6 +61,18 @@ class Data:
         return f"loss {loss:.4f}"
 
 
+def _nothing(run: Path, step: int) -> Preview:
+    return Preview()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is, and what a person would look at, given the run directory and the number of steps."""
+
+    scores: Scores
+    preview: Callable[[Path, int], Preview] = _nothing
+
+
 class Generated(Protocol):
     """What `elman generate` prints: pieces as they come and, when they have come, the whole as JSON."""
 
@@ -86,26 +80,19 @@ class Generated(Protocol):
     def to_json(self) -> dict[str, Json]: ...
 
 
-@dataclass(frozen=True)
-class Verb:
-    """What a task answers to `elman VERB RUN`: the arguments that it takes, and the answer to them.
-
-    The answer is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate, a `Looked` to inspect.
-    """
-
-    arguments: Callable[[ArgumentParser], None]
-    answer: Callable[[Any, Namespace], Any]
+Response = Callable[[Any, Any], Any]  # of a model to a request of the kind that stands beside it
 
 
-C = TypeVar("C")
+C = TypeVar("C", bound=Any)
 D = TypeVar("D", bound=Data)
-F = TypeVar("F", bound=Face)
+F = TypeVar("F", bound=Predictor[Any])
 
 
 class Task(Generic[C, D, F]):
     """Subclass it, and put an instance into `TASKS`."""
 
     Config: type[C]  # a frozen dataclass that derives from `Settings`, or `TrainedSettings` where the loop trains
+    Model: type[F]  # what users hold
     title: str  # what it trains, in a few words
     fitted: bool = False  # in one go, by `fit`, rather than by the loop
 
@@ -114,8 +101,12 @@ class Task(Generic[C, D, F]):
         return self.fitted
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        """What it answers; the first is what `elman train` suggests when it is done."""
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        """What it answers: for each verb the kind of request, and the response of a model to one.
+
+        That is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate, a `Looked` to inspect. The
+        first verb is what `elman train` suggests when it is done.
+        """
         raise NotImplementedError
 
     def open(self, config: C, saved: F | None) -> D:
@@ -130,57 +121,65 @@ class Task(Generic[C, D, F]):
         """The model of a config, with fresh parameters."""
         raise NotImplementedError
 
-    def settings(self, face: F) -> dict[str, Json]:
+    def settings(self, predictor: F) -> dict[str, Json]:
         """The settings, by dotted name, that a run which starts from this model has to have, or had better have."""
         return {}
 
-    def take(self, face: F, source: F) -> list[str]:
+    def take(self, predictor: F, source: F) -> list[str]:
         """Let a fresh model begin with what another has learnt; what was taken, in words."""
-        assert isinstance(face, Trainable) and isinstance(source, Trainable)  # the loop trains no other
-        tensors = files.copy(source.model, face.model)
+        tensors = files.copy(source.model, predictor.model)
         return [f"weights ({tensors} tensors)"]
 
     def load(self, folder: Path) -> F:
-        """The model whose `fill` wrote the folder."""
-        raise NotImplementedError
+        """The model whose `write_to` wrote the folder."""
+        return self.Model.load(folder)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """The loss of a batch as a sum, the number of its terms, and the state that the next batch goes on from."""
         return negative_log_likelihood(model, batch, state)
 
-    def fit(self, face: F, config: C, data: D) -> list[dict[str, float]]:
+    def fit(self, predictor: F, config: C, data: D) -> list[dict[str, float]]:
         """Fit in one go; the lines of its metrics, one a step."""
         raise NotImplementedError
 
-    def evaluate(self, face: F, part: Any) -> Scores:
+    def finish(self, predictor: F, data: D) -> F:
+        """The model with what only its weights and all of the training data give; before it is kept as the best, and at
+        the end of a run."""
+        return predictor
+
+    def unfinished(self, predictor: F) -> F:
+        """The model without what `finish` gave it: its weights are about to change."""
+        return predictor
+
+    def evaluate(self, predictor: F, part: Any) -> Evaluation:
         """How good a model is on a part of the data."""
         raise NotImplementedError
 
-    def look(self, face: F, part: Any, rows: int, steps: int) -> Looked:
+    def look(self, predictor: F, part: Any, rows: int, steps: int) -> Looked:
         """What the lens is pointed at: the network, and at most `rows` of at most `steps` inputs of a part of the data.
 
-        A task that has it may answer `elman inspect` (`inspecting.verb`), and be trained with `training.lens`.
+        A task that has it may answer `elman inspect` (`inspecting.response`), and be trained with `training.lens`.
         """
         raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.look)")
 
-    def serve(self, face: F) -> Served:
+    def serve(self, predictor: F) -> Served:
         """How `elman serve` runs a model: what goes in, what comes out, and how many sessions go on side by side.
 
         `serving.Numbers` is enough for what reads numbers. `elman predict`, where the task answers that, is served too.
         """
         raise InputError(f"{self.title} cannot be served: its task does not say how (Task.serve)")
 
-    def summary(self, face: F) -> str:
+    def summary(self, predictor: F) -> str:
         """What a model is, in a line."""
-        return self.title
+        return repr(predictor)
 
     def closing(self, lines: Sequence[Mapping[str, float]]) -> str:
         """What has to be said when a run is done, of the lines of its metrics; nothing, as a rule."""
         return ""
 
-    def preview(self, face: F, config: C, step: int) -> Preview:
-        """What a person would look at after `step` steps."""
-        return Preview()
+    def preview(self, predictor: F, config: C, step: int, evaluation: Evaluation | None) -> Preview:
+        """What a person would look at after `step` steps and an evaluation, if there was one."""
+        return evaluation.preview(Path(config.out), step) if evaluation else Preview()
 
 
 AnyTask = Task[Any, Any, Any]

@@ -9,14 +9,14 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from elman import artifact
 from elman import state as states
 from elman.config import Json
 from elman.data import Batch, Encoded, Vocabulary
@@ -31,9 +31,8 @@ from elman.model import SequenceModel
 from elman.options import a_text, several, whole
 from elman.progress import Waiting
 from elman.state import State
-from elman.tables import Table
-from elman.tasks import files
 from elman.tasks.generation import Generation, prompt_ids
+from elman.tasks.predictor import Predictor, evaluating
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -98,13 +97,14 @@ def _listed(method: R) -> R:
     return method
 
 
-class TextModel(Generic[M]):
+class TextModel(Predictor[M]):
     """A model, its vocabulary, and what can be done with the two. Nothing here changes the weights."""
 
-    task: ClassVar[str]  # its name in TASKS
+    vocabulary: Vocabulary
+    unit: str
 
     def __init__(self, model: M, vocabulary: Vocabulary, config: DataclassInstance, unit: str = "text") -> None:
-        self.model, self.vocabulary, self.config, self.unit = model, vocabulary, config, unit
+        super().__init__(model, vocabulary=vocabulary, config=config, unit=unit)
 
     def init_state(self, seeds: Sequence[int] = (0,)) -> Carried:
         """The state before any text, one row per seed."""
@@ -131,9 +131,10 @@ class TextModel(Generic[M]):
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
         steps = self._steps(len(ids), T)
-        for start in range(0, T, steps):
-            piece = x[:, start : min(start + steps, T)]
-            _, core = self.model.scan(piece, core, lengths=(lengths - start).clamp(0, piece.shape[1]))
+        with evaluating(self.model):
+            for start in range(0, T, steps):
+                piece = x[:, start : min(start + steps, T)]
+                _, core = self.model.scan(piece, core, lengths=(lengths - start).clamp(0, piece.shape[1]))
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
 
     def _steps(self, rows: int, most: int) -> int:
@@ -151,7 +152,8 @@ class TextModel(Generic[M]):
         encoded = encode_string(a_text("text", text), self.vocabulary)
         encoded.ids[0] = int(state.token)
         batches = lane_batches(encoded, 1, 4096, LOGITS // self.vocabulary.size)
-        nats, core = self._nats(batches, state.core)
+        with evaluating(self.model):
+            nats, core = self._nats(batches, state.core)
         assert core is not None
         seen = state.seen.clone()
         seen[0, torch.from_numpy(encoded.ids[1:])] = True
@@ -165,12 +167,9 @@ class TextModel(Generic[M]):
             raise InputError("the text is empty; there is nothing to evaluate")
         whole("batch_size", batch_size)
         whole("chunk", chunk)
-        training = self.model.training
-        self.model.eval()
-        with Waiting("evaluating", encoded.tokens, "tokens") as waiting:
+        with evaluating(self.model), Waiting("evaluating", encoded.tokens, "tokens") as waiting:
             batches = lane_batches(encoded, batch_size, chunk, LOGITS // self.vocabulary.size)
             nats, _ = self._nats(batches, None, waiting)
-        self.model.train(training)
         return Score(nats, encoded.tokens, encoded.characters, encoded.unknown)
 
     def _nats(
@@ -210,9 +209,10 @@ class TextModel(Generic[M]):
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         start = self._seeded(len(prompts), state, seeds)
-        self.model.eval()
         endless = self.unit == "text"
-        return Generation(self.model, self.vocabulary, lambda: self.read(prompts, start), prompts, endless, **settings)
+        with evaluating(self.model):
+            read = partial(self.read, prompts, start)
+            return Generation(self.model, self.vocabulary, read, prompts, endless, **settings)
 
     def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
         if state is None:
@@ -245,11 +245,6 @@ class TextModel(Generic[M]):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         return texts
 
-    @property
-    def fingerprint(self) -> str:
-        """What tells this model from every other: a state goes on with the model that it came from."""
-        return artifact.digest(files.tensors(self.model))
-
     def save_state(self, path: str | Path, state: Carried) -> None:
         """Write a state to a file, with the fingerprint of this model."""
         states.save(path, state, fingerprint=self.fingerprint)
@@ -260,28 +255,13 @@ class TextModel(Generic[M]):
         assert isinstance(loaded, Carried)
         return loaded
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to a folder: weights in safetensors, config and vocabulary in JSON."""
-        artifact.write(Path(path), self.fill)
+    def content(self) -> dict[str, Json]:
+        return {"config": asdict(self.config), "vocabulary": self.vocabulary.to_json(), "unit": self.unit}
 
-    def fill(self, folder: Path) -> None:
-        """The files of `save`, in a folder that is there."""
-        content: dict[str, Json] = {
-            "config": asdict(self.config),
-            "vocabulary": self.vocabulary.to_json(),
-            "unit": self.unit,
-        }
-        files.write(folder, self.task, self.model, content)
-
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        about = [["symbols", f"{self.vocabulary.size:,}"], ["parameters", f"{self._parameters():,}"]]
-        return [Table("the model", ["setting", "value"], [*settings, *about])]
+    def about(self) -> list[list[str]]:
+        return [["symbols", f"{self.vocabulary.size:,}"]]
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in asdict(self.config).items() if value)
-        return f"{type(self).__name__}({settings}; {self.vocabulary.size:,} symbols, {self._parameters():,} parameters)"
-
-    def _parameters(self) -> int:
-        return sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        sizes = f"{self.vocabulary.size:,} symbols, {self.parameter_count:,} parameters"
+        return f"{type(self).__name__}({settings}; {sizes})"

@@ -152,7 +152,7 @@ class TextWork(Work):
             found["logprobs"] = self.scores
         return found
 
-    def news(self) -> list[dict[str, Json]]:
+    def events(self) -> list[dict[str, Json]]:
         new, self.fresh = self.fresh, []
         return new
 
@@ -181,9 +181,13 @@ class ServedText:
     True
     """
 
-    def __init__(self, face: TextModel[Any], rows: int = ROWS) -> None:
-        self.model, self.vocabulary, self.fingerprint = face.model.eval(), face.vocabulary, face.fingerprint
-        self.endless = face.unit == "text"
+    def __init__(self, predictor: TextModel[Any], rows: int = ROWS) -> None:
+        self.model, self.vocabulary, self.fingerprint = (
+            predictor.model.eval(),
+            predictor.vocabulary,
+            predictor.fingerprint,
+        )
+        self.endless = predictor.unit == "text"
         self.rows = StreamRows(self.model, rows) if isinstance(self.model, SequenceModel) else ScanRows(self.model)
         self.most = rows
         self._like: State = self.model.init_state(1)
@@ -283,7 +287,7 @@ class ServedText:
     def spelt(self, prompt: object) -> str:
         return prompt if isinstance(prompt, str) else self.vocabulary.decode(self._ids(prompt).tolist())
 
-    def canary(self) -> Work:
+    def probe(self) -> Work:
         return TextWork(self, np.array([BOUNDARY]), "", None, False)
 
     def replaying(self, records: Sequence[bytes], most: int) -> Work:

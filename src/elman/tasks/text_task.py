@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,12 +11,15 @@ from typing import Any, Protocol, TypeVar
 from elman.config import Json
 from elman.data import Batches, DataConfig, Encoded, Splits, Streams, encode, open_splits, open_text
 from elman.data.config import text_errors
+from elman.data.text import held
 from elman.errors import InputError
 from elman.options import whole
 from elman.progress import say
+from elman.tasks import inspecting
 from elman.tasks.generation import ALLOWED
+from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.tasks.text import Score, TextModel
 from elman.tasks.text_serving import ServedText
 from elman.training.record import Preview
@@ -94,11 +96,8 @@ class TextTask(Task[C, TextData, F]):
     """Read texts, judge by nats per token, show a sample."""
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        return {
-            "generate": Verb(_generate_arguments, _generate),
-            "evaluate": Verb(_evaluate_arguments, _evaluate),
-        }
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        return {"generate": (Generate, GeneratedText), "evaluate": (Evaluate, evaluate)}
 
     def open(self, config: C, saved: F | None) -> TextData:
         return self.open_held(config, saved, {})
@@ -120,28 +119,25 @@ class TextTask(Task[C, TextData, F]):
             raise InputError(f"preview.prompt cannot be used: {error}") from error
         return TextData(splits, config.data, config.seed)
 
-    def settings(self, face: F) -> dict[str, Json]:
-        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
-        return {**model, "data.vocabulary": face.vocabulary.kind, "data.unit": face.unit}
+    def settings(self, predictor: F) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        return {**model, "data.vocabulary": predictor.vocabulary.kind, "data.unit": predictor.unit}
 
-    def take(self, face: F, source: F) -> list[str]:
+    def take(self, predictor: F, source: F) -> list[str]:
         symbols = source.vocabulary
-        return [*super().take(face, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
+        return [*super().take(predictor, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
 
-    def evaluate(self, face: F, part: Encoded) -> Scores:
-        return _scores(face.evaluate(part))
+    def evaluate(self, predictor: F, part: Encoded) -> Evaluation:
+        return Evaluation(_scores(predictor.evaluate(part)))
 
-    def serve(self, face: F) -> Served:
-        return ServedText(face)
+    def serve(self, predictor: F) -> Served:
+        return ServedText(predictor)
 
-    def summary(self, face: F) -> str:
-        return repr(face)
-
-    def preview(self, face: F, config: C, step: int) -> Preview:
+    def preview(self, predictor: F, config: C, step: int, evaluation: Evaluation | None) -> Preview:
         prompt, tokens = config.preview.prompt, config.preview.tokens
         if not tokens:
             return Preview()
-        text = face.generate(prompt, max_new_tokens=tokens, temperature=0.8, seed=config.seed + step)
+        text = predictor.generate(prompt, max_new_tokens=tokens, temperature=0.8, seed=config.seed + step)
         return Preview(prompt + text)
 
 
@@ -149,67 +145,62 @@ def _scores(score: Score) -> Scores:
     return Scores(score.to_json(), "nats_per_token", shown=("bits_per_character",))
 
 
-# What `elman evaluate` and `elman generate` ask
+# What it answers
 
 
-def _evaluate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="TEXT", help="files, folders, .gz, - or embedded")
-    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
-    parser.add_argument(
-        "--batch_size", type=int, default=64, help="independent units side by side; does not change the numbers"
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How probable a text is."""
+
+    data: Rows = data_option("files, folders, .gz, - or embedded", metavar="TEXT", rows=list[str])
+    errors: str = errors_option()
+    batch_size: int = option(64, "independent units side by side; does not change the numbers", least=1, limit="batch")
+    chunk: int = option(512, "tokens at a time; does not change the numbers", least=1)
+
+
+@dataclass(frozen=True)
+class Generate(Request):
+    """A text after a prompt."""
+
+    prompt: str = option("", "what the text begins with")
+    max_new_tokens: int = option(200, "tokens after the prompt, at most", least=0, limit="max_tokens")
+    temperature: float = option(1.0, "0 takes the most probable symbol", least=0)
+    top_k: int = option(0, "choose among so many symbols; 0 for all", least=0)
+    top_p: float = option(1.0, "choose among the symbols that have this probability together")
+    repetition_penalty: float = option(1.0, "what log-probabilities of symbols seen are multiplied by")
+    num_beams: int = option(1, "above 1, search for the most probable text", least=1, limit="beams")
+    length_penalty: float = option(1.0, "beams: log P / length ** this", least=0)
+    stop: tuple[str, ...] = option((), "end with this string; may be given several times")
+    allow: tuple[str, ...] = option(
+        (), "choose this too: the end of an endless text, unknown words", choices=ALLOWED, metavar="{end,unknown}"
     )
-    parser.add_argument("--chunk", type=int, default=512, help="tokens at a time; does not change the numbers")
+    seed: int | None = option(None, "0, or where --state is given what that goes on with, unless you say", least=0)
+    state: str | None = option(None, "continue from this file", local=True)
+    save_state: str | None = option(None, "write what the next token needs to this new file", local=True)
+    force: bool = option(False, "let --save_state replace a file", local=True)
 
 
-def read_text(lm: AnyTextModel, given: Namespace) -> Encoded:
-    """The texts that a verb names, as the model reads them."""
-    return encode(open_text(given.data, text_errors(lm.vocabulary.kind, given.errors)), lm.vocabulary, lm.unit)
+def read_text(lm: AnyTextModel, request: Evaluate | inspecting.Inspect) -> Encoded:
+    """The texts that a request names, or gives, as the model reads them."""
+    names, errors = opened(request.data), text_errors(lm.vocabulary.kind, request.errors)
+    text = held(rows_of(request.data, "texts"), errors) if names is None else open_text(names, errors)
+    return encode(text, lm.vocabulary, lm.unit)
 
 
-def _evaluate(lm: AnyTextModel, given: Namespace) -> Scores:
-    return _scores(lm.evaluate(read_text(lm, given), given.batch_size, given.chunk))
-
-
-def _generate_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--prompt", default="", help="what the text begins with")
-    parser.add_argument("--max_new_tokens", type=int, default=200, help="tokens after the prompt, at most")
-    parser.add_argument("--temperature", type=float, default=1.0, help="0 takes the most probable symbol")
-    parser.add_argument("--top_k", type=int, default=0, help="choose among so many symbols; 0 for all")
-    parser.add_argument(
-        "--top_p", type=float, default=1.0, help="choose among the symbols that have this probability together"
-    )
-    parser.add_argument(
-        "--repetition_penalty", type=float, default=1.0, help="what log-probabilities of symbols seen are multiplied by"
-    )
-    parser.add_argument("--num_beams", type=int, default=1, help="above 1, search for the most probable text")
-    parser.add_argument("--length_penalty", type=float, default=1.0, help="beams: log P / length ** this")
-    parser.add_argument("--stop", action="append", help="end with this string; may be given several times")
-    parser.add_argument(
-        "--allow",
-        action="append",
-        choices=ALLOWED,
-        help="choose this too: the end of an endless text, unknown words",
-    )
-    parser.add_argument("--seed", type=int, help="0, or where --state is given what that goes on with, unless you say")
-    parser.add_argument("--state", help="go on from this file")
-    parser.add_argument("--save_state", help="write what the next token needs to this new file")
-    parser.add_argument("--force", action="store_true", help="let --save_state replace a file")
-
-
-def _generate(lm: AnyTextModel, given: Namespace) -> GeneratedText:
-    return GeneratedText(lm, given)
+def evaluate(lm: AnyTextModel, request: Evaluate) -> Scores:
+    return _scores(lm.evaluate(read_text(lm, request), request.batch_size, request.chunk))
 
 
 class GeneratedText:
     """The prompt and what follows it, as it comes."""
 
-    def __init__(self, lm: AnyTextModel, given: Namespace) -> None:
-        if given.save_state and Path(given.save_state).exists() and not given.force:
-            raise InputError(f"{given.save_state} exists; choose another --save_state, or pass --force to replace it")
-        start = lm.load_state(given.state) if given.state else None
-        settings = {name: getattr(given, name) for name in GENERATION}
-        self.generation = lm.start(given.prompt, state=start, seed=given.seed, **settings)
-        self.lm, self.prompt, self.save_state, self.text = lm, given.prompt, given.save_state, ""
+    def __init__(self, lm: AnyTextModel, request: Generate) -> None:
+        if request.save_state and Path(request.save_state).exists() and not request.force:
+            raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
+        start = lm.load_state(request.state) if request.state else None
+        settings = {name: getattr(request, name) for name in GENERATION}
+        self.generation = lm.start(request.prompt, state=start, seed=request.seed, **settings)
+        self.lm, self.prompt, self.save_state, self.text = lm, request.prompt, request.save_state, ""
 
     def pieces(self) -> Iterable[str]:
         yield self.prompt

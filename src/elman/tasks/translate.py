@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from argparse import Namespace
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -30,12 +28,12 @@ from elman.pairing import EncoderDecoder, smoothed
 from elman.state import State
 from elman.tasks import inspecting, network, pictures, translate_verbs
 from elman.tasks.inspecting import Looked
+from elman.tasks.request import Request
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.tasks.translate_measures import aligned, judged, metrics
 from elman.tasks.translator import ModelConfig, Search, Translator, build
 from elman.training.record import Preview
-from elman.training.scores import Scores
 from elman.training.unit import Loss
 
 SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
@@ -245,19 +243,17 @@ class _Batches:
 
 
 class TranslateTask(Task[RunConfig, PairData, Translator]):
-    Config = RunConfig
+    Config, Model = RunConfig, Translator
     title = "a model from one sequence to another"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, _read)
         return {
-            "predict": Verb(translate_verbs.predict_arguments, translate_verbs.predict),
-            "evaluate": Verb(translate_verbs.evaluate_arguments, translate_verbs.evaluate),
-            "inspect": inspecting.verb(self, self._named, translate_verbs.format_argument),
+            "predict": (translate_verbs.Predict, translate_verbs.predict),
+            "evaluate": (translate_verbs.Evaluate, translate_verbs.evaluate),
+            "inspect": (translate_verbs.Inspect, inspect),
         }
-
-    def _named(self, face: Translator, given: Namespace) -> Part:
-        return Part(translate_verbs.named_pairs(face, given), DecodingConfig())
 
     def open(self, config: RunConfig, saved: Translator | None) -> PairData:
         data, decides = config.data, choice("decoding.decides", config.decoding.decides, DECIDES)
@@ -274,9 +270,6 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         reader, settled = PairReader(config.data.format, config.data.errors), network.settled(config.model)
         return Translator(build(settled, data.symbols), settled, reader, data.symbols)
 
-    def load(self, folder: Path) -> Translator:
-        return Translator.load(folder)
-
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(target | source), smoothed; pairs are independent, so nothing is carried."""
         assert isinstance(model, EncoderDecoder) and isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
@@ -284,58 +277,62 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         terms = smoothed(predicted, batch.y, model.smoothing)
         return masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), None
 
-    def evaluate(self, face: Translator, part: Part) -> Scores:
-        scores, guess = judged(face, part.pairs, part.search, part.search.decides)
+    def evaluate(self, predictor: Translator, part: Part) -> Evaluation:
+        scores, guess = judged(predictor, part.pairs, part.search, part.search.decides)
         some = part.pairs[:SHOWN]
-        guess = guess or [row[0].text for row in face.translations([pair.source for pair in some], part.search)]
-        face.shown = list(zip(some, guess, strict=False))
-        return scores
+        guess = guess or [row[0].text for row in predictor.translations([pair.source for pair in some], part.search)]
+        shown = list(zip(some, guess, strict=False))
+        return Evaluation(scores, lambda run, step: _preview(predictor, shown))
 
     @torch.no_grad()
-    def look(self, face: Translator, part: Part, rows: int, steps: int) -> Looked:
+    def look(self, predictor: Translator, part: Part, rows: int, steps: int) -> Looked:
         """The decoder with the longest targets, each given its source."""
-        encoded = reading.encode_now(part.pairs, face.symbols)
+        encoded = reading.encode_now(part.pairs, predictor.symbols)
         pairs = [(a, b) for a, b in zip(*encoded, strict=True) if len(a) and len(b) < steps]
         if not pairs:
             raise InputError(f"there is no pair with a target of fewer than {steps} symbols to look at")
         batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
         assert isinstance(batch.x, Pairs)
-        model, state = face.model.given(batch.x.source, batch.x.sizes)
-        names = [inspecting.named(face.symbols.target, row) for row in batch.x.target.tolist()]
+        model, state = predictor.model.given(batch.x.source, batch.x.sizes)
+        names = [inspecting.named(predictor.symbols.target, row) for row in batch.x.target.tolist()]
         bound = model.core if isinstance(model.core, Bound) else None
         panels: tuple[dict[str, object], ...] = ()
-        if bound is not None and face.config.attention != "none":
+        if bound is not None and predictor.config.attention != "none":
             weights = bound.take([0]).alignments(model.embed(batch.x.target[:1]), states.take(state, [0]))
-            panels = (_alignment(face, batch, weights[0]),)
+            panels = (_alignment(predictor, batch, weights[0]),)
         return Looked(model, Sample(
             batch.x.target, batch.y, batch.lengths, names=names, panels=panels, core=bound, state=state,
         ))  # fmt: skip
 
-    def summary(self, face: Translator) -> str:
-        return repr(face)
 
-    def preview(self, face: Translator, config: RunConfig, step: int) -> Preview:
-        """Some sources, their translations by people, and those by the model."""
-        lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in face.shown]
-        picture = b""
-        if face.shown and config.model.attention != "none":
-            pair, guess = face.shown[0]
-            found = aligned(face, pair.source, face.symbols.target.encode(guess).tolist())
-            picture = pictures.alignment(found["source"], found["target"], found["weights"])
-        return Preview("\n\n".join(lines), picture)
+def _read(predictor: Translator, request: translate_verbs.Inspect) -> Part:
+    return Part(translate_verbs.pairs_of(predictor, request), DecodingConfig())
 
 
-def _alignment(face: Translator, batch: Batch, weights: Tensor) -> dict[str, object]:
+def _preview(predictor: Translator, shown: Sequence[tuple[Pair, str]]) -> Preview:
+    """Some sources, their translations by people, and those by the model."""
+    lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in shown]
+    picture = b""
+    if shown and predictor.config.attention != "none":
+        pair, guess = shown[0]
+        found = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
+        picture = pictures.alignment(found["source"], found["target"], found["weights"])
+    return Preview("\n\n".join(lines), picture)
+
+
+def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str, object]:
     """Where the first row looks (T, S) when it writes each symbol, as a panel of the lens."""
     assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
     source = [
         f"{i} {name.strip()}"
-        for i, name in enumerate(inspecting.named(face.symbols.source, batch.x.source[0, : batch.x.sizes[0]].tolist()))
+        for i, name in enumerate(
+            inspecting.named(predictor.symbols.source, batch.x.source[0, : batch.x.sizes[0]].tolist())
+        )
     ]
     places = weights[:, : len(source)].argmax(1).tolist()
     return {
         "title": "Alignment", "rows": source, "values": weights[:, : len(source)].T.tolist(),
-        "path": [source[j] for j in places], "columns": inspecting.named(face.symbols.target, batch.y[0].tolist()),
+        "path": [source[j] for j in places], "columns": inspecting.named(predictor.symbols.target, batch.y[0].tolist()),
         "about": "Of the first pair: a row for each symbol of the source, a column for each that is written, and how "
         "much the decoder looks there then; at the top, where it looks most.",
     }  # fmt: skip

@@ -17,11 +17,11 @@ from elman.training.scores import Scores
 
 
 def judged(
-    face: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
+    predictor: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
 ) -> tuple[Scores, list[str]]:
     """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
-    rows = reading.encode(pairs, face.symbols)
-    nats, rates = torch.cat(face.nats(rows, batch_size)).double(), reading.unknown_rates(rows, face.symbols)
+    rows = reading.encode(pairs, predictor.symbols)
+    nats, rates = torch.cat(predictor.nats(rows, batch_size)).double(), reading.unknown_rates(rows, predictor.symbols)
     numbers = {
         "perplexity": math.exp(min(float(nats.mean()), 700.0)), "tokens": len(nats), "sentences": len(pairs),
         "unknown_source": rates[0], "unknown_target": rates[1],
@@ -29,7 +29,7 @@ def judged(
     remark = reading.spelt_rates(*rates)  # a perplexity is low for nothing where much is unknown
     if decides == "perplexity":
         return Scores(numbers, "perplexity", remark=remark), []
-    guess = [row[0].text for row in face.translations([pair.source for pair in pairs], search, batch_size)]
+    guess = [row[0].text for row in predictor.translations([pair.source for pair in pairs], search, batch_size)]
     numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
     if decides == "exact":
         return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",), remark=remark), guess
@@ -42,11 +42,11 @@ def judged(
     return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details, remark=remark), guess
 
 
-def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
+def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:
     """By position t: the mean of log P(y[t] | the true symbols before), of log P(y[t] | the model's own), and their
     difference, the gap; over the pairs that have such a position."""
-    rows = reading.encode(pairs, face.symbols)
-    forced, own = (face.nats(rows, batch_size, own) for own in (False, True))
+    rows = reading.encode(pairs, predictor.symbols)
+    forced, own = (predictor.nats(rows, batch_size, own) for own in (False, True))
     found: list[Json] = []
     for t in range(max(map(len, forced))):
         a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
@@ -55,12 +55,12 @@ def exposure(face: Translator, pairs: Sequence[Pair], batch_size: int = EACH) ->
     return found
 
 
-def aligned(face: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+def aligned(predictor: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
     """A translation's alignment with the symbols of both sides, the end of the target among them."""
-    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(face.symbols, (
-        face.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
+    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(predictor.symbols, (
+        predictor.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
     source, target = names
-    return {"source": source, "target": [*target, "</s>"], "weights": face.alignment(text, tokens)}
+    return {"source": source, "target": [*target, "</s>"], "weights": predictor.alignment(text, tokens)}
 
 
 def metrics() -> tuple[Any, Any]:

@@ -1,12 +1,11 @@
-"""The model that translates, and the face that users hold: a network, its symbols, and how it reads."""
+"""What translates: a network, its symbols, and how it reads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,29 +13,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman import artifact
 from elman import state as states
+from elman.artifact import Content
 from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
 from elman.config import Json
 from elman.core import Core, Options
 from elman.data import pairs as reading
-from elman.data.pairs import Pair, PairReader, Pairs, Vocabularies, batch_of
+from elman.data.pairs import PairReader, Pairs, Vocabularies, batch_of
 from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
+from elman.decoding import stepper
 from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Sampling, sample
-from elman.decoding.stepper import Predictor
 from elman.embed import Embedding
-from elman.errors import FileError, InputError
+from elman.errors import InputError
 from elman.lengths import masked
 from elman.model import SequenceModel
 from elman.options import a_text, choice, number, several, whole
 from elman.pairing import EncoderDecoder
 from elman.readout import Softmax
 from elman.state import State
-from elman.tables import Table
-from elman.tasks import files, network
+from elman.tasks import network
+from elman.tasks.predictor import Predictor
 
 EACH = 64  # sentences that are computed at a time
 ATTENTIONS = ("none", "additive", "dot", "general")
@@ -176,20 +175,22 @@ class Translation(NamedTuple):
     score: float
 
 
-class Translator(files.Saved[EncoderDecoder]):
+class Translator(Predictor[EncoderDecoder]):
     """A network, its symbols, and how it reads.
 
-    >>> given = [Pair("a b", "b a", ""), Pair("b a", "a b", "")]
+    >>> given = [reading.Pair("a b", "b a", ""), reading.Pair("b a", "a b", "")]
     >>> symbols, config = reading.fit(given, "char", True, 1, 0), ModelConfig(size=8, embedding_size=4)
     >>> len(Translator(build(config, symbols), config, PairReader(), symbols).translate(["a b", "b a"], num_beams=2))
     2
     """
 
     task = "translate"
+    config: ModelConfig
+    reader: PairReader
+    symbols: Vocabularies
 
     def __init__(self, model: EncoderDecoder, config: ModelConfig, reader: PairReader, symbols: Vocabularies) -> None:
-        self.model, self.config, self.reader, self.symbols = model, config, reader, symbols
-        self.shown: list[tuple[Pair, str]] = []  # by the last evaluation of a run, for its preview
+        super().__init__(model, config=config, reader=reader, symbols=symbols)
 
     def translate(self, text: str | Sequence[str], **search: Any) -> str | list[str]:
         """The best translation of a text, or of several; `search` as Search has it."""
@@ -197,7 +198,6 @@ class Translator(files.Saved[EncoderDecoder]):
         best = [row[0].text for row in self.translations(texts, Search(**search))]
         return best[0] if isinstance(text, str) else best
 
-    @torch.inference_mode()
     def translations(
         self, texts: Sequence[str], search: Search, batch_size: int = EACH, prefixes: Sequence[str] = ()
     ) -> list[list[Translation]]:
@@ -207,7 +207,6 @@ class Translator(files.Saved[EncoderDecoder]):
         """
         return self._found(texts, partial(self._search, search=search), batch_size, prefixes)
 
-    @torch.inference_mode()
     def samples(
         self,
         texts: Sequence[str],
@@ -237,26 +236,36 @@ class Translator(files.Saved[EncoderDecoder]):
         prefixes: Sequence[str],
     ) -> list[list[Translation]]:
         """What `find` makes of each text, in batches of like lengths."""
-        whole("batch_size", batch_size)
         sources = [a_text(f"text {i}", each) for i, each in enumerate(several("texts", texts, "texts"))]
         beginnings = several("prefixes", prefixes, "beginnings, one for each text")
         rows = [self.symbols.source.encode(source) for source in sources]
-        begun = [
-            self.symbols.target.encode(a_text(f"prefix {i}", each)).tolist() for i, each in enumerate(beginnings)
-        ] or [[]] * len(rows)
-        order = sorted((i for i, row in enumerate(rows) if len(row)), key=lambda i: -len(rows[i]))
+        known = {
+            text: self._beginning(text) for text in {a_text(f"prefix {i}", each) for i, each in enumerate(beginnings)}
+        }
+        begun = [known[text] for text in beginnings] or [[]] * len(rows)
         found = [[Translation("", [], 0.0, 0.0)]] * len(rows)
-        training = self.model.training
-        self.model.eval()
-        for at in range(0, len(order), batch_size):
-            chosen = order[at : at + batch_size]
+        filled = [i for i, row in enumerate(rows) if len(row)]
+
+        def run(chosen: list[int]) -> Iterator[list[Translation]]:
             batch = batch_of([(rows[i], rows[i][:0]) for i in chosen])
             assert isinstance(batch.x, Pairs)
             model, state = self.model.given(batch.x.source, batch.x.sizes)
             hypotheses = find(model, state, batch.x.sizes.tolist(), [begun[i] for i in chosen])
-            for i, row in zip(chosen, hypotheses, strict=True):
-                found[i] = [self._read(h) for h in row]
-        self.model.train(training)
+            return ([self._read(h) for h in row] for row in hypotheses)
+
+        for i, row in zip(filled, self.batched(filled, run, batch_size, lambda i: len(rows[i])), strict=True):
+            found[i] = row
+        return found
+
+    def _beginning(self, text: str) -> list[int]:
+        """The symbols of a prefix, which must be ones that a translation can have."""
+        symbols = self.symbols.target
+        ids = symbols.encode(text)
+        if symbols.unknown is not None and (ids == symbols.unknown).any():
+            raise InputError(
+                f"the prefix has {symbols.unknown_in(text)}, which no translation of this model can begin with"
+            )
+        found: list[int] = ids.tolist()
         return found
 
     def _search(
@@ -273,7 +282,7 @@ class Translator(files.Saved[EncoderDecoder]):
             lengths = core.repeat(search.num_beams).memory.lengths
             bonus = partial(_covered, lengths=lengths, penalty=penalty)
         return beam(
-            cast(Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
+            cast(stepper.Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
             max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty, banned=self._banned,
             prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
@@ -286,8 +295,8 @@ class Translator(files.Saved[EncoderDecoder]):
         drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
         least, most = limits.limits([n for n in sizes for _ in seeds])
         found = sample(
-            cast(Predictor, model.repeat(N)), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY), drawn,
-            settings, max_new_tokens=most, min_new_tokens=least, prefixes=[p for p in prefixes for _ in seeds],
+            cast(stepper.Predictor, model.repeat(N)), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY),
+            drawn, settings, max_new_tokens=most, min_new_tokens=least, prefixes=[p for p in prefixes for _ in seeds],
         )  # fmt: skip
         return [found[i : i + N] for i in range(0, len(found), N)]
 
@@ -316,28 +325,22 @@ class Translator(files.Saved[EncoderDecoder]):
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == [BOUNDARY] else hypothesis.tokens
         return Translation(self.symbols.target.decode(tokens), tokens, hypothesis.log_prob, hypothesis.score)
 
-    @torch.inference_mode()
     def nats(self, rows: reading.Encoded, batch_size: int = EACH, own: bool = False) -> list[Tensor]:
         """- log P of each symbol of the targets, their ends included, given those before: (T[i],) for each pair.
 
         With `own`, given as many symbols that the model has drawn itself in their place.
         """
-        order = sorted(range(len(rows.source)), key=lambda i: -len(rows.target[i]))
-        found: list[Tensor] = [torch.zeros(0)] * len(order)
-        training = self.model.training
-        self.model.eval()
-        for at in range(0, len(order), batch_size):
-            chosen = order[at : at + batch_size]
+
+        def run(chosen: list[int]) -> Iterator[Tensor]:
             draws = torch.tensor([[0, i] for i in chosen])
             batch = batch_of([(rows.source[i], rows.target[i]) for i in chosen], draws, truth=0.0 if own else 1.0)
             assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
             x = batch.x._replace(target=self.model.drawn_inputs(batch.x)) if own else batch.x
             predicted = self.model.forced(x, batch.lengths)
             terms = -masked(predicted.log_prob(batch.y), batch.lengths)
-            for i, row, n in zip(chosen, terms, batch.lengths.tolist(), strict=True):
-                found[i] = row[:n]
-        self.model.train(training)
-        return found
+            return (row[:n] for row, n in zip(terms, batch.lengths.tolist(), strict=True))
+
+        return self.batched(range(len(rows.source)), run, batch_size, lambda i: len(rows.target[i]))
 
     def content(self) -> dict[str, Json]:
         """All but the weights."""
@@ -348,36 +351,23 @@ class Translator(files.Saved[EncoderDecoder]):
         }  # fmt: skip
 
     @classmethod
-    def load(cls, path: str | Path) -> Translator:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config, reader = ModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
-            sides = [from_json(side) for side in content["symbols"]]
-        except (KeyError, TypeError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        symbols = Vocabularies(sides[0], sides[-1])
-        model = build(config, symbols)
-        files.restore(model, folder)
-        return cls(model.eval(), config, reader, symbols)
+    def parts(cls, content: Content) -> tuple[ModelConfig, PairReader, Vocabularies]:
+        config, reader = ModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
+        sides = [from_json(side) for side in content["symbols"]]
+        return config, reader, Vocabularies(sides[0], sides[-1])
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: PairReader, symbols: Vocabularies) -> EncoderDecoder:
+        return build(config, symbols)
 
     def __repr__(self) -> str:
-        c, numbers = self.config, sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        ways = "bidirectional " if c.bidirectional else ""
+        c, ways = self.config, "bidirectional " if self.config.bidirectional else ""
         reads = f"{c.attention} attention" if c.attention != "none" else f"context at {c.context}"
-        return f"Translator({c.layers} x {ways}{c.cell} {c.size}, {reads}, {numbers:,} parameters)"
+        return f"Translator({c.layers} x {ways}{c.cell} {c.size}, {reads}, {self.parameter_count:,} parameters)"
 
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        about = [
-            ["source", f"{self.symbols.source.size:,} symbols ({self.symbols.source.kind})"],
-            ["target", f"{self.symbols.target.size:,} symbols ({self.symbols.target.kind})"],
-            ["parameters", f"{numbers:,}"],
-        ]
-        return [Table("the model", ["", ""], [*settings, *about])]
+    def about(self) -> list[list[str]]:
+        sides = zip(("source", "target"), self.symbols, strict=True)
+        return [[name, f"{side.size:,} symbols ({side.kind})"] for name, side in sides]
 
 
 def _covered(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float64]:

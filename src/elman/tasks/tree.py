@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -16,14 +16,15 @@ from elman.data import Batch, Batches, Position
 from elman.data.batches import Alike
 from elman.data.parts import SplitConfig, parts, shown, told
 from elman.data.tagged import Column
-from elman.data.treebank import LabelledTree, TreeReader, fingerprint
+from elman.data.treebank import FORMATS, LabelledTree, TreeReader, fingerprint, read_brackets
 from elman.errors import InputError
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import inspecting, tree_labeller, tree_looking, tree_pictures
 from elman.tasks.inspecting import Looked
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Task, Verb
+from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.tasks.tree_labeller import (
     EACH,
     TARGETS,
@@ -143,18 +144,13 @@ class _Trees:
 
 
 class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
-    Config = RunConfig
+    Config, Model = RunConfig, TreeLabeller
     title = "a labeller of trees"
 
     @property
-    def verbs(self) -> dict[str, Verb]:
-        return {
-            "evaluate": Verb(
-                _data_arguments, lambda face, given: face.evaluate(_read(face, given, True), given.batch_size)
-            ),
-            "predict": Verb(_predict_arguments, _predict),
-            "inspect": inspecting.verb(self, lambda face, given: _read(face, given, True), _format_argument),
-        }
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, lambda predictor, request: _read(predictor, request, True))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: RunConfig, saved: TreeLabeller | None) -> TreeData:
         data = config.data
@@ -176,70 +172,85 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
             model.embed.begin_with(config.model.vectors, data.lexicon.words.names)
         return TreeLabeller(model, config.model, data.reader, data.lexicon)
 
-    def settings(self, face: TreeLabeller) -> dict[str, Json]:
-        model = {f"model.{name}": value for name, value in asdict(face.config).items()}
-        lexicon = {"data.target": face.lexicon.target, "data.lower": face.lexicon.lower}
-        return {**model, **lexicon, "data.tag": face.reader.tag, "model.vectors": ""}
+    def settings(self, predictor: TreeLabeller) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        lexicon = {"data.target": predictor.lexicon.target, "data.lower": predictor.lexicon.lower}
+        return {**model, **lexicon, "data.tag": predictor.reader.tag, "model.vectors": ""}
 
-    def take(self, face: TreeLabeller, source: TreeLabeller) -> list[str]:
+    def take(self, predictor: TreeLabeller, source: TreeLabeller) -> list[str]:
         words, labels = len(source.lexicon.words.names), source.lexicon.labels
         answers = f"{len(labels)} labels" if labels else "the scale of its numbers"
-        return [*super().take(face, source), f"{words:,} words and {answers}"]
-
-    def load(self, folder: Path) -> TreeLabeller:
-        return TreeLabeller.load(folder)
+        return [*super().take(predictor, source), f"{words:,} words and {answers}"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(labels | tree), over nodes; trees are independent, so nothing is carried."""
         return tree_labeller.loss(model, batch)
 
-    def evaluate(self, face: TreeLabeller, part: list[LabelledTree]) -> Scores:
-        face.shown = part[:1]
-        return face.evaluate(part)
+    def evaluate(self, predictor: TreeLabeller, part: list[LabelledTree]) -> Evaluation:
+        """With a picture of the first tree, coloured by what the model says."""
+        scores = predictor.evaluate(part)
+        return Evaluation(scores, lambda run, step: tree_pictures.preview(predictor, part[0]) if part else Preview())
 
-    def look(self, face: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Looked:
-        return tree_looking.look(face, part, rows, steps)
-
-    def summary(self, face: TreeLabeller) -> str:
-        return repr(face)
-
-    def preview(self, face: TreeLabeller, config: RunConfig, step: int) -> Preview:
-        """The first tree that was evaluated, coloured by what the model says."""
-        return Preview() if not face.shown else tree_pictures.preview(face, face.shown[0])
+    def look(self, predictor: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Looked:
+        return tree_looking.look(predictor, part, rows, steps)
 
 
-def _data_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("data", nargs="+", metavar="DATA", help="files, or - for standard input")
-    _format_argument(parser)
-    parser.add_argument("--errors", "--data.errors", default="strict", help="invalid UTF-8: strict or replace")
-    parser.add_argument("--batch_size", type=int, default=EACH, help="trees at a time; does not change the numbers")
+# What it answers
 
 
-def _format_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--format", help="of the files: brackets or conllu")
+def _format() -> Any:
+    return option(None, "of the files: brackets or conllu", choices=FORMATS)
 
 
-def _read(face: TreeLabeller, given: Namespace, labelled: bool) -> list[LabelledTree]:
-    reader = replace(face.reader, format=given.format or face.reader.format, errors=given.errors)
-    return reader(given.data, labelled=labelled)
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How good a labeller is on labelled trees."""
+
+    data: Rows = data_option("files, or - for standard input", rows=list[str])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "trees")
 
 
-def _predict_arguments(parser: ArgumentParser) -> None:
-    _data_arguments(parser)
-    parser.add_argument("--plot", metavar="PNG", help="draw the first trees, coloured by label, to a new file")
+@dataclass(frozen=True)
+class Predict(Evaluate):
+    """The labels of trees; a row is a tree in brackets."""
+
+    plot: str | None = option(None, "draw the first trees, coloured by label, to a new file", metavar="PNG", local=True)
 
 
-def _predict(face: TreeLabeller, given: Namespace) -> Iterator[str]:
+@dataclass(frozen=True)
+class Inspect(inspecting.Inspect):
+    format: str | None = _format()
+
+
+def _read(predictor: TreeLabeller, request: Evaluate | Inspect, labelled: bool) -> list[LabelledTree]:
+    names = opened(request.data)
+    if names is None:
+        rows = enumerate(rows_of(request.data, "trees in brackets"))
+        found: list[LabelledTree] = []
+        for i, row in rows:
+            found.extend([row] if isinstance(row, LabelledTree) else read_brackets(row, f"row {i}", labelled))
+        return found
+    reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
+    return reader(names, labelled=labelled)
+
+
+def evaluate(predictor: TreeLabeller, request: Evaluate) -> Scores:
+    return predictor.evaluate(_read(predictor, request, True), request.batch_size)
+
+
+def predict(predictor: TreeLabeller, request: Predict) -> Iterator[str]:
     """Trees with the labels that the model gives them, as they came in; or a line with the answer for each tree."""
-    trees = _read(face, given, False)
-    if given.plot:
-        tree_pictures.draw(Path(given.plot), face, trees)
-    return _lines(face, trees, given.batch_size)
+    trees = _read(predictor, request, False)
+    if request.plot:
+        tree_pictures.draw(Path(request.plot), predictor, trees)
+    return _lines(predictor, trees, request.batch_size)
 
 
-def _lines(face: TreeLabeller, trees: list[LabelledTree], batch_size: int) -> Iterator[str]:
-    for tree, labels in zip(trees, face.labels(trees, batch_size), strict=True):
-        if face.lexicon.target == "nodes":
+def _lines(predictor: TreeLabeller, trees: list[LabelledTree], batch_size: int) -> Iterator[str]:
+    for tree, labels in zip(trees, predictor.labels(trees, batch_size), strict=True):
+        if predictor.lexicon.target == "nodes":
             yield from written(tree, labels)
         else:
             yield labels[0] + "\n"

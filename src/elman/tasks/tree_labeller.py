@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from elman import artifact
 from elman import state as states
+from elman.artifact import Content
 from elman.config import Json
 from elman.core import Options
 from elman.data import Batch
@@ -22,11 +21,10 @@ from elman.data.inputs import refuse_alike
 from elman.data.lexicon import Symbols
 from elman.data.treebank import LabelledTree, TreeReader
 from elman.distributions import Categorical, Distribution, Gaussian
-from elman.errors import FileError, InputError
-from elman.options import whole
+from elman.errors import InputError
 from elman.readout import GaussianReadout, Softmax
-from elman.tables import Table
-from elman.tasks import files, measures
+from elman.tasks import measures
+from elman.tasks.predictor import Predictor
 from elman.training.scores import Scores
 from elman.trees import tree as tree_cell
 from elman.words import WordEmbedding
@@ -202,7 +200,7 @@ def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, None]:
     return total, int((batch.y != NONE).sum()), None
 
 
-class TreeLabeller(files.Saved[TreeModel]):
+class TreeLabeller(Predictor[TreeModel]):
     """A network over trees, how they are read and what its labels are called.
 
     >>> from elman.data.treebank import read_brackets
@@ -214,10 +212,12 @@ class TreeLabeller(files.Saved[TreeModel]):
     """
 
     task = "tree"
+    config: ModelConfig
+    reader: TreeReader
+    lexicon: TreeLexicon
 
     def __init__(self, model: TreeModel, config: ModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> None:
-        self.model, self.config, self.reader, self.lexicon = model, config, reader, lexicon
-        self.shown: Sequence[LabelledTree] = ()  # of the last evaluation of a run, for its picture
+        super().__init__(model, config=config, reader=reader, lexicon=lexicon)
 
     def labels(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[list[str]]:
         """The label of every node, of the root alone, or the number as text, of each tree."""
@@ -226,30 +226,22 @@ class TreeLabeller(files.Saved[TreeModel]):
             return [[f"{float(values[0, 0]):.6g}"] for values in found]
         return [[self.lexicon.labels[i] for i in values.argmax(1).tolist()] for values in found]
 
-    @torch.inference_mode()
     def outputs(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[Tensor]:
         """Of each tree log P of the labels (n, C) float64, or of the root (1, C); mean and width (1, 2) of a number."""
-        whole("batch_size", batch_size)
         if isinstance(trees, str | LabelledTree) or not all(isinstance(tree, LabelledTree) for tree in trees):
             raise InputError(
                 "trees must be a list of trees, as elman.data.treebank.read_brackets(text) makes of a text in brackets "
                 f"and the model's `reader` of files; it is {str(trees)[:60]!r}"
             )
-        training, device = self.model.training, next(self.model.parameters()).device
-        self.model.eval()
-        order = sorted(range(len(trees)), key=lambda i: -trees[i].height)  # like heights side by side
-        found: list[Tensor] = [torch.zeros(0)] * len(trees)
-        for at in range(0, len(order), batch_size):
-            some = [trees[i] for i in order[at : at + batch_size]]
+        nodes = self.lexicon.target == "nodes"
+
+        def run(some: list[LabelledTree]) -> Sequence[Tensor]:
             forest = Forest.of([tree.shape for tree in some])
             given = TreeInput(torch.cat([self.lexicon.numbers(tree) for tree in some]), forest)
-            values = self._values(self.model(states.map(lambda leaf: leaf.to(device), given)))
-            sizes = [len(tree.words) if self.lexicon.target == "nodes" else 1 for tree in some]
-            rows = values[forest.rows] if self.lexicon.target == "nodes" else values
-            for i, own in zip(order[at : at + batch_size], rows.split(sizes), strict=True):
-                found[i] = own
-        self.model.train(training)
-        return found
+            values = self._values(self.model(states.map(lambda leaf: leaf.to(self.device), given)))
+            return (values[forest.rows] if nodes else values).split([len(t.words) if nodes else 1 for t in some])
+
+        return self.batched(trees, run, batch_size, lambda tree: tree.height)
 
     def _values(self, predicted: Distribution) -> Tensor:
         if isinstance(predicted, Gaussian):
@@ -286,30 +278,21 @@ class TreeLabeller(files.Saved[TreeModel]):
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> TreeLabeller:
-        """Read what `save` wrote."""
-        folder = Path(path)
-        content = artifact.read_model_json(folder)
-        try:
-            config, reader = ModelConfig(**content["config"]), TreeReader(**content["reader"])
-            lexicon = TreeLexicon.from_json(content["lexicon"])
-        except (KeyError, TypeError) as error:
-            raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
-        model = TreeModel(config, lexicon)
-        files.restore(model, folder)
-        return cls(model.eval(), config, reader, lexicon)
+    def parts(cls, content: Content) -> tuple[ModelConfig, TreeReader, TreeLexicon]:
+        config, reader = ModelConfig(**content["config"]), TreeReader(**content["reader"])
+        return config, reader, TreeLexicon.from_json(content["lexicon"])
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> TreeModel:
+        return TreeModel(config, lexicon)
 
     def __repr__(self) -> str:
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        return f"TreeLabeller({self.config.cell} {self.config.size}, {self.lexicon.target}, {numbers:,} parameters)"
+        shape = f"{self.config.cell} {self.config.size}, {self.lexicon.target}"
+        return f"TreeLabeller({shape}, {self.parameter_count:,} parameters)"
 
-    def describe(self) -> list[Table]:
-        """What it is."""
-        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
-        numbers = sum(tensor.numel() for tensor in files.tensors(self.model).values())
-        answers = ", ".join(self.lexicon.labels[:20]) or "a number"
-        about = [["target", self.lexicon.target], ["answers", answers], ["words", f"{len(self.lexicon.words.names):,}"]]
-        return [Table("the model", ["", ""], [*settings, *about, ["parameters", f"{numbers:,}"]])]
+    def about(self) -> list[list[str]]:
+        lexicon, answers = self.lexicon, ", ".join(self.lexicon.labels[:20]) or "a number"
+        return [["target", lexicon.target], ["answers", answers], ["words", f"{len(lexicon.words.names):,}"]]
 
 
 def _accuracies(what: str, values: Tensor, truth: Tensor, labels: Sequence[str]) -> dict[str, float]:

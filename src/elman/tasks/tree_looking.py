@@ -6,7 +6,6 @@ that of the node below, and what the other children bring is an input. So reach,
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +27,7 @@ from elman.lens.layers import frozen
 from elman.model import SequenceModel
 from elman.state import State
 from elman.tasks.inspecting import Looked
-from elman.tasks.tree_labeller import NONE, TreeLabeller
+from elman.tasks.tree_labeller import NONE, TreeLabeller, TreeModel
 from elman.tasks.tree_pictures import places
 from elman.trees import Climb, TreeCore, climbs, deepest
 
@@ -48,36 +47,36 @@ class Given(Embed):
         return x
 
 
-def look(face: TreeLabeller, trees: Sequence[LabelledTree], rows: int, steps: int) -> Looked:
+def look(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows: int, steps: int) -> Looked:
     """The deepest trees: they say most about depth."""
     some = sorted((tree for tree in trees if tree.height < steps), key=lambda tree: -tree.height)[:rows]
     if not some:
         raise InputError(f"there is no tree of fewer than {steps} levels to look at")
-    found = _looked(face, some)
+    found = _looked(predictor, some)
 
     def begun() -> Looked:
-        other = copy.copy(face)
-        other.model = fresh(face.model)  # type: ignore[assignment]
-        return _looked(other, some)
+        model = fresh(predictor.model)
+        assert isinstance(model, TreeModel)
+        return _looked(TreeLabeller(model, predictor.config, predictor.reader, predictor.lexicon), some)
 
     return found._replace(begun=begun)
 
 
-def _looked(face: TreeLabeller, trees: Sequence[LabelledTree]) -> Looked:
+def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Looked:
     ways = [deepest(tree.shape) for tree in trees]
-    with frozen(face.model), torch.no_grad():
-        words = face.model.embed(torch.cat([face.lexicon.numbers(tree) for tree in trees]))
-        x = climbs(face.model.core, words, [tree.shape for tree in trees], ways)
-    core = face.model.core
+    with frozen(predictor.model), torch.no_grad():
+        words = predictor.model.embed(torch.cat([predictor.lexicon.numbers(tree) for tree in trees]))
+        x = climbs(predictor.model.core, words, [tree.shape for tree in trees], ways)
+    core = predictor.model.core
     places_ = (x[0].shape[1] - core.input_size) // (1 + sum(leaf[0].numel() for leaf in _leaves(core)))
-    model = SequenceModel(Given(), Climb(core, places=places_), face.model.readout)
+    model = SequenceModel(Given(), Climb(core, places=places_), predictor.model.readout)
     lengths = torch.tensor([len(way) for way in ways])
     reset = torch.zeros(len(ways), int(lengths.max()), dtype=torch.bool)
     reset[:, 0] = True  # nothing stands below a leaf
     sample = Sample(
-        nn.utils.rnn.pad_sequence(x, batch_first=True), _targets(face, trees, ways), lengths, reset,
+        nn.utils.rnn.pad_sequence(x, batch_first=True), _targets(predictor, trees, ways), lengths, reset,
         names=[_names(tree, way) for tree, way in zip(trees, ways, strict=True)], labels=_labels(trees, ways),
-        log_prob=_log_prob, panels=_panels(face, trees[0], ways[0]), about=ABOUT,
+        log_prob=_log_prob, panels=_panels(predictor, trees[0], ways[0]), about=ABOUT,
     )  # fmt: skip
     return Looked(model, sample)
 
@@ -86,12 +85,12 @@ def _leaves(core: TreeCore) -> list[Tensor]:
     return states.leaves(core.init_state(1))
 
 
-def _targets(face: TreeLabeller, trees: Sequence[LabelledTree], ways: Sequence[Sequence[int]]) -> Tensor:
+def _targets(predictor: TreeLabeller, trees: Sequence[LabelledTree], ways: Sequence[Sequence[int]]) -> Tensor:
     """The label of each node on the way up (B, T), or the number of the root at its end; NONE or NaN elsewhere."""
-    number = face.lexicon.target == "number"
+    number = predictor.lexicon.target == "number"
     found = []
     for tree, way in zip(trees, ways, strict=True):
-        own = face.lexicon.targets(tree)
+        own = predictor.lexicon.targets(tree)
         found.append(torch.tensor([*[math.nan] * (len(way) - 1), float(own[0])]) if number else own[list(way)])
     return nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=math.nan if number else NONE)
 
@@ -155,29 +154,29 @@ class _Nudged(TreeCore):
         return states.map(lambda leaf: leaf + next(nudges).view_as(leaf), self.core.combine(x[:, :D], children))
 
 
-def gradients(face: TreeLabeller, tree: LabelledTree) -> list[float]:
+def gradients(predictor: TreeLabeller, tree: LabelledTree) -> list[float]:
     """The norm of dL / ds of each node, L the loss at the root."""
-    model, n = face.model, len(tree.words)
+    model, n = predictor.model, len(tree.words)
     with frozen(model):
         nudged = _Nudged(model.core)
         vectors = torch.zeros(n, nudged.core.input_size)
-        vectors[torch.from_numpy(tree.shape.reads)] = model.embed(face.lexicon.numbers(tree)).detach()
+        vectors[torch.from_numpy(tree.shape.reads)] = model.embed(predictor.lexicon.numbers(tree)).detach()
         nudges = torch.zeros(n, sum(nudged.sizes), requires_grad=True)
         forest = Forest.of([shape(tree.shape.parents.tolist())])
         y, _ = nudged.scan(torch.cat([vectors, nudges], 1), forest)
         predicted = model.readout(y[forest.roots][:, None])
-        target = face.lexicon.targets(tree)
-        at_root = target if face.lexicon.target == "number" else target[[tree.root]]
+        target = predictor.lexicon.targets(tree)
+        at_root = target if predictor.lexicon.target == "number" else target[[tree.root]]
         loss = -_log_prob(predicted, at_root[:, None], torch.ones(1, dtype=torch.int64)).sum()
         (found,) = torch.autograd.grad(loss, nudges)
     return found.norm(dim=1).tolist()
 
 
-def _panels(face: TreeLabeller, tree: LabelledTree, way: Sequence[int]) -> tuple[dict[str, object], ...]:
+def _panels(predictor: TreeLabeller, tree: LabelledTree, way: Sequence[int]) -> tuple[dict[str, object], ...]:
     if len(tree.words) > NODES:
         return ()
-    (values,), (labels,) = face.outputs([tree]), face.labels([tree])
-    target, n, root = face.lexicon.target, len(tree.words), tree.root
+    (values,), (labels,) = predictor.outputs([tree]), predictor.labels([tree])
+    target, n, root = predictor.lexicon.target, len(tree.words), tree.root
     if target == "number":
         chances: list[float | None] = [None]
     else:
@@ -188,10 +187,10 @@ def _panels(face: TreeLabeller, tree: LabelledTree, way: Sequence[int]) -> tuple
     place, height = places(tree)
     what = {"nodes": "the label", "roots": "the label of the root", "number": "the number at the root"}[target]
     return ({
-        "kind": "tree", "title": "Tree", "labels": [*face.lexicon.labels], "parents": tree.shape.parents.tolist(),
+        "kind": "tree", "title": "Tree", "labels": [*predictor.lexicon.labels], "parents": tree.shape.parents.tolist(),
         "place": place, "height": height, "words": [*tree.words], "said": labels, "chance": chances,
         "truth": [label if target == "nodes" or i == root else "" for i, label in enumerate(tree.labels)],
-        "gradient": gradients(face, tree), "way": [*way],
+        "gradient": gradients(predictor, tree), "way": [*way],
         "about": f"The first tree, its root on the left. Each node is coloured by {what} that the model gives; or by "
         "how strongly the loss at the root depends on the state of the node. A ring: the label is wrong. The thick "
         "line is the way up that the other panels go; click a node on it to choose the step.",

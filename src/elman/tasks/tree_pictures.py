@@ -31,7 +31,7 @@ def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
     return x, [float(height) for height in heights]
 
 
-def draw(path: Path, face: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
+def draw(path: Path, predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
     """Draw the first few trees to a new file."""
     try:
         from matplotlib.figure import Figure
@@ -43,30 +43,30 @@ def draw(path: Path, face: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
     most = max(len(tree.words) for tree in some)
     figure = Figure(figsize=(min(40, max(6, 0.45 * (most + 1) / 2)), 3.2 * len(some)), layout="constrained")
     for axis, tree in zip(figure.subplots(len(some), 1, squeeze=False)[:, 0], some, strict=True):
-        _one(axis, face, tree)
+        _one(axis, predictor, tree)
     figure.savefig(path, dpi=100, metadata={"Software": None})
 
 
-def preview(face: TreeLabeller, tree: LabelledTree) -> Preview:
+def preview(predictor: TreeLabeller, tree: LabelledTree) -> Preview:
     """The picture of one tree; none without matplotlib, which a run does not need."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return Preview()
     figure = Figure(figsize=(min(40, max(6, 0.45 * (len(tree.words) + 1) / 2)), 3.2), layout="constrained")
-    _one(figure.subplots(1, 1), face, tree)
+    _one(figure.subplots(1, 1), predictor, tree)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
     return Preview(picture=picture.getvalue())
 
 
-def _one(axis: Any, face: TreeLabeller, tree: LabelledTree) -> None:
+def _one(axis: Any, predictor: TreeLabeller, tree: LabelledTree) -> None:
     from matplotlib import colormaps
 
-    (labels,) = face.labels([tree])
-    if face.lexicon.target != "nodes":  # the root alone is coloured
+    (labels,) = predictor.labels([tree])
+    if predictor.lexicon.target != "nodes":  # the root alone is coloured
         labels = [labels[0] if parent < 0 else "" for parent in tree.shape.parents.tolist()]
-    names = face.lexicon.labels
+    names = predictor.lexicon.labels
     colours = {name: colormaps["RdYlGn"](i / max(1, len(names) - 1)) for i, name in enumerate(names)}
     x, y = places(tree)
     for node, parent in enumerate(tree.shape.parents.tolist()):

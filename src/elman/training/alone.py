@@ -8,14 +8,21 @@ first. Afterwards the generator stands where the caller had left it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from elman import progress
 
 _turn = threading.RLock()  # again in the same thread, as in a callback, is no matter: what is inside leaves no trace
+DRAWING = {  # what fresh weights are drawn by
+    "rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "uniform_", "normal_", "random_",
+    "bernoulli_", "exponential_", "log_normal_", "cauchy_", "geometric_", "trunc_normal_", "kaiming_uniform_",
+    "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "orthogonal_", "sparse_",
+}  # fmt: skip
 
 
 @contextmanager
@@ -31,19 +38,21 @@ def alone() -> Iterator[None]:
         _turn.release()
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Draw in the block, and leave the caller's random numbers as they were; do not wait for a training elsewhere."""
-    free = _turn.acquire(blocking=False)
-    try:
-        if not free:  # to put the generator back would let the other training draw its numbers twice
-            yield
-            return
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        if free:
-            _turn.release()
+class Undisturbed(TorchFunctionMode):
+    """In the block, this thread draws from numbers of its own: Torch's generator stays as it is, for the caller and for
+    a training in another thread, which is not waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        if getattr(function, "__name__", "") in DRAWING and given.get("generator") is None:
+            given["generator"] = self.generator
+        return function(*args, **given)
 
 
 def seed(number: int) -> None:

@@ -11,7 +11,7 @@ import math
 import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,10 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman import artifact, kernels
+from elman import state as states
 from elman.cells.hmm import HMMState
 from elman.data.observations import Reader
 from elman.draws import uniform
-from elman.errors import FitError, InputError
+from elman.errors import FitError, FrozenError, InputError
 from elman.hmm import describe, em, frames, sequences
 from elman.hmm.emissions import Emission
 from elman.hmm.frames import Given
@@ -33,6 +34,7 @@ from elman.hmm.structure import checked_mask
 from elman.options import choice, whole
 from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tables import Table
+from elman.tasks.predictor import Predictor
 
 Array = NDArray[np.float64]
 Hidden = NDArray[np.int64]  # a state per step
@@ -42,8 +44,14 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-class HiddenMarkovFace(Configured):
-    """score, predict, sample and the rest. A subclass says what its emission is, and what it is called."""
+class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
+    """score, predict, sample and the rest. A subclass says what its emission is, and what it is called.
+
+    It is fitted in place, as scikit-learn has it; one that was loaded is frozen, and a copy of it (`copy.deepcopy`) may
+    be fitted again.
+    """
+
+    task = "hmm"
 
     emission: ClassVar[str]  # what it is called in configs and files
     letters: ClassVar[dict[str, str]]  # what it has parameters for, and what `freeze` calls that
@@ -59,6 +67,24 @@ class HiddenMarkovFace(Configured):
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
     reader_: Reader = Reader()  # how `elman evaluate` and `elman predict` read files for this model
+
+    def __init__(self, **options: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} does not say what its options are")
+
+    def __setattr__(self, name: str, value: object) -> None:  # type: ignore[override]
+        if "_frozen" in vars(self):
+            raise FrozenError(self, name)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:  # type: ignore[override]
+        if "_frozen" in vars(self):
+            raise FrozenError(self, name)
+        object.__delattr__(self, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: all but that it is frozen."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_frozen"}
 
     # What a subclass defines
 
@@ -175,11 +201,11 @@ class HiddenMarkovFace(Configured):
         if currstate is not None:
             first = whole("currstate", currstate, 0, int(self.n_components) - 1)
             chances = (np.arange(self.n_components) >= first).astype(np.float64)
-        states = np.empty(n_samples, dtype=np.int64)
+        path = np.empty(n_samples, dtype=np.int64)
         for t, u in enumerate(uniform(draws[::2], 1)[:, 0].numpy()):
-            states[t] = np.searchsorted(chances, u * chances[-1], side="left")  # as draws.place, without its arrays
-            chances = transition[states[t]]
-        return self._drawn(model.emission.sample(torch.from_numpy(states), draws[1::2]).detach().numpy()), states
+            path[t] = np.searchsorted(chances, u * chances[-1], side="left")  # as draws.place, without its arrays
+            chances = transition[path[t]]
+        return self._drawn(model.emission.sample(torch.from_numpy(path), draws[1::2]).detach().numpy()), path
 
     def _drawn(self, X: Array) -> NDArray[np.generic]:
         """Observations as users give them."""
@@ -238,8 +264,17 @@ class HiddenMarkovFace(Configured):
         """Where the states begin and go, and what they emit."""
         return [describe.chain(self.startprob_, self.transmat_), *self._emission_tables()]
 
-    def fill(self, folder: Path) -> None:
+    @property
+    def fingerprint(self) -> str:
+        return states.fingerprint(self.module())
+
+    @property
+    def parameter_count(self) -> int:
+        return self.n_parameters()
+
+    def write_to(self, folder: Path) -> None:
         """Write the files of a fitted model, with its options and how it reads, into a folder that is there."""
+        self.module()  # what has no parameters, or wrong ones, is not written
         options = self.get_params()
         held = {**options, **{name: value for name, value in self.__dict__.items() if name.endswith("_")}}
         tensors = {n: v for n, v in held.items() if isinstance(v, np.ndarray) and v.dtype.kind != "O"}
@@ -252,7 +287,7 @@ class HiddenMarkovFace(Configured):
         }
         copies = {name: torch.from_numpy(value.copy()) for name, value in tensors.items()}
         artifact.write_tensors(folder / "model.safetensors", copies)
-        artifact.write_model_json(folder, "hmm", content)
+        artifact.write_model_json(folder, self.task, content)
 
     # What was given
 

@@ -1,0 +1,155 @@
+"""What users hold: a network with all that it needs to be used. It is a value.
+
+Predicting, evaluating, inspecting and serving change nothing in a predictor: what moves, such as the state of a series,
+is an argument and a result. Only training changes its weights, which are its network's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
+
+import torch
+from torch import nn
+
+from elman import artifact
+from elman.config import Json
+from elman.errors import FileError, FrozenError
+from elman.options import whole
+from elman.tables import Table
+from elman.tasks import files
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+M = TypeVar("M", bound=nn.Module)
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+class Predictor(Generic[M]):
+    """A network and its parts, which a subclass names; they are what its constructor takes, in that order."""
+
+    task: ClassVar[str]  # its name in TASKS
+    model: M
+    config: DataclassInstance
+
+    def __init__(self, model: M, **parts: object) -> None:
+        vars(self).update(model=model, **parts)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenError(self, name)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenError(self, name)
+
+    # What a subclass defines
+
+    def content(self) -> dict[str, Json]:
+        """What stands in model.json beside the weights: all parts but the network."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what stands beside its weights")
+
+    @classmethod
+    def parts(cls, content: artifact.Content) -> tuple[Any, ...]:
+        """The parts that `content` wrote, in the order of the constructor."""
+        raise NotImplementedError(f"{cls.__name__} does not say what its parts are")
+
+    @classmethod
+    def network(cls, *parts: Any, **named: Any) -> M:
+        """The network for some parts, with fresh weights."""
+        raise NotImplementedError(f"{cls.__name__} does not say what its network is")
+
+    def about(self) -> list[list[str]]:
+        """Lines for `describe` beside its settings: a name and a value each."""
+        return []
+
+    # Files
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote. It needs nothing else: not the training data, not the run."""
+        folder = Path(path)
+        content = artifact.read_model_json(folder)
+        with known(folder):
+            parts = cls.parts(content)
+        model = cls.network(*parts)
+        cls.restore(model, folder)
+        return cls(model.eval(), *parts)
+
+    @classmethod
+    def restore(cls, model: M, folder: Path) -> None:
+        """Give a network the weights of a folder."""
+        files.restore(model, folder)
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a folder: tensors in safetensors, all else in JSON."""
+        artifact.write(Path(path), self.write_to)
+
+    def write_to(self, folder: Path) -> None:
+        """The files of `save`, in a folder that is there."""
+        files.write(folder, self.task, self.model, self.content())
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells this model from every other: a state continues with the model that it came from."""
+        return artifact.digest(files.tensors(self.model))
+
+    # What it is
+
+    @property
+    def parameter_count(self) -> int:
+        """How many numbers its weights are, those that are shared once."""
+        return sum(tensor.numel() for tensor in files.tensors(self.model).values())
+
+    def describe(self) -> list[Table]:
+        """What it is and what it learnt."""
+        settings = [[name.replace("_", " "), str(value)] for name, value in asdict(self.config).items() if value]
+        rows = [*settings, *self.about(), ["parameters", f"{self.parameter_count:,}"]]
+        return [Table("the model", ["setting", "value"], rows)]
+
+    # Computing
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
+
+    @torch.inference_mode()
+    def batched(
+        self, rows: Sequence[R], run: Callable[[list[R]], Iterable[A]], batch_size: int,
+        size: Callable[[R], int] = lambda row: 0,
+    ) -> list[A]:  # fmt: skip
+        """What `run` gives for rows, `batch_size` of like `size` at a time; in the order of the rows."""
+        whole("batch_size", batch_size)
+        order = sorted(range(len(rows)), key=lambda i: -size(rows[i]))
+        found: dict[int, A] = {}
+        with evaluating(self.model):
+            for at in range(0, len(order), batch_size):
+                places = order[at : at + batch_size]
+                found.update(zip(places, run([rows[i] for i in places]), strict=True))
+        return [found[i] for i in range(len(rows))]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout. A model that is not in training is shared by threads: nothing is written to it."""
+    if not model.training:
+        yield
+        return
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+@contextmanager
+def known(folder: Path) -> Iterator[None]:
+    """Read the content of a folder: what is not there, or is of another kind, makes it a model of another version."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
