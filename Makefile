@@ -21,8 +21,8 @@ INSTALL := $(PIP) install --no-build-isolation -c constraints.txt
 
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
-LAW_SUITE := tests/test_laws.py tests/test_conformance.py
-KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/hmm/test_kernels_fuzz.py tests/hmm/test_filter.py tests/hmm/test_underflow.py
+LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
+KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/tasks/hmm/test_kernels_fuzz.py tests/tasks/hmm/test_filter.py tests/tasks/hmm/test_underflow.py
 
 .PHONY: demo test test-browser bench bench-guard sanitize sanitize-threads docs clean build/address build/thread
 

@@ -129,7 +129,7 @@ def _training(kind: str) -> tuple[Callable[[], Any], int]:
     import torch
 
     from elman.data import Encoded, Streams
-    from elman.tasks.lm import LanguageModelTask, ModelConfig, build
+    from elman.tasks.text.lm import LanguageModelTask, ModelConfig, build
     from elman.training.loop import Run, _gradients, _update
     from elman.training.optim import OptimConfig, Schedule, optimiser
     from elman.training.unit import Unit

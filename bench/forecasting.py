@@ -36,12 +36,12 @@ import torch
 from torch import Tensor, nn
 
 from elman.data import Batch, Position
-from elman.data.panel import PanelReader, Series
-from elman.data.panel_inputs import PanelInputs, SeriesStreams
-from elman.tasks import forecast_loss
-from elman.tasks.forecast_files import widths
-from elman.tasks.forecast_network import ModelConfig, build
-from elman.tasks.forecaster import Forecaster
+from elman.tasks.forecast import loss as forecast_loss
+from elman.tasks.forecast.content import widths
+from elman.tasks.forecast.data import PanelReader, Series
+from elman.tasks.forecast.inputs import PanelInputs, SeriesStreams
+from elman.tasks.forecast.model import Forecaster
+from elman.tasks.forecast.network import ModelConfig, build
 
 LAGS = [*range(1, 8), *(day + hour for day in range(24, 169, 24) for hour in (-1, 0, 1))]
 CONTEXT, HORIZON, BATCH = 168, 48, 64

@@ -7,8 +7,8 @@ import torch
 from bench import inputs
 from bench.worker import Outputs, Run
 from elman import kernels
-from elman.hmm.em import expected, posterior
-from elman.hmm.sequences import rows
+from elman.tasks.hmm.em import expected, posterior
+from elman.tasks.hmm.sequences import rows
 
 
 def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:

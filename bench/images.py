@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from elman.images import DiagonalBiLSTM, MaskedConvolution
 from elman.model import SequenceModel
-from elman.tasks.painter import ModelConfig, Reader, build
+from elman.tasks.image import DiagonalBiLSTM, MaskedConvolution
+from elman.tasks.image.model import ModelConfig, Reader, build
 
 SIDE, SIZE, HIDDEN = 28, 32, 64
 

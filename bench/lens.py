@@ -26,10 +26,10 @@ from torch.func import jacrev, vmap
 
 import elman
 from elman import lens
-from elman.embed import Embedding
 from elman.lens import spectra
 from elman.lens.report import Shown
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 T, K, ANCHORS, STEPS = 1000, 256, 64, 2000
 BLOCK, EVERY = 32, 8

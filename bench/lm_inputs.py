@@ -5,7 +5,7 @@ import torch
 
 from elman.data import Encoded
 from elman.data.vocabulary import Characters
-from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, ModelConfig, build
 
 CHARACTERS = "".join(chr(32 + i) for i in range(65))
 PROMPT = "THE QUICK BROWN FOX"

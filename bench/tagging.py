@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 import elman
 from bench.with_torch import Gathered, Packed
-from elman.crf import LinearChain
 from elman.data import Batch
-from elman.data.lexicon import Lexicon, batch_of
-from elman.data.tagged import Sentence
 from elman.model import SequenceModel
-from elman.tasks import tagger
-from elman.tasks.tagger import ModelConfig
+from elman.nn.crf import LinearChain
+from elman.tasks.tag import model as tagger
+from elman.tasks.tag.data import Sentence
+from elman.tasks.tag.lexicon import Lexicon, batch_of
+from elman.tasks.tag.model import ModelConfig
 
 TAGS = [f"T{i:02}" for i in range(23)]
 BATCH = 32

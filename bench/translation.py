@@ -25,11 +25,11 @@ from torch import Tensor, nn
 import elman
 from bench.with_torch import Gathered
 from elman.attention import Additive
-from elman.data.pairs import Pairs, Vocabularies, batch_of
 from elman.data.vocabulary import Words
 from elman.decoding.beam import beam
-from elman.pairing import EncoderDecoder, smoothed
-from elman.tasks.translator import ModelConfig, build
+from elman.tasks.translate.data import Pairs, Vocabularies, batch_of
+from elman.tasks.translate.model import ModelConfig, build
+from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
 
 V, SIZE, BATCH, BEAMS, MOST = 2000, 256, 64, 5, 30
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from elman.data import Batch, Position
-from elman.data.forest import Shape
-from elman.data.forest import shape as shape_of
-from elman.data.treebank import LabelledTree
-from elman.tasks import tree_labeller
-from elman.tasks.tree import DataConfig, RunConfig, TreeTask
-from elman.tasks.tree_labeller import Example, ModelConfig, TreeInput, TreeLexicon, TreeModel, batch_of
+from elman.tasks.tree import model as tree_labeller
+from elman.tasks.tree.binary_tree_lstm import BinaryTreeLSTM
+from elman.tasks.tree.data import LabelledTree
+from elman.tasks.tree.forest import Shape
+from elman.tasks.tree.forest import shape as shape_of
+from elman.tasks.tree.model import Example, ModelConfig, TreeInput, TreeLexicon, TreeModel, batch_of
+from elman.tasks.tree.task import DataConfig, RunConfig, TreeTask
 from elman.training.optim import OptimConfig, by_rows, clip, optimiser
-from elman.trees.binary_tree_lstm import BinaryTreeLSTM
 
 BATCH, WORDS = 25, 5000
 

@@ -8,7 +8,7 @@ import torch
 from bench import lm_inputs
 from bench.worker import Outputs, Run
 from elman.data import Streams
-from elman.tasks.lm import LanguageModelTask
+from elman.tasks.text.lm import LanguageModelTask
 from elman.training.loop import Run as Training
 from elman.training.loop import _gradients, _update
 from elman.training.optim import OptimConfig, Schedule, optimiser

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import elman
-from elman.data.pairs import Pair, PairReader, made_up
 from elman.data.synthetic import parse
-from elman.tasks.translate import DataConfig, RunConfig, SamplingConfig
-from elman.tasks.translate_measures import exposure
-from elman.tasks.translator import ModelConfig, Translator
+from elman.tasks.translate.data import Pair, PairReader, made_up
+from elman.tasks.translate.metrics import exposure
+from elman.tasks.translate.model import ModelConfig, Translator
+from elman.tasks.translate.task import DataConfig, RunConfig, SamplingConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

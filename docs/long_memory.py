@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import elman
-from elman.tasks.tag import DataConfig, ModelConfig, RunConfig
+from elman.tasks.tag.task import DataConfig, ModelConfig, RunConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

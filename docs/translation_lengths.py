@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import elman
-from elman.data.pairs import Pair, PairReader
-from elman.tasks.translate_measures import judged, metrics
-from elman.tasks.translator import Search, Translator
+from elman.tasks.translate.data import Pair, PairReader
+from elman.tasks.translate.metrics import judged, metrics
+from elman.tasks.translate.model import Search, Translator
 
 EDGES = (8, 10, 12, 14, 17, 21)  # words at which a range begins; the first range begins at 1
 

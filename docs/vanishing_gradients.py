@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import elman
 from elman import lens
-from elman.readout import Pooled, Softmax
+from elman.nn.readout import Pooled, Softmax
 
 T, SIZE, CLASSES, BATCH, STEPS, EVERY = 60, 32, 4, 32, 300, 20
 HERE = Path(__file__).parent

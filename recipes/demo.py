@@ -8,10 +8,10 @@ from pathlib import Path
 
 import elman
 from elman.cli.output import print_table
-from elman.data import DataConfig, open_splits
 from elman.errors import MissingExtraError
 from elman.tables import Table
-from elman.tasks import lm, markov
+from elman.tasks.text import lm, markov
+from elman.tasks.text.data import DataConfig, open_splits
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from elman import kernels
 from elman.cells import CELLS
 from elman.compose import Dense, Stack, stack
-from elman.embed import Embedding
 from elman.model import SequenceModel
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 pytestmark = pytest.mark.skipif("native" not in kernels.available(), reason="a promise of the native kernels")
 

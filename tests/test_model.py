@@ -2,9 +2,9 @@ import torch
 
 from elman import state as states
 from elman.core import Core
-from elman.embed import Embedding
 from elman.model import SequenceModel
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 
 class Leaky(Core):

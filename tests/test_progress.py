@@ -7,9 +7,9 @@ from elman import progress
 from elman.data.cache import encode, encode_string
 from elman.data.text import open_text
 from elman.data.vocabulary import Characters
-from elman.markov import Markov
 from elman.progress import Waiting
-from elman.tasks.markov import MarkovModel, ModelConfig
+from elman.tasks.text.kneser_ney import Markov
+from elman.tasks.text.markov import MarkovModel, ModelConfig
 
 
 @pytest.fixture

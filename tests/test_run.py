@@ -15,14 +15,15 @@ import torch
 
 from elman import run as runs
 from elman.cli import main
-from elman.data import DataConfig, open_splits
 from elman.data.cache import encode_string
 from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
 from elman.run import train
-from elman.saved import load
-from elman.tasks import hmm, markov
-from elman.tasks.lm import LanguageModel, ModelConfig, RunConfig
-from elman.tasks.text_task import PreviewConfig
+from elman.tasks.hmm import task
+from elman.tasks.loading import load
+from elman.tasks.text import markov
+from elman.tasks.text.data import DataConfig, open_splits
+from elman.tasks.text.lm import LanguageModel, ModelConfig, RunConfig
+from elman.tasks.text.task import PreviewConfig
 from elman.training import loop
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
@@ -259,7 +260,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(config):
 
 
 def test_a_full_disk_keeps_the_checkpoint(config, monkeypatch):
-    from elman import artifact
+    from elman.files import artifact
 
     config = changed(config, training={"checkpoint_every": 2})
     written = artifact.write_tensors
@@ -318,7 +319,7 @@ def test_documents_and_arrays_in_memory(config, tmp_path, capsys):
     assert [list(line)[1] for line in history] == ["tokens", "valid", "test"] and lm.unit == "documents"
     noise = np.random.default_rng(0).normal(size=(2, 50, 1)) + np.array([[[0.0]], [[9.0]]])
     seen = []
-    wanted = hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2})
+    wanted = task.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2})
     model, _ = train(
         wanted, data={"train": list(noise), "valid": noise[0]}, callback=lambda step, scores: seen.append(scores)
     )
@@ -348,7 +349,7 @@ class Full:
 def test_a_fit_goes_on_when_nobody_can_read_how_far_it_is(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).normal(size=(50, 1))
     monkeypatch.setattr(sys, "stderr", Full())
-    model, _ = train(hmm.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2}), data=noise)
+    model, _ = train(task.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2}), data=noise)
     assert model.means_.shape == (2, 1)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from elman import artifact
 from elman import state as states
 from elman.errors import FileError, InputError
+from elman.files import artifact
 
 
 class Pair(NamedTuple):

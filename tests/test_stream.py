@@ -15,10 +15,10 @@ from elman import state as states
 from elman.cells import CELLS, cell
 from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residual, Stack, WeightDrop, Zoneout, stack
 from elman.core import Core
-from elman.embed import Embedding
 from elman.errors import InputError
 from elman.model import SequenceModel
-from elman.readout import (
+from elman.nn.embed import Embedding
+from elman.nn.readout import (
     AdaptiveSoftmax,
     BernoulliReadout,
     GaussianReadout,

@@ -12,7 +12,6 @@ from elman import lens as lens
 from elman import state as state
 from elman import tasks as tasks
 from elman import training as training
-from elman import tree_laws as tree_laws
 from elman import trees as trees
 from elman.cells import CELLS as CELLS
 from elman.cells import cell as cell
@@ -37,9 +36,9 @@ from elman.estimators import SequenceClassifier as SequenceClassifier
 from elman.estimators import SequenceRegressor as SequenceRegressor
 from elman.model import SequenceModel as SequenceModel
 from elman.run import train as train
-from elman.saved import load as load
 from elman.stream import Stream as Stream
-from elman.tasks.lm import LanguageModel as LanguageModel
-from elman.tasks.lm import RunConfig as RunConfig
+from elman.tasks.loading import load as load
+from elman.tasks.text.lm import LanguageModel as LanguageModel
+from elman.tasks.text.lm import RunConfig as RunConfig
 
 __version__: str

@@ -55,6 +55,8 @@ class Core(nn.Module):
     undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
     block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
+    keep_gate: str = ""  # the one of `named_gates` that is the share of the state that stays
+    remedy: str = ""  # what makes it remember for longer, where that is not another cell
     _state_kind: ClassVar[type[tuple[State, ...]] | None] = None  # of its state, where `init_state` names a NamedTuple
 
     def __init_subclass__(cls) -> None:
@@ -121,6 +123,15 @@ class Core(nn.Module):
         """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
         init = self.init_state(len(x))
         return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
+
+    @property
+    def title(self) -> str:
+        """What the lens calls it."""
+        return type(self).__name__.lower()
+
+    def named_gates(self, x: Tensor, state: Any) -> dict[str, Tensor]:
+        """Its gates that lie between 0 and 1, by name (M, H), at steps that are independent: x (M, D), M states."""
+        return {}
 
     def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
         """Append to `builder` what makes y and the next state of x and the state, given as slots: the slot of y.

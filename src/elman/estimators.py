@@ -14,14 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from elman.core import Options
-from elman.data.inputs import refuse_alike
-from elman.data.labelled import Reader, Row
+from elman.data.splits import refuse_alike
 from elman.errors import InputError
 from elman.options import positive, several, whole
 from elman.scikit import Configured, NotFitted, RandomState, seed
-from elman.tasks import measures
-from elman.tasks.classifier import Classifier, ModelConfig
-from elman.tasks.classify import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
+from elman.tasks.classify import metrics
+from elman.tasks.classify.data import Reader, Row
+from elman.tasks.classify.model import Classifier, ModelConfig
+from elman.tasks.classify.task import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
 from elman.training import loop, optim
 from elman.training.alone import alone
 from elman.training.alone import seed as begin
@@ -208,7 +208,7 @@ class SequenceRegressor(_Sequences):
     def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """r2: 1 - mean squared error / variance of y."""
         outputs, truth = self._outputs(X, lengths), torch.tensor(np.asarray(y, dtype=np.float64))
-        return measures.of_numbers(outputs[:, 0], outputs[:, 1], truth).numbers["r2"]
+        return metrics.of_numbers(outputs[:, 0], outputs[:, 1], truth).numbers["r2"]
 
 
 def _check(inputs: Sequence[object], y: NDArray[Any]) -> None:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from elman.core import Core
-from elman.distributions import Distribution
 from elman.errors import InputError
+from elman.nn.distributions import Distribution
 from elman.state import State
 
 
@@ -20,8 +20,8 @@ class SequenceModel(nn.Module):
 
     >>> import torch
     >>> from elman.cells import cell
-    >>> from elman.embed import Embedding
-    >>> from elman.readout import Softmax
+    >>> from elman.nn.embed import Embedding
+    >>> from elman.nn.readout import Softmax
     >>> model = SequenceModel(Embedding(5, 3), cell("elman", 3, 4), Softmax(4, 5))
     >>> predicted, state = model.scan(torch.tensor([[1, 2, 3]]))
     >>> predicted.log_prob(torch.tensor([[2, 3, 4]])).shape

@@ -9,14 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from elman import artifact, config, lens, report, tasks
+import torch
+
+from elman import kernels, lens, tasks
+from elman import progress as progress_line
 from elman.errors import InputError
+from elman.files import artifact, config
 from elman.options import flag
 from elman.progress import quiet
-from elman.saved import load, open_source
+from elman.tasks.loading import load, open_source
 from elman.tasks.memory import Opened, given
+from elman.tasks.predictor import Predictor
 from elman.tasks.settings import Settings, TrainedSettings
-from elman.tasks.task import AnyTask, Task
+from elman.tasks.task import AnyTask, Data, Evaluation, Task
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.alone import alone, seed
 from elman.training.average import Average
@@ -44,7 +49,7 @@ def train(
     afterwards where they were. Ctrl-C raises `Interrupted`, a KeyboardInterrupt, once the checkpoint is written.
 
     >>> import tempfile
-    >>> from elman.tasks.markov import RunConfig
+    >>> from elman.tasks.text.markov import RunConfig
     >>> config = RunConfig(out=tempfile.mkdtemp() + "/run")
     >>> model, history = train(config, data="to be or not to be, " * 99, progress=False)
     >>> model.generate("to be or", max_new_tokens=7)
@@ -93,14 +98,14 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched,
         average=Average(predictor.model, settings.training.average),
     )  # fmt: skip
-    report.introduce(processes, task, predictor, data)
+    introduce(processes, task, predictor, data)
     if source:
         words = ", ".join(task.take(predictor, source))
-        report.say(processes, f"Taken from {begins_with}: {words}. Optimiser, schedule and steps begin anew.")
+        say(processes, f"Taken from {begins_with}: {words}. Optimiser, schedule and steps begin anew.")
     seed(settings.seed + 1 + processes.rank)
     if stored:
         checkpoint.resume(stored, run)
-        report.say(processes, report.continued(settings, run, changes))
+        say(processes, continued(settings, run, changes))
     if processes.first and (changes or not stored):
         (change_config if stored else begin)(out, settings)
     lengths, board = stored.lengths if stored else None, settings.training.tensorboard
@@ -134,9 +139,9 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         loop.train(run, settings.training, settings.optim)
         if processes.first:
             whole = {"valid_whole": data.valid if watched else None, "test": data.test}
-            report.test(task, load(out), whole, run.recorder, run.advance.step)
+            test(task, load(out), whole, run.recorder, run.advance.step)
             if said := task.closing(read_metrics(out)):
-                report.say(processes, said)
+                say(processes, said)
     except Interrupted as stop:
         stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
         raise
@@ -156,13 +161,13 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
         config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
         return
     predictor, settings = task.build(settings, data), threads.settled(settings, threads.WORTH)
-    report.introduce(processes, task, predictor, data)
+    introduce(processes, task, predictor, data)
     history = task.fit(predictor, settings, data)
     begin(out, settings)
     recorder, step = Recorder(out), len(history) - 1
     for number, line in enumerate(history):
         recorder.metrics(number, **line)
-    found = report.test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
+    found = test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
     if callback and "valid" in found:
         callback(step, found["valid"].scores)
     recorder.preview(step, task.preview(predictor, settings, step, next(reversed(found.values()), None)))
@@ -173,3 +178,46 @@ def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, ca
         larger_is_better=judged.larger_is_better if judged else False,
     )  # fmt: skip
     checkpoint.save_fitted(out / "best", task.finish(predictor, data).write_to, identity, advance)
+
+
+def introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data: Data) -> None:
+    """What was read, what is trained on it, and by what."""
+    threads, kernel = torch.get_num_threads(), kernels.active()
+    using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
+    for line in (*data.summary(), f"model: {task.summary(predictor)}", f"computing: {using}"):
+        say(processes, line)
+
+
+def continued(settings: TrainedSettings, run: loop.Run, changes: dict[str, config.Change]) -> str:
+    """What a resumed run does: what has changed, how its schedule goes on, and why it does nothing if it does not."""
+    step, training = run.advance.step, settings.training
+    if training.steps < step:
+        raise InputError(
+            f"training.steps is {training.steps}; {settings.out} has done {step} already. Give at least as many."
+        )
+    parts = [f"{name} was {change.before}, is now {change.now}." for name, change in changes.items()]
+    if loop.over(run.advance, training) and step < training.steps:
+        why = "the task saw no use in going on" if run.advance.settled else "the last evaluations were no better"
+        hint = "" if run.advance.settled else " To go on: --training.patience 0, or more than it was."
+        return " ".join([*parts, f"{settings.out} ended early, after step {step}: {why}.{hint}"])
+    if step < training.steps and "training.steps" in changes:
+        parts.append(run.schedule.continued(int(str(changes["training.steps"].before)), step) + ".")
+    return " ".join([*parts, f"Going on with {settings.out} after step {step} of {training.steps}."])
+
+
+def test(
+    task: AnyTask, predictor: Predictor[Any], parts: dict[str, Any], recorder: Recorder, step: int
+) -> dict[str, Evaluation]:
+    """Evaluate a model that is done on whole parts of the data; note and say how good it is."""
+    found = {name: task.evaluate(predictor, part) for name, part in parts.items() if part is not None}
+    for name, scores in ((name, evaluation.scores) for name, evaluation in found.items()):
+        recorder.metrics(step, **scores.recorded(name))
+        remark = f"  ({scores.remark})" if scores.remark else ""
+        progress_line.say(f"{name.replace('_', ' ')}  {scores.spelt()}{remark}")
+    return found
+
+
+def say(processes: Ranks, text: str) -> None:
+    """Of several processes, one says it."""
+    if processes.first:
+        progress_line.say(text)

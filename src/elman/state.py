@@ -25,8 +25,8 @@ from safetensors.torch import save as save_bytes
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from elman import artifact
 from elman.errors import FileError, InputError
+from elman.files import artifact
 from elman.options import parse_json
 
 State = Tensor | tuple["State", ...]

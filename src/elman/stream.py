@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.core import Core
-from elman.distributions import Distribution, StudentT
-from elman.embed import Embed
 from elman.errors import InputError
 from elman.kernels.builder import Slot, Slots, Unstreamable
 from elman.kernels.trace import slot_of, traced
 from elman.model import SequenceModel
+from elman.nn.distributions import Distribution, StudentT
+from elman.nn.embed import Embed
+from elman.nn.readout import Readout
 from elman.options import whole
-from elman.readout import Readout
 from elman.state import REAL, State
 
 if TYPE_CHECKING:

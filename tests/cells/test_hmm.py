@@ -173,7 +173,7 @@ def test_a_state_file_of_logarithms_is_refused(tmp_path):
     """Up to version 1 the state was `h`, the logarithm of the prediction: taken for a prediction it would be wrong."""
     states.save(tmp_path / "old", (torch.zeros(1, 3),))
     old = {"state.h": torch.log(torch.full((1, 3), 1 / 3))}
-    from elman import artifact
+    from elman.files import artifact
 
     artifact.write_tensors(tmp_path / "old", old, {"format": states.BEFORE})
     with pytest.raises(FileError, match=r"leaves \['.h'\]; this core's has \['.p'\].*older version"):

@@ -8,7 +8,7 @@ import pytest
 
 from elman.cli import described, main
 from elman.cli.settings import help_text
-from elman.config import render
+from elman.files.config import render
 
 WITHOUT_TORCH = """
 import sys

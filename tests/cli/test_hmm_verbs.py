@@ -12,7 +12,7 @@ import elman
 from elman.cli import main
 from elman.data import open_text
 from elman.hmm import GaussianHMM, PoissonHMM
-from elman.tasks import markov
+from elman.tasks.text import markov
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -6,10 +6,10 @@ import sys
 import pytest
 
 import elman
-from elman import extensions
 from elman.cells import CELLS
 from elman.cli import main
 from elman.errors import FileError
+from elman.files import plugins
 
 LEAKY = """
 import torch
@@ -44,7 +44,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    monkeypatch.setattr(extensions, "_loaded", [])
+    monkeypatch.setattr(plugins, "_loaded", [])
     monkeypatch.setitem(CELLS, "leaky", elman.Core)  # so that it is as it was afterwards
     forget()
     yield tmp_path
@@ -55,7 +55,7 @@ def forget():
     """As in a new process."""
     sys.modules.pop("leaky", None)
     CELLS.pop("leaky", None)
-    extensions._loaded.clear()
+    plugins._loaded.clear()
 
 
 def test_a_cell_of_ones_own_is_trained_resumed_and_used(here, capfd):

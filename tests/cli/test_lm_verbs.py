@@ -30,7 +30,7 @@ preview: {tokens: 10}
 # Kills the process in the middle of its n-th checkpoint: before the first rename, or between the two.
 DYING = """
 import os, signal, sys
-from elman import artifact
+from elman.files import artifact
 from elman.cli import main
 count, where = int(sys.argv[1]), sys.argv[2]
 flush, sync = artifact._flush, artifact._sync

@@ -2,10 +2,10 @@
 
 import pytest
 
-from elman import config
 from elman.cli import main
 from elman.cli.settings import read_config
 from elman.errors import InputError
+from elman.files import config
 from elman.tasks import TASKS
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40

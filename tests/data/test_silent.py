@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from elman.data.arrays import read_arrays
-from elman.data.inputs import Labels
-from elman.data.labelled import Reader, Row
-from elman.data.pairs import PairReader
-from elman.data.panel import PanelReader
-from elman.data.tagged import TagReader
 from elman.errors import InputError
+from elman.tasks.classify.data import Reader, Row
+from elman.tasks.classify.inputs import Labels
+from elman.tasks.forecast.data import PanelReader
+from elman.tasks.tag.data import TagReader
+from elman.tasks.translate.data import PairReader
 
 MANY = 6
 

@@ -10,12 +10,12 @@ from elman.compose import stack
 from elman.core import Core
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding import beam
-from elman.distributions import Categorical
-from elman.embed import Embedding
 from elman.errors import InputError
-from elman.markov import Markov
 from elman.model import SequenceModel
-from elman.readout import AdaptiveSoftmax, Softmax
+from elman.nn.distributions import Categorical
+from elman.nn.embed import Embedding
+from elman.nn.readout import AdaptiveSoftmax, Softmax
+from elman.tasks.text.kneser_ney import Markov
 
 V, T = 4, 3
 

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 import torch
 
-from elman import draws, kernels
+from elman import kernels, random
 from elman import state as states
 from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.decoding.stepper import Scanned, Streamed
-from elman.distributions import Categorical
 from elman.errors import InputError
-from elman.tasks.lm import ModelConfig, build
+from elman.nn.distributions import Categorical
+from elman.tasks.text.lm import ModelConfig, build
 
 P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 NONE = np.zeros(5, dtype=bool)
@@ -93,7 +93,7 @@ def test_a_row_is_chosen_for_the_same_alone_and_in_any_batch(settings, dtype):
     logits, seen = rows_of_logits()
     logits = logits.astype(dtype)
     for seed in range(20):
-        u = draws.uniform(torch.tensor([[seed, b] for b in range(len(logits))]), 1).numpy()
+        u = random.uniform(torch.tensor([[seed, b] for b in range(len(logits))]), 1).numpy()
         whole = settings.choose(logits, seen, u)
         for some in ([0], [36], [5, 5], list(range(30, 3, -1))):
             assert settings.choose(logits[some], seen[some], u[some]).tolist() == whole[some].tolist()
@@ -103,7 +103,7 @@ def test_without_settings_it_is_the_distributions_sample_and_mode():
     logits, seen = rows_of_logits(B=500)
     drawn = torch.tensor([[b, 2 * b] for b in range(500)])
     predicted = Categorical(torch.from_numpy(logits))
-    u = draws.uniform(drawn, 1).numpy()
+    u = random.uniform(drawn, 1).numpy()
     assert Sampling().choose(logits, seen, u).tolist() == predicted.sample(drawn).tolist()
     assert Sampling(temperature=0).choose(logits, seen, u).tolist() == predicted.mode.tolist()
 
@@ -141,7 +141,7 @@ def test_a_step_is_one_draw_of_each_row():
     token = start.token
     for k in range(AHEAD + 3):
         predicted, _ = Counter().scan(token, torch.zeros(()))
-        token = predicted.sample(draws.after(start.draws, k))
+        token = predicted.sample(random.after(start.draws, k))
         assert sampler.next().tolist() == token.tolist()
     assert sampler.state.draws.tolist() == [[1, AHEAD + 3], [2, AHEAD + 10], [1, AHEAD + 3]]
 

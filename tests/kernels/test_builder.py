@@ -16,10 +16,10 @@ from elman.attention import Additive, Decoder, Fixed, Layers, Luong
 from elman.cells import CELLS, cell
 from elman.compose import Dense, Lags, Norm, Parallel, Pool, Reverse, Scale, Stack, Zoneout, stack
 from elman.core import Core
-from elman.embed import Embed, Embedding
 from elman.kernels import reference
 from elman.kernels.builder import Builder, Slot, Unstreamable
-from elman.readout import AdaptiveSoftmax, GaussianReadout, Pooled, Readout, Softmax
+from elman.nn.embed import Embed, Embedding
+from elman.nn.readout import AdaptiveSoftmax, GaussianReadout, Pooled, Readout, Softmax
 
 pytest.importorskip("elman.kernels.native")
 

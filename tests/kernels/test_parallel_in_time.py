@@ -20,6 +20,7 @@ from elman.core import Core
 from elman.errors import ElmanError, InputError, KernelError
 from elman.kernels import newton
 from elman.kernels.parallel import affine_scan
+from elman.laws import sequence
 
 CORES: dict[str, Callable[[], Core]] = {
     "tanh": lambda: cell("elman", 3, 4),
@@ -55,9 +56,9 @@ def by_loop(core: Core) -> Core:
 
 def distance(core: Core, scan: Callable[..., Any], sample: laws.Sample, **options: Any) -> float:
     """The largest difference from autograd through the loop: outputs, last state, gradients of everything."""
-    wanted = laws._gradients(by_loop(core), sample)
-    given = laws._gradients(scanned(core, scan, **options), sample)
-    return laws._distance(tuple(given), tuple(wanted))
+    wanted = sequence._gradients(by_loop(core), sample)
+    given = sequence._gradients(scanned(core, scan, **options), sample)
+    return sequence._distance(tuple(given), tuple(wanted))
 
 
 @each_kernel
@@ -122,7 +123,7 @@ def test_full_newton_takes_few_iterations_at_any_length(name: str, dtype: torch.
             y, _, report = kernels.newton_scan(*given)
             wanted, _ = kernels.loop(*given)
         assert not report.fallback.any() and report.iterations.max() <= 10
-        assert laws._error(y, wanted) <= laws.TOLERANCES[dtype]
+        assert sequence._error(y, wanted) <= laws.TOLERANCES[dtype]
 
 
 class Growing(Core):

@@ -389,9 +389,9 @@ def test_a_step_of_no_rows_is_nothing() -> None:
 
 
 def test_each_question_has_its_own_method() -> None:
-    from elman.embed import Embedding
     from elman.model import SequenceModel
-    from elman.readout import Softmax
+    from elman.nn.embed import Embedding
+    from elman.nn.readout import Softmax
 
     model = Stream(SequenceModel(Embedding(5, 3), cell("gru", 3, 4), Softmax(4, 5)), 2)
     with pytest.raises(InputError, match="distribution"):

@@ -9,10 +9,10 @@ from elman import state as states
 from elman.attention import Additive, Fixed, Luong
 from elman.cells import CELLS
 from elman.core import Core
-from elman.embed import Embedding
 from elman.lens.layers import flat, jacobian, trajectory, unflat
 from elman.lens.sample import Sample
-from elman.readout import Pooled, Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Pooled, Softmax
 
 
 def by_steps(core, x, of, first=None, part=lambda state: state):

@@ -11,10 +11,10 @@ import torch
 
 import elman
 from elman import lens
-from elman.embed import Embedding
 from elman.lens.document import render
 from elman.lens.report import Shown
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

@@ -10,11 +10,11 @@ import torch
 import elman
 from elman import lens
 from elman.core import Core
-from elman.embed import Embedding
 from elman.errors import InputError
 from elman.lens.influence import _hopeless
 from elman.lens.sample import Sample
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 
 
 class Tanh(Core):

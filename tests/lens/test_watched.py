@@ -8,7 +8,7 @@ from torch import nn
 
 import elman
 from elman.errors import InputError
-from elman.tasks.lm import ModelConfig, RunConfig
+from elman.tasks.text.lm import ModelConfig, RunConfig
 from elman.training import optim
 from elman.training.optim import OptimConfig
 

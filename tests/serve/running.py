@@ -15,9 +15,9 @@ from elman.serve.net.server import Server
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.store import MemoryStore
-from elman.tasks.lm import LanguageModel, ModelConfig, build
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.serving import ServedText
 
 
 def language_model(seed=0, **config):

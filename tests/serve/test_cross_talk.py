@@ -17,7 +17,7 @@ import torch
 from running import core, language_model, running
 
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 CORE, LM = core(size=8), language_model(size=12, layers=1)
 

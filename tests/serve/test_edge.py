@@ -18,7 +18,7 @@ from websockets.sync.client import connect
 
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()
 UPGRADE = (

@@ -17,7 +17,7 @@ from elman.serve.engine.steps import Step
 from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 
 def submit(engine, found, id, x, version="any"):

@@ -28,16 +28,16 @@ from websockets.sync.client import connect
 import elman
 from elman.data.vocabulary import Words
 from elman.errors import InputError
-from elman.saved import open_model
 from elman.serve.api.predicting import predictor
 from elman.serve.engine.jobs import Options
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.tasks.forecast import RunConfig
-from elman.tasks.lm import LanguageModel, ModelConfig, build
+from elman.tasks.forecast.task import RunConfig
+from elman.tasks.loading import open_model
 from elman.tasks.request import Request, Rows, batch_size, data_option, option
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()
 STATE = len(MODELS["gru"].dump(MODELS["gru"].start(0)))  # bytes in a state file, to the byte

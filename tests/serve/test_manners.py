@@ -15,12 +15,12 @@ from websockets.sync.client import connect
 
 from elman import cli
 from elman.errors import FileError
-from elman.saved import open_model
 from elman.serve.api.predicting import predictor
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.tasks.text_serving import ServedText
+from elman.tasks.loading import open_model
+from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()
 UPGRADE = (

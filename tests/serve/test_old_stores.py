@@ -11,7 +11,6 @@ from running import core
 from safetensors.torch import load_file
 from test_sessions import get, refused
 
-from elman.saved import open_model
 from elman.serve.engine.direct import Direct
 from elman.serve.engine.jobs import Asked, Create, Options, Rollback
 from elman.serve.engine.steps import Step
@@ -20,8 +19,9 @@ from elman.serve.limits import Limits
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.sqlite import SqliteStore
+from elman.tasks.loading import open_model
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 FOLDER = Path(__file__).parent / "867694c"
 ABOUT = json.loads((FOLDER / "about.json").read_text())

@@ -7,7 +7,7 @@ import pytest
 from running import core, language_model, running
 
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

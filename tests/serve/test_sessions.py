@@ -36,7 +36,7 @@ from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore, StoreFailed, StoreFull
 from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 
 class Clock:

@@ -17,10 +17,10 @@ from running import running
 
 import elman
 from elman import cli
-from elman.saved import open_model
 from elman.serve.api.predicting import predictor
 from elman.serve.net.keys import Keys
 from elman.tasks import TASKS
+from elman.tasks.loading import open_model
 
 SHORT = ["--training.steps", "2", "--training.evaluate_every", "2"]
 

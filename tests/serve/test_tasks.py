@@ -12,10 +12,10 @@ from running import language_model, running
 import elman
 from elman import cli
 from elman.errors import InputError
-from elman.saved import open_model
 from elman.serve.api.predicting import predictor
+from elman.tasks.loading import open_model
 from elman.tasks.serving import Writing
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 
 def run_all(served, works, states):
@@ -52,7 +52,7 @@ def test_texts_side_by_side_are_those_of_the_library(config):
 
 
 def test_a_markov_model_and_texts_with_an_end(tmp_path):
-    from elman.tasks.markov import RunConfig
+    from elman.tasks.text.markov import RunConfig
 
     text = "to be or not to be\nthat is the question\n" * 30
     settings = {"data": {"unit": "lines"}, "out": str(tmp_path / "run")}
@@ -114,9 +114,9 @@ def test_an_hmm_filters_what_it_is_sent(runs):
 
 
 def test_a_causal_classifier_answers_after_each_input():
-    from elman.data.inputs import Labels, SeriesInputs
-    from elman.data.labelled import Reader
-    from elman.tasks.classifier import Classifier, ModelConfig, build
+    from elman.tasks.classify.data import Reader
+    from elman.tasks.classify.inputs import Labels, SeriesInputs
+    from elman.tasks.classify.model import Classifier, ModelConfig, build
 
     torch.manual_seed(0)
     inputs, labels = SeriesInputs((1.0, 0.0), (2.0, 1.0)), Labels("class", ("no", "yes"))
@@ -142,8 +142,8 @@ def days(first, values):
 
 @pytest.mark.parametrize("gaps", ["error", "fill"])
 def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
-    from elman.tasks.forecast import RunConfig
-    from elman.tasks.forecast_serving import ServedSeries
+    from elman.tasks.forecast.serving import ServedSeries
+    from elman.tasks.forecast.task import RunConfig
 
     random = np.random.default_rng(0)
     rows = days(0, (10 + random.normal(size=80)).round(3).tolist())

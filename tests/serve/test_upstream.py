@@ -18,7 +18,7 @@ from running import core, error, language_model, running
 from elman.serve.limits import Limits
 from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text_serving import ServedText
+from elman.tasks.text.serving import ServedText
 
 CORE, LM = core(), language_model()
 MODELS = {"gru": Numbers.of_core(CORE), "book": ServedText(LM)}

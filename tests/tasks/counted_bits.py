@@ -6,8 +6,8 @@ import torch
 
 import elman
 from elman.data import ExampleBatches, Examples, Shuffled
-from elman.embed import Embedding
-from elman.readout import Pooled, Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Pooled, Softmax
 from elman.tables import Table
 from elman.tasks import TASKS, Data, Evaluation, Predictor, Request, Task
 from elman.tasks.predictor import evaluating

@@ -4,17 +4,22 @@ before it has values."""
 import pandas as pd
 import pytest
 
-from elman.data import VOCABULARIES, pairs
-from elman.data.inputs import Labels, TextInputs
-from elman.data.labelled import Reader, Row
-from elman.data.lexicon import Lexicon
-from elman.data.pairs import Pair, PairReader
-from elman.data.tagged import Sentence, TagReader
+from elman.data import VOCABULARIES
 from elman.data.text import open_text
-from elman.data.treebank import TreeReader, read_brackets
 from elman.decoding.sample import Sampling
 from elman.errors import InputError
-from elman.tasks import classifier, lm, tagger, translator, tree_labeller
+from elman.tasks.classify import model as classifier
+from elman.tasks.classify.data import Reader, Row
+from elman.tasks.classify.inputs import Labels, TextInputs
+from elman.tasks.tag import model as tagger
+from elman.tasks.tag.data import Sentence, TagReader
+from elman.tasks.tag.lexicon import Lexicon
+from elman.tasks.text import lm
+from elman.tasks.translate import data
+from elman.tasks.translate import model as translator
+from elman.tasks.translate.data import Pair, PairReader
+from elman.tasks.tree import model as tree_labeller
+from elman.tasks.tree.data import TreeReader, read_brackets
 
 WORDS = "The cat sat"
 
@@ -37,7 +42,7 @@ def classes():
 
 @pytest.fixture(scope="module")
 def translates():
-    symbols = pairs.fit([Pair("a b", "b a", ""), Pair("b a", "a b", "")], "char", True, 1, 0)
+    symbols = data.fit([Pair("a b", "b a", ""), Pair("b a", "a b", "")], "char", True, 1, 0)
     config = translator.ModelConfig(size=4, embedding_size=4)
     return translator.Translator(translator.build(config, symbols), config, PairReader(), symbols)
 

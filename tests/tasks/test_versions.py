@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import elman
-from elman.tasks.lm import LanguageModel
-from elman.tasks.markov import MarkovModel
+from elman.tasks.text.lm import LanguageModel
+from elman.tasks.text.markov import MarkovModel
 
 OLD = Path(__file__).parent / "version-1"
 

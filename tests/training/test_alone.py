@@ -13,7 +13,7 @@ from elman import cells
 from elman.errors import InputError
 from elman.estimators import SequenceClassifier
 from elman.run import train
-from elman.tasks.lm import RunConfig
+from elman.tasks.text.lm import RunConfig
 from elman.training.alone import Undisturbed, alone, seed
 
 RUNS = Path(__file__).parents[1] / "versions" / "867694c" / "runs"

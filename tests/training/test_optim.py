@@ -5,9 +5,9 @@ import torch
 
 from elman.cells import CELLS, cell
 from elman.compose import Dense, stack
-from elman.embed import Embedding
 from elman.errors import FileError, InputError
-from elman.readout import Softmax
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
 from elman.training import optim
 from elman.training.optim import OptimConfig, Schedule
 

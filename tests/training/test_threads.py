@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from elman import config as configs
-from elman.data import DataConfig
 from elman.errors import InputError
+from elman.files import config as configs
 from elman.run import train
-from elman.tasks.lm import ModelConfig, RunConfig
-from elman.tasks.text_task import PreviewConfig
+from elman.tasks.text.data import DataConfig
+from elman.tasks.text.lm import ModelConfig, RunConfig
+from elman.tasks.text.task import PreviewConfig
 from elman.training import loop, threads
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig

@@ -5,10 +5,10 @@ import torch
 
 import elman
 from elman.data import Batch
-from elman.embed import Embedding
 from elman.model import SequenceModel
-from elman.readout import Softmax
-from elman.tasks.lm import LanguageModelTask
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
+from elman.tasks.text.lm import LanguageModelTask
 from elman.training.unit import Unit, negative_log_likelihood
 
 V, B, T = 5, 3, 6

@@ -50,6 +50,10 @@ class Bound(Core):
         held = Memory(*(part.detach().clone() for part in self.held))
         return type(self)(copy.deepcopy(self.decoder, memo), held, self.times)
 
+    @property
+    def title(self) -> str:
+        return type(self.decoder).__name__.lower()
+
     @cached_property
     def memory(self) -> Memory:
         """That of each row."""

@@ -56,7 +56,6 @@ class Gated(Core, Generic[S]):
 
     emits_state = True
     logistic: ClassVar[tuple[str, ...]] = ()  # the gates that lie between 0 and 1: the lens counts how often they shut
-    keeps: ClassVar[str] = ""  # the one of them that is the share of the state that stays
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""
@@ -69,6 +68,12 @@ class Gated(Core, Generic[S]):
     def update(self, gates: Gates, state: S) -> S:
         """The state after the step, h first."""
         raise NotImplementedError(f"{type(self).__name__} must define update(gates, state)")
+
+    def named_gates(self, x: Tensor, state: S) -> dict[str, Tensor]:
+        if not self.logistic:
+            return {}
+        gates = self.gates(self.project(x), state)
+        return {name: gates[name] for name in self.logistic}
 
     def passes(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
         """By what W h' is multiplied before it meets u, gate by gate as u has them, if all else is unit by unit: then

@@ -40,7 +40,7 @@ class GRU(Gated[GRUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    logistic, keeps = ("r", "z"), "z"
+    logistic, keep_gate = ("r", "z"), "z"
     variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:

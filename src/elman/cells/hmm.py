@@ -12,7 +12,7 @@ and not at zero, so the kernel is given pi, and puts it where a reset stands.
 The log-likelihood of sequences is the sum of l over their steps (`log_prob`). log P and log pi are used as they are: so
 the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the expected
 counts of transitions and of first states. The rows of P and pi sum to one when the core is made; gradient steps
-straight on log P and log pi would not keep them so, `elman.hmm.model.Chain` does.
+straight on log P and log pi would not keep them so, `elman.tasks.hmm.model.Chain` does.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class LSTM(Gated[LSTMState]):
         {"peephole": True, "coupled": True, "projection": 3, "layer_norm": True, "candidate": "logistic", "t_max": 9.0},
     )
     undecayed = ("p",)
-    logistic, keeps = ("i", "f", "o"), "f"
+    logistic, keep_gate = ("i", "f", "o"), "f"
 
     def __init__(
         self,

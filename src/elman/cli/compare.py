@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from elman.cli.output import print_json, print_table
-from elman.config import Json
 from elman.errors import ElmanError, InputError
+from elman.files.config import Json
 from elman.options import parse_json
 from elman.progress import clock
 from elman.tables import Table
@@ -66,7 +66,7 @@ def _order(row: Row) -> tuple[bool, str, bool, str, float, str]:
 
 
 def _row(path: Path) -> Row:
-    from elman import config
+    from elman.files import config
     from elman.training import checkpoint
     from elman.training.record import read_metrics
 

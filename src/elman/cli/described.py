@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from elman.config import Json, Setting, describe
 from elman.errors import UnknownNameError
+from elman.files.config import Json, Setting, describe
 
 FILE = Path(__file__).with_name("settings.json")
 

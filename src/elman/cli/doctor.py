@@ -17,7 +17,7 @@ from elman.tables import Table
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from elman.artifact import Content
+    from elman.files.artifact import Content
 
 # What decides which kernels can run, of all that a processor can do.
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "asimd", "sve")

@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from elman import extensions
 from elman.errors import InputError
+from elman.files import plugins
 
 
 def take(arguments: Sequence[str]) -> list[str]:
@@ -27,11 +27,11 @@ def load(names: Sequence[str]) -> None:
     """Import some modules. The folder that one is in is part of the path, as it is to `python -m`."""
     if names and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
-    extensions.load(names)
+    plugins.load(names)
 
 
 def load_noted(names: Sequence[str], where: str) -> None:
     """Import what a config names, and say so: it is code that runs. What a model names is not imported unasked."""
-    for name in extensions.missing(names):
+    for name in plugins.missing(names):
         print(f"elman: importing {name}, which {where} names", file=sys.stderr)
     load(names)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def run(arguments: Sequence[str]) -> int:
     """Print the config of a task."""
     from elman.cli.described import described, find
-    from elman.config import render_settings
+    from elman.files.config import render_settings
 
     titles = "; ".join(f"{name}: {task.title}" for name, task in described().items())
     parser = argparse.ArgumentParser(

@@ -15,7 +15,7 @@ from elman.errors import InputError
 
 if TYPE_CHECKING:
     from elman.lens import Report
-    from elman.tasks.inspecting import Looked
+    from elman.tasks.inspection import Looked
     from elman.tasks.request import Request
 
 ABOUT = "Look into a model with some data: sentences and a table here, everything on a page with --out."
@@ -52,7 +52,7 @@ def _others(given: Namespace, request: Request, looked: Looked, command: str) ->
 
     found = []
     if given.against:
-        from elman.saved import open_model
+        from elman.tasks.loading import open_model
 
         task, predictor = open_model(given.against)
         if "inspect" not in task.requests:
@@ -79,7 +79,7 @@ def _report(looked: Looked, run: str, title: str, command: str) -> Report:
 
 
 def _config(run: Path) -> dict[str, Any]:
-    from elman import config
+    from elman.files import config
 
     return config.flat(config.read(run / config.NAME)) if (run / config.NAME).exists() else {}
 

@@ -94,7 +94,6 @@ def _check(given: argparse.Namespace) -> None:
 
 
 def _service(given: argparse.Namespace) -> Service:
-    from elman.saved import open_model
     from elman.serve.api.app import Service
     from elman.serve.api.predicting import predictor
     from elman.serve.net.keys import Keys, readable_by_others
@@ -102,6 +101,7 @@ def _service(given: argparse.Namespace) -> Service:
     from elman.serve.store.signing import Signer
     from elman.serve.store.sqlite import SqliteStore
     from elman.serve.store.store import MemoryStore
+    from elman.tasks.loading import open_model
 
     models, predictors = {}, {}
     for name, path in _named(given):

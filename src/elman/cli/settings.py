@@ -19,7 +19,7 @@ from elman.errors import FileError, InputError
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-    from elman.config import Json
+    from elman.files.config import Json
     from elman.tasks.settings import Settings
 
     Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
@@ -46,7 +46,7 @@ def read_config(arguments: Sequence[str]) -> Settings:
     parser = _parser(task.Config)
     source = named.init_from or _last(files, "init_from")
     if source and not own:
-        from elman.saved import open_source
+        from elman.tasks.loading import open_source
 
         parser.set_defaults(task.settings(open_source(source, task)))
     for path, content in files:
@@ -74,7 +74,8 @@ def _named(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _own(named: argparse.Namespace, files: Files) -> Files:
     """The config of the run that is to go on, if it has begun."""
-    from elman import artifact, config, tasks
+    from elman import tasks
+    from elman.files import artifact, config
 
     default = tasks.find(named.task or DEFAULT).Config().out
     out = Path(named.out or _last(files, "out") or default).expanduser()
@@ -117,11 +118,11 @@ def _lacking(named: argparse.Namespace) -> str:
 
 def _content(path: Path) -> dict[str, Json]:
     """The settings in a file, once the modules are imported that it names."""
-    from elman import config, extensions
     from elman.cli.imports import load_noted
+    from elman.files import config, plugins
 
     content = config.read(path)
-    load_noted(extensions.noted(content, str(path)), str(path))
+    load_noted(plugins.noted(content, str(path)), str(path))
     return {name: value for name, value in content.items() if name != "imports"}
 
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from elman.config import NAME
+from elman.files.config import NAME
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -13,6 +15,9 @@ from elman.data.text import on_disk
 from elman.errors import FileError, InputError, MissingExtraError
 
 Numbers = NDArray[np.float64]
+Array = NDArray[np.generic]
+
+KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}  # the third byte of an IDX file
 
 
 def read_arrays(name: str) -> list[tuple[str, Numbers]]:
@@ -91,3 +96,21 @@ def open_mat(path: Path) -> dict[str, Any]:
     except Exception as error:  # of a damaged file scipy raises whatever comes of it, an IndexError too
         raise FileError(f"cannot read {path}: {error}") from error
     return {key: value for key, value in content.items() if not key.startswith("__")}
+
+
+def open_idx(path: Path) -> Array:
+    """The IDX format: two zero bytes, the kind of number, how many axes, their lengths, the numbers; big end first."""
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if content.startswith(b"\x1f\x8b") else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+    if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in KINDS or not content[3]:
+        raise FileError(f"{path} is not an IDX file")
+    start = 4 + 4 * content[3]
+    shape = np.frombuffer(content[4:start], ">i4")
+    kind = np.dtype(KINDS[content[2]])
+    if len(content) != start + int(np.prod(shape)) * kind.itemsize:
+        raise FileError(f"{path} has {len(content)} bytes, not what its header says; it may be truncated")
+    numbers = np.frombuffer(content, kind, offset=start).reshape(shape)
+    return numbers.astype(kind.newbyteorder("="))

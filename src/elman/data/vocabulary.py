@@ -16,8 +16,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.artifact import Content
 from elman.errors import FileError, InputError, MissingExtraError, UnknownNameError
+from elman.files.artifact import Content
 
 Ids = NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """Sampling, one symbol per row and step, in Numpy: a dozen small Torch calls would cost more than the model.
 
 P'(v) is proportional to P(v)^(1/temperature) over the symbols that top_k and top_p leave; temperature 0 takes the most
-probable one. All rows are chosen for at once, each with its own uniform number (elman.draws), and to the same bits as
+probable one. All rows are chosen for at once, each with its own uniform number (elman.random), and to the same bits as
 alone. With the settings left alone that is `Categorical.sample`, at temperature 0 its `mode`.
 """
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman import draws
+from elman import random
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
@@ -91,7 +91,7 @@ class Sampling:
         np.exp(p, out=p)
         if 0 < self.top_k < p.shape[1] or self.top_p < 1:
             return self._among_the_top(p, u)
-        return draws.place(p.cumsum(axis=1, out=p), u)
+        return random.place(p.cumsum(axis=1, out=p), u)
 
     def _penalise(self, p: NDArray[np.float64], seen: NDArray[np.bool_]) -> None:
         """Make p (B, V) log-probabilities, and those of the symbols seen smaller."""
@@ -104,8 +104,8 @@ class Sampling:
         rows = np.arange(len(p))
         total = p[rows[:, None], order].cumsum(axis=1)
         if self.top_p < 1:  # the one that reaches top_p is in; past it the sums no longer count
-            total[:, -1] = total[rows, draws.place(total, self.top_p)]
-        return order[rows, draws.place(total, u)]
+            total[:, -1] = total[rows, random.place(total, self.top_p)]
+        return order[rows, random.place(total, u)]
 
 
 def _largest(p: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -135,7 +135,7 @@ class Sampler:
         """The uniform number (B, 1) of each row's next draw."""
         at = self.drawn % AHEAD
         if at == 0:
-            self.ahead = draws.ahead(draws.after(self.draws, self.drawn), AHEAD).numpy()
+            self.ahead = random.ahead(random.after(self.draws, self.drawn), AHEAD).numpy()
         self.drawn += 1
         return self.ahead[:, at : at + 1]
 
@@ -143,7 +143,7 @@ class Sampler:
     def state(self) -> Carried:
         """What the rows go on from."""
         token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
-        return Carried(self.stepper.state, token, seen, draws.after(self.draws, self.drawn))
+        return Carried(self.stepper.state, token, seen, random.after(self.draws, self.drawn))
 
 
 def sample(
@@ -168,7 +168,7 @@ def sample(
     allowed, pending = Allowed(settings.banned, least, prefixes), token.numpy().copy()
     written, sums, t = [list[int]() for _ in range(B)], np.zeros(B), 0
     seen: NDArray[np.bool_] = np.zeros((B, 0), bool)
-    u = draws.ahead(drawn, max(1, int(most.max(initial=0)))).numpy()
+    u = random.ahead(drawn, max(1, int(most.max(initial=0)))).numpy()
     while len(going_on := np.flatnonzero((most > t) & ((pending != BOUNDARY) | (t == 0)))):
         log_probs = rows.log_probs(pending[going_on], going_on).cpu().numpy()
         seen = seen if seen.size else np.zeros((B, log_probs.shape[1]), bool)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from elman import state as states
-from elman.distributions import Categorical, Discrete
 from elman.model import SequenceModel
-from elman.readout import Softmax
+from elman.nn.distributions import Categorical, Discrete
+from elman.nn.readout import Softmax
 from elman.state import State
 from elman.stream import Stream
 

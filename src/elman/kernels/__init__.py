@@ -214,7 +214,7 @@ def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
     """`n` random 64-bit words for each row of `draws` (B, 2) int64, its seed and its draw: (B, n) int64.
 
     Philox4x32-10 with the key seed and the counter (block, draw), two words of each block from block `first` on.
-    `elman.draws` makes random numbers of them.
+    `elman.random` makes random numbers of them.
 
     >>> hex(philox(torch.tensor([[0, 0]]), 1).item() % 2**64)
     '0xe169c58d6627e8d5'

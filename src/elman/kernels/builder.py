@@ -176,7 +176,7 @@ class Builder(ABC):
 
     @abstractmethod
     def student_t(self, df: Slot, mean: Slot, scale: Slot) -> Slot:
-        """mean + scale t, t drawn by each row's draws as `elman.draws.student_t` has it. For paths, not for steps."""
+        """mean + scale t, t drawn by each row's draws as `elman.random.student_t` has it. For paths, not for steps."""
 
     @abstractmethod
     def assign(self, state: Slot, x: Slot) -> Slot:

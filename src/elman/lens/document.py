@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from elman import artifact
 from elman.errors import FileError
+from elman.files import artifact
 
 if TYPE_CHECKING:
     from elman.lens.report import Report, Shown

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.config import Json
+from elman.files.config import Json
 from elman.lens.layers import Layer, flat, frozen, innermost, title, watching
 from elman.lens.sample import Sample, causal, core_of, features, losses, losses_of
 from elman.state import State

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from elman.attention import Bound
 from elman.cells.diagonal import Diagonal
-from elman.cells.gated import Gated
 from elman.lengths import valid
 from elman.lens.layers import NUMBERS, Layer, decays, flat, jacobian, unflat
-from elman.trees import Climb
 
 LOW, HIGH = 0.1, 0.9
 WIDEST = 1024
@@ -54,13 +52,8 @@ def gates(layer: Layer, states: Tensor) -> list[Gate]:
     if isinstance(layer.cell, Diagonal):
         a = layer.cell.decays(layer.x)
         values = {} if a.is_complex() or a.dim() < 3 else {"a": a[inside]}
-    elif isinstance(layer.cell, Gated):
-        values, keeps = _of_gated(layer, states, inside), layer.cell.keeps
-    elif isinstance(layer.cell, Climb):
-        x, before = layer.x[inside], states[:, :-1][inside]
-        values, keeps = layer.cell.gates(x, unflat(before, layer.cell.init_state(len(x)))), layer.cell.tree.keeps
     else:
-        return []
+        values, keeps = _named(layer, states, inside), layer.cell.keep_gate
     return [
         Gate(layer.name, name, v.mean(0), (v < LOW).float().mean(0), (v > HIGH).float().mean(0), name == keeps)
         for name, v in values.items()
@@ -79,17 +72,13 @@ def _inner(layer: Layer, bound: Bound, states: Tensor) -> tuple[Layer, Tensor]:
     return layer._replace(cell=bound.decoder.core, x=torch.stack(given, 1)), torch.stack(own, 1)
 
 
-def _of_gated(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
-    cell = layer.cell
-    assert isinstance(cell, Gated)
-    if not cell.logistic:
-        return {}
+def _named(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
     x, before = layer.x[inside], states[:, :-1][inside]
-    parts: dict[str, list[Tensor]] = {name: [] for name in cell.logistic}
-    for rows in torch.arange(len(x)).split(max(1, NUMBERS // (8 * before.shape[1]))):
-        found = cell.gates(cell.project(x[rows]), unflat(before[rows], cell.init_state(len(rows))))
-        for name in parts:
-            parts[name].append(found[name])
+    parts: dict[str, list[Tensor]] = {}
+    for rows in torch.arange(len(x)).split(max(1, NUMBERS // (8 * before.shape[1] or 1))):
+        found = layer.cell.named_gates(x[rows], unflat(before[rows], layer.cell.init_state(len(rows))))
+        for name, values in found.items():
+            parts.setdefault(name, []).append(values)
     return {name: torch.cat(values) for name, values in parts.items()}
 
 

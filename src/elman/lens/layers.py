@@ -18,14 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.attention import Bound
 from elman.cells.bank import Bank
 from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.compose import Reverse
 from elman.core import Core
 from elman.state import State
-from elman.trees import Climb
 
 NUMBERS = 1 << 25  # that a piece of work holds at a time, about
 
@@ -121,8 +119,7 @@ def title(number: int, cell: Core, backwards: bool = False) -> str:
     >>> title(0, cell("gru", 3, 4))
     '0 gru'
     """
-    what = cell.decoder if isinstance(cell, Bound) else cell.tree if isinstance(cell, Climb) else cell
-    return f"{number} {type(what).__name__.lower()}" + (" (right to left)" if backwards else "")
+    return f"{number} {cell.title}" + (" (right to left)" if backwards else "")
 
 
 def _above(name: str) -> list[str]:

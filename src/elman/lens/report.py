@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.cells.hmm import HMM
-from elman.config import Json
-from elman.images.pixels import Pixels
+from elman.files.config import Json
 from elman.lengths import valid
 from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
@@ -30,7 +29,6 @@ from elman.lens.verdict import Seen, kind, verdict, worst
 from elman.options import whole
 from elman.state import State
 from elman.tables import Table
-from elman.trees import Climb
 
 FORMAT = "elman-lens-1"
 ROWS = 16  # of which states are looked at
@@ -209,8 +207,9 @@ def inspect(
         missing["context"] = "the model reads the future: the last n inputs alone are another model's input"
     gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
     sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
+    longer = {layer.name: layer.cell.remedy for layer in layers if layer.cell.remedy}
     filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
-    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, _longer(layers))
+    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, longer)
     followers, shown = _units(sample, layers, values, flows, memories)
     return Report(
         title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
@@ -218,18 +217,6 @@ def inspect(
         list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
         about=sample.about,
     )  # fmt: skip
-
-
-def _longer(layers: list[Layer]) -> dict[str, str]:
-    """Remedies of layers for which there is no other cell of a sequence."""
-    found = {}
-    for layer in layers:
-        if isinstance(layer.cell, Pixels):
-            found[layer.name] = "a wider window (model.kernel) or more layers (model.layers)"
-        if isinstance(layer.cell, Climb):
-            gated = bool(layer.cell.tree.keeps)
-            found[layer.name] = "a larger forget_bias (model.options)" if gated else "binary_tree_lstm, which has gates"
-    return found
 
 
 def _summary(model: nn.Module) -> str:

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.core import Core
-from elman.distributions import Distribution
 from elman.errors import InputError
 from elman.lengths import checked, masked
 from elman.model import SequenceModel
+from elman.nn.distributions import Distribution
 from elman.state import State
 
 LogProb = Callable[[Distribution, State, Tensor], Tensor]

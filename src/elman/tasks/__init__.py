@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from elman import artifact
 from elman.errors import InputError, UnknownNameError
-from elman.tasks.classify import ClassifyTask
-from elman.tasks.forecast import ForecastTask
-from elman.tasks.hmm import HMMTask
-from elman.tasks.image import ImageTask
-from elman.tasks.lm import LanguageModel, LanguageModelTask
-from elman.tasks.markov import MarkovTask
+from elman.files import artifact
+from elman.tasks.classify.task import ClassifyTask
+from elman.tasks.forecast.task import ForecastTask
+from elman.tasks.hmm.task import HMMTask
+from elman.tasks.image.task import ImageTask
 from elman.tasks.predictor import Predictor
 from elman.tasks.request import Request, option
 from elman.tasks.settings import Settings
-from elman.tasks.tag import TagTask
+from elman.tasks.tag.task import TagTask
 from elman.tasks.task import AnyTask, Data, Evaluation, Generated, Task
-from elman.tasks.translate import TranslateTask
-from elman.tasks.tree import TreeTask
+from elman.tasks.text.lm import LanguageModel, LanguageModelTask
+from elman.tasks.text.markov import MarkovTask
+from elman.tasks.translate.task import TranslateTask
+from elman.tasks.tree.task import TreeTask
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),

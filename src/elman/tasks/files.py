@@ -6,9 +6,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from elman import artifact
-from elman.config import Json
 from elman.errors import FileError, InputError
+from elman.files import artifact
+from elman.files.config import Json
 
 
 def write(folder: Path, task: str, model: nn.Module, content: dict[str, Json]) -> None:

@@ -44,7 +44,7 @@ N = TypeVar("N", bound=Network)
 def block_of(config: Network) -> str:
     """The block that a config builds, residual or plain, where it says auto.
 
-    >>> from elman.tasks.lm import ModelConfig
+    >>> from elman.tasks.text.lm import ModelConfig
     >>> block_of(ModelConfig(cell="s4d")), block_of(ModelConfig(cell="gru"))
     ('residual', 'plain')
     """
@@ -76,7 +76,7 @@ def stored(settings: dict[str, Any]) -> dict[str, Any]:
 def describe(config: Network) -> str:
     """What a layer computes of what it reads, in a few words.
 
-    >>> from elman.tasks.lm import ModelConfig
+    >>> from elman.tasks.text.lm import ModelConfig
     >>> describe(ModelConfig(cell="s4d")), describe(ModelConfig(cell="lstm", norm="rms"))
     ('x + GLU(s4d(norm(x)))', 'lstm(norm(x))')
     """
@@ -90,7 +90,7 @@ def describe(config: Network) -> str:
 def core(config: Network, width: int, *, bidirectional: bool = False) -> Core:
     """The core of a config, which reads what is `width` wide.
 
-    >>> from elman.tasks.lm import ModelConfig
+    >>> from elman.tasks.text.lm import ModelConfig
     >>> core(ModelConfig(cell="lru", size=8), 3, bidirectional=True).output_size  # a block mixes the two directions
     8
     >>> core(ModelConfig(cell="gru", size=8), 3, bidirectional=True).output_size

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from elman import kernels
 from elman import state as states
-from elman.config import Json
 from elman.core import Core
 from elman.errors import InputError
+from elman.files.config import Json
 from elman.model import SequenceModel
 from elman.stream import Stream
 from elman.tasks.serving import (

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVa
 import torch
 from torch import nn
 
-from elman import artifact
-from elman.config import Json
 from elman.errors import FileError, FrozenError
+from elman.files import artifact
+from elman.files.config import Json
 from elman.options import whole
 from elman.tables import Table
 from elman.tasks import files

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from elman import state as states
-from elman.config import Json
 from elman.errors import InputError
+from elman.files.config import Json
 from elman.state import State
 
 PIECE = 64  # inputs of one session in a tick, at most: nobody waits long behind a long prompt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elman.config import Sections
+from elman.files.config import Sections
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from torch import nn
 
-from elman.config import Json
 from elman.data import Batch, Batches
 from elman.errors import InputError
+from elman.files.config import Json
 from elman.state import State
 from elman.tasks import files
 from elman.tasks.predictor import Predictor
@@ -24,7 +24,7 @@ from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
 
 if TYPE_CHECKING:
-    from elman.tasks.inspecting import Looked
+    from elman.tasks.inspection import Looked
     from elman.tasks.serving import Served
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from elman import artifact
-from elman import config as configs
 from elman import state as states
-from elman.config import Identity
 from elman.data import Position
 from elman.errors import FileError, InputError
+from elman.files import artifact
+from elman.files import config as configs
+from elman.files.config import Identity
 from elman.options import flag, number, whole
 from elman.state import State
 from elman.training import optim

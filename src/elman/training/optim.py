@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from elman.embed import Embedding
 from elman.errors import FileError, InputError, UnknownNameError
+from elman.nn.embed import Embedding
 from elman.options import fraction, number, positive, whole
 
 OPTIMISERS = ("adamw", "sgd", "adagrad")

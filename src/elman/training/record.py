@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
-from elman import config as configs
 from elman import progress
 from elman.errors import FileError, MissingExtraError
+from elman.files import config as configs
 from elman.options import parse_json
 
 if TYPE_CHECKING:

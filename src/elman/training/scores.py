@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from elman.config import Json
+from elman.files.config import Json
 
 
 @dataclass(frozen=True)

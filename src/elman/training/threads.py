@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import torch
 from torch import nn
 
-from elman import config, progress
+from elman import progress
 from elman.data import Batches, Position
 from elman.errors import InputError
+from elman.files import config
 from elman.options import whole
 
 # A step of some 15 ms on one thread: below, several gain little alone on the machine, and lose beside a busy process.

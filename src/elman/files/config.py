@@ -1,0 +1,219 @@
+"""The config of a run: written as YAML with a comment on every line, read back, and compared when the run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from elman.errors import FileError, InputError, UnknownNameError
+from elman.files import plugins
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+    from ruamel.yaml.error import MarkedYAMLError
+
+NAME = "config.yaml"  # in a run directory
+ALIASES = 10  # of YAML, in a config: ten levels of ten would be ten thousand million settings
+DEPTH = 20  # of mappings and lists in each other
+WHERE = ("out", "resume", "device", "threads")  # where a run is and how it was called: not what it is
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Identity = dict[str, dict[str, Json]]
+LENGTH = ("training.steps", "training.patience")  # how long a run goes on, which may change when it is resumed
+
+
+V = TypeVar("V")
+
+
+class Change(NamedTuple):
+    """A setting as it was, and as it is."""
+
+    before: Json
+    now: Json
+
+
+class Sections:
+    """A config whose sections may be given as mappings too: RunConfig(training={"steps": 8}).
+
+    What is neither the section nor a mapping of its settings is refused at once.
+    """
+
+    def __post_init__(self) -> None:
+        assert is_dataclass(self)
+        for part in fields(self):
+            kind, given = part.default_factory, getattr(self, part.name)
+            if isinstance(kind, type) and is_dataclass(kind) and not isinstance(given, kind):
+                object.__setattr__(self, part.name, _section(part.name, kind, given))
+
+
+def _section(name: str, kind: type, given: object) -> object:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{name} is {given!r}; it must be a {kind.__name__}, or a mapping of settings of one")
+    known = [part.name for part in fields(kind)]
+    for setting in given:
+        if setting not in known:
+            raise UnknownNameError(f"setting of {name}", setting, known)
+    return kind(**given)
+
+
+class Setting(NamedTuple):
+    """A setting, what its docstring says it means, and its value; or a section, and the settings in it."""
+
+    name: str
+    meaning: str
+    value: Json
+    parts: tuple[Setting, ...] = ()
+
+
+def describe(config: DataclassInstance) -> tuple[Setting, ...]:
+    """The settings of a config as a person reads them, with their values as JSON has them."""
+    meaning, found = meanings(type(config)), []
+    for name in ordered(config):
+        value, about = getattr(config, name), meaning.get(name, "")
+        if is_dataclass(value) and not isinstance(value, type):
+            found.append(Setting(name, about, None, describe(value)))
+        else:
+            found.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
+    return tuple(found)
+
+
+def render(config: DataclassInstance) -> str:
+    """A config as YAML, every line with what its docstring says it means."""
+    return render_settings(describe(config))
+
+
+def render_settings(settings: Sequence[Setting]) -> str:
+    """The same, of settings that were described."""
+    own, lines = plugins.loaded(), list(_lines(settings, ""))
+    if own:
+        lines += ["# modules of your own that are imported first", f"imports: {json.dumps(own)}"]
+    return "\n".join(lines) + "\n"
+
+
+def meanings(config: type) -> dict[str, str]:
+    """What each setting of a config means, as its docstring has it, or that of a class that it derives from."""
+    from docstring_parser import parse  # comes with jsonargparse[signatures]
+
+    params = [param for kind in reversed(config.__mro__) for param in parse(kind.__doc__ or "").params]
+    return {param.arg_name: " ".join((param.description or "").split()) for param in params}
+
+
+def ordered(config: DataclassInstance) -> list[str]:
+    """The names of the settings as a person reads them: the task, its own sections, those of all tasks, then the rest.
+
+    >>> from elman.tasks.text.lm import RunConfig
+    >>> ordered(RunConfig())[:6]
+    ['task', 'data', 'model', 'preview', 'optim', 'training']
+    """
+    own = vars(type(config)).get("__annotations__", {})
+
+    def place(name: str) -> int:
+        if name == "task":
+            return 0
+        return (1 if name in own else 2) if is_dataclass(getattr(config, name)) else 3
+
+    return sorted((part.name for part in fields(config)), key=place)
+
+
+def _lines(settings: Sequence[Setting], indent: str) -> Iterator[str]:
+    for name, meaning, value, parts in settings:
+        if meaning:
+            yield f"{indent}# {meaning}"
+        if parts:
+            yield f"{indent}{name}:"
+            yield from _lines(parts, indent + "  ")
+        else:
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}"
+
+
+def read(path: Path) -> dict[str, Json]:
+    """The settings in a YAML file; a FileError if it is not one."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+
+    try:
+        text, yaml = path.read_text(encoding="utf-8-sig"), YAML(typ="safe", pure=True)
+        aliases, depth = 0, 0
+        for event in yaml.parse(text):
+            aliases += isinstance(event, AliasEvent)
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if aliases > ALIASES or depth > DEPTH:
+                raise FileError(
+                    f"the config {path} has more than {ALIASES} aliases (*name) or {DEPTH} levels; write it plainly"
+                )
+        content = yaml.load(text)
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise FileError(f"cannot read the config {path}{line}: {_problem(error)}") from error
+    except (OSError, UnicodeDecodeError, YAMLError, RecursionError) as error:
+        raise FileError(f"cannot read the config {path}: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise FileError(f"{path} is not a config: it holds a {type(content).__name__}, not settings by name")
+    return content
+
+
+def _problem(error: MarkedYAMLError) -> str:
+    """What is wrong, without the advice to programmers that follows it."""
+    return str(error.problem or error.context).partition(" with value ")[0]
+
+
+def identity(config: DataclassInstance, data: Mapping[str, str]) -> Identity:
+    """What must be the same for a run to be the same: every setting, and in place of files their fingerprints.
+
+    `data` has the fingerprint of what each setting named in it stands for, such as `data.train`.
+    """
+    settings = {name: value for name, value in settings_of(config).items() if name not in (*WHERE, *data)}
+    return {"settings": settings, "data": dict(data)}
+
+
+def settings_of(config: DataclassInstance) -> dict[str, Json]:
+    """Every setting by its dotted name, as JSON has it."""
+    settings: dict[str, Json] = json.loads(json.dumps(flat(asdict(config)), default=str))
+    return settings
+
+
+def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str], where: Path) -> dict[str, Change]:
+    """What `config` changes in the run in `where`; an InputError that names the first change that is not allowed.
+
+    How long it goes on may change. A setting that the run was started without, for it is newer, had its default.
+    """
+    given, defaults = identity(config, data), settings_of(type(config)())
+    before = {**{name: defaults[name] for name in given["settings"] if name in defaults}, **stored.get("settings", {})}
+    changes = _changes(before, given["settings"])
+    for name, change in changes.items():
+        if name not in LENGTH:
+            raise InputError(
+                f"{where} was started with {name} = {change.before}, not {change.now}; a resumed run must be the same "
+                f"run. Leave {name} as it was, or start another run with another --out."
+            )
+    for name in _changes(stored.get("data", {}), given["data"]):
+        raise InputError(
+            f"{where} was started with other data: what {name} stands for has changed, or how it is split. "
+            "A resumed run must be the same run: name the data that it had, or choose another --out."
+        )
+    return changes
+
+
+def _changes(before: Mapping[str, Json], now: Mapping[str, Json]) -> dict[str, Change]:
+    every = {name: Change(before.get(name), now.get(name)) for name in sorted({*before, *now})}
+    return {name: change for name, change in every.items() if change.before != change.now}
+
+
+def flat(config: Mapping[str, V], prefix: str = "") -> dict[str, V]:
+    """Nested settings by dotted names.
+
+    >>> flat({"model": {"size": 8}, "seed": 0})
+    {'model.size': 8, 'seed': 0}
+    """
+    found: dict[str, V] = {}
+    for name, value in config.items():
+        if isinstance(value, dict):
+            found.update(flat(value, f"{prefix}{name}."))
+        else:
+            found[f"{prefix}{name}"] = value
+    return found

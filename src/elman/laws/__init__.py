@@ -1,0 +1,18 @@
+"""What every recurrence promises, as checks that anyone can run on a core of their own."""
+
+from elman.laws.sequence import LAWS, REMEDY, TITLES, TOLERANCES, Report, Row, Sample, Verdict, check, draw, rows
+
+__all__ = [
+    "LAWS",
+    "REMEDY",
+    "TITLES",
+    "TOLERANCES",
+    "Report",
+    "Row",
+    "Sample",
+    "Verdict",
+    "check",
+    "draw",
+    "rows",
+    "tree",
+]

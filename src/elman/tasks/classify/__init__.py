@@ -1,0 +1,1 @@
+"""Classification and regression of sequences: labelled rows, the classifier, its metrics, the task."""

@@ -1,0 +1,262 @@
+"""What classifies whole sequences: a core reads a row, a pool gathers it, one read-out answers.
+
+Of `class` labels a row has one, of `classes` any number; a `number` is predicted with its standard deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from elman.compose import Pool, Stack
+from elman.core import Options
+from elman.data import Examples, padded
+from elman.errors import InputError
+from elman.files.artifact import Content
+from elman.files.config import Json
+from elman.model import SequenceModel
+from elman.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian
+from elman.nn.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
+from elman.options import choice, several, whole
+from elman.tasks import network
+from elman.tasks.classify import metrics
+from elman.tasks.classify.data import Label, Reader, Row
+from elman.tasks.classify.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
+from elman.tasks.number_serving import Numbers, rows_of_numbers
+from elman.tasks.predictor import Predictor, evaluating
+from elman.tasks.tag.word_features import WordEmbedding
+from elman.training.scores import Scores
+
+POOLS = ("last", "mean", "max", "attention", "both")
+EACH = 64  # rows at a time where nobody says how many
+Input = object  # a text, or an array of numbers (T, D) or (T,)
+Answer = Label | tuple[Label, ...]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer, and direction
+        layers: how many layers
+        bidirectional: read from both ends; a model that does cannot answer before the end
+        pool: what the answer is made of: last, mean, max or attention over all outputs, or both last states
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: the width of the embedding of symbols, or of a linear map of numbers; 0 for as wide as a layer
+        embedding_dropout: on the embedding of symbols
+        word_dropout: how often a symbol is hidden in training, so that unknown ones are known
+        readout_dropout: before the read-out
+    """
+
+    cell: str = "gru"
+    size: int = 128
+    layers: int = 1
+    bidirectional: bool = True
+    pool: str = "max"
+    block: str = "auto"
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 0
+    embedding_dropout: float = 0.2
+    word_dropout: float = 0.05
+    readout_dropout: float = 0.2
+
+
+def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+    """The model of a config, with fresh parameters."""
+    choice("model.pool", config.pool, POOLS)
+    width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
+    # Numbers do not go straight into a layer: a norm over one of them would leave nothing.
+    embed: nn.Module = (
+        _symbols(config, inputs, width) if isinstance(inputs, TextInputs) else Linear(inputs.width, width)
+    )
+    core = network.core(config, width, bidirectional=config.bidirectional)
+    H, p = core.output_size, config.readout_dropout
+    readouts: dict[str, Affine[Distribution]] = {
+        "class": Softmax(H, max(1, len(labels.names)), dropout=p),
+        "classes": BernoulliReadout(H, max(1, len(labels.names)), dropout=p),
+        "number": GaussianReadout(H, 1, dropout=p),
+    }
+    readout = readouts[labels.kind]
+    if config.pool == "both":
+        if not config.bidirectional:
+            raise InputError("model.pool is both, which needs model.bidirectional: true; else the last state is `last`")
+        if network.block_of(config) != "plain":
+            raise InputError(
+                "model.pool is both, which reads the last state of each direction; a residual block mixes the two. "
+                "Add --model.block plain, or take another pool."
+            )
+        return SequenceModel(embed, core, BothEnds(readout, H // 2))
+    return SequenceModel(embed, Stack(core, Pool(config.pool, H)), Pooled(readout))
+
+
+def _symbols(config: ModelConfig, inputs: TextInputs, width: int) -> WordEmbedding:
+    hidden = config.word_dropout if inputs.vocabulary.unknown is not None else 0.0
+    return WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
+
+
+class Classifier(Predictor[SequenceModel]):
+    """A network, how it reads and what its answers are called.
+
+    >>> rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
+    >>> inputs, labels = TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class")
+    >>> config = ModelConfig(size=4)
+    >>> classifier = Classifier(build(config, inputs, labels), config, Reader(), inputs, labels)
+    >>> classifier.predict_proba(["good", "bad"]).shape
+    torch.Size([2, 2])
+    """
+
+    task = "classify"
+    config: ModelConfig
+    reader: Reader
+    inputs: AnyInputs
+    labels: Labels
+
+    def __init__(
+        self, model: SequenceModel, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
+    ) -> None:
+        super().__init__(model, config=config, reader=reader, inputs=inputs, labels=labels)
+
+    def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
+        """The answer to each input: a class, some classes, or a number. Classes that were whole numbers where they were
+        read from (in .npz, JSON lines, IDX) are whole numbers here."""
+        return self.answers(self.outputs(self._encoded(inputs), batch_size))
+
+    def predict_proba(self, inputs: Sequence[Input], batch_size: int = EACH) -> Tensor:
+        """P of each class (N, C) float64; of a number, its mean and standard deviation (N, 2)."""
+        return self.probabilities(self.outputs(self._encoded(inputs), batch_size))
+
+    def answers(self, outputs: Tensor) -> list[Answer]:
+        """What `outputs` (N, P) say."""
+        if self.labels.kind == "number":
+            return [float(value) for value in outputs[:, 0]]
+        if self.labels.kind == "class":
+            return [self.labels.answers[i] for i in outputs.argmax(-1).tolist()]
+        return [
+            tuple(answer for answer, one in zip(self.labels.answers, row, strict=True) if one)
+            for row in (outputs > 0).tolist()
+        ]
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """What `outputs` (N, P) stand for."""
+        kind = self.labels.kind
+        return outputs if kind == "number" else outputs.exp() if kind == "class" else outputs.sigmoid()
+
+    def outputs(self, inputs: Sequence[Tensor], batch_size: int = EACH) -> Tensor:
+        """(N, P) float64: log P of classes, logits of several, or mean and standard deviation of a number."""
+
+        def run(rows: list[Tensor]) -> Tensor:
+            x, lengths = padded(rows)
+            return self._values(self.model.scan(x.to(self.device), lengths=lengths.to(self.device))[0])
+
+        found = self.batched(inputs, run, batch_size, len)
+        width = 2 if self.labels.kind == "number" else len(self.labels.names)
+        return torch.stack(found) if found else torch.zeros(0, width, dtype=torch.float64)
+
+    @torch.inference_mode()
+    def each(self, x: Tensor) -> Tensor:
+        """The outputs (T, P) after each input of one row x (T, ...): what a causal model says on its way."""
+        if not self.model.core.causal or not isinstance(self.model.readout, Pooled):
+            raise InputError(
+                "this model reads from both ends, so it answers at the end only; "
+                "to answer after each input train with --model.bidirectional false"
+            )
+        with evaluating(self.model):
+            y, _ = self.model.core.scan(self.model.embed(x[None]))
+            return self._values(self.model.readout.readout(y[0]))
+
+    def served(self) -> Numbers:
+        """As `elman serve` runs it: an answer after each input, where it reads numbers and not the future."""
+        inputs, readout = self.inputs, self.model.readout
+        if isinstance(inputs, TextInputs) or not self.model.core.causal or not isinstance(readout, Pooled):
+            raise InputError(
+                "this classifier reads words, or from both ends, so it does not answer after each input; it answers "
+                "`elman predict`. Sessions need numbers and --model.bidirectional false."
+            )
+        D = inputs.width
+
+        def encode(given: object) -> NDArray[Any]:
+            return inputs(rows_of_numbers(given, D, np.dtype(np.float64)), "inputs").numpy()
+
+        about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
+        model = SequenceModel(self.model.embed, self.model.core, readout.readout)
+        return Numbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answered)
+
+    def _answered(self, predicted: Distribution) -> list[Json]:
+        """An answer with its probabilities for each row; of a number, with its standard deviation."""
+        values = self._values(predicted)
+        chances, names = self.probabilities(values).tolist(), self.labels.names
+        if self.labels.kind == "number":
+            return [{"answer": mean, "std": std} for mean, std in chances]
+        each = zip(self.answers(values), chances, strict=True)
+        return [
+            {"answer": cast(Json, answer), "probabilities": dict(zip(names, row, strict=True))} for answer, row in each
+        ]
+
+    def _values(self, predicted: Distribution) -> Tensor:
+        if isinstance(predicted, Gaussian):
+            mean, width = predicted.mean.double(), predicted.std.double()
+            scaled = torch.cat([self.labels.mean + self.labels.scale * mean, self.labels.scale * width], -1)
+            return scaled.cpu()
+        assert isinstance(predicted, Categorical | Bernoulli)
+        logits = predicted.logits.double()
+        return (torch.log_softmax(logits, -1) if isinstance(predicted, Categorical) else logits).cpu()
+
+    def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
+        rows = several("inputs", inputs, "texts, one for each answer")
+        return [self.inputs(given, f"input {i}") for i, given in enumerate(rows)]
+
+    def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
+        """How good the answers are."""
+        outputs, y, names = self.outputs(examples.x, batch_size), examples.y, self.labels.names
+        if self.labels.kind == "class":
+            return metrics.of_classes(outputs, y, names)
+        if self.labels.kind == "classes":
+            return metrics.of_several(outputs, y, names)
+        return metrics.of_numbers(outputs[:, 0], outputs[:, 1], y)
+
+    def examples(self, rows: Sequence[Row]) -> Examples:
+        """Rows as this model reads them."""
+        return Examples(self.inputs.all(rows), self.labels.targets(rows))
+
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
+            "config": asdict(self.config),
+            "reader": asdict(self.reader),
+            "inputs": self.inputs.to_json(),
+            "labels": self.labels.to_json(),
+        }
+
+    @classmethod
+    def parts(cls, content: Content) -> tuple[ModelConfig, Reader, AnyInputs, Labels]:
+        config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
+        labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
+        inputs, _ = inputs_from_json(content["inputs"]), labels.answers  # which is made of the names, if it can be
+        return config, reader, inputs, labels
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+        return build(config, inputs, labels)
+
+    def __repr__(self) -> str:
+        c, ways = self.config, "bidirectional " if self.config.bidirectional else ""
+        shape = f"{c.layers} x {ways}{c.cell} {c.size}, {c.pool} pool"
+        return f"Classifier({shape}, {self.parameter_count:,} parameters)"
+
+    def about(self) -> list[list[str]]:
+        return [["answers", self.labels.kind if self.labels.kind == "number" else ", ".join(self.labels.names[:20])]]

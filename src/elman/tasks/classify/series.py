@@ -1,0 +1,135 @@
+"""Series of numbers with a label each: `.ts` files (UEA, sktime), `.npz` files, and IDX images as rows of pixels.
+
+Each reader gives (numbers (T, D), labels, where it stood, its number there).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elman.data.arrays import checked_lengths, open_idx
+from elman.data.text import on_disk, open_text
+from elman.errors import FileError, InputError
+
+Array = NDArray[np.generic]
+Found = tuple[Array, tuple[str | int | float, ...], str, int]
+
+
+def read_ts(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+    """The format of the UEA and UCR archives: one row a line, a colon between dimensions, a comma between values.
+
+    Dimensions of one row have one length, rows may differ. The last field is the label, unless the header says that
+    there is none.
+    """
+    for name in names:
+        lines = "".join(piece for _, piece in open_text([name], "replace").pieces()).splitlines()
+        labelled, inside = True, False
+        for number, line in enumerate(lines, 1):
+            where, text = f"line {number} of {name}", line.strip()
+            if not text or text.startswith(("#", "%")):
+                continue
+            if inside:
+                yield *_ts_row(text, labelled, where), where, number
+                continue
+            words = text.lower().split()
+            if words[0] == "@data":
+                inside = True
+            elif words[0] in ("@classlabel", "@targetlabel"):
+                labelled = words[1:2] == ["true"]
+            elif words[:2] == ["@timestamps", "true"]:
+                raise InputError(f"{where}: this file has time stamps, which are not read; write the values alone")
+            elif not words[0].startswith("@"):
+                raise InputError(f"{where} stands before @data and does not begin with @: this is not a .ts file")
+        if not inside:
+            raise InputError(f"{name} has no line @data: it is not a .ts file, or it is empty")
+
+
+def _ts_row(text: str, labelled: bool, where: str) -> tuple[Array, tuple[str, ...]]:
+    *dimensions, label = text.split(":") if labelled else (*text.split(":"), "")
+    if not dimensions:
+        raise InputError(f"{where} has no label after its last colon")
+    try:
+        values = [[float(v) if v.strip() != "?" else math.nan for v in part.split(",")] for part in dimensions]
+    except ValueError as error:
+        raise InputError(f"{where} has a value that is not a number: {error}") from error
+    if len({len(row) for row in values}) > 1:
+        raise InputError(f"{where} has dimensions of {sorted({len(row) for row in values})} values; they must be equal")
+    return _finite(np.array(values, dtype=np.float32).T, where), (label.strip(),) if labelled else ()
+
+
+def read_npz(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+    """Arrays `x` (N, T, D) or (N, T), `lengths` (N,) if they differ, and `y` (N,), or (N, C) of zeros and ones."""
+    for name in names:
+        arrays = _npz(on_disk(name))
+        x, y = arrays["x"], arrays.get("y")
+        lengths = arrays.get("lengths", np.full(len(x), x.shape[1] if x.ndim > 1 else 0))
+        checked_lengths(lengths, len(x), name)
+        for key, array in (("y", y), ("lengths", lengths)):
+            if array is not None and len(array) != len(x):
+                raise InputError(f"{name} has {len(x)} rows of x and {len(array)} of {key}; each row needs its own")
+        if x.ndim not in (2, 3) or not np.issubdtype(x.dtype, np.number):
+            raise InputError(f"x of {name} is {x.dtype}{list(x.shape)}; it must be numbers (N, T) or (N, T, D)")
+        if y is not None and y.ndim > 1 and not np.isin(y, (0, 1)).all():
+            row, column = np.argwhere(~np.isin(y, (0, 1)))[0][:2]
+            raise InputError(f"row {row} of y of {name} has {y[row, column]}; y (N, C) must be zeros and ones")
+        if len(x) and not (lengths.min() >= 0 and lengths.max() <= x.shape[1]):
+            raise InputError(f"lengths of {name} go from {lengths.min()} to {lengths.max()}; x has {x.shape[1]} steps")
+        wide = x if x.ndim == 3 else x[..., None]
+        for i in range(len(x)):
+            row = _finite(wide[i, : int(lengths[i])], f"row {i} of {name}")
+            yield row, _npz_labels(y, i), f"row {i} of {name}", i
+
+
+def _npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            arrays = {key: content[key] for key in content.files}
+    except (OSError, ValueError, BadZipFile, EOFError) as error:
+        raise FileError(f"cannot read {path}: {error}") from error
+    if "x" not in arrays:
+        raise FileError(f"{path} has no array x; it has {', '.join(arrays) or 'none'}")
+    return arrays
+
+
+def _npz_labels(y: Array | None, i: int) -> tuple[str | int | float, ...]:
+    if y is None:
+        return ()
+    if y.ndim > 1:
+        return tuple(np.flatnonzero(y[i]).tolist())
+    label = y[i].item()
+    return (label if isinstance(label, str | int | float) else str(label),)
+
+
+def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+    """Images (N, H, W) as sequences of pixels (H * W, 1), and labels (N,): the files in any order, `.gz` or not.
+
+    With `permute`, the pixels of each image stand in one order that this seed chose.
+    """
+    arrays = [open_idx(on_disk(name)) for name in names]
+    images = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim > 1]
+    labels = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim == 1]
+    if len(images) != 1 or len(labels) > 1:
+        raise InputError(f"{', '.join(names)} must be one IDX file of images and one of labels")
+    (name, pixels) = images[0]
+    y = labels[0][1] if labels else None
+    if y is not None and len(y) != len(pixels):
+        raise InputError(f"{name} has {len(pixels)} images, {labels[0][0]} has {len(y)} labels; each needs its own")
+    rows = pixels.reshape(len(pixels), -1, 1)
+    if permute is not None:
+        rows = rows[:, torch.randperm(rows.shape[1], generator=torch.Generator().manual_seed(permute)).numpy()]
+    for i, row in enumerate(rows):
+        yield row, () if y is None else (int(y[i]),), f"image {i} of {name}", i
+
+
+def _finite(row: Array, where: str) -> Array:
+    if not np.isfinite(row).all():
+        step = int(np.argmax(~np.isfinite(row).all(axis=1)))
+        raise InputError(f"{where} has a missing or infinite value at step {step}; fill it in, or leave the series out")
+    return row

@@ -1,0 +1,372 @@
+"""Classification and regression of whole sequences: from labelled rows, or rows made up, to a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
+from elman.data.splits import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
+from elman.data.synthetic import PREFIX, Made, Synthetic, parse
+from elman.errors import InputError
+from elman.files.config import Json
+from elman.lens import Sample
+from elman.model import SequenceModel
+from elman.nn.distributions import Categorical
+from elman.options import choice, fraction, whole
+from elman.state import State
+from elman.tasks import inspection, network, plots
+from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
+from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
+from elman.tasks.classify.model import EACH, Classifier, ModelConfig, build
+from elman.tasks.inspection import Looked
+from elman.tasks.plots import Found
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.serving import Served
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Rows with labels.
+
+    Args:
+        train: files of one format, one name or a list; or made-up rows, as synthetic:adding,T=600
+        valid: the same for validation; empty for a part of train
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut each file into so many folds, by the number of the line, and test on one; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto, table (.tsv, .csv), jsonl, fasttext, files (one per class), ts, npz or idx (images)
+        text: the column or field of the text
+        label: the column or field of the label
+        label_kind: class (one a row), classes (any number) or number
+        permute: the seed of one fixed order of the pixels of images; null for their own
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        vocabulary: of texts, word, char, byte or bpe
+        min_count: symbols that occur less often in the training texts are unknown
+        vocabulary_size: of bpe
+        lower: read texts in lower case
+        batch_size: rows of a step, over all processes
+    """
+
+    train: list[str] | str = "train.tsv"
+    format: str = "auto"
+    text: str = "text"
+    label: str = "label"
+    label_kind: str = "class"
+    permute: int | None = None
+    errors: str = "strict"
+    vocabulary: str = "word"
+    min_count: int = 1
+    vocabulary_size: int = 4096
+    lower: bool = False
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What a wrong answer costs.
+
+    Args:
+        weights: of classes: equal, or balanced (rare classes count more, each class as much as any other)
+        smoothing: this share of each target is spread over all classes
+    """
+
+    weights: str = "equal"
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from labelled rows to a classifier.
+
+    >>> RunConfig(model=ModelConfig(pool="mean")).data.label_kind
+    'class'
+
+    Args:
+        task: what is trained; classify answers once for each sequence
+        data: the rows
+        model: the network
+        loss: what is minimised
+        init_from: a run or a saved model whose weights, vocabulary and labels this run begins with; empty for none
+    """
+
+    task: str = "classify"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    out: str = "runs/classify"
+    init_from: str = ""
+
+
+class RowData(Data):
+    """Rows as tensors, in shuffled batches; or batches made up as they are needed."""
+
+    unit = "rows"
+
+    def __init__(
+        self,
+        config: RunConfig,
+        reader: Reader,
+        saved: Classifier | None,
+        train: list[Row],
+        valid: list[Row],
+        test: list[Row],
+    ) -> None:
+        self.config, self.reader = config, reader
+        # A class may have members among the training rows that chance has put aside.
+        aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
+        self.inputs = saved.inputs if saved else _inputs(config.data, train)
+        self.labels = saved.labels if saved else Labels.fit([*train, *aside], config.data.label_kind)
+        self.train, self.valid = self.examples(train), self.examples(valid)
+        self.test = self.examples(test) if test else None
+        found = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(rows) for name, rows in found.items()}
+        self.weights = _weights(config.loss, self.labels, self.train.y)
+
+    def examples(self, rows: list[Row]) -> Examples:
+        return Examples(self.inputs.all(rows), self.labels.targets(rows))
+
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        return [
+            f"data: {shown(self.config.data.train)}: {told('rows', *numbers)}",
+            f"labels: {'a number' if self.labels.kind == 'number' else f'{len(self.labels.names)} classes'}",
+        ]
+
+    def first(self, part: Examples, count: int) -> Examples:
+        return part if count >= len(part) else Examples([part.x[i] for i in range(count)], part.y[:count])
+
+    def batches(self, rank: int, world: int) -> Batches:
+        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
+        return _Weighed(self, ExampleBatches(self.train, order))
+
+    def weighed(self, batch: Batch) -> Batch:
+        """The batch with what the loss is measured against: of classes, a weighted distribution (B, C)."""
+        y, share = batch.y, self.config.loss.smoothing
+        assert isinstance(y, Tensor)
+        if self.labels.kind == "number":
+            return batch._replace(y=((y - self.labels.mean) / self.labels.scale).float()[:, None])
+        if self.labels.kind == "classes":
+            return batch._replace(y=y * (1 - share) + share / 2)
+        C = len(self.labels.names)
+        target = torch.nn.functional.one_hot(y, C) * (1 - share) + share / C
+        return batch._replace(y=target * self.weights[y, None])
+
+
+class MadeUpData(RowData):
+    """The same of rows that are made up: there are as many as anyone wants."""
+
+    def __init__(
+        self, config: RunConfig, saved: Classifier | None, made: Synthetic, valid: Synthetic, test: Synthetic | None
+    ) -> None:
+        self.made = made
+        kind = "number" if made.kind == "adding" else "class"
+        config = replace(config, data=replace(config.data, label_kind=kind, vocabulary="char"))
+        some = [_row(row, i) for i, row in enumerate(made.part(1))]
+        found = [[_row(row, i) for i, row in enumerate(part.part())] if part else [] for part in (valid, test)]
+        super().__init__(config, Reader(), saved, some, *found)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size, seed = whole("data.batch_size", self.config.data.batch_size), self.config.seed
+        if size % world:
+            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
+
+        def make(number: int) -> Batch:
+            rows = [_row(row, i) for i, row in enumerate(self.made.rows(seed, number, size))][rank::world]
+            return self.weighed(self.examples(rows).batch(range(len(rows))))
+
+        return Numbered(make)
+
+
+class _Weighed:
+    def __init__(self, data: RowData, batches: ExampleBatches) -> None:
+        self.data, self.batches, self.after = data, batches, batches.after
+
+    def batch(self, at: Position) -> Batch:
+        return self.data.weighed(self.batches.batch(at))
+
+
+def _row(made: Made, number: int) -> Row:
+    assert not isinstance(made.input, list) and isinstance(made.label, str)
+    return Row(made.input, (made.label,), f"row {number}", number)
+
+
+def _inputs(config: DataConfig, rows: list[Row]) -> AnyInputs:
+    if not isinstance(rows[0].input, str):
+        return SeriesInputs.fit(rows)
+    return TextInputs.fit(rows, config.vocabulary, config.min_count, config.vocabulary_size, config.lower)
+
+
+def _weights(config: LossConfig, labels: Labels, y: Tensor) -> Tensor:
+    """Of each class (C,), one on average over the rows."""
+    choice("loss.weights", config.weights, ("equal", "balanced"))
+    fraction("loss.smoothing", config.smoothing)
+    if labels.kind != "class":
+        if config.weights != "equal":
+            raise InputError(f"loss.weights is {config.weights}, which is for data.label_kind class only")
+        return torch.ones(0)
+    if config.weights == "equal":
+        return torch.ones(len(labels.names))
+    return len(y) / (len(labels.names) * torch.bincount(y, minlength=len(labels.names)).clamp(min=1)).float()
+
+
+class ClassifyTask(Task[RunConfig, RowData, Classifier]):
+    Config, Model = RunConfig, Classifier
+    title = "a classifier of sequences"
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspection.response(self, lambda found, request: found.examples(_rows(found, request, True)))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
+
+    def open(self, config: RunConfig, saved: Classifier | None) -> RowData:
+        data = config.data
+        for name in ("min_count", "vocabulary_size", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        if is_synthetic(data.train):
+            return MadeUpData(config, saved, *synthetic_parts(data, "classify"))
+        reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
+        return RowData(config, reader, saved, *parts(data, reader, lambda row: row.number, "rows"))
+
+    def build(self, config: RunConfig, data: RowData) -> Classifier:
+        settled = network.settled(config.model)
+        model = build(settled, data.inputs, data.labels)
+        return Classifier(model, settled, data.reader, data.inputs, data.labels)
+
+    def settings(self, predictor: Classifier) -> dict[str, Json]:
+        found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        found |= {f"data.{name}": getattr(predictor.reader, name) for name in ("text", "label", "permute")}
+        found["data.label_kind"] = predictor.labels.kind
+        if isinstance(predictor.inputs, TextInputs):
+            found |= {"data.vocabulary": predictor.inputs.vocabulary.kind, "data.lower": predictor.inputs.lower}
+        return found
+
+    def take(self, predictor: Classifier, source: Classifier) -> list[str]:
+        answers = f"{len(source.labels.names)} classes" if source.labels.names else "the scale of its numbers"
+        return [*super().take(predictor, source), "how it reads", answers]
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P, each row's against its target; rows are independent, so nothing is carried."""
+        assert isinstance(model, SequenceModel) and isinstance(batch.y, Tensor)
+        predicted, _ = model.scan(batch.x, lengths=batch.lengths)
+        if isinstance(predicted, Categorical):
+            return -(batch.y * predicted.log_probs()).sum(), len(batch.y), None
+        return -predicted.log_prob(batch.y).sum(), len(batch.y), None
+
+    def evaluate(self, predictor: Classifier, part: Examples) -> Evaluation:
+        scores = predictor.evaluate(part)
+        names = predictor.labels.names if predictor.labels.kind == "class" else ()
+        found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
+        return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
+
+    def look(self, predictor: Classifier, part: Examples, rows: int, steps: int) -> Looked:
+        """Rows from the start of the data, each as far as `steps` inputs."""
+        some = [part.x[i][:steps] for i in range(min(rows, len(part)))]
+        x, lengths = padded(some)
+        y, labels = part.y[: len(some)], predictor.labels
+        if labels.kind == "number":
+            y = ((y - labels.mean) / labels.scale).float()[:, None]
+        names = [
+            inspection.spelt(predictor.inputs.vocabulary, row.tolist())
+            if isinstance(predictor.inputs, TextInputs)
+            else [f"{step.flatten()[0]:.3g} " for step in row]
+            for row in some
+        ]
+        return Looked(predictor.model, Sample(x, y, lengths, names=names))
+
+    def serve(self, predictor: Classifier) -> Served:
+        return predictor.served()
+
+
+# What it answers
+
+
+def _format() -> Any:
+    return option(None, "of the files, where their names do not say it", choices=FORMATS)
+
+
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How good a classifier is on labelled rows."""
+
+    data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[str | list[float | list[float]]])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "rows")
+
+
+@dataclass(frozen=True)
+class Predict(Evaluate):
+    """The label of each row; a row is a text, or the numbers of a series."""
+
+    probabilities: bool = option(False, "of each class; or the width of a number")
+    each: bool = option(False, "after each input, where the model is causal")
+
+
+@dataclass(frozen=True)
+class Inspect(inspection.Inspect):
+    format: str | None = _format()
+
+
+def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) -> list[Row]:
+    names = opened(request.data)
+    if names is None:
+        given = rows_of(request.data, "rows, each a text or the numbers of a series")
+        return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(given)]
+    if is_synthetic(names):
+        return [_row(row, i) for i, row in enumerate(parse(names[0], "classify").part())]
+    reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
+    return reader(names, labelled=labelled)
+
+
+def _input(row: Any, number: int) -> str | NDArray[Any]:
+    """A row that was given: a text, or the numbers of a series, as many at each step."""
+    try:
+        return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"row {number} is not a text, nor numbers (T,) or (T, D): {error}") from error
+
+
+def evaluate(predictor: Classifier, request: Evaluate) -> Scores:
+    return predictor.evaluate(predictor.examples(_rows(predictor, request, True)), request.batch_size)
+
+
+def predict(predictor: Classifier, request: Predict) -> Iterator[str]:
+    """A line for each row, or for each input of each row: tab-separated, with a header where there are columns."""
+    rows = _rows(predictor, request, False)
+    inputs = predictor.inputs.all(rows)
+    if request.each:
+        outputs = [predictor.each(x) for x in inputs]
+        places = [[str(i), str(t)] for i, found in enumerate(outputs) for t in range(len(found))]
+        values = torch.cat(outputs)
+    else:
+        values, places = predictor.outputs(inputs, request.batch_size), [[] for _ in rows]
+    header = [*(["row", "step"] if request.each else []), "label"]
+    if request.probabilities:
+        header += ["width"] if predictor.labels.kind == "number" else predictor.labels.names
+    return _lines(predictor, values, places, header if len(header) > 1 else [], request.probabilities)
+
+
+def _lines(
+    predictor: Classifier, values: Tensor, places: list[list[str]], header: list[str], probabilities: bool
+) -> Iterator[str]:
+    if header:
+        yield "\t".join(header) + "\n"
+    chances = predictor.probabilities(values)[:, 1 if predictor.labels.kind == "number" else 0 :].tolist()
+    for place, answer, row in zip(places, predictor.answers(values), chances, strict=True):
+        if predictor.labels.kind == "number":
+            told = f"{answer:.6g}"
+        else:
+            told = "|".join(map(str, answer)) if isinstance(answer, tuple) else str(answer)
+        yield "\t".join([*place, told, *(f"{p:.6g}" for p in row if probabilities)]) + "\n"

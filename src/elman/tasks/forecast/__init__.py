@@ -1,0 +1,1 @@
+"""Forecasting: panels of series, the network, its states, back-tests, serving, the task."""

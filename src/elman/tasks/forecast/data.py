@@ -1,0 +1,408 @@
+"""Many series in one file: what a forecaster reads.
+
+`long` is the frame of the ecosystem, a row for each series and time: unique_id, ds, y and covariates, as CSV or
+Parquet. `wide` is M4's, a line for each series: its name, then its values, no times. `arrays` are vectors (T, C), many
+sequences in a `.npz` or `.mat` file; FILE:KEY names one of its arrays.
+
+A covariate is `static` (one value for each series), `past` (known until now) or `future` (known ahead), a number or a
+category.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from elman.data.arrays import read_arrays
+from elman.errors import InputError
+from elman.options import choice
+from elman.tasks.forecast import calendar
+from elman.tasks.forecast.calendar import Frequency, Ticks
+from elman.tasks.forecast.covariates import Covariate, fit_covariate
+from elman.tasks.forecast.files import (
+    Frame,
+    Numbers,
+    from_frame,
+    from_mapping,
+    is_number,
+    joined,
+    lines_of,
+    read_long,
+    read_wide,
+    texts_of,
+)
+from elman.tasks.hmm.data import MISSING
+
+FORMATS = ("auto", "long", "wide", "arrays")
+M4 = re.compile(r"(V\d+( |$))+")  # the header of M4's files: V1, V2 ...
+MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
+
+
+class Series(NamedTuple):
+    """One series, a row for each tick from `start` on, NaN where a value is missing."""
+
+    name: str
+    start: int
+    y: Numbers  # (T, C)
+    past: Numbers  # (T, P)
+    future: Numbers  # (T, F)
+    static: Numbers  # (S,)
+
+    def cut(self, first: int, last: int | None = None) -> Series:
+        """The rows from `first` to before `last`."""
+        rows = slice(first, last)
+        return self._replace(start=self.start + first, y=self.y[rows], past=self.past[rows], future=self.future[rows])
+
+
+@dataclass(frozen=True)
+class PanelReader:
+    """How series are read. What depends on the training data (frequency, covariates) is found there by `fit`.
+
+    Args:
+        format: one of FORMATS
+        id: the column of names
+        time: the column of times
+        target: the columns of what is predicted
+        static: columns that do not change within a series
+        past: columns that are known until now only
+        future: columns that are known ahead
+        gaps: what to do where times are missing, error or fill (rows without values)
+        frequency: of the times; None where it is not known yet
+        covariates: how each column is read
+        errors: invalid UTF-8, strict or replace
+    """
+
+    format: str = "auto"
+    id: str = "unique_id"
+    time: str = "ds"
+    target: tuple[str, ...] = ("y",)
+    static: tuple[str, ...] = ()
+    past: tuple[str, ...] = ()
+    future: tuple[str, ...] = ()
+    gaps: str = "error"
+    frequency: Frequency | None = None
+    covariates: Mapping[str, Covariate] = field(default_factory=dict)
+    errors: str = "strict"
+
+    def fit(self, given: Any, frequency: str = "auto", held: int = 0) -> tuple[PanelReader, list[Series]]:
+        """The series of some files or of a frame, and the reader that knows what they are.
+
+        The last `held` rows of each series, which a model is judged on, do not say how large covariates are.
+        """
+        choice("data.gaps", self.gaps, ("error", "fill"))
+        kind, frame = self._opened(given)
+        if kind != "long":
+            C = frame[0][1].shape[1] if frame else 1
+            names = tuple(str(i) for i in range(C)) if kind == "arrays" else self.target[:1]
+            reader = replace(self, format=kind, frequency=Frequency(), target=names)
+            return reader, reader._unnamed(kind, frame)
+        columns = _columns(frame, self)
+        groups = _groups(columns[self.id])
+        times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
+        reader = replace(self, format="long", frequency=calendar.find(times, frequency, self.gaps))
+        used = _without_last(reader._ticks(columns, groups), groups, held)
+        named = (*self.static, *self.past, *self.future)
+        reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
+        return reader, reader._series(columns, groups)
+
+    def __call__(self, given: Any, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
+        """The series of some files or of a frame, as this reader knows them; `future` rows have no target.
+
+        At most so many rows without values are `filled` in, in all series together.
+        """
+        kind, frame = self._opened(given)
+        if kind != "long":
+            return self._unnamed(kind, frame)
+        columns = _columns(frame, replace(self, past=()) if future else self, targets=not future)
+        return self._series(columns, _groups(columns[self.id]), future, filled)
+
+    def after(self, series: Sequence[Series], ticks: Sequence[int], filled: int = MOST_FILLED) -> list[Series]:
+        """New rows of series that have been read up to `ticks`, each from the tick after its own on."""
+        if self.format == "long" and self.gaps == "fill":
+            missing = [max(0, one.start - tick - 1) for one, tick in zip(series, ticks, strict=True)]
+            self._check_filled([one.name for one in series], missing, [one.start for one in series], filled)
+        return [self._after(one, tick) for one, tick in zip(series, ticks, strict=True)]
+
+    def _check_filled(self, names: Sequence[str], missing: Sequence[int], ticks: Sequence[int], most: int) -> None:
+        """Raise an InputError if more rows would be filled in than `most`; each is missing before a tick."""
+        if sum(missing) <= most:
+            return
+        assert self.frequency is not None
+        i = int(np.argmax(missing))
+        when = self.frequency.stamps(np.array([ticks[i]]))[0]
+        raise InputError(
+            f"series {names[i]!r} has {missing[i]:,} rows missing before {when} (frequency {self.frequency}); "
+            f"{most:,} at most are filled in, in all series together. Correct the time, or send the rows "
+            "that are missing."
+        )
+
+    def _after(self, one: Series, tick: int) -> Series:
+        if self.format != "long":  # they have no times: what comes is what follows
+            return one._replace(start=tick + 1)
+        assert self.frequency is not None
+        if one.start == tick + 1:
+            return one
+        first, wanted = (self.frequency.stamps(np.array([at]))[0] for at in (one.start, tick + 1))
+        if one.start <= tick:
+            raise InputError(
+                f"series {one.name!r} begins at {first}, and its state has read that already: the next row is {wanted}."
+                " Give new rows only, or read all from the start with --from_start."
+            )
+        gap = one.start - tick - 1
+        if self.gaps != "fill":
+            raise InputError(
+                f"series {one.name!r} begins at {first}, but its state ends before {wanted}; give the rows between, or "
+                "train with --data.gaps fill"
+            )
+        blank = (np.full((gap, part.shape[1]), np.nan) for part in (one.y, one.past, one.future))
+        y, past, future = (np.concatenate(pair) for pair in zip(blank, (one.y, one.past, one.future), strict=True))
+        return one._replace(start=tick + 1, y=y, past=past, future=future)
+
+    def frame(self, series: Sequence[Series]) -> Frame:
+        """Series as columns by name, which another reader can be fitted to."""
+        assert self.frequency is not None
+        ticks = np.concatenate([one.start + np.arange(len(one.y)) for one in series])
+        found = {self.id: [one.name for one in series for _ in one.y], self.time: self.frequency.stamps(ticks)}
+        for i, name in enumerate(self.target):
+            found[name] = texts_of(v for one in series for v in one.y[:, i].tolist())
+        wholes = {
+            "static": np.concatenate([np.broadcast_to(one.static, (len(one.y), len(one.static))) for one in series]),
+            "past": np.concatenate([one.past for one in series]),
+            "future": np.concatenate([one.future for one in series]),
+        }
+        for kind, values in wholes.items():
+            first = 0
+            for name in getattr(self, kind):
+                covariate = self.covariates[name]
+                found[name] = covariate.decode(values[:, first : first + covariate.width])
+                first += covariate.width
+        return found
+
+    def width(self, names: Sequence[str]) -> int:
+        """How many numbers some covariates are."""
+        return sum(self.covariates[name].width for name in names)
+
+    def _opened(self, given: Any) -> tuple[str, Any]:
+        choice("data.format", self.format, FORMATS)
+        if hasattr(given, "columns"):
+            return "long", from_frame(given)
+        if isinstance(given, Mapping):
+            return "long", from_mapping(given)
+        names = [given] if isinstance(given, str | Path) else given
+        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
+            raise InputError(
+                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns "
+                "by name, or a pandas or polars frame"
+            )
+        files = [name if isinstance(name, str) else str(name) for name in names]
+        kind = self.format if self.format != "auto" else _guess(files, self)
+        if kind == "arrays":
+            return kind, [row for name in files for row in read_arrays(name)]
+        if kind == "wide":
+            return kind, [row for name in files for row in read_wide(name, self.errors)]
+        return kind, joined([read_long(name, self.errors) for name in files], files)
+
+    def _unnamed(self, kind: str, rows: Sequence[tuple[str, Numbers]]) -> list[Series]:
+        """Series without times and covariates."""
+        if kind != "long" and (self.static or self.past or self.future):
+            raise InputError(f"data.format is {kind}, which has no covariates; write the series as long rows")
+        found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
+        return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
+
+    def _series(
+        self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
+    ) -> list[Series]:
+        """All rows are read at once, column by column, and cut into series."""
+        assert self.frequency is not None
+        names, sizes = [*groups], np.array([len(rows) for rows in groups.values()])
+        ticks = self._ticks(columns, groups)
+        owner = np.repeat(np.arange(len(names)), sizes)
+        places = np.fromiter(chain.from_iterable(groups.values()), np.int64, len(ticks))
+        order = np.lexsort((ticks[places], owner))
+        places = places[order]
+        ticks = ticks[places]
+        gaps = _gaps(names, owner, ticks, self)
+        if gaps:
+            steps = np.where(np.diff(owner) == 0, np.diff(ticks) - 1, 0)
+            self._check_filled([names[i] for i in owner[1:]], steps.tolist(), ticks[1:].tolist(), filled)
+        y = np.full((len(ticks), len(self.target)), np.nan)
+        for column, target in enumerate(() if future else self.target):
+            y[:, column] = _numbers(columns[target], target)[places]
+        past, ahead, static = (
+            self._matrix(columns, () if future and kind == "past" else getattr(self, kind), places)
+            for kind in ("past", "future", "static")
+        )
+        ends = np.cumsum(sizes).tolist()
+        starts, nothing = ticks[[0, *ends[:-1]]].tolist(), np.zeros(0)
+        found = []
+        for i, (name, first, end) in enumerate(zip(names, [0, *ends[:-1]], ends, strict=True)):
+            rows = slice(first, end)
+            parts: list[Numbers] = [y[rows], past[rows], ahead[rows]]
+            if i in gaps:
+                parts = [_spread(part, ticks[rows] - starts[i]) for part in parts]
+            fixed = _constant(name, static[rows], self.static) if self.static else nothing
+            found.append(Series(name, starts[i], parts[0], parts[1], parts[2], fixed))
+        return _checked(found, y)
+
+    def _ticks(self, columns: Frame, groups: Mapping[str, list[int]]) -> Ticks:
+        """The tick of each row; an InputError names the series of the first that is wrong."""
+        assert self.frequency is not None
+        times = columns[self.time]
+        distinct = [*dict.fromkeys(times)]  # series of a panel often share them
+        whole = [time.strip().isdigit() for time in distinct]
+        if not any(whole) or all(whole):
+            with suppress(InputError):
+                found = dict(zip(distinct, self.frequency.ticks("", distinct).tolist(), strict=True))
+                return np.array([found[time] for time in times])
+        ticks = np.zeros(len(times), np.int64)
+        for name, rows in groups.items():
+            ticks[rows] = self.frequency.ticks(name, [times[i] for i in rows])
+        return ticks
+
+    def _matrix(self, columns: Frame, names: Sequence[str], places: Ticks) -> Numbers:
+        parts = [self.covariates[name].encode(columns[name])[places] for name in names]
+        return np.concatenate(parts, 1) if parts else _none(len(places))
+
+
+def fingerprint(series: Sequence[Series]) -> str:
+    """sha256 of series, in order."""
+    total = hashlib.sha256()
+    for one in series:
+        total.update(f"{one.name}\n{one.start} {one.y.shape}\n".encode())
+        for part in (one.y, one.past, one.future, one.static):
+            total.update(np.ascontiguousarray(part).tobytes())
+    return total.hexdigest()
+
+
+def _none(T: int) -> Numbers:
+    return np.zeros((T, 0))
+
+
+def _checked(found: list[Series], y: Numbers) -> list[Series]:
+    """The series, whose values are all in y; an InputError where one is infinite."""
+    if not found:
+        raise InputError("there is no series in the data: the file is empty. A forecaster needs some.")
+    for one in found if np.isinf(y).any() else ():
+        if np.isinf(one.y).any():
+            raise InputError(
+                f"series {one.name!r} has an infinite value at row {int(np.isinf(one.y).any(1).argmax())} of its "
+                "times; correct it, or leave it empty if it is missing"
+            )
+    return found
+
+
+def _guess(files: Sequence[str], reader: PanelReader) -> str:
+    """The format of files by their names, and of CSV by the header: where it names the times, rows are long."""
+    endings = {Path(name.rpartition(":")[0] or name).suffix for name in files} | {Path(name).suffix for name in files}
+    if endings & {".npz", ".mat"}:
+        return "arrays"
+    if endings & {".parquet"}:
+        return "long"
+    lines = lines_of(files[0], reader.errors)
+    header = [cell.strip() for cell in next(lines, (0, []))[1]]
+    if not any(header):
+        raise InputError(f"{files[0]} is empty; it needs a header and rows, or a series in each line")
+    if reader.time in header:
+        return "long"
+    first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
+    titled, name = first is not header, first[0] if first else ""
+    if (titled and not M4.fullmatch(" ".join(header[1:]))) or (calendar.is_date(name) and not name.isdigit()):
+        raise InputError(
+            f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
+            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several "
+            "series, --data.id. Or pass --data.format wide if each line is a series, its name and then its values."
+        )
+    return "wide"
+
+
+def _is_wide(cells: Sequence[str]) -> bool:
+    """Whether a line may be a series: a name, then numbers or nothing."""
+    return len(cells) > 1 and all(is_number(cell) for cell in cells[1:])
+
+
+def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:
+    """The columns that a reader needs. One series alone needs no column of names."""
+    wanted = [reader.time, *(reader.target if targets else ()), *reader.static, *reader.past, *reader.future]
+    if not frame:
+        raise InputError("the data are empty; they need a header with the names of columns, and rows")
+    for name in wanted:
+        if name not in frame:
+            raise InputError(
+                f"the data have no column {name!r}; there are {', '.join(frame)}. data.id, data.time, data.target, "
+                "data.static, data.past and data.future name columns."
+            )
+    rows = len(frame[reader.time])
+    names = frame.get(reader.id, ["series"] * rows)
+    return {**{name: frame[name] for name in wanted}, reader.id: names}
+
+
+def _groups(names: Sequence[str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        groups.setdefault(name, []).append(i)
+    if not groups:
+        raise InputError("there is no row in the data: the file is empty. A forecaster needs some.")
+    return groups
+
+
+def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], held: int) -> NDArray[np.bool_]:
+    """Whether rows are none of the last `held` of their series."""
+    used = np.ones(len(ticks), bool)
+    for rows in groups.values() if held else ():
+        used[np.array(rows)[np.argsort(ticks[rows])[-held:]]] = False
+    return used
+
+
+def _numbers(cells: Sequence[str], name: str) -> Numbers:
+    try:
+        return np.array([math.nan if cell.lower() in MISSING else float(cell) for cell in cells])
+    except ValueError as error:
+        raise InputError(f"column {name!r} has a value that is not a number: {error}") from error
+
+
+def _gaps(names: Sequence[str], owner: Ticks, ticks: Ticks, reader: PanelReader) -> set[int]:
+    """The numbers of the series whose rows, in order, leave times out; an InputError where that may not be."""
+    steps, same = np.diff(ticks), np.diff(owner) == 0
+    assert reader.frequency is not None
+    twice, gap = same & (steps == 0), same & (steps > 1)
+    if twice.any():
+        i = int(twice.argmax())
+        stamp = reader.frequency.stamps(ticks[i : i + 1])[0]
+        raise InputError(f"series {names[owner[i]]!r} has the time {stamp} twice; leave one of the rows out")
+    if gap.any() and reader.gaps == "error":
+        i = int(gap.argmax())
+        missing = reader.frequency.stamps(ticks[i : i + 1] + 1)[0]
+        business = reader.frequency.unit == "business"  # which is not found where gaps are filled
+        raise InputError(
+            f"series {names[owner[i]]!r} has no row for {missing} (frequency {reader.frequency}); add it, or pass "
+            f"--data.gaps fill{f' --data.frequency {reader.frequency}' if business else ''} to read rows without "
+            "values there"
+        )
+    return {*owner[:-1][gap].tolist()}
+
+
+def _spread(values: Numbers, at: Ticks) -> Numbers:
+    """Rows where they stand among all ticks, NaN in between."""
+    found = np.full((int(at[-1]) + 1, values.shape[1]), np.nan)
+    found[at] = values
+    return found
+
+
+def _constant(name: str, values: Numbers, names: Sequence[str]) -> Numbers:
+    if not values.shape[1]:
+        return np.zeros(0)
+    known = values[~np.isnan(values).any(1)]
+    if not len(known) or (known != known[0]).any():
+        what = "no value" if not len(known) else "several values"
+        raise InputError(f"series {name!r} has {what} of a static covariate ({', '.join(names)}); it needs one")
+    return known[0]

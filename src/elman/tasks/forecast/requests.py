@@ -1,0 +1,132 @@
+"""What a forecaster is asked for, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from elman.errors import InputError
+from elman.options import whole
+from elman.tasks import plots
+from elman.tasks.forecast.data import MOST_FILLED
+from elman.tasks.forecast.model import SAMPLES, Forecaster
+from elman.tasks.forecast.state import Carried, places_of, take
+from elman.tasks.request import Request, Rows, data_option, opened, option
+from elman.training.scores import Scores
+
+MOST_DRAWN = 1 << 28  # numbers in the paths of a forecast, 2 GB; more would be drawn until memory ends
+ROWS = list[dict[str, str | int | float | None]]
+
+
+@dataclass(frozen=True)
+class _Continuing(Request):
+    state: str | None = option(None, "continue from this file, not from the end of the training series", local=True)
+    from_start: bool = option(False, "the data hold their own history: read it from there")
+    samples: int = option(SAMPLES, "paths of each forecast", least=0)
+    seed: int = option(0, "of the paths", least=0)
+    filled: int = option(MOST_FILLED, "rows that are missing and filled in, at most", inside=True, limit="filled")
+    drawn: int = option(MOST_DRAWN, "numbers in all paths, at most", inside=True, limit="drawn")
+
+
+@dataclass(frozen=True)
+class Predict(_Continuing):
+    """What follows some series; a row is an object with its columns."""
+
+    data: Rows = data_option("new rows, that follow what was read; none for none", least=0, rows=ROWS)
+    horizon: int | None = option(None, "steps ahead; that of the training unless you say", least=1)
+    quantiles: tuple[float, ...] = option((0.1, 0.5, 0.9), "levels, between commas", least=0, most=1)
+    series: tuple[str, ...] = option((), "of this series only; may be given several times")
+    future: tuple[str, ...] = option((), "files with the future covariates of the horizon", together=True, local=True)
+    plot: str | None = option(None, "draw the forecasts to this new .png file, of the first few series", local=True)
+    paths: str | None = option(None, "write all paths to this new .npz file", local=True)
+    save_state: str | None = option(None, "write what tomorrow needs to this new file", local=True)
+    force: bool = option(False, "let --save_state replace a file", local=True)
+
+
+@dataclass(frozen=True)
+class Evaluate(_Continuing):
+    """How good forecasts are."""
+
+    data: Rows = data_option("rows that follow what was read; or all, --from_start")
+    rolling: int = option(0, "from so many origins; 0 for as many as there are rows", least=0)
+    stride: int = option(0, "rows between origins; 0 for the horizon", least=0)
+
+
+def predict(predictor: Forecaster, request: Predict) -> Iterator[str]:
+    if request.save_state and Path(request.save_state).exists() and not request.force:
+        raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
+    if request.samples == 0 and (request.plot or request.paths):
+        raise InputError("--samples is 0, and --plot and --paths show paths: draw some")
+    state, rows = _state(predictor, request), rows_of(request.data)
+    if request.from_start:
+        state = predictor.read_from_start(rows, request.filled)
+    elif not _is_absent(request.data):
+        state = predictor.update(state, rows, request.filled)
+    if len({*request.series}) < len(request.series):
+        raise InputError("series has a name twice; name each series once")
+    _check_size(predictor, request, len(request.series) or len(state.tick))
+    chosen = take(state, places_of(state, request.series)) if request.series else state
+    found = predictor.forecast(
+        chosen, request.horizon, quantiles=request.quantiles, samples=request.samples, seed=request.seed,
+        future=list(request.future) or None,
+    )  # fmt: skip
+    if request.plot:
+        plots.fan(Path(request.plot), found, chosen.recent.numpy())
+    if request.paths:
+        found.save_paths(Path(request.paths))
+    if request.save_state:
+        predictor.save_state(request.save_state, state)
+    return found.lines(predictor.inputs.reader.id, predictor.inputs.reader.time)
+
+
+def rows_of(given: Rows) -> Any:
+    """What a forecaster reads: names of files, columns by name, a frame or series."""
+    names = opened(given)
+    if names is not None:
+        return names
+    if not _is_absent(given) and hasattr(given, "__len__") and not len(given):
+        raise InputError("data is empty; leave it out to forecast from where the training ended")
+    if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
+        if any(row.keys() != given[0].keys() for row in given):
+            raise InputError("the rows of data have different columns; give each the same, null where one is missing")
+        return {name: [row[name] for row in given] for name in given[0]}
+    return given
+
+
+def _state(predictor: Forecaster, request: _Continuing) -> Carried:
+    """The state that a request continues from. It is read, never moved: a server answers many with one forecaster."""
+    if request.state and request.from_start:
+        raise InputError("--state and --from_start exclude each other: rows go on from a state, or hold their history")
+    assert isinstance(request, Predict | Evaluate)
+    if request.from_start and _is_absent(request.data):
+        raise InputError("--from_start needs data that hold their own history")
+    return predictor.load_state(request.state) if request.state else predictor.state
+
+
+def _is_absent(data: Rows) -> bool:
+    """Whether there are no data at all, which is another thing than data without a row."""
+    return isinstance(data, tuple) and not data
+
+
+def _check_size(predictor: Forecaster, request: Predict, series: int) -> None:
+    horizon = predictor.horizon if request.horizon is None else request.horizon
+    numbers = series * (max(1, request.samples) + len(request.quantiles)) * horizon * predictor.inputs.targets
+    if numbers > request.drawn:
+        raise InputError(
+            f"{series:,} series, {request.samples:,} samples and {len(request.quantiles):,} quantiles of {horizon:,} "
+            f"steps would be {numbers:,} numbers; {request.drawn:,} at most are drawn at once. Ask for fewer of them."
+        )
+
+
+def evaluate(predictor: Forecaster, request: Evaluate) -> Scores:
+    state, given = _state(predictor, request), rows_of(request.data)
+    series = predictor.series_of(given, request.filled)
+    if predictor.inputs.reader.format == "arrays":
+        return predictor.likelihood(series, predictor.init_state(series))
+    windows, stride, samples, seed = request.rolling, request.stride, whole("samples", request.samples), request.seed
+    if request.from_start:
+        return predictor.backtest(series, windows=windows or 1, stride=stride, samples=samples, seed=seed)
+    places, series = predictor.following(series, state, request.filled)
+    return predictor.evaluate(series, take(state, places), windows=windows, stride=stride, samples=samples, seed=seed)

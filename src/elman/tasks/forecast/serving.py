@@ -1,0 +1,245 @@
+"""A forecaster as a server runs it: a session is one series. Rows are read as they come; each is answered by what the
+model says of the row that follows it, exactly. Side by side or alone the bits are those of the library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from elman import state as states
+from elman.errors import InputError
+from elman.files.config import Json
+from elman.nn.quantiles import mean, quantile
+from elman.tasks.forecast.data import MOST_FILLED, Series
+from elman.tasks.forecast.state import Carried
+from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Outputs, Work, Writing, cut, joined
+
+if TYPE_CHECKING:
+    from elman.tasks.forecast.model import Forecaster
+
+PIECE = 16  # rows of one session in a tick, at most
+QUANTILES = (0.1, 0.5, 0.9)
+FURTHEST = 2**53  # the time of a row, in steps of the frequency
+NEW = -(2**62)  # the time of the last row, where none has come
+Row = Mapping[str, Any]
+
+
+class SeriesWork(Work):
+    """Rows of a series to read, as they were sent."""
+
+    def __init__(self, served: ServedSeries, rows: Sequence[Row]) -> None:
+        self.served, self.rows, self.outputs = served, rows, []
+
+    most_filled = MOST_FILLED  # rows that may be missing in front; a server lowers it
+    series: Series  # what is left to read: rows that are missing stand in front
+    core: bytes
+    outputs: list[Json]
+
+    def begin(self, state: bytes) -> None:
+        self.core, self.done = self.served.current(state), not self.rows
+        if not self.done:
+            self.core, self.series = self.served.follow(self.core, self.rows, self.most_filled)
+            self.missing = len(self.series.y) - len(self.rows)
+
+    def end(self) -> bytes:
+        return self.core
+
+    def answer(self) -> dict[str, Any]:
+        return {"outputs": self.outputs}
+
+    def record(self) -> bytes:
+        return b"".join(json.dumps(row).encode() + b"\n" for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Probe(Work):
+    """One step of the network, on nothing."""
+
+    def begin(self, state: bytes) -> None:
+        self.core = state
+
+
+class ServedSeries:
+    """A forecaster with the states of series that it has not seen.
+
+    >>> import elman, tempfile
+    >>> from elman.tasks.forecast.task import RunConfig
+    >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
+    >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
+    >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
+    >>> served = ServedSeries(forecaster)
+    >>> work = served.reading([{"ds": "0", "y": 7}, {"ds": "1", "y": 8}, {"ds": "2", "y": 9}])
+    >>> work.begin(served.start(0))
+    >>> served.advance([work])
+    >>> round(work.answer()["outputs"][2]["mean"][0])
+    7
+    """
+
+    def __init__(self, predictor: Forecaster) -> None:
+        reader = predictor.inputs.reader
+        if reader.format != "long":
+            raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
+        self.predictor, self.reader, self.fingerprint = predictor, reader, predictor.fingerprint
+        self.like = predictor.init_state()
+        blank = [
+            np.zeros((0, n)) for n in (predictor.inputs.targets, reader.width(reader.past), reader.width(reader.future))
+        ]
+        y, past, future = blank
+        none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
+        self._start = states.to_rows(predictor.init_state([none])).tobytes()
+        self.row_bytes = len(self._start)
+        columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
+        shown = ", ".join(columns)
+        self.about: dict[str, Json] = {"reads": "rows", "input": f"an object with {shown}", "writes": False}
+
+    # States
+
+    def start(self, seed: int) -> bytes:
+        return self._start
+
+    def seeded(self, state: bytes, seed: int) -> bytes:
+        return state
+
+    def opened(self, rows: Bytes) -> Carried:
+        """States (n, W) as the library has them."""
+        return cast(Carried, states.from_rows(rows, self.like))
+
+    def current(self, state: bytes) -> bytes:
+        """A stored state as it is laid out now."""
+        return state if len(state) == self.row_bytes else states.widen_row(state, self.like)
+
+    def dump(self, state: bytes) -> bytes:
+        return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)
+
+    def parse(self, data: bytes) -> bytes:
+        carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))
+        if len(carried.tick) != 1:
+            raise InputError(f"a session is one series; the state that was sent has {len(carried.tick)}")
+        if not _finite(carried)[0] or not _possible(carried):
+            raise InputError("the state that was sent has numbers that no series can lead to")
+        return states.to_rows(carried).tobytes()
+
+    def follow(self, state: bytes, rows: Sequence[Row], filled: int) -> tuple[bytes, Series]:
+        """The state that some rows go on from, and these rows as a series from the tick after it on, with at most so
+        many `filled` in before them."""
+        names = {self.reader.id} & rows[0].keys()
+        columns = {name: [row.get(name) for row in rows] for name in rows[0]}
+        (series, *more) = self.reader(columns, filled=filled)
+        if more:
+            raise InputError(f"a session is one series; {self.reader.id} names {1 + len(more)}")
+        if len(series.y) != len(rows):
+            raise InputError("between these rows some are missing; send what is behind a gap as a step of its own")
+        carried = self.opened(joined([state]))
+        if int(carried.tick) == NEW:
+            return states.to_rows(self.predictor.init_state([series])).tobytes(), series
+        if not names:
+            series = series._replace(name=carried.names[0])
+        return state, self.predictor.following([series], carried, filled)[1][0]
+
+    # Works
+
+    def reading(self, inputs: object) -> Work:
+        rows: list[Any] = inputs if isinstance(inputs, list) else [None]
+        if not all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+            raise InputError(f"an input is {self.about['input']}, and all have the same")
+        if not all(value is None or type(value) in (int, float, str) for row in rows for value in row.values()):
+            raise InputError("a value of a row is a number, a text, or null where it is missing")
+        return SeriesWork(self, rows)
+
+    def writing(self, prompt: object, settings: Writing) -> Work:
+        raise InputError("a forecaster does not write; step answers with what it says of the next row")
+
+    def search(
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
+    ) -> list[tuple[dict[str, Any], bytes]]:
+        raise InputError("a forecaster does not write")
+
+    def spelt(self, prompt: object) -> str:
+        raise InputError("a forecaster reads rows")
+
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        rows = [json.loads(line) for record in records for line in record.splitlines()]
+        return SeriesWork(self, rows[:most])
+
+    def probe(self) -> Work:
+        return Probe()
+
+    def encoded(self, inputs: list[Any]) -> None:
+        return None
+
+    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        raise NotImplementedError
+
+    # A tick
+
+    def advance(self, works: Sequence[Work]) -> None:
+        for work in works:
+            if isinstance(work, Probe):
+                self._nothing()
+                work.done = True
+        for _ in range(PIECE):
+            going_on = [work for work in works if isinstance(work, SeriesWork) and not work.done]
+            for at in range(0, len(going_on), ROWS):
+                self._read(going_on[at : at + ROWS])
+
+    @torch.inference_mode()
+    def _nothing(self) -> None:
+        core = self.predictor.model.core
+        core.scan(torch.zeros(1, 1, core.input_size))
+
+    def _read(self, works: list[SeriesWork]) -> None:
+        """One row of each."""
+        before = self.opened(joined([work.core for work in works]))
+        after = self.predictor.read([work.series.cut(0, 1) for work in works], before)
+        good, cores = _finite(after), cut(states.to_rows(after).tobytes(), self.row_bytes)
+        for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
+            work.core, work.series = core, work.series.cut(1)
+            if work.missing:
+                work.missing -= 1
+            else:
+                work.outputs.append(output)
+                work.taken += 1
+            if not is_good:
+                work.failed = NOT_FINITE
+            work.done = not len(work.series.y) or not is_good
+
+    def _next(self, state: Carried) -> list[Json]:
+        """What is said of the row that follows; nothing where that depends on what is not known yet."""
+        if self.reader.future:
+            return [None] * len(state.tick)
+        said = self.predictor.one_ahead(state)
+        B, C = len(state.tick), self.predictor.inputs.targets
+        means = mean(said).numpy().reshape(B, C).tolist()
+        quantiles = quantile(said, QUANTILES).numpy().reshape(B, C, -1)
+        each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
+        times = self.predictor.stamps(state.tick, 1)
+        return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
+
+
+def _possible(state: Carried) -> bool:
+    """Whether the rest of a state may be that of a series; of its last season, values may be missing."""
+    try:
+        state.names  # noqa: B018  (decodes them)
+    except UnicodeDecodeError:
+        return False
+    near = bool((state.tick.abs() <= FURTHEST).all()) or bool((state.tick == NEW).all())
+    return (
+        near
+        and not state.recent.isinf().any()
+        and all(bool(leaf.isfinite().all()) for leaf in (state.seen, state.past, state.static, state.error))
+    )
+
+
+def _finite(state: Carried) -> list[bool]:
+    """Whether what the network remembers is finite; of the values that came, some may be missing."""
+    good = torch.ones(len(state.tick), dtype=torch.bool)
+    for leaf in (*states.leaves(state.core), state.value):
+        good &= torch.isfinite(leaf).flatten(1).all(1)
+    return good.tolist()

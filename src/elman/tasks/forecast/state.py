@@ -1,0 +1,116 @@
+"""The state of series, as a value: all that the future of each depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from elman import state as states
+from elman.errors import InputError
+from elman.state import State
+from elman.tasks.forecast.data import Series
+from elman.tasks.forecast.inputs import Tail, padded
+
+NAME = 128  # bytes of the name of a series, at most
+
+
+class Carried(NamedTuple):
+    """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
+
+    core: State
+    value: Tensor  # (B, C): the last value that was seen, of each target
+    seen: Tensor  # (B, F): whether the last row had one, of each target or of all
+    past: Tensor  # (B, P + 1): the past covariates of the last row, and whether it had them
+    static: Tensor  # (B, S)
+    tick: Tensor  # (B,) int64: the time of the last row
+    recent: Tensor  # (B, season, C) float64: the last values, NaN where there is none
+    error: Tensor  # (B, 2) float64: the sum of absolute seasonal differences, and their number
+    name: Tensor  # (B, NAME) uint8
+
+    @property
+    def names(self) -> list[str]:
+        """What the series are called."""
+        whole: list[bytes] = self.name.contiguous().numpy().view(f"S{NAME}").ravel().tolist()  # without zeros behind
+        return [name.decode() for name in whole]
+
+
+def names_leaf(names: Sequence[str]) -> Tensor:
+    """Names as a leaf (B, NAME)."""
+    leaf = np.zeros((len(names), NAME), np.uint8)
+    for row, name in zip(leaf, names, strict=True):
+        data = name.encode()
+        if len(data) > NAME:
+            raise InputError(f"a series has a name of {len(data)} bytes, {name[:40]!r} ...; {NAME} at most are kept")
+        row[: len(data)] = np.frombuffer(data, np.uint8)
+    return torch.from_numpy(leaf)
+
+
+def places_of(state: Carried, names: Sequence[str]) -> list[int]:
+    """Where some series stand in a state."""
+    known = {name: i for i, name in enumerate(state.names)}
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no series {name!r}; there are {', '.join([*known][:10])}")
+    return [known[name] for name in names]
+
+
+def take(state: Carried, places: Sequence[int]) -> Carried:
+    """The states of some of the series."""
+    if [*places] == [*range(len(state.tick))]:
+        return state  # a state is a value: nobody changes it
+    found = states.take(state, torch.tensor(places, dtype=torch.int64))
+    assert isinstance(found, Carried)
+    return found
+
+
+def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
+    """A copy in which some of the series stand where `part` says."""
+    if [*places] == [*range(len(state.tick))]:
+        return part
+    found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
+    assert isinstance(found, Carried)
+    return found
+
+
+def read_already(one: Series, state: Carried, place: int) -> bool:
+    """Whether a series from its first row on begins with the very rows that a state has read: their number, the last
+    season and the sum of seasonal differences are the same."""
+    rows, season = int(state.tick[place]) + 1, state.recent.shape[1]
+    if not 0 < rows <= len(one.y):
+        return False
+    blank = np.full((season, one.y.shape[1]), np.nan)
+    values = np.concatenate([blank, one.y[:rows]])
+    sums = np.nansum(np.abs(values[season:] - values[:-season]))
+    same = np.array_equal(values[-season:], state.recent[place].numpy(), equal_nan=True)
+    return same and bool(np.isclose(sums, float(state.error[place, 0]), rtol=1e-9))
+
+
+def tail_of(state: Carried) -> Tail:
+    """What the next rows of the series need of the rows before them."""
+    return Tail(state.value.numpy(), state.seen.numpy(), state.past.numpy())
+
+
+def moved(state: Carried, core: State, series: Sequence[Series], tail: Tail, season: int) -> Carried:
+    """The state with what the last rows leave beside that of the core."""
+    lengths = np.array([len(one.y) for one in series])
+    given = padded([one.y for one in series], lengths, np.nan)
+    values = np.concatenate([state.recent.numpy(), given], 1)  # (B, season + T, C)
+    change = np.abs(values[:, season:] - values[:, :-season])
+    known = ~np.isnan(change)
+    # One after the other: row by row it is the same sum as at once.
+    terms = np.where(known, change, 0.0).reshape(len(series), -1)
+    sums = np.cumsum(np.concatenate([state.error.numpy()[:, :1], terms], 1), 1)[:, -1]
+    last = lengths[:, None] + np.arange(season)
+    return state._replace(
+        core=core,
+        value=torch.from_numpy(tail.value),
+        seen=torch.from_numpy(tail.seen),
+        past=torch.from_numpy(tail.past),
+        tick=state.tick + torch.from_numpy(lengths),
+        recent=torch.from_numpy(np.take_along_axis(values, last[..., None], 1)),
+        error=torch.from_numpy(np.stack([sums, state.error.numpy()[:, 1] + known.sum((1, 2))], 1)),
+    )

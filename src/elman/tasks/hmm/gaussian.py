@@ -1,0 +1,378 @@
+"""Gaussian emissions, single and mixed. Covariances are "spherical", "diag", "full" or "tied".
+
+    spherical, diag:  log_variance (K,) or (K, D)
+    full, tied:       factor (G, D, D), the lower Cholesky factor with the logarithm of its diagonal;
+                      component k uses factor k * G // K
+
+Priors as in hmmlearn: Normal on the means (`means_prior`, `means_weight`), inverse Gamma or Wishart on the covariances:
+
+    covariance = (covars_prior + scatter) / (max(covars_weight - n, 0) + weight),   n = 1 for spherical and diag, else D
+
+A scalar covars_prior of full covariances is that multiple of the identity. None is a millionth of the variance of each
+feature of the data: it costs no likelihood to speak of, and a component on a single point keeps a variance.
+
+A component that explains less than a thousandth of an observation keeps its parameters: a prior alone would take its
+covariance to infinity. Whether a covariance has collapsed is measured against the variance of the data.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from elman import random
+from elman.errors import FitError, InputError
+from elman.kernels.reference import log_sum_exp
+from elman.nn.distributions import log_normal
+from elman.tasks.hmm.emissions import Emission, dirichlet, probabilities
+
+COVARIANCE_TYPES = ("spherical", "diag", "full", "tied")
+COLLAPSED = 1e-14  # of the data's variance: below, no difference of two numbers has digits left
+DEAD = 1e-3  # observations: what explains fewer has nothing to learn from
+FLOOR = 1e-6  # of the data's variance: the prior where none was given
+PIECE = 1 << 17  # numbers that are worked on at a time: they stay in the cache
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Gaussian(Emission):
+    """o ~ Normal(mean[k], covariance[k]), D-dimensional."""
+
+    parts: ClassVar[dict[str, str]] = {"mean": "mean", "covariance": "scale"}
+
+    def __init__(
+        self,
+        mean: Tensor,
+        covariance: Tensor,
+        covariance_type: str,
+        *,
+        means_prior: float | Tensor = 0.0,
+        means_weight: float = 0.0,
+        covars_prior: float | Tensor | None = 0.0,
+        covars_weight: float = 1.0,
+    ) -> None:
+        """mean (K, D); covariance (K,), (K, D), (G, D, D) or (D, D), by type."""
+        super().__init__()
+        self.covariance_type = covariance_type
+        self.spread: Tensor | None = None  # (D,) the variance of the data, once they are known
+        self._given: Tensor | None = None
+        self._complete = False
+        self.mean = nn.Parameter(mean.clone())
+        self.scale = nn.Parameter(self._scale_of(covariance))
+        self.means_prior, self.means_weight = means_prior, means_weight
+        self.covars_prior, self.covars_weight = covars_prior, covars_weight
+
+    def begin(self, o: Tensor) -> None:
+        self._given, self._complete = o, not bool(o.isnan().any())
+        off = o - o.nanmean(0)
+        self.spread = off.square().nanmean(0).nan_to_num(0.0)
+        if self.covars_prior is None:
+            floor = FLOOR * torch.where(self.spread > 0, self.spread, 1.0)  # what never changes has no scale of its own
+            self.covars_prior = torch.diag(floor) if self.dense else floor
+
+    def _is_complete(self, o: Tensor) -> bool:
+        """Whether nothing is missing; looked up for the data of a fit, which come in every step."""
+        return self._complete if o is self._given else not bool(o.isnan().any())
+
+    @property
+    def width(self) -> int:
+        return self.mean.shape[1]
+
+    @property
+    def dense(self) -> bool:
+        """Whether covariances are matrices."""
+        return self.covariance_type in ("full", "tied")
+
+    @property
+    def covariance(self) -> Tensor:
+        """(K,), (K, D) or (G, D, D): as many as there are parameters."""
+        if not self.dense:
+            return self.scale.exp()
+        L = self._factor()
+        return L @ L.mT
+
+    def forward(self, o: Tensor) -> Tensor:
+        flat = o if o.dim() == 2 else o.reshape(-1, o.shape[-1])
+        values = self._dense(flat) if self.dense else self._by_dimension(flat)
+        return values if o.dim() == 2 else values.reshape(*o.shape[:-1], -1)
+
+    @torch.no_grad()
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        alive = weight.sum(0) > DEAD
+        mean, covariance = self._dense_maximum(o, weight) if self.dense else self._diagonal_maximum(o, weight)
+        if not bool(alive.all()):
+            mean = torch.where(alive[:, None], mean, self.mean)
+            learns = alive.reshape(len(covariance), -1).any(1).reshape(-1, *(1,) * (covariance.dim() - 1))
+            covariance = torch.where(learns, covariance, self.covariance)
+        if "mean" not in self.frozen:
+            self.mean.copy_(mean)
+        if "covariance" not in self.frozen:
+            self.scale.copy_(self._scale_of(covariance))
+
+    def log_prior(self) -> Tensor:
+        return -0.5 * (self._log_prior_dense() if self.dense else self._log_prior_diagonal())
+
+    @torch.no_grad()
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        noise = random.normal(draws, self.mean.shape[1], first).to(self.mean.dtype)
+        if not self.dense:
+            return self.mean[z] + noise * (0.5 * self.scale).exp().reshape(len(self.scale), -1)[z]
+        factor, o = self._factor()[self._group()[z]], self.mean[z]
+        for d in range(noise.shape[1]):  # a product of matrices would round by how many rows there are
+            o = o + factor[..., d] * noise[:, d, None]
+        return o
+
+    def modes(self) -> Tensor:
+        return self.mean
+
+    # Parameters
+
+    def _scale_of(self, covariance: Tensor) -> Tensor:
+        if not self.dense:
+            variances = covariance.reshape(len(covariance), -1)
+            self._refuse_collapse(variances, variances, 0.0 if self.spread is None else self.spread)
+            return covariance.log()
+        covariance = covariance.reshape(-1, *covariance.shape[-2:])
+        own = covariance.diagonal(dim1=-2, dim2=-1)
+        # In units of the data, or of its own: features may be of very different sizes.
+        unit = (own if self.spread is None else self.spread.expand_as(own)).sqrt()
+        unit = torch.where(unit > 0, unit, 1.0)
+        eigenvalues = torch.linalg.eigvalsh(covariance / (unit[:, :, None] * unit[:, None]))
+        self._refuse_collapse(eigenvalues, own, 1.0)
+        L = torch.linalg.cholesky(covariance)
+        return L.tril(-1) + torch.diag_embed(L.diagonal(dim1=-2, dim2=-1).log())
+
+    def _refuse_collapse(self, variances: Tensor, own: Tensor, unit: Tensor | float) -> None:
+        """variances (K, D), or eigenvalues: a component on a single point has a likelihood without bound."""
+        good = (variances > COLLAPSED * unit) & (variances < math.inf)
+        if bool(good.all()):
+            return
+        k = int((~good.all(1)).nonzero()[0, 0])
+        advice = "Give it variances that are positive."
+        if self.spread is not None:
+            advice = (
+                f"Set covars_prior, which is added to every scatter, to {0.01 * float(self.spread.max()):.2g}, a "
+                "hundredth of the variance of the data, or to None; or use fewer components, or covariance_type='tied'."
+            )
+        raise FitError(
+            f"the covariance of state {k} collapsed (smallest variance {float(own[k].min()):.3g}): it sits on too few "
+            f"distinct points. {advice}"
+        )
+
+    def _factor(self) -> Tensor:
+        return self.scale.tril(-1) + torch.diag_embed(self.scale.diagonal(dim1=-2, dim2=-1).exp())
+
+    def _group(self) -> Tensor:
+        """Which covariance each of the K components uses."""
+        K, G = len(self.mean), len(self.scale)
+        return torch.arange(K) * G // K
+
+    def _rows(self) -> int:
+        """How many observations are worked on at a time."""
+        return max(1, PIECE // self.mean.numel())
+
+    # Densities
+
+    def _by_dimension(self, o: Tensor) -> Tensor:
+        log_std = 0.5 * self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
+        inverse = torch.exp(-log_std)
+        pieces, complete = [], self._is_complete(o)
+        for part in o.split(self._rows()):
+            # Differences first and squares after: expanding the square into products loses digits where means are
+            # far from zero.
+            if complete:
+                pieces.append(log_normal((part[:, None] - self.mean) * inverse, log_std))
+                continue
+            seen = ~part.isnan()
+            filled = torch.where(seen, part, 0.0)  # a NaN would come back through the gradient of the choice below
+            z = torch.where(seen[:, None], (filled[:, None] - self.mean) * inverse, 0.0)
+            constant = seen.to(o.dtype) @ (log_std + 0.5 * LOG_2PI).T
+            pieces.append(-0.5 * z.square().sum(-1) - constant)
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _dense(self, o: Tensor) -> Tensor:
+        covariance = self.covariance
+        parts, where = [], []
+        for rows, seen in _patterns(o):
+            L = torch.linalg.cholesky(covariance[:, seen][:, :, seen])
+            parts.append(_log_normal(o[rows][:, seen], self.mean[:, seen], L, self._group()))
+            where.append(rows)
+        order = torch.cat(where).argsort() if len(where) > 1 else slice(None)
+        return torch.cat(parts)[order] if parts else o.new_zeros(0, len(self.mean))
+
+    # Maxima
+
+    def _diagonal_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        whole = self._is_complete(o)
+        seen = o if whole else ~o.isnan()
+        n = weight.sum(0)[:, None].expand_as(self.mean) if whole else weight.T @ seen.to(weight)  # (K, D)
+        filled = o if whole else torch.where(seen, o, 0.0)
+        mean = self._mean(weight.T @ filled, n)
+        # Deviations from the mean that will be used: the old one where means are frozen.
+        centre = self.mean if "mean" in self.frozen else mean
+        scatter = torch.zeros_like(centre)
+        for part, w, there in zip(*(v.split(self._rows()) for v in (filled, weight, seen)), strict=True):
+            square = (part[:, None] - centre).square()
+            scatter += (w[..., None] * (square if whole else torch.where(there[:, None], square, 0.0))).sum(0)
+        numerator = self._prior(centre) + scatter
+        denominator = max(self.covars_weight - 1, 0.0) + n
+        if self.covariance_type == "spherical":
+            numerator, denominator = numerator.sum(-1), denominator.sum(-1)
+        return mean, numerator / denominator.clamp_min(torch.finfo(o.dtype).tiny)
+
+    def _dense_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        K, D = self.mean.shape
+        groups = list(_patterns(o))
+        means, scatters = [], []
+        for k in range(K):
+            filled, spread = self._completed(o, weight[:, k], k, groups)
+            w = weight[:, k, None]
+            mean = self._mean((w * filled).sum(0), w.sum())
+            centre = self.mean[k] if "mean" in self.frozen else mean
+            off = filled - centre
+            scatters.append(
+                spread + off.T @ (w * off) + self.means_weight * torch.outer(*2 * [centre - self._means_prior()[k]])
+            )
+            means.append(mean)
+        G = len(self.scale)
+        by_group = torch.stack(scatters).reshape(G, K // G, D, D).sum(1)
+        denominator = max(self.covars_weight - D, 0.0) + weight.sum(0).reshape(G, K // G).sum(1)
+        covariance = (self._wishart() + by_group) / denominator.clamp_min(torch.finfo(o.dtype).tiny)[:, None, None]
+        return torch.stack(means), covariance
+
+    def _completed(
+        self, o: Tensor, weight: Tensor, k: int, groups: list[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """o with what is missing replaced by its expectation in state k, and the weighted covariance of what
+        was replaced."""
+        covariance, mean = self.covariance[self._group()[k]], self.mean[k]
+        filled, spread = o.clone(), torch.zeros_like(covariance)
+        for rows, seen in groups:
+            if bool(seen.all()):
+                continue
+            gone = ~seen
+            gain = torch.linalg.solve(covariance[seen][:, seen], covariance[seen][:, gone]).T  # (missing, seen)
+            filled[rows[:, None], gone.nonzero()[:, 0]] = mean[gone] + (o[rows][:, seen] - mean[seen]) @ gain.T
+            left = covariance[gone][:, gone] - gain @ covariance[seen][:, gone]
+            index = gone.nonzero()[:, 0]
+            spread[index[:, None], index] += weight[rows].sum() * left
+        return filled, spread
+
+    def _mean(self, total: Tensor, n: Tensor) -> Tensor:
+        if not self.means_weight:
+            return total / n.clamp_min(torch.finfo(total.dtype).tiny)
+        n = self.means_weight + n
+        prior = self._means_prior() if total.dim() == 2 else self._means_prior()[0]
+        return (self.means_weight * prior + total) / torch.where(n > 0, n, 1.0)
+
+    # Priors
+
+    def _means_prior(self) -> Tensor:
+        return torch.as_tensor(self.means_prior, dtype=self.mean.dtype).expand_as(self.mean)
+
+    def _covars_prior(self) -> Tensor:
+        return torch.as_tensor(0.0 if self.covars_prior is None else self.covars_prior, dtype=self.mean.dtype)
+
+    def _prior(self, mean: Tensor) -> Tensor:
+        """What stands beside the scatter in the numerator of a diagonal covariance (K, D)."""
+        prior = self._covars_prior()
+        return prior + self.means_weight * (mean - self._means_prior()).square() if self.means_weight else prior
+
+    def _wishart(self) -> Tensor:
+        prior = self._covars_prior()
+        return prior * torch.eye(self.mean.shape[1], dtype=self.mean.dtype) if prior.dim() == 0 else prior
+
+    def _log_prior_diagonal(self) -> Tensor:
+        log_variance = self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
+        total = (self._prior(self.mean) * (-log_variance).exp()).sum()
+        weight = max(self.covars_weight - 1, 0.0)
+        return total + weight * log_variance.sum() if weight else total
+
+    def _log_prior_dense(self) -> Tensor:
+        L = self._factor()
+        K, G = len(self.mean), len(L)
+        off = (self.mean - self._means_prior()).reshape(G, K // G, -1)
+        numerator = self._wishart() + self.means_weight * off.mT @ off
+        log_det = 2 * self.scale.diagonal(dim1=-2, dim2=-1).sum(-1)
+        trace = torch.cholesky_solve(numerator.expand_as(L), L).diagonal(dim1=-2, dim2=-1).sum()
+        return max(self.covars_weight - self.mean.shape[1], 0.0) * log_det.sum() + trace
+
+
+class Mixture(Emission):
+    """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o;
+    component k * M + m)."""
+
+    parts: ClassVar[dict[str, str]] = {"weights": "logits"}
+
+    def __init__(self, weights: Tensor, components: Gaussian, *, prior: float | Tensor = 1.0) -> None:
+        """weights (K, M); components K * M of them, those of one state side by side."""
+        super().__init__()
+        self.logits = nn.Parameter(weights.log())
+        self.components = components
+        self.prior = prior
+
+    def freeze(self, names: frozenset[str]) -> None:
+        super().freeze(names)
+        self.components.freeze(names)
+
+    def begin(self, o: Tensor) -> None:
+        self.components.begin(o)
+
+    @property
+    def width(self) -> int:
+        return self.components.width
+
+    @property
+    def weights(self) -> Tensor:
+        """(K, M)."""
+        return torch.softmax(self.logits, -1)
+
+    def forward(self, o: Tensor) -> Tensor:
+        return log_sum_exp(self._joint(o))
+
+    @torch.no_grad()
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        share = weight[..., None] * torch.softmax(self._joint(o), -1)  # (N, K, M)
+        self.components.maximise(o, share.flatten(1))
+        if "weights" not in self.frozen:
+            self.logits.copy_(probabilities(share.sum(0) + self.prior - 1, self.weights).log())
+
+    def log_prior(self) -> Tensor:
+        return dirichlet(self.weights, self.prior) + self.components.log_prior()
+
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        m = random.symbols(draws, self.logits[z], first)
+        return self.components.sample(z * self.logits.shape[1] + m, draws, first + random.STAGE)
+
+    def modes(self) -> Tensor:
+        return self.components.mean
+
+    def _joint(self, o: Tensor) -> Tensor:
+        return self.components(o).unflatten(-1, self.logits.shape) + torch.log_softmax(self.logits, -1)
+
+
+def check_covariance_type(name: str) -> str:
+    if name not in COVARIANCE_TYPES:
+        raise InputError(f"covariance_type is {name!r}; it must be one of {', '.join(COVARIANCE_TYPES)}")
+    return name
+
+
+def _log_normal(o: Tensor, mean: Tensor, L: Tensor, group: Tensor) -> Tensor:
+    """log Normal(o (N, D); mean (K, D), L L^T (G, D, D)) -> (N, K)."""
+    log_det = 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    columns = []
+    for k in range(len(mean)):
+        white = torch.linalg.solve_triangular(L[group[k]], (o - mean[k]).T, upper=False)
+        columns.append(white.square().sum(0) + log_det[group[k]] + o.shape[1] * LOG_2PI)
+    return -0.5 * torch.stack(columns, -1)
+
+
+def _patterns(o: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each set of dimensions that are observed together: which rows (n,), which dimensions (D,)."""
+    seen = ~o.isnan()
+    if bool(seen.all()):
+        return [(torch.arange(len(o)), seen.new_ones(o.shape[1]))] if len(o) else []
+    patterns, which = seen.unique(dim=0, return_inverse=True)
+    return [((which == i).nonzero()[:, 0], pattern) for i, pattern in enumerate(patterns)]

@@ -1,0 +1,1 @@
+"""Tagging: sentences and their schemes, word features, the tagger, the task."""

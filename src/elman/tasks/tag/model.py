@@ -1,0 +1,311 @@
+"""What tags the words of a sentence: words and their characters, a core, and a read-out with a CRF or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from elman import state as trees
+from elman.cells import cell
+from elman.core import Options
+from elman.data import Batch
+from elman.errors import InputError
+from elman.files.artifact import Content
+from elman.files.config import Json
+from elman.model import SequenceModel
+from elman.nn.crf import CRF, Allowed, LinearChain
+from elman.nn.distributions import Categorical, Distribution
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
+from elman.options import flag, fraction, several, whole
+from elman.state import State
+from elman.tasks import network
+from elman.tasks.predictor import Predictor, evaluating
+from elman.tasks.tag import schemes
+from elman.tasks.tag.autoregressive import Feedback, log_prob
+from elman.tasks.tag.data import Sentence, TagReader
+from elman.tasks.tag.lexicon import CASES, Lexicon, collate
+from elman.tasks.tag.word_features import Characters, SentenceEmbedding, WordEmbedding
+from elman.training.scores import Scores
+
+EACH = 32  # sentences at a time where nobody says how many
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer, and direction
+        layers: how many layers
+        bidirectional: read from both ends
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: of words
+        word_dropout: how often a word is hidden in training, so that unknown ones are known
+        vectors: a file of word vectors (GloVe, word2vec or fastText as text, .gz or not) to begin with; empty for none
+        case_size: of the embedding of how a word is written (lower, UPPER, Title, 42 ...); 0 for none
+        feature_size: of the embedding of each further column
+        char_cell: the cell that reads the characters of a word from both ends
+        char_size: its units; 0 for no characters
+        char_embedding_size: of characters
+        embedding_dropout: on all of these together
+        readout_dropout: before the read-out
+        crf: score whole sequences of tags, by a linear-chain CRF; else each word by itself
+        feedback: feed the previous tag back into a further cell, which reads from left to right; needs crf false
+        feedback_size: of the embedding of the previous tag
+        feedback_sampled: how often in training the previous tag is one that the model drew, not the true one
+    """
+
+    cell: str = "lstm"
+    size: int = 100
+    layers: int = 1
+    bidirectional: bool = True
+    block: str = "auto"
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 100
+    word_dropout: float = 0.05
+    vectors: str = ""
+    case_size: int = 8
+    feature_size: int = 16
+    char_cell: str = "lstm"
+    char_size: int = 25
+    char_embedding_size: int = 25
+    embedding_dropout: float = 0.5
+    readout_dropout: float = 0.5
+    crf: bool = True
+    feedback: bool = False
+    feedback_size: int = 16
+    feedback_sampled: float = 0.0
+
+
+def build(config: ModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
+    """The model of a config, with fresh parameters."""
+    words = WordEmbedding(lexicon.words.size, config.embedding_size, word_dropout=config.word_dropout)
+    case_size, char_size = (whole(f"model.{n}", getattr(config, n), least=0) for n in ("case_size", "char_size"))
+    embed = SentenceEmbedding(
+        words,
+        Embedding(len(CASES), case_size) if case_size else None,
+        [Embedding(symbols.size, config.feature_size) for symbols in lexicon.features],
+        Characters(lexicon.characters.size, config.char_cell, config.char_embedding_size, char_size)
+        if char_size
+        else None,
+        config.embedding_dropout,
+    )
+    core = network.core(config, embed.output_size, bidirectional=config.bidirectional)
+    H, K, p = core.output_size, len(lexicon.tags), config.readout_dropout
+    if not flag("model.feedback", config.feedback):
+        return SequenceModel(embed, core, (CRF if flag("model.crf", config.crf) else Softmax)(H, K, dropout=p))
+    if config.crf:
+        raise InputError("model.feedback and model.crf exclude each other: add --model.crf false")
+    size = whole("model.feedback_size", config.feedback_size)
+    decoder = cell(config.cell, H + size, config.size, **config.options)
+    sampled = fraction("model.feedback_sampled", config.feedback_sampled)
+    return Feedback(embed, core, decoder, Softmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled)
+
+
+def allowed(lexicon: Lexicon) -> Allowed | None:
+    """What the model's scheme can write; None for anything."""
+    if lexicon.inner not in ("iob2", "iobes"):
+        return None
+    ends = (*lexicon.tags, schemes.OUTSIDE)
+    table = torch.tensor([[schemes.may_follow(a, b, lexicon.inner) for b in ends] for a in ends])
+    return Allowed(table[-1, :-1], table[:-1, :-1], table[:-1, -1])
+
+
+class Tagger(Predictor[SequenceModel | Feedback]):
+    """A network, how it reads and what its tags are called.
+
+    >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
+    >>> lexicon = Lexicon.fit(given, ["B-NP", "B-VP"], "iob2", "iob2", 1, True)
+    >>> config = ModelConfig(size=4)
+    >>> len(Tagger(build(config, lexicon), config, TagReader(), lexicon).tag(["He", "reckons"]))
+    2
+    """
+
+    task = "tag"
+
+    config: ModelConfig
+    reader: TagReader
+    lexicon: Lexicon
+
+    def __init__(
+        self, model: SequenceModel | Feedback, config: ModelConfig, reader: TagReader, lexicon: Lexicon
+    ) -> None:
+        super().__init__(model, config=config, reader=reader, lexicon=lexicon)
+
+    def tag(self, words: Sequence[str]) -> list[str]:
+        """The tags of one sentence, given as its words."""
+        return self.tag_all([words])[0]
+
+    def tag_all(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
+    ) -> list[list[str]]:
+        """The tags of some sentences: each the same alone and in any batch. Where tags are fed back, decoding keeps
+        `num_beams` beginnings."""
+        return [self.lexicon.read(path) for path, _ in self._decoded(sentences, batch_size, num_beams)]
+
+    def marginals(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
+    ) -> list[list[float]]:
+        """P of each word's tag (as the model writes tags), given the sentence."""
+        return [chances for _, chances in self._decoded(sentences, batch_size, num_beams, marginals=True)]
+
+    def _decoded(
+        self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, num_beams: int, marginals: bool = False
+    ) -> list[tuple[list[int], list[float]]]:
+        possible = allowed(self.lexicon)
+
+        def decode(rows: list[Sentence]) -> Iterator[tuple[list[int], list[float]]]:
+            x, lengths = collate([self.lexicon.written(sentence) for sentence in rows])
+            inputs, lengths = trees.map(lambda leaf: leaf.to(self.device), x), lengths.to(self.device)
+            if isinstance(self.model, Feedback):
+                paths, chances = self.model.scored(inputs, lengths, num_beams)
+            else:
+                paths, chances = _best(self.model.scan(inputs, lengths=lengths)[0], possible, marginals)
+            for row, sentence in enumerate(rows):
+                n = len(sentence.words)
+                yield paths[row, :n].tolist(), chances[row, :n].tolist() if marginals else []
+
+        return self.batched(sentences_of(sentences), decode, batch_size, lambda sentence: len(sentence.words))
+
+    def evaluate(
+        self, sentences: Sequence[Sentence], batch_size: int = EACH, strict: bool = False, num_beams: int = 1
+    ) -> Scores:
+        """How good the tags are: of words, and of spans as the scheme has them."""
+        return self.scores(sentences, self.tag_all(sentences, batch_size, num_beams), strict)
+
+    def scores(self, sentences: Sequence[Sentence], guess: list[list[str]], strict: bool = False) -> Scores:
+        """How good some tags of tagged sentences are."""
+        truth = [[*sentence.tags] for sentence in sentences]
+        pairs = [(a, b) for x, y in zip(truth, guess, strict=True) for a, b in zip(x, y, strict=True) if a]
+        if self.lexicon.scheme == "none":  # words whose tag does not count are left out
+            truth, guess = [[a for a, _ in pairs]], [[b for _, b in pairs]]
+        counts = schemes.count(truth, guess, self.lexicon.scheme, strict)
+        all_of_them = schemes.total(counts)
+        answers = [(a, b) for a, b in pairs if a != "_"]  # "_" is the blank of made-up data, and of CoNLL-U
+        numbers = {
+            "accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs)),
+            "precision": all_of_them.precision,
+            "recall": all_of_them.recall,
+            "f1": all_of_them.f1,
+            "words": len(pairs),
+            "sentences": len(sentences),
+        }
+        if len(answers) < len(pairs):
+            numbers["answer_accuracy"] = sum(a == b for a, b in answers) / max(1, len(answers))
+        labels: dict[str, Json] = {
+            name: {"precision": c.precision, "recall": c.recall, "f1": c.f1, "support": c.there}
+            for name, c in counts.items()
+        }
+        details: dict[str, Json] = {"scheme": self.lexicon.scheme, "strict": strict, "labels": labels}
+        spans = self.lexicon.scheme != "none"
+        decides = "f1" if spans else "answer_accuracy" if "answer_accuracy" in numbers else "accuracy"
+        shown = ("accuracy", "precision", "recall") if spans else ()
+        return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details)
+
+    def content(self) -> dict[str, Json]:
+        """All but the weights."""
+        return {
+            "config": asdict(self.config),
+            "reader": asdict(self.reader),
+            "lexicon": self.lexicon.to_json(),
+        }
+
+    @classmethod
+    def parts(cls, content: Content) -> tuple[ModelConfig, TagReader, Lexicon]:
+        config, reader = ModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
+        return config, reader, Lexicon.from_json(content["lexicon"])
+
+    @classmethod
+    def network(cls, config: ModelConfig, reader: TagReader, lexicon: Lexicon) -> SequenceModel | Feedback:
+        return build(config, lexicon)
+
+    def __repr__(self) -> str:
+        c = self.config
+        ways, kind = "bidirectional " if c.bidirectional else "", "crf" if c.crf else "softmax"
+        return f"Tagger({c.layers} x {ways}{c.cell} {c.size}, {kind}, {self.parameter_count:,} parameters)"
+
+    def about(self) -> list[list[str]]:
+        words, tags = len(self.lexicon.words.names), len(self.lexicon.tags)
+        return [["words", f"{words:,}"], ["tags", f"{tags} ({self.lexicon.scheme})"]]
+
+
+def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
+    """Sentences, each as a list of words: a text would be tagged letter by letter."""
+    found = []
+    for i, words in enumerate(several("sentences", given, "sentences, each a list of words")):
+        if not isinstance(words, str | Sentence):
+            words = several(f"sentence {i}", words, "words")
+        found.append(words if isinstance(words, Sentence) else Sentence(words, where=f"sentence {i}"))
+    for sentence in found:
+        if isinstance(sentence.words, str) or not all(isinstance(word, str) for word in sentence.words):
+            raise InputError(
+                f"a sentence is {str(sentence.words)[:60]!r}; it must be a list of words, each a text. Where spaces "
+                "stand between words, text.split() gives them."
+            )
+    return found
+
+
+def _best(predicted: Distribution, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:
+    """The best tags (B, T), and where they are asked for the probabilities of each (B, T)."""
+    if isinstance(predicted, LinearChain):
+        path = predicted.best_path(possible)
+        every = predicted.marginals() if marginals else None
+    else:
+        assert isinstance(predicted, Categorical)
+        path, every = predicted.mode, predicted.log_probs().exp() if marginals else None
+    return path, path if every is None else every.gather(-1, path.clamp(min=0)[..., None])[..., 0]
+
+
+def log_prob_of(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
+    """log P of tags: of a sentence (B,) by a CRF, else of each word (B, T), zero where it has no tag."""
+    assert isinstance(y, Tensor)
+    if isinstance(predicted, LinearChain):
+        return predicted.log_prob(y)
+    assert isinstance(predicted, Categorical)
+    return log_prob(predicted, y, lengths)
+
+
+@torch.no_grad()
+def panels(model: SequenceModel, batch: Batch, lexicon: Lexicon) -> tuple[dict[str, object], ...]:
+    """What the lens shows of a tagger: P of each tag of the first sentence, and the tags that are chosen."""
+    with evaluating(model):
+        predicted, _ = model.scan(batch.x, lengths=batch.lengths)
+    n = int(batch.lengths[0])
+    if isinstance(predicted, LinearChain):
+        title, chances = "CRF marginals", predicted.marginals()
+    else:
+        assert isinstance(predicted, Categorical)
+        title, chances = "Probabilities of tags", predicted.log_probs().exp()
+    path, _ = _best(predicted, allowed(lexicon), False)
+    used = chances[0, :n].amax(0).topk(min(12, len(lexicon.tags))).indices.sort().values
+    ribbon: dict[str, object] = {
+        "title": title, "rows": [lexicon.tags[i] for i in used.tolist()],
+        "values": chances[0, :n, used].T.tolist(), "path": [lexicon.tags[i] for i in path[0, :n].tolist()],
+    }  # fmt: skip
+    return (ribbon,)
+
+
+def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, State | None]:
+    """- sum of log P(tags | sentence), and the number of words that count."""
+    y, lengths = batch.y, batch.lengths
+    assert isinstance(y, Tensor) and isinstance(model, SequenceModel | Feedback)
+    if isinstance(model, Feedback):
+        predicted: Distribution = model.forced(batch.x, y, lengths)
+    else:
+        predicted, _ = model.scan(batch.x, lengths=lengths)
+    if isinstance(predicted, LinearChain):
+        return -predicted.log_prob(y).sum(), int(lengths.sum()), None
+    assert isinstance(predicted, Categorical)
+    return -log_prob(predicted, y, lengths).sum(), int((y >= 0).sum()), None

@@ -1,0 +1,401 @@
+"""Sequence tagging: a tag for each word of a sentence."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+from torch import nn
+
+from elman.data import Batch, Batches, Numbered, Position, Shuffled, synthetic
+from elman.data.splits import SplitConfig, is_synthetic, parts, refuse_alike, shown, synthetic_parts, told
+from elman.errors import InputError
+from elman.files.config import Json
+from elman.lens import Sample
+from elman.model import SequenceModel
+from elman.options import choice, whole
+from elman.state import State
+from elman.tasks import inspection, network, plots
+from elman.tasks.inspection import Looked
+from elman.tasks.plots import Found
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.tag import model as tagger
+from elman.tasks.tag import schemes
+from elman.tasks.tag.data import FORMATS, Column, Sentence, TagReader, fingerprint
+from elman.tasks.tag.lexicon import Lexicon, batch_of
+from elman.tasks.tag.model import EACH, ModelConfig, Tagger, build
+from elman.tasks.tag.word_features import SentenceEmbedding
+from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+PROBABILITY = "TagProbability"  # in the last column of CoNLL-U, MISC
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Tagged sentences.
+
+    Args:
+        train: files, one name or a list; or made-up sentences, as synthetic:copy,T=1000
+        valid: the same for validation; empty for a part of train, by sentences
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut the sentences into so many folds, by their number, and test on one; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto (by the names, or by the content), columns, conllu or jsonl
+        word: the column of words, by number from 0 or by name
+        tag: the column of tags, by number (-1 is the last) or by name; of conllu, upos or deprel
+        features: further columns that are read and embedded, as [1]
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        scheme: of the tags, auto (found from the data), iob1, iob2, iobes or none
+        train_as: the scheme that the model writes, same (as the data) or iobes; it is scored in that of the data
+        min_count: words that occur less often in the training data are unknown
+        lower: look words up in lower case; how they were written is a feature of its own
+        batch_size: sentences of a step, over all processes
+    """
+
+    train: list[str] | str = "train.txt"
+    format: str = "auto"
+    word: Column = 0
+    tag: Column = -1
+    features: list[Column] = field(default_factory=list)
+    errors: str = "strict"
+    scheme: str = "auto"
+    train_as: str = "same"
+    min_count: int = 1
+    lower: bool = True
+    batch_size: int = 32
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from tagged sentences to a tagger.
+
+    >>> RunConfig(model=ModelConfig(crf=False)).data.scheme
+    'auto'
+
+    Args:
+        task: what is trained; tag is a tag for each word
+        data: the sentences
+        model: the network
+        init_from: a run or a saved model whose weights, words and tags this run begins with; empty for none
+    """
+
+    task: str = "tag"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    out: str = "runs/tag"
+    init_from: str = ""
+
+
+class TagData(Data):
+    """Sentences, and how they become tensors."""
+
+    unit = "words"
+
+    def __init__(
+        self,
+        config: RunConfig,
+        reader: TagReader,
+        known: Lexicon | None,
+        train: list[Sentence],
+        valid: list[Sentence],
+        test: list[Sentence],
+    ) -> None:
+        self.config, self.reader = config, reader
+        self.train, self.valid, self.test = train, valid, test or None
+        found = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
+        # A tag may occur only among the training sentences that chance has put aside.
+        aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
+        self.lexicon = known or _lexicon(config.data, train, aside)
+        for part in (train, valid, test):
+            check_types(self.lexicon, part)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
+        return _Batches(self.lexicon, self.train, order)
+
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        lexicon = self.lexicon
+        return [
+            f"data: {shown(self.config.data.train)}: {told('sentences', *numbers)}",
+            f"vocabulary: {len(lexicon.words.names):,} words, {len(lexicon.characters.names):,} characters, "
+            f"{len(lexicon.tags):,} tags (scheme {lexicon.scheme}, trained as {lexicon.inner})",
+        ]
+
+    def first(self, part: list[Sentence], count: int) -> list[Sentence]:
+        """As many sentences as have so many words, one at least."""
+        ends = [*accumulate(len(sentence.words) for sentence in part)]
+        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
+
+
+class _Batches:
+    """Sentences in shuffled batches."""
+
+    def __init__(self, lexicon: Lexicon, sentences: Sequence[Sentence], order: Shuffled) -> None:
+        self.rows = [lexicon.example(sentence) for sentence in sentences]
+        self.order, self.after = order, order.after
+
+    def batch(self, at: Position) -> Batch:
+        return batch_of([self.rows[i] for i in self.order.rows(at)])
+
+
+class MadeUpData(TagData):
+    """Sentences that are made up: there are as many as anyone wants."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        known: Lexicon | None,
+        made: synthetic.Synthetic,
+        valid: synthetic.Synthetic,
+        test: synthetic.Synthetic | None,
+    ) -> None:
+        if config.model.crf and made.kind == "selective-copy":
+            raise InputError(
+                "a CRF needs a tag for every word, and only the answers of selective-copy have one: "
+                "train with --model.crf false"
+            )
+        self.made = made
+        # Every word and tag there is occurs in so many.
+        some = _sentences(made.rows(0, 2**62 + 1, 64))
+        found = [_sentences(part.part()) if part else [] for part in (valid, test)]
+        super().__init__(config, TagReader(), known, some, *found)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size, seed = self.config.data.batch_size, self.config.seed
+        if size % world:
+            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
+
+        def make(number: int) -> Batch:
+            sentences = _sentences(self.made.rows(seed, number, size))[rank::world]
+            return batch_of([self.lexicon.example(sentence) for sentence in sentences])
+
+        return Numbered(make)
+
+
+def _sentences(made: Sequence[synthetic.Made]) -> list[Sentence]:
+    rows = []
+    for i, (words, tags) in enumerate(made):
+        assert isinstance(words, list) and isinstance(tags, list)
+        rows.append(Sentence(words, tags, (), words, f"row {i}", i))
+    return rows
+
+
+def _lexicon(config: DataConfig, train: Sequence[Sentence], aside: Sequence[Sentence]) -> Lexicon:
+    choice("data.scheme", config.scheme, ("auto", *schemes.SCHEMES))
+    choice("data.train_as", config.train_as, ("same", "iobes"))
+    scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in (*train, *aside))
+    inner = "iobes" if config.train_as == "iobes" and scheme != "none" else scheme
+    tags = {tag for s in (*train, *aside) for tag in schemes.convert(s.tags, scheme, inner) if tag}
+    refuse_alike(sorted(tags), "tags")
+    if len(tags) < 2:
+        raise InputError(
+            f"the training data have one tag only, {', '.join(tags) or '(none)'}; there is nothing to learn. "
+            "Check which column data.tag names."
+        )
+    return Lexicon.fit(train, sorted(tags), scheme, inner, config.min_count, config.lower)
+
+
+def check_types(lexicon: Lexicon, sentences: Sequence[Sentence]) -> None:
+    """Raise an InputError at a tag of a kind that training never saw.
+
+    A mark that a known type never had (I-LST where there was only B-LST) is no error: such words are counted as missed.
+    """
+    known = {_type(tag) for tag in lexicon.tags}
+    for sentence in sentences:
+        for tag in sentence.tags:
+            if tag and _type(tag) not in known:
+                raise InputError(
+                    f"the sentence at {sentence.where} has the tag {tag!r}, which the model was not trained on; "
+                    f"it knows {', '.join(lexicon.tags[:30])}"
+                )
+
+
+def _type(tag: str) -> str:
+    return schemes.parts(tag)[1] or tag
+
+
+class TagTask(Task[RunConfig, TagData, Tagger]):
+    Config, Model = RunConfig, Tagger
+    title = "a tagger of sequences"
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspection.response(self, lambda predictor, request: _read(predictor, request, True))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
+
+    def open(self, config: RunConfig, saved: Tagger | None) -> TagData:
+        data = config.data
+        for name in ("min_count", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        known = saved.lexicon if saved else None
+        if is_synthetic(data.train):
+            return MadeUpData(config, known, *synthetic_parts(data, "tag"))
+        reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
+        return TagData(config, reader, known, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
+
+    def build(self, config: RunConfig, data: TagData) -> Tagger:
+        settled = network.settled(config.model)
+        model = build(settled, data.lexicon)
+        if settled.vectors:
+            assert isinstance(model.embed, SentenceEmbedding)
+            model.embed.words.begin_with(settled.vectors, data.lexicon.words.names)
+        return Tagger(model, settled, data.reader, data.lexicon)
+
+    def settings(self, predictor: Tagger) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        lexicon, reader = (
+            predictor.lexicon,
+            {f"data.{n}": getattr(predictor.reader, n) for n in ("word", "tag", "features")},
+        )
+        written = {"data.scheme": lexicon.scheme, "data.lower": lexicon.lower}
+        train_as = "same" if lexicon.inner == lexicon.scheme else lexicon.inner
+        return {**model, **reader, **written, "data.train_as": train_as, "model.vectors": ""}
+
+    def take(self, predictor: Tagger, source: Tagger) -> list[str]:
+        words, tags = len(source.lexicon.words.names), len(source.lexicon.tags)
+        return [*super().take(predictor, source), f"{words:,} words and {tags} tags"]
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(tags | sentence), over words; sentences are independent, so nothing is carried."""
+        return tagger.loss(model, batch)
+
+    def evaluate(self, predictor: Tagger, part: list[Sentence]) -> Evaluation:
+        guess = predictor.tag_all(part)
+        scores = predictor.scores(part, guess)
+        found = Found(scores, *_confusion(part, guess))
+        return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
+
+    def look(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Looked:
+        """The longest sentences: they say most about time."""
+        if not isinstance(predictor.model, SequenceModel):
+            raise InputError("a tagger with model.feedback is two networks, and cannot be looked into yet")
+        some = sorted((s for s in part if 0 < len(s.words) <= steps), key=lambda s: -len(s.words))[:rows]
+        if not some:
+            raise InputError(f"there is no sentence of 1 to {steps} words to look at")
+        check_types(predictor.lexicon, some)
+        batch = batch_of([predictor.lexicon.example(sentence) for sentence in some])
+        panels = tagger.panels(predictor.model, batch, predictor.lexicon)
+        names = [[f"{word} " for word in sentence.words] for sentence in some]
+        sample = Sample(batch.x, batch.y, batch.lengths, names=names, log_prob=tagger.log_prob_of, panels=panels)
+        return Looked(predictor.model, sample)
+
+
+def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:
+    """How often a word of each type was taken for which: the types, and a row for each true one."""
+    pairs = Counter(
+        (_type(a), _type(b))
+        for s, tags in zip(sentences, guess, strict=True)
+        for a, b in zip(s.tags, tags, strict=True)
+        if a
+    )
+    names = sorted({name for pair in pairs for name in pair})
+    return names, [[pairs[a, b] for b in names] for a in names]
+
+
+# What it answers
+
+
+def _format() -> Any:
+    formats = "columns, conllu, jsonl or text (one sentence a line); found from the files unless you say"
+    return option(None, f"of the files: {formats}", choices=FORMATS)
+
+
+@dataclass(frozen=True)
+class _Sentences(Request):
+    data: Rows = data_option(f"files, - or {synthetic.PREFIX}KIND,T=100", rows=list[list[str]])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "sentences")
+    num_beams: int = option(1, "with model.feedback: beginnings that decoding keeps", least=1, limit="beams")
+
+
+@dataclass(frozen=True)
+class Evaluate(_Sentences):
+    """How good a tagger is on tagged sentences."""
+
+    strict: bool = option(False, "count only spans that are well-formed in the scheme")
+
+
+@dataclass(frozen=True)
+class Predict(_Sentences):
+    """The tags of sentences; a row is the words of one."""
+
+    probabilities: bool = option(False, "of each tag too, given the sentence")
+
+
+@dataclass(frozen=True)
+class Inspect(inspection.Inspect):
+    format: str | None = _format()
+
+
+def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> list[Sentence]:
+    names = opened(request.data)
+    if names is None:
+        return tagger.sentences_of(rows_of(request.data, "sentences, each a list of words"))
+    if is_synthetic(names):
+        return _sentences(synthetic.parse(names[0], "tag").part())
+    # What was trained on columns may be asked for the tags of a text.
+    own = "auto" if not tagged and predictor.reader.format == "columns" else predictor.reader.format
+    reader = replace(predictor.reader, format=request.format or own, errors=request.errors)
+    return reader(names, tagged=tagged, known={_type(tag) for tag in predictor.lexicon.tags})
+
+
+def evaluate(predictor: Tagger, request: Evaluate) -> Scores:
+    sentences = _read(predictor, request, True)
+    if bare := next((one for one in sentences if len(one.tags or ()) != len(one.words)), None):
+        raise InputError(f"{bare.where} has {len(bare.words)} words and no tag for each; what is evaluated has both")
+    check_types(predictor.lexicon, sentences)
+    return predictor.evaluate(sentences, request.batch_size, request.strict, request.num_beams)
+
+
+def predict(predictor: Tagger, request: Predict) -> Iterator[str]:
+    """The columns that came in and the tag, an empty line after each sentence; of JSON lines and of rows, JSON lines;
+    of CoNLL-U what came in, with the tags in their column."""
+    sentences, settings = _read(predictor, request, False), (request.batch_size, request.num_beams)
+    tags = predictor.tag_all(sentences, *settings)
+    chances: Sequence[Sequence[float]] = [()] * len(tags)
+    if request.probabilities:
+        chances = predictor.marginals(sentences, *settings)
+    return _lines(sentences, tags, chances)
+
+
+def _lines(
+    sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], chances: Sequence[Sequence[float]]
+) -> Iterator[str]:
+    for sentence, own, sure in zip(sentences, tags, chances, strict=True):
+        if not sentence.lines:  # they were JSON
+            content = {"tokens": [*sentence.words], "tags": [*own], **({"probabilities": [*sure]} if sure else {})}
+            yield json.dumps(content, ensure_ascii=False) + "\n"
+            continue
+        if sentence.column is not None:
+            yield from _conllu(sentence, own, sure)
+            continue
+        for i, line in enumerate(sentence.lines):
+            between = "\t" if "\t" in line else " "
+            yield between.join([line.rstrip(), own[i], *([f"{sure[i]:.6g}"] if sure else [])]) + "\n"
+        yield "\n"
+
+
+def _conllu(sentence: Sentence, tags: Sequence[str], chances: Sequence[float]) -> Iterator[str]:
+    """The lines of a sentence as they were, each word with its tag in the column of tags and P of it in the last."""
+    lines = list(sentence.lines)
+    for i, place in enumerate(sentence.places):
+        cells = lines[place].split("\t")
+        cells[sentence.column or 0] = tags[i]
+        if chances:
+            kept = [part for part in cells[-1].split("|") if part != "_" and not part.startswith(f"{PROBABILITY}=")]
+            cells[-1] = "|".join([*kept, f"{PROBABILITY}={chances[i]:.6g}"])
+        lines[place] = "\t".join(cells)
+    yield from (f"{line}\n" for line in lines)
+    yield "\n"

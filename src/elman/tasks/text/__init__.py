@@ -1,0 +1,1 @@
+"""Language models and Markov models: texts, networks, generation, serving, the tasks."""

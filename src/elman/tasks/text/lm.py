@@ -1,0 +1,169 @@
+"""Language models: a recurrent network reads symbols, and a softmax predicts the next one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from elman.core import Options
+from elman.data import Encoded, Vocabulary, vocabulary
+from elman.data.vocabulary import BOUNDARY
+from elman.errors import InputError, UnknownNameError
+from elman.files.artifact import Content
+from elman.lens import Sample
+from elman.model import SequenceModel
+from elman.nn.embed import Embedding
+from elman.nn.readout import AdaptiveSoftmax, Softmax
+from elman.options import whole
+from elman.tasks import inspection, network
+from elman.tasks.inspection import Looked
+from elman.tasks.request import Request
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import Response
+from elman.tasks.text.data import DataConfig
+from elman.tasks.text.model import TextModel
+from elman.tasks.text.task import PreviewConfig, TextData, TextTask, read_text
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # of the parameters
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the network is.
+
+    Args:
+        cell: a cell; `elman laws` lists them
+        size: units in each layer
+        layers: how many layers
+        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
+        options: options of the cell, as {name: value}
+        residual: add what a layer reads to what it puts out
+        norm: layer, rms or null, before each layer
+        dropout: between layers
+        embedding_size: width of the embedding; 0 for as wide as the layers
+        embedding_dropout: on the embedding
+        readout_dropout: before the read-out
+        tied: one matrix for embedding and read-out
+        cutoffs: of an adaptive softmax, for large vocabularies; empty for a plain one
+        dtype: float32, float64, or bfloat16 for the activations
+    """
+
+    cell: str = "gru"
+    size: int = 256
+    layers: int = 2
+    block: str = "auto"
+    options: Options = field(default_factory=dict)
+    residual: bool = False
+    norm: str | None = None
+    dropout: float = 0.0
+    embedding_size: int = 0
+    embedding_dropout: float = 0.0
+    readout_dropout: float = 0.0
+    tied: bool = False
+    cutoffs: list[int] = field(default_factory=list)
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from text to language model.
+
+    >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell
+    'lstm'
+
+    Args:
+        task: what is trained; lm is a language model
+        data: the texts, and how batches are cut from them
+        model: the network
+        preview: the sample that is written at each evaluation
+        init_from: a run or a saved model whose weights and vocabulary this run begins with; empty for none
+    """
+
+    task: str = "lm"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    preview: PreviewConfig = field(default_factory=PreviewConfig)
+    out: str = "runs/lm"
+    init_from: str = ""
+
+
+def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
+    """The model of a config, with fresh parameters."""
+    if config.dtype not in DTYPES:
+        raise UnknownNameError("dtype", config.dtype, DTYPES)
+    if config.cell == "markov":
+        raise InputError("a Markov model is a task of its own: elman train --task markov --model.order 5")
+    whole("model.embedding_size", config.embedding_size, least=0)
+    width = config.embedding_size or config.size
+    core = network.core(config, width)
+    activations = torch.bfloat16 if config.dtype == "bfloat16" else None
+    embed = Embedding(vocabulary_size, width, dropout=config.embedding_dropout, dtype=activations)
+    H, p = core.output_size, config.readout_dropout
+    if config.cutoffs and config.tied:
+        raise InputError(
+            "model.tied and model.cutoffs exclude each other: an adaptive softmax has no (V, H) matrix to share"
+        )
+    readout = (
+        AdaptiveSoftmax(H, vocabulary_size, config.cutoffs, dropout=p)
+        if config.cutoffs
+        else Softmax(H, vocabulary_size, dropout=p, weight=embed.weight if config.tied else None)
+    )
+    return SequenceModel(embed, core, readout).to(DTYPES[config.dtype])
+
+
+class LanguageModel(TextModel[SequenceModel]):
+    """A network, its vocabulary, and what can be done with the two.
+
+    >>> from elman.data import VOCABULARIES
+    >>> config = ModelConfig(cell="gru", size=8, layers=1)
+    >>> lm = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config)
+    >>> score, state = lm.score("Once upon")
+    >>> more, state = lm.score(" a time", state)
+    >>> score.tokens + more.tokens
+    16
+    """
+
+    task: ClassVar[str] = "lm"
+
+    @classmethod
+    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
+        settings = network.stored(content["config"])
+        if content["version"] == 1:
+            settings.pop("order")  # of Markov models, which are a task of their own now
+        return vocabulary.from_json(content["vocabulary"]), ModelConfig(**settings), content["unit"]
+
+    @classmethod
+    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> SequenceModel:
+        return build(config, symbols.size)
+
+
+class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
+    Config, Model = RunConfig, LanguageModel
+    title = "a language model"
+
+    def build(self, config: RunConfig, data: TextData) -> LanguageModel:
+        symbols, model = data.splits.vocabulary, network.settled(config.model)
+        return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        return {**super().requests, "inspect": (inspection.Inspect, inspection.response(self, read_text))}
+
+    def look(self, predictor: LanguageModel, part: Encoded, rows: int, steps: int) -> Looked:
+        T = min(steps, part.tokens)
+        if T == 0:
+            raise InputError("the text is empty; there is nothing to look at")
+        starts = sorted({int(start) for start in np.linspace(0, part.tokens - T, rows)})
+        ids = torch.from_numpy(
+            np.stack([np.asarray(part.ids[start : start + T + 1], dtype=np.int64) for start in starts])
+        )
+        x = ids[:, :-1].contiguous()
+        names = [inspection.spelt(predictor.vocabulary, row) for row in x.tolist()]
+        return Looked(predictor.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
+
+    def summary(self, predictor: LanguageModel) -> str:
+        assert isinstance(predictor.config, ModelConfig)
+        return f"{super().summary(predictor)}; a layer computes {network.describe(predictor.config)}"

@@ -1,0 +1,85 @@
+"""Markov models: the next symbol given the last few, by counting. The baseline of every language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from elman.data import Vocabulary, vocabulary
+from elman.files import artifact
+from elman.files.artifact import Content
+from elman.tasks import files
+from elman.tasks.settings import Settings
+from elman.tasks.text.data import DataConfig
+from elman.tasks.text.kneser_ney import Markov
+from elman.tasks.text.model import TextModel
+from elman.tasks.text.task import PreviewConfig, TextData, TextTask
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What the model is.
+
+    Args:
+        order: symbols that it sees
+    """
+
+    order: int = 5
+
+
+@dataclass(frozen=True)
+class RunConfig(Settings):
+    """A run from text to Markov model.
+
+    >>> RunConfig(model=ModelConfig(order=3)).data.vocabulary
+    'char'
+
+    Args:
+        task: what is fitted; markov is a Markov model with Kneser-Ney smoothing
+        data: the texts; how batches are cut does not matter here
+        model: the model
+        preview: the sample that is written when it is fitted
+    """
+
+    task: str = "markov"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    preview: PreviewConfig = field(default_factory=PreviewConfig)
+    out: str = "runs/markov"
+
+
+class MarkovModel(TextModel[Markov]):
+    """Counts, their vocabulary, and what can be done with the two."""
+
+    task: ClassVar[str] = "markov"
+
+    @classmethod
+    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
+        config = ModelConfig(int(content["config"]["order"]))
+        return vocabulary.from_json(content["vocabulary"]), config, content["unit"]
+
+    @classmethod
+    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> Markov:
+        return Markov(symbols.size, config.order)
+
+    @classmethod
+    def restore(cls, model: Markov, folder: Path) -> None:
+        stored = artifact.read_tensors(folder / "model.safetensors")
+        if stored.keys() != model.names:
+            raise files.foreign(folder)
+        model.restore(stored)
+
+
+class MarkovTask(TextTask[RunConfig, MarkovModel]):
+    Config, Model = RunConfig, MarkovModel
+    title = "a Markov model of text"
+    fitted = True
+
+    def build(self, config: RunConfig, data: TextData) -> MarkovModel:
+        symbols = data.splits.vocabulary
+        return MarkovModel(Markov(symbols.size, config.model.order), symbols, config.model, config.data.unit)
+
+    def fit(self, predictor: MarkovModel, config: RunConfig, data: TextData) -> list[dict[str, float]]:
+        predictor.model.fit(data.splits.train.ids)
+        return [{"tokens": data.splits.train.tokens}]

@@ -1,0 +1,218 @@
+"""What the tasks about text share: data, how they are judged, the verbs they answer. The model is in text.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from elman.data import Batches, Encoded, Streams, encode, open_text
+from elman.data.text import held
+from elman.errors import InputError
+from elman.files.config import Json
+from elman.options import whole
+from elman.progress import say
+from elman.tasks import inspection
+from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
+from elman.tasks.serving import Served
+from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.text.data import DataConfig, Splits, open_splits, text_errors
+from elman.tasks.text.generation import ALLOWED
+from elman.tasks.text.model import Score, TextModel
+from elman.tasks.text.serving import ServedText
+from elman.training.record import Preview
+from elman.training.scores import Scores
+
+GENERATION = (
+    "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "num_beams", "length_penalty", "stop",
+    "allow",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PreviewConfig:
+    """The sample that is written at each evaluation.
+
+    Args:
+        tokens: its length; 0 for none
+        prompt: what it begins with
+    """
+
+    tokens: int = 200
+    prompt: str = ""
+
+
+class TextData(Data):
+    """Encoded texts, and windows cut from them."""
+
+    unit = "tokens"
+
+    def __init__(self, splits: Splits, config: DataConfig, seed: int) -> None:
+        self.splits, self.config, self.seed = splits, config, seed
+        self.valid, self.test = splits.valid, splits.test if splits.test.tokens else None
+        self.fingerprint = {f"data.{name}": getattr(splits, name).name for name in ("train", "valid", "test")}
+
+    def batches(self, rank: int, world: int) -> Batches:
+        if world > 1 and "-" in self.config.names:
+            raise InputError("standard input can be read by one process only; give several a file")
+        return Streams(self.splits.train, self.config.batch_size, self.config.window, self.seed, rank, world)
+
+    def first(self, part: Encoded, count: int) -> Encoded:
+        return part if count >= part.tokens else part.first(count, self.splits.vocabulary.unknown)
+
+    def summary(self) -> list[str]:
+        symbols, train, valid, test = self.splits
+        parts = f"{train.tokens:,} tokens to train on, {valid.tokens:,} to validate, {test.tokens:,} to test"
+        lacking = f"; it lacks {train.unknown / train.tokens:.2%} of the tokens" if train.unknown else ""
+        names = self.config.names
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        return [f"data: {shown}: {parts}", f"vocabulary: {symbols.kind}, {symbols.size:,} symbols{lacking}"]
+
+    def describe_loss(self, loss: float) -> str:
+        train = self.splits.train
+        bits = loss * train.tokens / (train.characters * math.log(2))
+        return f"loss {loss:.4f}  {bits:.3f} bits/character"
+
+
+class TextSettings(Protocol):
+    """What the config of a task about text has."""
+
+    @property
+    def data(self) -> DataConfig: ...
+    @property
+    def preview(self) -> PreviewConfig: ...
+    @property
+    def seed(self) -> int: ...
+
+
+C = TypeVar("C", bound=TextSettings)
+AnyTextModel = TextModel[Any]
+F = TypeVar("F", bound=AnyTextModel)
+
+
+class TextTask(Task[C, TextData, F]):
+    """Read texts, judge by nats per token, show a sample."""
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        return {"generate": (Generate, GeneratedText), "evaluate": (Evaluate, evaluate)}
+
+    def open(self, config: C, saved: F | None) -> TextData:
+        return self.open_held(config, saved, {})
+
+    def open_held(self, config: C, saved: F | None, given: dict[str, Any]) -> TextData:
+        if saved is not None and saved.vocabulary.kind != config.data.vocabulary:
+            raise InputError(
+                f"data.vocabulary is {config.data.vocabulary}; that of the model to go on from is "
+                f"{saved.vocabulary.kind}, and stays so"
+            )
+        splits = open_splits(config.data, None if saved is None else saved.vocabulary, given)
+        # Found out now, not at the first evaluation.
+        if splits.valid.tokens == 0:
+            raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")
+        whole("preview.tokens", config.preview.tokens, least=0)
+        try:
+            splits.vocabulary.encode_known(config.preview.prompt)
+        except InputError as error:
+            raise InputError(f"preview.prompt cannot be used: {error}") from error
+        return TextData(splits, config.data, config.seed)
+
+    def settings(self, predictor: F) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        return {**model, "data.vocabulary": predictor.vocabulary.kind, "data.unit": predictor.unit}
+
+    def take(self, predictor: F, source: F) -> list[str]:
+        symbols = source.vocabulary
+        return [*super().take(predictor, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
+
+    def evaluate(self, predictor: F, part: Encoded) -> Evaluation:
+        return Evaluation(_scores(predictor.evaluate(part)))
+
+    def serve(self, predictor: F) -> Served:
+        return ServedText(predictor)
+
+    def preview(self, predictor: F, config: C, step: int, evaluation: Evaluation | None) -> Preview:
+        prompt, tokens = config.preview.prompt, config.preview.tokens
+        if not tokens:
+            return Preview()
+        text = predictor.generate(prompt, max_new_tokens=tokens, temperature=0.8, seed=config.seed + step)
+        return Preview(prompt + text)
+
+
+def _scores(score: Score) -> Scores:
+    return Scores(score.to_json(), "nats_per_token", shown=("bits_per_character",))
+
+
+# What it answers
+
+
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How probable a text is."""
+
+    data: Rows = data_option("files, folders, .gz, - or embedded", metavar="TEXT", rows=list[str])
+    errors: str = errors_option()
+    batch_size: int = option(64, "independent units side by side; does not change the numbers", least=1, limit="batch")
+    chunk: int = option(512, "tokens at a time; does not change the numbers", least=1)
+
+
+@dataclass(frozen=True)
+class Generate(Request):
+    """A text after a prompt."""
+
+    prompt: str = option("", "what the text begins with")
+    max_new_tokens: int = option(200, "tokens after the prompt, at most", least=0, limit="max_tokens")
+    temperature: float = option(1.0, "0 takes the most probable symbol", least=0)
+    top_k: int = option(0, "choose among so many symbols; 0 for all", least=0)
+    top_p: float = option(1.0, "choose among the symbols that have this probability together")
+    repetition_penalty: float = option(1.0, "what log-probabilities of symbols seen are multiplied by")
+    num_beams: int = option(1, "above 1, search for the most probable text", least=1, limit="beams")
+    length_penalty: float = option(1.0, "beams: log P / length ** this", least=0)
+    stop: tuple[str, ...] = option((), "end with this string; may be given several times")
+    allow: tuple[str, ...] = option(
+        (), "choose this too: the end of an endless text, unknown words", choices=ALLOWED, metavar="{end,unknown}"
+    )
+    seed: int | None = option(None, "0, or where --state is given what that goes on with, unless you say", least=0)
+    state: str | None = option(None, "continue from this file", local=True)
+    save_state: str | None = option(None, "write what the next token needs to this new file", local=True)
+    force: bool = option(False, "let --save_state replace a file", local=True)
+
+
+def read_text(lm: AnyTextModel, request: Evaluate | inspection.Inspect) -> Encoded:
+    """The texts that a request names, or gives, as the model reads them."""
+    names, errors = opened(request.data), text_errors(lm.vocabulary.kind, request.errors)
+    text = held(rows_of(request.data, "texts"), errors) if names is None else open_text(names, errors)
+    return encode(text, lm.vocabulary, lm.unit)
+
+
+def evaluate(lm: AnyTextModel, request: Evaluate) -> Scores:
+    return _scores(lm.evaluate(read_text(lm, request), request.batch_size, request.chunk))
+
+
+class GeneratedText:
+    """The prompt and what follows it, as it comes."""
+
+    def __init__(self, lm: AnyTextModel, request: Generate) -> None:
+        if request.save_state and Path(request.save_state).exists() and not request.force:
+            raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
+        start = lm.load_state(request.state) if request.state else None
+        settings = {name: getattr(request, name) for name in GENERATION}
+        self.generation = lm.start(request.prompt, state=start, seed=request.seed, **settings)
+        self.lm, self.prompt, self.save_state, self.text = lm, request.prompt, request.save_state, ""
+
+    def pieces(self) -> Iterable[str]:
+        yield self.prompt
+        for (piece,) in self.generation:
+            self.text += piece
+            yield piece
+        yield "\n"
+        if self.generation.finish_reasons == ["end"]:
+            say("the model ended the text here")
+        if self.save_state:
+            self.lm.save_state(self.save_state, self.generation.state)
+
+    def to_json(self) -> dict[str, Json]:
+        (reason,) = self.generation.finish_reasons
+        return {"prompt": self.prompt, "text": self.text, "finish_reason": reason}

@@ -1,0 +1,358 @@
+"""Translation: from one sequence to another, of another length."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from elman import state as states
+from elman.attention import Bound
+from elman.data import Batch, Batches, Bucketed, Numbered, Position
+from elman.data.splits import SplitConfig, is_synthetic, listed, parts, shown, synthetic_parts, told
+from elman.data.synthetic import Synthetic
+from elman.errors import InputError
+from elman.lengths import masked
+from elman.lens import Sample
+from elman.options import choice, flag, number, positive, whole
+from elman.state import State
+from elman.tasks import inspection, network, plots
+from elman.tasks.inspection import Looked
+from elman.tasks.request import Request
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.translate import data as reading
+from elman.tasks.translate import requests as translate_verbs
+from elman.tasks.translate.data import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of, made_up
+from elman.tasks.translate.metrics import aligned, judged, metrics
+from elman.tasks.translate.model import ModelConfig, Search, Translator, build
+from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
+from elman.training.record import Preview
+from elman.training.unit import Loss
+
+SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
+SHOWN = 5  # pairs in a preview
+DECIDES = ("perplexity", "exact", "bleu", "chrf")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Sentence pairs.
+
+    Args:
+        source: files of one sentence a line; or, without target, of pairs (.tsv, .jsonl)
+        target: files of their translations, line by line; empty where source has both
+        valid_source: the same for validation; empty for a part of the pairs
+        valid_target: the same for validation
+        test_source: the same for the final test; empty for none, or a part of the pairs
+        test_target: the same for the final test
+        split: the fractions of the pairs, drawn by chance, that are trained on, validated on and tested on
+        format: auto (by the names), text, tsv or jsonl
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        vocabulary: word, char, byte or bpe
+        joint: one vocabulary for both sides
+        min_count: symbols that occur less often in the training pairs are unknown
+        vocabulary_size: of bpe
+        max_length: symbols that a side has at most
+        drop: leave out training pairs with an empty or longer side, in place of an error
+        batch_tokens: symbols of the longer sides of a step, padding included, over all processes
+    """
+
+    source: list[str] | str = "train.source"
+    target: list[str] | str = ""
+    valid_source: list[str] | str = ""
+    valid_target: list[str] | str = ""
+    test_source: list[str] | str = ""
+    test_target: list[str] | str = ""
+    split: tuple[float, float, float] = (0.9, 0.1, 0.0)
+    format: str = "auto"
+    errors: str = "strict"
+    vocabulary: str = "word"
+    joint: bool = False
+    min_count: int = 1
+    vocabulary_size: int = 4096
+    max_length: int = 200
+    drop: bool = False
+    batch_tokens: int = 1024
+
+
+@dataclass(frozen=True)
+class DecodingConfig(Search):
+    """How a model is judged while it trains, and in the final test.
+
+    Args:
+        num_beams: beginnings that are kept; 1 takes the most probable symbol always
+        length_penalty: translations are compared by log P / length ** length_penalty
+        min_ratio: a translation has at least so many times the symbols of its source
+        max_ratio: and at most so many times, and 10 more
+        coverage_penalty: times the sum over the source of log min(1, how much it was looked at); 0 for nothing
+        decides: by what the best model is chosen, perplexity (nothing is translated), exact (the share of translations
+            that are the target to the letter), bleu or chrf (the extra [translate])
+    """
+
+    decides: str = "perplexity"
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Scheduled sampling: how often a training step reads the true previous symbol, after i batches.
+
+    Args:
+        schedule: none (always), linear (1 - i / batches), exponential (exp(-i / batches)) or inverse_sigmoid
+            (k / (k + exp(i / k)), k = batches)
+        batches: how slowly it falls
+        least: it never falls below
+    """
+
+    schedule: str = "none"
+    batches: float = 1000.0
+    least: float = 0.0
+
+    def truth(self, i: int) -> float:
+        """How often the true symbol is read after i batches.
+
+        >>> SamplingConfig("linear", 100, 0.5).truth(20), SamplingConfig("linear", 100, 0.5).truth(80)
+        (0.8, 0.5)
+        """
+        k = self.batches
+        falls = {
+            "none": lambda: 1.0,
+            "linear": lambda: 1 - i / k,
+            "exponential": lambda: math.exp(-i / k),
+            "inverse_sigmoid": lambda: k / (k + math.exp(min(i / k, 700.0))),
+        }
+        return max(self.least, falls[self.schedule]())
+
+    def check(self) -> None:
+        """Raise an InputError that names the first setting that is out of its range."""
+        choice("sampling.schedule", self.schedule, SCHEDULES)
+        positive("sampling.batches", self.batches)
+        number("sampling.least", self.least, 0, 1)
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from sentence pairs to a translator.
+
+    >>> RunConfig(model=ModelConfig(attention="general")).data.vocabulary
+    'word'
+
+    Args:
+        task: what is trained; translate is one sequence to another
+        data: the pairs
+        model: the network
+        sampling: what it reads in training
+        decoding: how it is judged
+    """
+
+    task: str = "translate"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    decoding: DecodingConfig = field(default_factory=DecodingConfig)
+    out: str = "runs/translate"
+
+
+class Part(NamedTuple):
+    """Pairs to evaluate on, and how."""
+
+    pairs: list[Pair]
+    search: DecodingConfig
+
+
+class PairData(Data):
+    """Pairs, and how they become tensors."""
+
+    unit = "tokens"
+
+    def __init__(
+        self, config: RunConfig, symbols: Vocabularies | None, train: list[Pair], valid: list[Pair], test: list[Pair]
+    ) -> None:
+        self.config, data = config, config.data
+        found = {"source": train, "valid_source": valid, "test_source": test}
+        self.fingerprint = {f"data.{name}": reading.fingerprint(part) for name, part in found.items()}
+        self.fingerprint |= dict.fromkeys(("data.target", "data.valid_target", "data.test_target"), "")
+        flags = flag("data.joint", data.joint), data.min_count, data.vocabulary_size
+        self.symbols = symbols or reading.fit(train, data.vocabulary, *flags)
+        if min(side.size for side in self.symbols) < 3:
+            raise InputError("a side has one symbol only, or none; there is nothing to learn. Check data.vocabulary.")
+        self.train, self.rows = reading.usable(train, self.symbols, data.max_length, flag("data.drop", data.drop))
+        self.left_out = len(train) - len(self.train)
+        self.valid, self.test = Part(valid, config.decoding), Part(test, config.decoding) if test else None
+
+    def batches(self, rank: int, world: int) -> Batches:
+        lengths = [max(len(a), len(b) + 1) for a, b in zip(*self.rows, strict=True)]
+        order = Bucketed(lengths, self.config.data.batch_tokens, self.config.seed, rank, world)
+        return _Batches(self.rows, order, self.config.sampling)
+
+    def summary(self) -> list[str]:
+        numbers = [len(self.train), len(self.valid.pairs), len(self.test.pairs) if self.test else 0]
+        left = f" ({self.left_out:,} were left out)" if self.left_out else ""
+        sides = ", ".join(f"{side.size:,} symbols" for side in dict.fromkeys(self.symbols))
+        lacking = reading.spelt_rates(*reading.unknown_rates(self.rows, self.symbols))
+        return [
+            f"data: {shown(self.config.data.source)}: {told('pairs', *numbers)}{left}",
+            f"vocabulary: {self.symbols.source.kind}, {sides}{f'; {lacking}' if lacking else ''}",
+        ]
+
+    def first(self, part: Part, count: int) -> Part:
+        """As many pairs as have so many words, one at least."""
+        ends = [*accumulate(len((pair.target or "").split()) for pair in part.pairs)]
+        return part if count >= ends[-1] else part._replace(pairs=part.pairs[: max(1, bisect_right(ends, count))])
+
+
+class MadeUpPairs(PairData):
+    """Pairs that are made up: there are as many as anyone wants."""
+
+    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+        self.made = made
+        some = made_up(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
+        super().__init__(config, None, some, made_up(valid.part()), made_up(test.part()) if test else [])
+
+    def batches(self, rank: int, world: int) -> Batches:
+        size = max(world, self.config.data.batch_tokens // (self.made.T + 1) // world * world)
+
+        def make(number: int) -> Batch:
+            rows = reading.encode_now(
+                made_up(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols
+            )
+            drawn = torch.tensor([[self.config.seed, number * size + i] for i in range(rank, size, world)])
+            return batch_of(list(zip(*rows, strict=True)), drawn, self.config.sampling.truth(number))
+
+        return Numbered(make)
+
+
+class _Batches:
+    """Pairs in batches of like lengths. What a row draws depends on the seed, the pass and the pair alone."""
+
+    def __init__(self, rows: Encoded, order: Bucketed, sampling: SamplingConfig) -> None:
+        self.rows, self.order, self.sampling, self.after = rows, order, sampling, order.after
+        self.each = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
+
+    def batch(self, at: Position) -> Batch:
+        chosen, n = self.order.rows(at), len(self.rows.source)
+        drawn = torch.tensor([[self.order.seed, at.epoch * n + i] for i in chosen])
+        pairs = [(self.rows.source[i], self.rows.target[i]) for i in chosen]
+        return batch_of(pairs, drawn, self.sampling.truth(at.epoch * self.each + at.window))
+
+
+class TranslateTask(Task[RunConfig, PairData, Translator]):
+    Config, Model = RunConfig, Translator
+    title = "a model from one sequence to another"
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspection.response(self, _read)
+        return {
+            "predict": (translate_verbs.Predict, translate_verbs.predict),
+            "evaluate": (translate_verbs.Evaluate, translate_verbs.evaluate),
+            "inspect": (translate_verbs.Inspect, inspect),
+        }
+
+    def open(self, config: RunConfig, saved: Translator | None) -> PairData:
+        data, decides = config.data, choice("decoding.decides", config.decoding.decides, DECIDES)
+        for name in ("min_count", "batch_tokens", "vocabulary_size"):
+            whole(f"data.{name}", getattr(data, name))
+        config.sampling.check()
+        if decides in ("bleu", "chrf"):
+            metrics()
+        if is_synthetic(data.source):
+            return MadeUpPairs(config, *_made_up(data))
+        return PairData(config, saved.symbols if saved else None, *_read_parts(data))
+
+    def build(self, config: RunConfig, data: PairData) -> Translator:
+        reader, settled = PairReader(config.data.format, config.data.errors), network.settled(config.model)
+        return Translator(build(settled, data.symbols), settled, reader, data.symbols)
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(target | source), smoothed; pairs are independent, so nothing is carried."""
+        assert isinstance(model, EncoderDecoder) and isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
+        predicted = model.forced(batch.x, batch.lengths)
+        terms = smoothed(predicted, batch.y, model.smoothing)
+        return masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), None
+
+    def evaluate(self, predictor: Translator, part: Part) -> Evaluation:
+        scores, guess = judged(predictor, part.pairs, part.search, part.search.decides)
+        some = part.pairs[:SHOWN]
+        guess = guess or [row[0].text for row in predictor.translations([pair.source for pair in some], part.search)]
+        shown = list(zip(some, guess, strict=False))
+        return Evaluation(scores, lambda run, step: _preview(predictor, shown))
+
+    @torch.no_grad()
+    def look(self, predictor: Translator, part: Part, rows: int, steps: int) -> Looked:
+        """The decoder with the longest targets, each given its source."""
+        encoded = reading.encode_now(part.pairs, predictor.symbols)
+        pairs = [(a, b) for a, b in zip(*encoded, strict=True) if len(a) and len(b) < steps]
+        if not pairs:
+            raise InputError(f"there is no pair with a target of fewer than {steps} symbols to look at")
+        batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
+        assert isinstance(batch.x, Pairs)
+        model, state = predictor.model.given(batch.x.source, batch.x.sizes)
+        names = [inspection.named(predictor.symbols.target, row) for row in batch.x.target.tolist()]
+        bound = model.core if isinstance(model.core, Bound) else None
+        panels: tuple[dict[str, object], ...] = ()
+        if bound is not None and predictor.config.attention != "none":
+            weights = bound.take([0]).alignments(model.embed(batch.x.target[:1]), states.take(state, [0]))
+            panels = (_alignment(predictor, batch, weights[0]),)
+        return Looked(model, Sample(
+            batch.x.target, batch.y, batch.lengths, names=names, panels=panels, core=bound, state=state,
+        ))  # fmt: skip
+
+
+def _read(predictor: Translator, request: translate_verbs.Inspect) -> Part:
+    return Part(translate_verbs.pairs_of(predictor, request), DecodingConfig())
+
+
+def _preview(predictor: Translator, shown: Sequence[tuple[Pair, str]]) -> Preview:
+    """Some sources, their translations by people, and those by the model."""
+    lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in shown]
+    picture = b""
+    if shown and predictor.config.attention != "none":
+        pair, guess = shown[0]
+        found = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
+        picture = plots.alignment(found["source"], found["target"], found["weights"])
+    return Preview("\n\n".join(lines), picture)
+
+
+def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str, object]:
+    """Where the first row looks (T, S) when it writes each symbol, as a panel of the lens."""
+    assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
+    source = [
+        f"{i} {name.strip()}"
+        for i, name in enumerate(
+            inspection.named(predictor.symbols.source, batch.x.source[0, : batch.x.sizes[0]].tolist())
+        )
+    ]
+    places = weights[:, : len(source)].argmax(1).tolist()
+    return {
+        "title": "Alignment", "rows": source, "values": weights[:, : len(source)].T.tolist(),
+        "path": [source[j] for j in places], "columns": inspection.named(predictor.symbols.target, batch.y[0].tolist()),
+        "about": "Of the first pair: a row for each symbol of the source, a column for each that is written, and how "
+        "much the decoder looks there then; at the top, where it looks most.",
+    }  # fmt: skip
+
+
+def _made_up(data: DataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
+    return synthetic_parts(SplitConfig(data.source, data.valid_source, data.test_source), "translate")
+
+
+def _read_parts(data: DataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    reader = PairReader(data.format, data.errors)
+    names = {
+        "train": (data.source, data.target),
+        "valid": (data.valid_source, data.valid_target),
+        "test": (data.test_source, data.test_target),
+    }
+
+    def read(part: Sequence[str]) -> list[Pair]:
+        source, target = names[part[0]]
+        return reader(listed(source), listed(target) if target else ())
+
+    train, valid, test = (name if source else "" for name, (source, _) in names.items())
+    return parts(SplitConfig(train, valid, test, data.split), read, lambda pair: 0, "pairs")

@@ -1,0 +1,81 @@
+"""A tree, each node coloured by the label that a model gives it. Pictures need the extra [plot]."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from elman.errors import InputError, MissingExtraError
+from elman.tasks.tree.data import LabelledTree
+from elman.tasks.tree.model import TreeLabeller
+from elman.training.record import Preview
+
+MOST = 6  # trees in one picture
+
+
+def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
+    """Where the nodes stand: a word at its place in the sentence, any other node over the middle of its children;
+    upwards by height."""
+    parents, heights = tree.shape.parents.tolist(), tree.shape.heights.tolist()
+    words = tree.shape.reads.cumsum() - 1
+    x = [float(place) for place in words]
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(node)
+    for node in sorted(range(len(parents)), key=heights.__getitem__):
+        if children[node] and not tree.words[node]:
+            x[node] = sum(x[child] for child in children[node]) / len(children[node])
+    return x, [float(height) for height in heights]
+
+
+def draw(path: Path, predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
+    """Draw the first few trees to a new file."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plot") from error
+    if path.exists():
+        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    some = trees[:MOST]
+    most = max(len(tree.words) for tree in some)
+    figure = Figure(figsize=(min(40, max(6, 0.45 * (most + 1) / 2)), 3.2 * len(some)), layout="constrained")
+    for axis, tree in zip(figure.subplots(len(some), 1, squeeze=False)[:, 0], some, strict=True):
+        _one(axis, predictor, tree)
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+
+
+def preview(predictor: TreeLabeller, tree: LabelledTree) -> Preview:
+    """The picture of one tree; none without matplotlib, which a run does not need."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return Preview()
+    figure = Figure(figsize=(min(40, max(6, 0.45 * (len(tree.words) + 1) / 2)), 3.2), layout="constrained")
+    _one(figure.subplots(1, 1), predictor, tree)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return Preview(picture=picture.getvalue())
+
+
+def _one(axis: Any, predictor: TreeLabeller, tree: LabelledTree) -> None:
+    from matplotlib import colormaps
+
+    (labels,) = predictor.labels([tree])
+    if predictor.lexicon.target != "nodes":  # the root alone is coloured
+        labels = [labels[0] if parent < 0 else "" for parent in tree.shape.parents.tolist()]
+    names = predictor.lexicon.labels
+    colours = {name: colormaps["RdYlGn"](i / max(1, len(names) - 1)) for i, name in enumerate(names)}
+    x, y = places(tree)
+    for node, parent in enumerate(tree.shape.parents.tolist()):
+        if parent >= 0:
+            axis.plot([x[node], x[parent]], [y[node], y[parent]], color="0.75", linewidth=0.8, zorder=1)
+    axis.scatter(x, y, s=160, c=[colours.get(label, "white") for label in labels], edgecolors="0.4", zorder=2)
+    for node, label in enumerate(labels):
+        axis.text(x[node], y[node], label[:6], ha="center", va="center", fontsize=7, zorder=3)
+        if tree.words[node]:
+            axis.text(x[node], y[node] - 0.45, tree.words[node], ha="center", va="top", rotation=60, fontsize=7)
+    axis.set_axis_off()
+    axis.margins(0.02, 0.25)

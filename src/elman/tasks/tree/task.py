@@ -1,0 +1,259 @@
+"""Trees: a label for every node, for the root, or a number."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from elman.data import Batch, Batches, Position
+from elman.data.batches import Alike
+from elman.data.splits import SplitConfig, parts, shown, told
+from elman.errors import InputError
+from elman.files.config import Json
+from elman.options import choice, whole
+from elman.state import State
+from elman.tasks import inspection as inspecting
+from elman.tasks.inspection import Looked
+from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.settings import TrainedSettings
+from elman.tasks.tag.data import Column
+from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.tree import inspection as tree_looking
+from elman.tasks.tree import model as tree_labeller
+from elman.tasks.tree import plots
+from elman.tasks.tree.data import FORMATS, LabelledTree, TreeReader, fingerprint, read_brackets
+from elman.tasks.tree.model import (
+    EACH,
+    TARGETS,
+    Example,
+    ModelConfig,
+    TreeLabeller,
+    TreeLexicon,
+    TreeModel,
+    batch_of,
+    written,
+)
+from elman.training.record import Preview
+from elman.training.scores import Scores
+from elman.training.unit import Loss
+
+
+@dataclass(frozen=True)
+class DataConfig(SplitConfig):
+    """Labelled trees.
+
+    Args:
+        train: files, one name or a list
+        valid: the same for validation; empty for a part of train, by trees
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut the trees into so many folds, by their number, and test on one; 0 for none
+        fold: those whose number leaves this remainder
+        format: auto (by the names), brackets as (3 (2 It) (4 works)), or conllu
+        tag: of conllu, the column of labels, by number or by name
+        target: what is learnt, the label of all nodes, of roots only, or the number that the label of a root is
+        errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
+        min_count: words that occur less often in the training data are unknown
+        lower: look words up in lower case
+        batch_size: trees of a step, over all processes
+    """
+
+    train: list[str] | str = "train.txt"
+    format: str = "auto"
+    tag: Column = "deprel"
+    target: str = "nodes"
+    errors: str = "strict"
+    min_count: int = 1
+    lower: bool = True
+    batch_size: int = 25
+
+
+@dataclass(frozen=True)
+class RunConfig(TrainedSettings):
+    """A run from labelled trees to a network that labels trees.
+
+    >>> RunConfig(model=ModelConfig(cell="recursive")).data.target
+    'nodes'
+
+    Args:
+        task: what is trained; tree is a label for every node of a tree, for its root, or a number
+        data: the trees
+        model: the network
+        init_from: a run or a saved model whose weights, words and labels this run begins with; empty for none
+    """
+
+    task: str = "tree"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    out: str = "runs/tree"
+    init_from: str = ""
+
+
+class TreeData(Data):
+    """Trees, and how they become tensors."""
+
+    unit = "nodes"
+
+    def __init__(
+        self, config: RunConfig, reader: TreeReader, known: TreeLexicon | None, *found: list[LabelledTree]
+    ) -> None:
+        self.config, self.reader = config, reader
+        self.train, self.valid, test = found
+        self.test = test or None
+        self.fingerprint = {f"data.{n}": fingerprint(p) for n, p in zip(("train", "valid", "test"), found, strict=True)}
+        data = config.data
+        self.lexicon = known or TreeLexicon.fit(self.train, data.target, data.min_count, data.lower)
+        if data.target != "nodes":
+            self.unit = "trees"
+        for part in (self.valid, test):  # an unknown label is found before an hour of training
+            for tree in part:
+                self.lexicon.targets(tree)
+
+    def batches(self, rank: int, world: int) -> Batches:
+        heights = [tree.height for tree in self.train]
+        order = Alike(heights, self.config.data.batch_size, self.config.seed, rank, world)
+        return _Trees(self.lexicon, self.train, order)
+
+    def summary(self) -> list[str]:
+        numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
+        nodes, lexicon = sum(len(tree.words) for tree in self.train), self.lexicon
+        answers = f"{len(lexicon.labels)} labels" if lexicon.labels else "a number"
+        return [
+            f"data: {shown(self.config.data.train)}: {told('trees', *numbers)}; {nodes:,} nodes to train on",
+            f"vocabulary: {len(lexicon.words.names):,} words; target: {lexicon.target}, {answers}",
+        ]
+
+    def first(self, part: list[LabelledTree], count: int) -> list[LabelledTree]:
+        """As many trees as have so many nodes, one at least."""
+        ends = [*accumulate(len(tree.words) if self.unit == "nodes" else 1 for tree in part)]
+        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
+
+
+class _Trees:
+    """Trees in batches of like height."""
+
+    def __init__(self, lexicon: TreeLexicon, trees: list[LabelledTree], order: Alike) -> None:
+        self.examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in trees]
+        self.target, self.order, self.after = lexicon.target, order, order.after
+
+    def batch(self, at: Position) -> Batch:
+        return batch_of([self.examples[i] for i in self.order.rows(at)], self.target)
+
+
+class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
+    Config, Model = RunConfig, TreeLabeller
+    title = "a labeller of trees"
+
+    @property
+    def requests(self) -> dict[str, tuple[type[Request], Response]]:
+        inspect = inspecting.response(self, lambda predictor, request: _read(predictor, request, True))
+        return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
+
+    def open(self, config: RunConfig, saved: TreeLabeller | None) -> TreeData:
+        data = config.data
+        choice("data.target", data.target, TARGETS)
+        for name in ("min_count", "batch_size"):
+            whole(f"data.{name}", getattr(data, name))
+        if saved and data.target != saved.lexicon.target:
+            raise InputError(
+                f"data.target is {data.target}, and the model that this run begins with was trained for "
+                f"{saved.lexicon.target}; it has no other answers"
+            )
+        reader = TreeReader(data.format, data.tag, data.errors)
+        found = parts(data, reader, lambda tree: tree.number, "trees")
+        return TreeData(config, reader, saved.lexicon if saved else None, *found)
+
+    def build(self, config: RunConfig, data: TreeData) -> TreeLabeller:
+        model = TreeModel(config.model, data.lexicon)
+        if config.model.vectors:
+            model.embed.begin_with(config.model.vectors, data.lexicon.words.names)
+        return TreeLabeller(model, config.model, data.reader, data.lexicon)
+
+    def settings(self, predictor: TreeLabeller) -> dict[str, Json]:
+        model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        lexicon = {"data.target": predictor.lexicon.target, "data.lower": predictor.lexicon.lower}
+        return {**model, **lexicon, "data.tag": predictor.reader.tag, "model.vectors": ""}
+
+    def take(self, predictor: TreeLabeller, source: TreeLabeller) -> list[str]:
+        words, labels = len(source.lexicon.words.names), source.lexicon.labels
+        answers = f"{len(labels)} labels" if labels else "the scale of its numbers"
+        return [*super().take(predictor, source), f"{words:,} words and {answers}"]
+
+    def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
+        """- sum of log P(labels | tree), over nodes; trees are independent, so nothing is carried."""
+        return tree_labeller.loss(model, batch)
+
+    def evaluate(self, predictor: TreeLabeller, part: list[LabelledTree]) -> Evaluation:
+        """With a picture of the first tree, coloured by what the model says."""
+        scores = predictor.evaluate(part)
+        return Evaluation(scores, lambda run, step: plots.preview(predictor, part[0]) if part else Preview())
+
+    def look(self, predictor: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Looked:
+        return tree_looking.look(predictor, part, rows, steps)
+
+
+# What it answers
+
+
+def _format() -> Any:
+    return option(None, "of the files: brackets or conllu", choices=FORMATS)
+
+
+@dataclass(frozen=True)
+class Evaluate(Request):
+    """How good a labeller is on labelled trees."""
+
+    data: Rows = data_option("files, or - for standard input", rows=list[str])
+    format: str | None = _format()
+    errors: str = errors_option()
+    batch_size: int = batch_size(EACH, "trees")
+
+
+@dataclass(frozen=True)
+class Predict(Evaluate):
+    """The labels of trees; a row is a tree in brackets."""
+
+    plot: str | None = option(None, "draw the first trees, coloured by label, to a new file", metavar="PNG", local=True)
+
+
+@dataclass(frozen=True)
+class Inspect(inspecting.Inspect):
+    format: str | None = _format()
+
+
+def _read(predictor: TreeLabeller, request: Evaluate | Inspect, labelled: bool) -> list[LabelledTree]:
+    names = opened(request.data)
+    if names is None:
+        rows = enumerate(rows_of(request.data, "trees in brackets"))
+        found: list[LabelledTree] = []
+        for i, row in rows:
+            found.extend([row] if isinstance(row, LabelledTree) else read_brackets(row, f"row {i}", labelled))
+        return found
+    reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
+    return reader(names, labelled=labelled)
+
+
+def evaluate(predictor: TreeLabeller, request: Evaluate) -> Scores:
+    return predictor.evaluate(_read(predictor, request, True), request.batch_size)
+
+
+def predict(predictor: TreeLabeller, request: Predict) -> Iterator[str]:
+    """Trees with the labels that the model gives them, as they came in; or a line with the answer for each tree."""
+    trees = _read(predictor, request, False)
+    if request.plot:
+        plots.draw(Path(request.plot), predictor, trees)
+    return _lines(predictor, trees, request.batch_size)
+
+
+def _lines(predictor: TreeLabeller, trees: list[LabelledTree], batch_size: int) -> Iterator[str]:
+    for tree, labels in zip(trees, predictor.labels(trees, batch_size), strict=True):
+        if predictor.lexicon.target == "nodes":
+            yield from written(tree, labels)
+        else:
+            yield labels[0] + "\n"

@@ -1,0 +1,390 @@
+"""Forecasters: from a file to forecasts, and what must not depend on how it was done."""
+
+import csv
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from interrupting import same_files, train_stopping_at
+from panels import LENGTHS, SEASON, config_in, cut, driven, panel, values, write
+
+from elman import kernels, laws
+from elman import state as states
+from elman.cli import main
+from elman.data import Position
+from elman.errors import InputError
+from elman.kernels.builder import Unstreamable
+from elman.run import load, train
+from elman.tasks.forecast import loss
+from elman.tasks.forecast.task import ForecastTask
+from elman.training.optim import OptimConfig
+
+exact = pytest.mark.skipif(kernels.active() != "native", reason="bits are a promise of the native kernels")
+
+
+@pytest.fixture
+def config(tmp_path):
+    return config_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forecast")
+    return folder, *train(config_in(folder, training={"steps": 60, "evaluate_every": 30}))
+
+
+def test_a_file_becomes_forecasts(trained, capsys):
+    folder, face, history = trained
+    assert history[-1]["mase"] < 3 and np.isfinite(history[-1]["nats"])
+    run = str(folder / "run")
+    assert main(["predict", run, "--horizon", "3", "--quantiles", "0.1,0.5,0.9"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert list(rows[0]) == ["unique_id", "ds", "mean", "q0.1", "q0.5", "q0.9"] and len(rows) == 3 * len(LENGTHS)
+    assert (
+        rows[0]["unique_id"] == "a" and rows[0]["ds"] == "2024-01-03 12:00:00" and rows[-1]["unique_id"] == "series, d"
+    )
+    assert all(float(row["q0.1"]) <= float(row["q0.5"]) <= float(row["q0.9"]) for row in rows)
+    for name in "ac":  # the season is found
+        mine = [float(row["q0.5"]) for row in rows if row["unique_id"] == name]
+        np.testing.assert_allclose(mine, values(name, 3, LENGTHS[name]), rtol=0.4)
+
+
+def test_evaluation_goes_on_from_the_training_series(trained, capsys, tmp_path):
+    folder, face, _ = trained
+    test = tmp_path / "test.csv"
+    rows = []
+    for name, n in LENGTHS.items():
+        part = write(tmp_path / "part.csv", {name: 15}, n)
+        rows += Path(part).read_text().splitlines()[1:]
+    test.write_text("unique_id,ds,y\n" + "\n".join(rows) + "\n")
+    assert main(["evaluate", str(folder / "run"), str(test), "--rolling", "3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    wanted = {"mase", "smape", "nd", "wql", "crps", "coverage", "nats", "series", "windows", "seasonality"}
+    assert wanted <= set(found) and found["windows"] == 3 and found["series"] == 4 and found["seasonality"] == SEASON
+    assert main(["evaluate", str(folder / "run"), str(test), "--rolling", "4"]) == 2
+    assert "enough for 3" in capsys.readouterr().err
+
+
+def test_the_whole_model_keeps_the_laws(trained):
+    report = laws.check(trained[1].model.core)
+    assert report, report
+
+
+@exact
+def test_row_by_row_is_one_scan_bit_for_bit(trained):
+    face, series = load(trained[0] / "run"), panel()
+    state = face.read_from_start(series)
+    whole, moved = face.forecast(state, 4), face.read_from_start([one.cut(0, 7) for one in series])
+    for (rows,) in zip(cut(series, *range(7, 31)), strict=True):
+        moved = face.update(moved, rows)
+    assert all(torch.equal(a, b) for a, b in zip(states.leaves(moved), states.leaves(state), strict=True))
+    again = face.forecast(moved, 4)
+    np.testing.assert_array_equal(again.paths, whole.paths)
+    np.testing.assert_array_equal(again.quantiles, whole.quantiles)
+
+
+@exact
+def test_a_saved_state_goes_on(trained, tmp_path, capsys):
+    """Through the command line: today's state, then tomorrow's rows only; and all at once from the start."""
+    run = str(trained[0] / "run")
+    today, tomorrow = str(tmp_path / "today.safetensors"), str(tmp_path / "tomorrow.safetensors")
+    assert main(["predict", run, "--save_state", today]) == 0
+    new = write(tmp_path / "new.csv", {"a": 2}, LENGTHS["a"])
+    assert main(["predict", run, new, "--state", today, "--save_state", tomorrow, "--series", "a"]) == 0
+    found = capsys.readouterr().out.splitlines()
+    whole = write(tmp_path / "whole.csv", {"a": LENGTHS["a"] + 2})
+    assert main(["predict", run, whole, "--from_start"]) == 0
+    assert capsys.readouterr().out.splitlines() == found[-6:]
+    assert main(["predict", run, new, "--state", tomorrow]) == 2
+    assert "read that already" in capsys.readouterr().err
+    assert main(["predict", run, "--save_state", today]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+@exact
+def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
+    _, face, _ = trained
+    state = face.read_from_start(panel())
+    whole = face.forecast(state, 6, samples=8)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8, series=["y"]).paths[0], whole.paths[1])
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=3).paths, whole.paths[:, :3])
+    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
+
+    def refuse(_):
+        raise Unstreamable("step by step, then")
+
+    monkeypatch.setattr("elman.tasks.forecast.model.Paths", refuse)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
+    monkeypatch.setattr("elman.tasks.forecast.model.PATHS", 8)
+    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
+    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
+
+
+def test_nothing_after_the_origin_is_used(trained):
+    """All that comes after an origin is changed: what was predicted before it stays."""
+    _, face, _ = trained
+    series = panel()
+    changed = [one._replace(y=np.where(np.arange(30)[:, None] >= 20, -7e4, one.y)) for one in series]
+    _, first, _ = face.scored(series, face.init_state(series))
+    _, second, _ = face.scored(changed, face.init_state(changed))
+    assert torch.equal(first[:, :20], second[:, :20]) and not torch.equal(first[:, 20], second[:, 20])
+    for one, other in zip(series, changed, strict=True):  # nor does what is said of the value at the origin know it
+        said, after = (
+            face.model.scan(torch.from_numpy(face.inputs.rows(rows).x)[None])[0].mean[0] for rows in (one, other)
+        )
+        assert torch.equal(said[:21], after[:21]) and not torch.equal(said[21], after[21])
+
+
+@exact
+def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
+    _, face, _ = trained
+    series = panel(n=40)
+    history, rest = cut(series, 0, 25, 40)
+
+    def scores():
+        return face.evaluate(rest, face.read(history, face.init_state(history)), samples=10)
+
+    whole = scores()
+    for name, size in (("EACH", 1), ("CHUNK", 20), ("PATHS", 1)):
+        monkeypatch.setattr(f"elman.tasks.forecast.model.{name}", size)
+        assert scores() == whole
+
+
+@exact
+def test_one_pass_over_origins_is_each_origin_alone(trained):
+    _, face, _ = trained
+    series = panel(n=40)
+    history, rest = cut(series, 0, 25, 40)
+    rolling = face.evaluate(rest, face.read(history, face.init_state(history)), samples=10)
+    nats = []
+    for origin in (25, 30, 35):
+        before, after = [one.cut(0, origin) for one in series], [one.cut(origin, origin + 5) for one in series]
+        alone = face.evaluate(after, face.read(before, face.init_state(before)), samples=10)
+        nats.append(alone.numbers["nats"])
+    assert rolling.numbers["windows"] == 3 and face.backtest(series, windows=3, samples=10) == rolling
+    with pytest.raises(InputError, match="45 are judged"):
+        face.backtest(series, windows=9)
+    assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
+
+
+def test_a_killed_run_ends_in_the_same_bytes(config, monkeypatch, tmp_path):
+    train(config)
+    whole = tmp_path / "whole"
+    shutil.move(config.out, whole)
+    train_stopping_at((3, 8), replace(config, resume="auto"), monkeypatch)
+    assert same_files(whole, config.out)
+    assert (whole / "best/series.safetensors").read_bytes() == (
+        Path(config.out) / "best/series.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["seasonal_naive", "linear"])
+def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
+    config = config_in(tmp_path, model={"kind": kind, "order": 5})
+    face, history = train(config)
+    assert history[-1]["mase"] < 2
+    if kind == "seasonal_naive":
+        found = face.forecast(face.state, 9, samples=400)
+        one = values("a", LENGTHS["a"])[-SEASON:]
+        np.testing.assert_allclose(found.quantiles[0, 0, 0, 1], one[0], rtol=1e-5)
+        np.testing.assert_allclose(found.mean[0, :, 0], np.resize(one, 9), rtol=0.2)
+    assert main(["predict", config.out, "--horizon", "2"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(LENGTHS)
+
+
+BAD = {
+    "a horizon of 0": ({"data": {"horizon": 0}}, "data.horizon is 0"),
+    "too long a horizon": ({"data": {"horizon": 100}}, "leave nothing to train on"),
+    "negative counts": ({"model": {"readout": "poisson", "residual": "none"}}, "which predicts counts"),
+    "a frequency that does not fit": ({"data": {"frequency": "D"}}, "does not fit the frequency D"),
+    "an unknown frequency": ({"data": {"frequency": "fortnight"}}, "data.frequency is 'fortnight'"),
+    "an unknown column": ({"data": {"past": ["wind"]}}, "no column 'wind'"),
+    "a count of a difference": ({"model": {"readout": "poisson"}}, "model.residual is seasonal"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_settings_are_named(tmp_path, name):
+    changes, message = BAD[name]
+    with pytest.raises(InputError, match=message):
+        train(config_in(tmp_path, **changes))
+
+
+ROWS = {
+    "one observation": ("a,1,5\n", "no series has two times"),
+    "all missing": ("a,1,\na,2,\na,3,\n", "all are missing"),
+    "infinite": ("a,1,5\na,2,inf\na,3,1\n", "infinite value"),
+    "a time twice": ("a,1,5\na,1,6\na,2,7\n", "has the time 1 twice"),
+    "a gap": ("a,1,5\na,2,6\na,4,7\na,5,1\n", "no row for 3"),
+    "not a number": ("a,1,5\na,2,six\n", "not a number"),
+    "not a time": ("a,1,5\na,soon,6\n", "'soon'"),
+    "nothing": ("", "the file is empty"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bad_rows_are_named(tmp_path, name):
+    rows, message = ROWS[name]
+    (tmp_path / "bad.csv").write_text("unique_id,ds,y\n" + rows)
+    with pytest.raises(InputError, match=message):
+        train(config_in(tmp_path, data={"train": str(tmp_path / "bad.csv")}))
+
+
+def test_an_unknown_series_is_named(trained, tmp_path, capsys):
+    new = write(tmp_path / "new.csv", {"e": 3})
+    assert main(["predict", str(trained[0] / "run"), new]) == 2
+    assert "no state of series 'e'" in capsys.readouterr().err
+    assert main(["predict", str(trained[0] / "run"), new, "--from_start"]) == 0
+
+
+def test_constant_and_short_series_are_forecast(tmp_path):
+    text = "unique_id,ds,y\n" + "".join(f"zero,{t},0\nfive,{t},5\n" for t in range(40)) + "short,0,3\n"
+    (tmp_path / "flat.csv").write_text(text)
+    face, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
+    assert np.isfinite(face.forecast(face.state, 3).quantiles).all() and np.isfinite(history[-1]["nats"])
+    assert "mase" not in history[-1] and "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):
+    run, plot, paths = str(trained[0] / "run"), tmp_path / "fan.png", tmp_path / "paths.npz"
+    command = ["predict", run, "--samples", "7", "--series", "b", "--plot", str(plot), "--paths", str(paths)]
+    assert main(command) == 0
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    found = np.load(paths)
+    assert found["paths"].shape == (1, 7, 5, 1) and found["names"].tolist() == ["b"]
+    assert main(command) == 2
+    assert "not overwritten" in capsys.readouterr().err
+
+
+def test_sample_quantiles_come_near_the_exact_ones(trained):
+    """One step ahead both are there."""
+    face = load(trained[0] / "run")
+    found = face.forecast(face.state, 1, samples=4000)
+    samples = np.quantile(found.paths[:, :, 0, 0], (0.1, 0.5, 0.9), axis=1).T
+    width = found.quantiles[:, 0, 0, 2] - found.quantiles[:, 0, 0, 0]
+    assert (np.abs(samples - found.quantiles[:, 0, 0]) < 0.06 * width[:, None]).all()
+
+
+@pytest.mark.parametrize("cell", ["jordan", "elman"])
+def test_feedback_by_samples_trains_and_resumes(tmp_path, cell, monkeypatch):
+    config = config_in(tmp_path, model={"feedback": "sample", "sampled": 0.5, "cell": cell, "readout": "student_t"})
+    train(config)
+    whole = tmp_path / "whole"
+    shutil.move(config.out, whole)
+    train_stopping_at((7,), replace(config, resume="auto"), monkeypatch)
+    assert same_files(whole, config.out)
+
+
+def test_samples_are_inputs_of_the_next_step_only(trained, tmp_path):
+    """With a model that always reads its own draws, targets before the last one do not matter to its terms."""
+    task_config = config_in(tmp_path, model={"feedback": "sample", "sampled": 0.999999})
+    task = ForecastTask()
+    data = task.open(task_config, None)
+    model = task.build(task_config, data).model
+    batch = data.batches(0, 1).batch(Position())
+    torch.manual_seed(0)
+    own = loss._own(model, batch, None, batch.y[1])
+    counted = batch.y[1][:, :-1, 0] & ~batch.reset[:, 1:]
+    changed = (own != batch.x).any(-1)
+    assert torch.equal(changed[:, 1:], counted) and not changed[:, 0].any()
+    assert torch.equal(own[..., 1:], batch.x[..., 1:])  # the flag and all else stay
+
+
+def test_without_feedback_values_are_independent_given_the_inputs(tmp_path):
+    """What came before does not reach what is predicted."""
+    extra = {"hour": lambda name, t: t % SEASON}
+    data = {"train": write(tmp_path / "hours.csv", {"a": 60}, extra=extra), "future": ["hour"]}
+    face, _ = train(config_in(tmp_path, data=data, model={"feedback": "none", "residual": "none"}))
+    state = face.read_from_start(data["train"])
+    future = write(tmp_path / "future.csv", {"a": 5}, 60, extra)
+    before = face.forecast(state, 5, future=future)
+    other = face.inputs.reader(data["train"])
+    other = [one._replace(y=one.y * 100 + 3) for one in other]
+    after = face.forecast(face.read_from_start(other), 5, future=future)
+    np.testing.assert_array_equal(after.paths, before.paths)
+
+
+def counts(name, n):
+    return np.random.default_rng(ord(name)).poisson(3 + 2 * (np.arange(n) % SEASON)).astype(int)
+
+
+READOUTS = {
+    "poisson": {"readout": "poisson"},
+    "negative_binomial": {"readout": "negative_binomial"},
+    "bernoulli": {"readout": "bernoulli"},
+    "categorical": {"readout": "categorical", "classes": 3},
+    "quantiles": {"readout": "quantiles"},
+    "student_t": {"readout": "student_t", "embedding_size": 2, "layers": 2, "dropout": 0.1, "input_dropout": 0.1},
+}
+
+
+@exact
+@pytest.mark.parametrize("name", READOUTS)
+def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
+    fold = {"bernoulli": 2, "categorical": 3}.get(name, 10**9)
+    rows = "".join(f"{s},{t},{y % fold}\n" for s in "ab" for t, y in enumerate(counts(s, 60)))
+    (tmp_path / "counts.csv").write_text("unique_id,ds,y\n" + rows)
+    data = {"train": str(tmp_path / "counts.csv")}
+    face, history = train(config_in(tmp_path, data=data, model={"residual": "none", **READOUTS[name]}))
+    assert np.isfinite(history[-1]["nats"])
+    found = face.forecast(face.state, 4, samples=30)
+    assert np.isfinite(found.paths).all() and (np.diff(found.quantiles, axis=-1) >= 0).all()
+    if name not in ("quantiles", "student_t"):
+        assert (found.paths == np.round(found.paths)).all() and found.paths.min() >= 0
+    whole = face.inputs.reader(data["train"])
+    state = face.update(face.read_from_start([one.cut(0, 50) for one in whole]), [one.cut(50) for one in whole])
+    np.testing.assert_array_equal(face.forecast(state, 4, samples=30).paths, found.paths)
+    face.save(tmp_path / "copy")
+    copy = load(tmp_path / "copy")
+    np.testing.assert_array_equal(copy.forecast(copy.state, 4, samples=30).paths, found.paths)
+
+
+def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
+    whole = driven(tmp_path)
+    rows = Path(whole).read_text().splitlines()
+    (tmp_path / "past.csv").write_text("\n".join(rows[:381]) + "\n")
+    (tmp_path / "next.csv").write_text("\n".join([rows[0], *rows[381:]]) + "\n")
+    data = {"train": str(tmp_path / "past.csv"), "seasonality": 1, "window": 20, "segment": 60, "warmup": 5}
+    data |= {"past": ["load"], "future": ["switch"], "batch_size": 4}
+    model = {"residual": "none", "scale": "mean", "size": 12, "readout": "gaussian", "log_scale": False}
+    config = config_in(tmp_path, data=data, model=model, training={"steps": 250, "evaluate_every": 125})
+    face, _ = train(replace(config, optim=OptimConfig(lr=0.02, warmup=5)))
+    found = face.forecast(face.state, 2, future=str(tmp_path / "next.csv"))
+    truth = [float(row.split(",")[1]) for row in rows[381:383]]
+    spread = found.quantiles[0, :, 0, 2] - found.quantiles[0, :, 0, 0]
+    assert abs(found.quantiles[0, 0, 0, 1] - truth[0]) < 2 and spread[0] < spread[1]  # then the load is not known
+    assert abs(found.quantiles[0, 1, 0, 1] - truth[1]) < 9
+    assert main(["predict", config.out, "--horizon", "3"]) == 2
+    assert "no value of switch at 380" in capsys.readouterr().err
+    assert main(["predict", config.out, "--horizon", "3", "--future", str(tmp_path / "next.csv")]) == 0
+    assert main(["evaluate", config.out, str(tmp_path / "next.csv"), "--rolling", "2", "--stride", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.split("\n", 4)[4])["windows"] == 2
+
+
+def test_missing_values_have_no_term_and_leave_no_trace(trained):
+    """Whatever stands where a value is missing, only what is there is judged; forecasts go on through it."""
+    face = load(trained[0] / "run")
+    series = panel()
+    holes = [one._replace(y=np.where((np.arange(30) % 7 == 3)[:, None], np.nan, one.y)) for one in series]
+    _, nats, known = face.scored(holes, face.init_state(holes))
+    assert known.sum() == 3 * 26 and not nats[~known].any() and nats[known].isfinite().all()
+    assert np.isfinite(face.forecast(face.read_from_start(holes), 3).quantiles).all()
+
+
+def test_music_is_judged_by_nats(tmp_path, capsys):
+    g = np.random.default_rng(0)
+    x = (g.random((20, 15, 4)) < 0.3).astype(float)
+    np.savez(tmp_path / "music.npz", x=x, lengths=g.integers(1, 16, 20))
+    data = {"train": str(tmp_path / "music.npz"), "test": str(tmp_path / "music.npz")}
+    model = {"readout": "bernoulli", "residual": "none"}
+    face, history = train(config_in(tmp_path, data=data, model=model, training={"steps": 40, "evaluate_every": 40}))
+    assert history[-1]["test"] < 4 * np.log(2)  # better than coins
+    assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "music.npz"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["nats"] == history[-1]["test"] and found["series"] == 20
+    assert face.forecast(face.state, 2, samples=5).paths.shape[1:] == (5, 2, 4)

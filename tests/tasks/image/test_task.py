@@ -1,0 +1,279 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from interrupting import same_files, train_stopping_at
+
+from elman.cli import main
+from elman.errors import ElmanError, InputError
+from elman.run import load, train
+from elman.tasks import plots
+from elman.tasks.image.model import ModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.image.task import DataConfig, ImageTask, RunConfig
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+
+SIDE = 5
+
+
+def bars(n, seed=0):
+    """Images of one vertical or horizontal bar of grey: easy to learn, and wrong where a pixel disagrees."""
+    random = np.random.default_rng(seed)
+    images = np.zeros((n, SIDE, SIDE), np.uint8)
+    for image in images:
+        place = random.integers(0, SIDE)
+        (image if random.random() < 0.5 else image.T)[place] = 200
+    return images
+
+
+def write(path, images, key="images"):
+    np.savez(path, **{key: images})
+    return str(path)
+
+
+def config(folder, **data):
+    return RunConfig(
+        data=DataConfig(train=write(folder / "train.npz", bars(200)), batch_size=20, **data),
+        model=ModelConfig(size=8, hidden=16, kernel=3),
+        optim=OptimConfig(lr=0.02, warmup=2),
+        training=TrainingConfig(steps=8, log_every=2, evaluate_every=4),
+        out=str(folder / "run"),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("image")
+    given = config(folder, binarise="threshold", test=write(folder / "test.npz", bars(50, 1)))
+    return folder, *train(replace(given, training=TrainingConfig(steps=120, evaluate_every=120)))
+
+
+def test_it_learns_and_says_so(trained, capsys):
+    """There are ten images, so no model is better than log 10 nats."""
+    folder, face, history = trained
+    assert np.log(10) - 0.2 < history[-1]["test"] < np.log(10) + 0.6
+    assert main(["evaluate", str(folder / "run"), str(folder / "test.npz"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"nats_per_image", "bits_per_dimension", "binarisation", "images"}
+    assert found["nats_per_image"] == history[-1]["test"] and found["images"] == 50
+    assert found["binarisation"] == "threshold"
+    assert found["bits_per_dimension"] == pytest.approx(found["nats_per_image"] / SIDE**2 / np.log(2))
+    assert main(["evaluate", str(folder / "run"), str(folder / "test.npz"), "--batch_size", "7"]) == 0
+    assert "binarisation threshold" in " ".join(capsys.readouterr().out.split())
+    assert (folder / "run" / "previews" / "120.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_do_not_depend_on_the_batch(trained):
+    folder, face, _ = trained
+    images = face.reader([str(folder / "test.npz")])
+    assert torch.equal(face.log_prob(images, 7), face.log_prob(images, 50))
+
+
+def test_samples_have_the_probability_that_the_scan_gives_them(trained):
+    _, face, _ = trained
+    drawn = face.draw(20, seed=3)
+    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
+    bars_ = {tuple(image.flatten()) for image in bars(400) // 200}
+    assert sum(tuple(image.flatten().tolist()) in bars_ for image in drawn.images) > 10  # it draws what it has seen
+
+
+def test_an_image_is_the_same_in_any_batch(trained):
+    _, face, _ = trained
+    many = face.draw(5, seed=3)
+    assert torch.equal(face.draw(2, seed=3).images, many.images[:2])
+    assert not torch.equal(face.draw(5, seed=4).images, many.images)
+
+
+def test_each_pixel_is_computed_once(trained, monkeypatch):
+    """An image costs one pass: every layer sees every pixel once, and nothing is scanned again."""
+    _, face, _ = trained
+    calls, layer = [], face.model.core.layers[0].layer
+    for half in (layer.left, layer.right):
+        half.register_forward_hook(lambda *_: calls.append(1))
+    monkeypatch.setattr(type(layer.left), "scan", lambda *given: pytest.fail("a sample is not scanned"))
+    monkeypatch.setattr(type(face.model.core), "scan", lambda core, x: (x, core.init_state(len(x))))
+    face.draw(3)
+    assert len(calls) == 2 * SIDE * SIDE
+    for half in (layer.left, layer.right):
+        half._forward_hooks.clear()
+
+
+@pytest.mark.parametrize("rows", [0, 2, 4])
+def test_completions_go_on_from_the_upper_rows(trained, rows):
+    _, face, _ = trained
+    whole = levels(prepared_images(face, bars(3, 2)), range(3))
+    drawn = face.draw(2, seed=1, above=whole[:, :rows])
+    assert torch.equal(drawn.images[:, :rows], whole[:, :rows].repeat_interleave(2, 0))
+    upper = face.model.scan(drawn.images)[0].each(drawn.images)[:, :rows].double().sum((1, 2))
+    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images) - upper.detach(), rtol=0, atol=1e-4)
+
+
+def prepared_images(face, images):
+    from elman.tasks.image.data import Images
+
+    return prepared(Images(images, 255.0), face.reader.binarise, "here")
+
+
+def test_generate_writes_a_grid_and_arrays(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    run = str(folder / "run")
+    assert main(["generate", run, "--count", "6", "--out", str(tmp_path / "grid.png"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["images"] == 6 and len(found["nats"]) == 6
+    assert (tmp_path / "grid.png").read_bytes().startswith(b"\x89PNG")
+    half = write(tmp_path / "half.npz", bars(2)[:, :3])
+    out = str(tmp_path / "whole.npz")
+    assert main(["generate", run, "--complete", half, "--count", "3", "--out", out, "--seed", "1"]) == 0
+    assert "6 images in" in capsys.readouterr().out
+    whole = np.load(out)["images"]
+    assert whole.shape == (6, SIDE, SIDE)
+    np.testing.assert_array_equal(whole[::3, :3], bars(2)[:, :3] // 200)
+    assert main(["generate", run, "--count", "0", "--out", str(tmp_path / "none.png")]) == 2
+    assert "count is 0" in capsys.readouterr().err
+    assert main(["generate", run, "--out", out]) == 2  # it is not overwritten
+    assert main(["generate", run, "--out", str(tmp_path / "grid.gif")]) == 2
+    assert main(["generate", run, "--out", str(tmp_path / "no" / "grid.png")]) == 2
+    whole_images = write(tmp_path / "all.npz", bars(2))
+    assert main(["generate", run, "--complete", whole_images, "--out", str(tmp_path / "b.png")]) == 2
+    assert "leave out those to be drawn" in capsys.readouterr().err
+    assert not (tmp_path / "b.png").exists()
+
+
+def test_a_grid_shows_each_image(tmp_path):
+    from matplotlib.image import imread
+
+    images = np.zeros((3, 2, 2), np.int64)
+    images[1, 0, 1] = 4
+    path = tmp_path / "grid.png"
+    path.write_bytes(plots.grid(images, 4))
+    seen = imread(path)[..., 0]
+    side = len(seen) // 7  # 1 + 2 * (2 + 1) pixels, each so large
+    small = seen[side // 2 :: side, side // 2 :: side][:7, :7]
+    assert small[1, 5] == 1 and small[1, 4] == 0 and small[4, 1] == 0 and 0.3 < small[0, 0] < 0.5
+
+
+@pytest.mark.parametrize("binarise", ["sampled", "none", "fixed"])
+def test_a_run_that_is_interrupted_gives_the_same_bytes(tmp_path, monkeypatch, binarise):
+    monkeypatch.setattr(plots, "grid", lambda *given: b"")
+    given = config(tmp_path, binarise=binarise)
+    images = write(tmp_path / "bits.npz", bars(200) // 200) if binarise == "fixed" else given.data.train
+    given = replace(given, data=replace(given.data, train=images, batch_size=90))  # several passes
+    train(given)
+    again = replace(given, out=str(tmp_path / "again"), resume="auto")
+    train_stopping_at([3, 6], again, monkeypatch)
+    assert same_files(given.out, again.out)
+
+
+def test_binarisations():
+    from elman.tasks.image.data import Images
+
+    images = Images(np.array([[[0, 50], [200, 255]]], np.uint8), 255.0)
+    assert prepared(images, "threshold", "here").tolist() == [[[0, 0], [1, 1]]]
+    share = prepared(images, "sampled", "here").expand(4000, 2, 2)
+    drawn = levels(share, range(4000), seed=1)
+    torch.testing.assert_close(drawn.double().mean(0), share[0].double(), atol=0.03, rtol=0)
+    assert torch.equal(levels(share, [5, 3], 1), drawn[[5, 3]])
+    assert not torch.equal(levels(share, range(4000), 1, epoch=1), drawn)
+
+
+def test_a_model_comes_back_from_its_folder(trained, tmp_path):
+    folder, face, _ = trained
+    face.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert repr(again) == repr(face) and again.reader == face.reader
+    assert torch.equal(again.draw(2).images, face.draw(2).images)
+    assert dict(row for row in face.describe()[0].rows)["binarise"] == "threshold"
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (bars(3)[:, :4], "holds images of 4 x 5 pixels; this model was trained on 5 x 5"),
+        (np.full((2, SIDE, SIDE), np.nan), "has the value nan in row 0, column 0"),
+        (np.full((2, SIDE, SIDE), 300.0), "has the value 300 .* the largest is 255"),
+        (np.zeros((0, SIDE, SIDE)), "holds no image"),
+    ],
+)
+def test_bad_images_are_said(trained, tmp_path, images, message):
+    _, face, _ = trained
+    with pytest.raises(InputError, match=message):
+        face.reader([write(tmp_path / "bad.npz", images)])
+
+
+def test_bad_settings_are_said(tmp_path):
+    for data, message in [
+        ({"binarise": "some"}, "data.binarise is 'some'"),
+        ({"binarise": "fixed"}, "every value is 0 or 1"),
+        ({"white": 100.0}, "has the value 200"),
+        ({"white": 200.5, "binarise": "none"}, "it is a whole number"),
+        ({"valid": write(tmp_path / "other.npz", bars(9)[:, :4])}, "they need one"),
+        ({"train": str(tmp_path / "missing.npz")}, "cannot read"),
+    ]:
+        given = config(tmp_path)
+        with pytest.raises(ElmanError, match=message):
+            train(replace(given, data=replace(given.data, **data)))
+    given = config(tmp_path)
+    with pytest.raises(InputError, match="readout is binary, and the images have 256 levels"):
+        train(replace(given, model=replace(given.model, readout="binary")))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("readout", ["categorical", "logistic"])
+def test_grey_levels_are_drawn_as_they_are_scanned(readout):
+    torch.manual_seed(0)
+    reader, settings = Reader(3, 4, 16.0, "none"), ModelConfig(layer="row", size=3, readout=readout, layers=2)
+    face = Painter(build(settings, reader), settings, reader)
+    drawn = face.draw(9)
+    assert 2 < drawn.images.unique().numel() <= 17 and drawn.images.max() <= 16
+    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
+
+
+def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
+    folder, face, _ = trained
+    command = ["inspect", str(folder / "run"), str(folder / "test.npz"), "--rows", "6", "--at", "init", "--json"]
+    capfd.readouterr()
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    here, begun = json.loads(capfd.readouterr().out)
+    assert [part["layer"] for part in here["reach"]] == ["0 maskedconvolution", "1 diagonalbilstm"]
+    assert here["steps"] == SIDE and here["rows"] == 6 and "row of pixels" in here["about"] and here["context"]
+    images = levels(face.reader([str(folder / "test.npz")]), range(6))
+    assert here["loss"] == pytest.approx(-float(face.log_prob(images).mean()) / SIDE, rel=1e-4)
+    (panel,), (other,) = here["panels"], begun["panels"]
+    assert panel["pixels"] == images[0].tolist() == other["pixels"]
+    assert np.sum(panel["nats"]) == pytest.approx(-float(face.log_prob(images[:1])[0]), rel=1e-4)
+    assert np.sum(other["nats"]) > np.sum(panel["nats"])  # fresh weights
+    # Nothing stands before the first pixel, so what is behind it says nothing of it, and its two values share all of P.
+    first, pixels = panel["nats"][0][0], images[:1].numpy()
+    flipped, others = pixels.copy(), 1 - pixels
+    flipped[0, 0, 0], others[0, 0, 0] = 1 - pixels[0, 0, 0], pixels[0, 0, 0]
+    for name, given in (("flipped", flipped), ("others", others)):
+        part = face.reader([write(tmp_path / f"{name}.npz", (200 * given).astype(np.uint8))])
+        nats = ImageTask().look(face, part, 1, SIDE).sample.panels[0]["nats"][0][0]
+        expected = first if name == "others" else -np.log(-np.expm1(-first))
+        assert nats == pytest.approx(expected, rel=1e-4), name
+
+
+def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
+    """The row below reads h alone: of the right half, which is the last, c leads nowhere."""
+    from elman.lens import inspect
+
+    folder, face, _ = trained
+    report = inspect(*ImageTask().look(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
+    assert [part.leaf for part in report.shown] == ["above", "h"]
+    assert bool((report.shown[1].flow > 0).any())
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    command = ["train", "--task", "image", "--init_from", str(folder / "run"), "--training.steps", "1", "--optim.lr"]
+    more = write(tmp_path / "more.npz", bars(40, 3))
+    assert main([*command, "1e-9", "--data.train", more, "--out", str(tmp_path / "run")]) == 0
+    assert "binarisation threshold" in capsys.readouterr().err
+    tuned, images = load(tmp_path / "run"), face.reader([str(folder / "test.npz")])
+    assert tuned.reader == face.reader and tuned.config == face.config
+    torch.testing.assert_close(tuned.log_prob(images), face.log_prob(images))
+    wide = write(tmp_path / "wide.npz", np.zeros((20, SIDE, SIDE + 1), np.uint8))
+    assert main([*command, "1e-9", "--data.train", wide, "--out", str(tmp_path / "wide")]) == 2
+    assert f"{SIDE} x {SIDE + 1} pixels, and the model that this run begins with" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""Text from a model, piece by piece: where rows end, and what they go on from."""
+
+from inspect import signature
+
+import numpy as np
+import pytest
+import torch
+
+from elman.data.cache import encode_string
+from elman.data.vocabulary import BOUNDARY, Characters, Words
+from elman.errors import InputError
+from elman.tasks.text.generation import Generation, Row
+from elman.tasks.text.kneser_ney import Markov
+from elman.tasks.text.markov import MarkovModel, ModelConfig
+
+TEXT = "abc abd abe. " * 9
+
+
+@pytest.fixture
+def lm():
+    vocabulary = Characters("".join(sorted(set(TEXT))))
+    model = Markov(vocabulary.size, 2)
+    model.fit(encode_string(TEXT, vocabulary).ids)
+    return MarkovModel(model, vocabulary, ModelConfig(2))
+
+
+def start(lm, prompts, **settings):
+    state = lm.init_state(range(len(prompts)))
+    return Generation(lm.model, lm.vocabulary, lambda: lm.read(prompts, state), prompts, **settings)
+
+
+def test_a_row_ends_behind_the_first_stop_string_even_across_pieces():
+    row = Row(Characters("ab.").decoder(""), ["ab", "b."])
+    a, b, dot = (Characters("ab.").encode(c)[0] for c in "ab.")
+    assert [row.push(int(s)) for s in (b, a, b, dot)] == ["b", "a", "b", ""] and row.done
+    row = Row(Characters("ab").decoder(""), [])
+    assert row.push(BOUNDARY) == "" and row.done
+
+
+def test_a_row_that_has_ended_waits_as_it_was(lm):
+    both = start(lm, ["ab", "abe"], max_new_tokens=30, stop=". ")
+    texts = ["", ""]
+    for pieces in both:
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+    assert all(text.endswith(". ") for text in texts) and len(texts[0]) != len(texts[1])
+    for row, prompt in enumerate(["ab", "abe"]):
+        alone = Generation(
+            lm.model, lm.vocabulary, lambda: lm.read([prompt], lm.init_state([row])), [prompt],  # noqa: B023
+            max_new_tokens=30, stop=". ",
+        )  # fmt: skip
+        assert "".join(piece for (piece,) in alone) == texts[row]
+        for a, b in zip(alone.state, both.state, strict=True):
+            assert torch.equal(a[0], b[row])
+
+
+def test_no_tokens_is_no_text_and_the_state_after_the_prompt(lm):
+    generation = start(lm, ["ab"], max_new_tokens=0)
+    assert list(generation) == []
+    assert lm.vocabulary.decode(generation.state.token.tolist()) == "b"
+
+
+def test_settings_are_checked_before_anything_is_read(lm):
+    def read():
+        raise AssertionError("it was read")
+
+    for settings in ({"max_new_tokens": -1}, {"num_beams": 0}, {"temperature": -1.0}, {"stop": ""}):
+        with pytest.raises(InputError):
+            Generation(lm.model, lm.vocabulary, read, [""], **settings)
+
+
+def ending(unit):
+    """A model of lines that end after "ab" or "abc", each in half of the cases."""
+    vocabulary = Characters("abc")
+    model = Markov(vocabulary.size, 2)
+    lines = np.concatenate([np.concatenate([vocabulary.encode(line), [BOUNDARY]]) for line in ["ab", "abc"] * 9])
+    model.fit(np.concatenate([[BOUNDARY], lines]))
+    return MarkovModel(model, vocabulary, ModelConfig(2), unit)
+
+
+def finished(lm, **settings):
+    generation = lm.start("a", max_new_tokens=12, **settings)
+    text = "".join(piece for (piece,) in generation)
+    return text, generation.finish_reasons
+
+
+def test_an_endless_text_has_its_full_length():
+    for settings in ({"seed": 1}, {"seed": 2}, {"temperature": 0}, {"num_beams": 2}, {"num_beams": 100}):
+        text, reasons = finished(ending("text"), **settings)
+        assert len(text) == 12 and reasons == ["length"], settings
+
+
+def test_a_text_says_why_it_ended():
+    assert finished(ending("lines"), seed=1) in (("b", ["end"]), ("bc", ["end"]))
+    assert finished(ending("text"), seed=1, allow=["end"]) == finished(ending("lines"), seed=1)
+    assert finished(ending("lines"), num_beams=3)[1] == ["end"]
+    assert finished(ending("text"), stop="b") == ("b", ["stop"])
+    assert finished(ending("text"), stop="b", num_beams=2) == ("b", ["stop"])
+
+
+def test_the_unknown_symbol_is_not_chosen_unless_asked():
+    vocabulary = Words(["to", "be"])
+    model = Markov(vocabulary.size, 1)
+    model.fit(np.array([0, 2, 1, 1, 1, 3, 1, 1, 2, 1, 3, 1]))  # mostly <unk>
+    lm = MarkovModel(model, vocabulary, ModelConfig(1))
+    for settings in ({"seed": 3}, {"num_beams": 3}):
+        assert "<unk>" not in lm.generate("to", max_new_tokens=30, **settings)
+        assert "<unk>" in lm.generate("to", max_new_tokens=30, allow=["unknown"], **settings)
+
+
+def test_a_prompt_with_an_unknown_word_is_read_with_a_warning():
+    lm = MarkovModel(Markov(4, 1), Words(["to", "be"]), ModelConfig(1))
+    lm.model.fit(np.array([0, 2, 1, 3, 1, 2]))
+    with pytest.warns(UserWarning, match="'zebra', which the vocabulary lacks: the model reads <unk>"):
+        after = lm.read(["to zebra"], lm.init_state())
+    assert int(after.token) == lm.vocabulary.unknown
+
+
+def test_only_what_can_be_allowed_is():
+    with pytest.raises(InputError, match="allow is 'ends'"):
+        ending("text").generate("a", allow=["ends"])
+
+
+def test_whether_a_text_is_endless_is_the_models_to_say():
+    assert "length_penalty" in signature(MarkovModel.generate).parameters
+    assert "endless" not in signature(MarkovModel.generate).parameters

@@ -1,0 +1,170 @@
+"""The task tree: learning, verbs, interruption, bad input."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from interrupting import same_files, train_stopping_at
+from treebanks import write
+
+from elman.cli import main
+from elman.errors import InputError
+from elman.run import load, train
+from elman.tasks.tree import plots
+from elman.tasks.tree.model import ModelConfig
+from elman.tasks.tree.task import DataConfig, RunConfig
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
+from elman.training.record import Preview
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    monkeypatch.setattr(plots, "preview", lambda *found: Preview())
+
+
+@pytest.fixture
+def config(tmp_path):
+    return RunConfig(
+        data=DataConfig(train=write(tmp_path / "train.txt", 60), batch_size=8),
+        model=ModelConfig(size=8, embedding_size=6, embedding_dropout=0.1, readout_dropout=0.1),
+        optim=OptimConfig(name="adagrad", lr=0.1, embedding_lr=0.5, warmup=0, schedule="constant"),
+        training=TrainingConfig(steps=12, log_every=2, evaluate_every=5),
+        out=str(tmp_path / "run"),
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tree")
+    data = DataConfig(train=write(folder / "train.txt", 300), test=write(folder / "test.txt", 60, 7), batch_size=10)
+    model = ModelConfig(size=20, embedding_size=10, embedding_dropout=0.0, readout_dropout=0.0)
+    config = RunConfig(
+        data=data, model=model, optim=OptimConfig(lr=0.03, warmup=2), out=str(folder / "run"),
+        training=TrainingConfig(steps=150, evaluate_every=75),
+    )  # fmt: skip
+    return folder, *train(config)
+
+
+def test_it_learns_and_says_so(trained, capsys):
+    folder, face, history = trained
+    assert history[-1]["test"] > 0.85
+    assert main(["evaluate", str(folder / "run"), str(folder / "test.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["root_accuracy"] == history[-1]["test"] and found["roots"] == 60
+    assert found["node_accuracy"] > 0.85 and found["root_binary_accuracy"] > 0.85
+    assert found["binary_roots"] == sum(
+        not line.startswith("(2") for line in (folder / "test.txt").read_text().splitlines()
+    )
+    assert {"node_binary_accuracy", "nodes", "binary_nodes"} < set(found)
+
+
+def test_a_tree_is_the_same_alone_and_in_any_batch(trained):
+    folder, face, _ = trained
+    trees = face.reader([str(folder / "test.txt")])
+    whole = face.outputs(trees, 60)
+    for size in (1, 7):
+        assert all((a == b).all() for a, b in zip(face.outputs(trees, size), whole, strict=True))  # to the bit
+        assert face.evaluate(trees, size) == face.evaluate(trees, 60)
+
+
+def test_predictions_are_the_trees_with_labels(trained, capsys, tmp_path):
+    folder, face, _ = trained
+    (tmp_path / "raw.txt").write_text("((not) (good))\n(2 film)\n")
+    arguments = ["predict", str(folder / "run"), str(tmp_path / "raw.txt")]
+    assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 0
+    assert re.fullmatch(r"\(0 \(2 not\) \(4 good\)\)\n\(2 film\)\n", capsys.readouterr().out)
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 2
+    assert "not overwritten" in capsys.readouterr().err
+    face.save(tmp_path / "copy")
+    trees = face.reader([str(folder / "test.txt")])
+    assert load(tmp_path / "copy").labels(trees) == face.labels(trees)
+
+
+@pytest.mark.parametrize("change", [{}, {"target": "roots"}, {"target": "number"}])
+def test_a_run_that_is_interrupted_gives_the_same_bytes(config, tmp_path, monkeypatch, change):
+    config = replace(config, data=replace(config.data, **change))
+    face, history = train(config)
+    other = replace(config, out=str(tmp_path / "other"), resume="auto")
+    train_stopping_at([3, 4, 9], other, monkeypatch)
+    assert same_files(config.out, other.out)
+    numbers = face.evaluate(face.reader([config.data.train])).numbers
+    assert ("mse" in numbers) == (change.get("target") == "number") and ("nodes" in numbers) == (not change)
+
+
+def test_dependencies_by_child_sum(config, tmp_path, capsys):
+    words = (("good", "ADJ", 2, "amod"), ("film", "NOUN", 0, "root"), (".", "PUNCT", 2, "punct"))
+    rows = "".join(f"{i}\t{w}\t_\t{tag}\t_\t_\t{head}\t{rel}\t_\t_\n" for i, (w, tag, head, rel) in enumerate(words, 1))
+    (tmp_path / "d.conllu").write_text("\n".join([rows] * 20))
+    data = replace(config.data, train=str(tmp_path / "d.conllu"))
+    model = replace(config.model, cell="child_sum_tree_lstm")
+    train(replace(config, data=data, model=model, training=TrainingConfig(steps=40, evaluate_every=40)))
+    assert main(["predict", config.out, str(tmp_path / "d.conllu")]) == 0
+    assert capsys.readouterr().out.startswith("1\tgood\t2\tamod\n2\tfilm\t0\troot\n3\t.\t2\tpunct\n\n")
+
+
+BAD_FILES = {
+    "an empty file": ("", "there is no tree"),
+    "an open bracket": ("(3 (2 a) (4 b)\n", "line 1, column 1 of .* never closed"),
+    "no label": ("(3 (a) (4 b))\n(1 c)\n(2 d)", "line 1, column 4 of .* no label"),
+    "one label": ("(3 a)\n(3 b)\n(3 c)\n", "one label only, 3"),
+    "three children": ("(3 (2 a) (2 b) (1 c))\n" * 30, "3 children; BinaryTreeLSTM takes 2"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files_are_named_and_nothing_is_left(name, tmp_path, capsys):
+    content, message = BAD_FILES[name]
+    (tmp_path / "bad.txt").write_text(content)
+    out = tmp_path / "out"
+    code = main(["train", "--task", "tree", "--data.train", str(tmp_path / "bad.txt"), "--out", str(out)])
+    error = capsys.readouterr().err
+    assert code == 2 and re.search(message, error) and "Traceback" not in error
+    assert name == "three children" or not out.exists()
+
+
+def test_labels_that_training_never_saw(trained, tmp_path, capsys):
+    folder, _, _ = trained
+    (tmp_path / "x.txt").write_text("(7 (2 it) (4 good))\n")
+    assert main(["evaluate", str(folder / "run"), str(tmp_path / "x.txt")]) == 2
+    assert "the label '7', which the model was not trained on; it knows 0, 1, 2, 3, 4" in capsys.readouterr().err
+
+
+def test_settings_are_checked(config):
+    with pytest.raises(InputError, match="target"):
+        train(replace(config, data=replace(config.data, target="leaves")))
+    path = Path(config.data.train)
+    path.write_text(path.read_text().replace("(2 ", "(two "))
+    with pytest.raises(InputError, match="not a finite number"):
+        train(replace(config, data=replace(config.data, target="number")))
+
+
+def test_vectors_are_where_the_words_begin(config, tmp_path):
+    from elman.tasks.tree.task import TreeTask
+
+    (tmp_path / "v.txt").write_text("good 1 2 3 4 5 6\nunheard 0 0 0 0 0 0\n")
+    config = replace(config, model=replace(config.model, vectors=str(tmp_path / "v.txt")))
+    task = TreeTask()
+    face = task.build(config, task.open(config, None))
+    row = face.model.embed.weight[face.lexicon.words.numbers(["good"])[0]]
+    assert row.tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
+    folder, face, _ = trained
+    command = ["train", "--task", "tree", "--init_from", str(folder / "run"), "--training.steps", "1", "--data.train"]
+    more = write(tmp_path / "more.txt", 20, seed=3)
+    assert main([*command, more, "--optim.lr", "1e-9", "--out", str(tmp_path / "run")]) == 0
+    words = len(face.lexicon.words.names)
+    assert f"{words} words and 5 labels" in capsys.readouterr().err
+    tuned, trees = load(tmp_path / "run"), face.reader([str(folder / "test.txt")])
+    assert tuned.lexicon.to_json() == face.lexicon.to_json() and tuned.config == face.config
+    assert tuned.labels(trees) == face.labels(trees)
+    assert main([*command, more, "--data.target", "roots", "--out", str(tmp_path / "roots")]) == 2
+    assert "trained for nodes" in capsys.readouterr().err
+    (tmp_path / "odd.txt").write_text("(9 (2 it) (4 works))\n" * 8)
+    assert main([*command, str(tmp_path / "odd.txt"), "--out", str(tmp_path / "odd")]) == 2
+    assert "the label '9', which the model was not trained on" in capsys.readouterr().err
