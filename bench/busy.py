@@ -129,14 +129,14 @@ def _training(kind: str) -> tuple[Callable[[], Any], int]:
     import torch
 
     from elman.data import Encoded, Streams
-    from elman.tasks.text.lm import LanguageModelTask, ModelConfig, build
+    from elman.tasks.text.lm import LanguageModelTask, LMModelConfig, build
     from elman.training.loop import Run, _gradients, _update
     from elman.training.optim import OptimConfig, Schedule, optimiser
     from elman.training.unit import Unit
 
     cell, size, layers, symbols, rows, window = TRAINED[kind]
     torch.manual_seed(0)
-    model, config = build(ModelConfig(cell=cell, size=size, layers=layers), symbols).train(), OptimConfig()
+    model, config = build(LMModelConfig(cell=cell, size=size, layers=layers), symbols).train(), OptimConfig()
     streams = Streams(Encoded(np.random.default_rng(0).integers(2, symbols, 200_001), 200_000, 0), rows, window)
     run = Run(Unit(LanguageModelTask(), model), streams, optimiser(config, model), Schedule(config, 1000))
 

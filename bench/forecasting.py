@@ -41,7 +41,7 @@ from elman.tasks.forecast.content import widths
 from elman.tasks.forecast.data import PanelReader, Series
 from elman.tasks.forecast.inputs import PanelInputs, SeriesStreams
 from elman.tasks.forecast.model import Forecaster
-from elman.tasks.forecast.network import ModelConfig, build
+from elman.tasks.forecast.network import ForecastModelConfig, build
 
 LAGS = [*range(1, 8), *(day + hour for day in range(24, 169, 24) for hour in (-1, 0, 1))]
 CONTEXT, HORIZON, BATCH = 168, 48, 64
@@ -173,8 +173,8 @@ def forecaster(size: int) -> Forecaster:
     times = [str(np.datetime64("2024-01-01T00") + np.timedelta64(t, "h")) for t in range(2)]
     reader, _ = PanelReader().fit({"unique_id": ["s"] * 2, "ds": times, "y": ["1", "2"]})
     inputs = PanelInputs(reader, ("s",))
-    config = ModelConfig(cell="lstm", size=size, layers=2, dropout=0.1, lags=LAGS, scale="mean", readout="student_t",
-                         residual="none", readout_dropout=0.0)  # fmt: skip
+    config = ForecastModelConfig(cell="lstm", size=size, layers=2, dropout=0.1, lags=LAGS, scale="mean",
+                                 readout="student_t", residual="none", readout_dropout=0.0)  # fmt: skip
     return Forecaster(build(config, widths(inputs), 24), config, inputs, HORIZON, 24)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from elman.model import SequenceModel
 from elman.tasks.image import DiagonalBiLSTM, MaskedConvolution
-from elman.tasks.image.model import ModelConfig, Reader, build
+from elman.tasks.image.model import ImageModelConfig, Reader, build
 
 SIDE, SIZE, HIDDEN = 28, 32, 64
 
@@ -116,7 +116,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
-    ours = build(ModelConfig(size=SIZE, hidden=HIDDEN), Reader(SIDE, SIDE, 1.0, "fixed"))
+    ours = build(ImageModelConfig(size=SIZE, hidden=HIDDEN), Reader(SIDE, SIDE, 1.0, "fixed"))
     theirs = Plain(ours)
     images = (torch.rand(given.batch, SIDE, SIDE) < 0.2).long()
     bits = images.float()

@@ -5,7 +5,7 @@ import torch
 
 from elman.data import Encoded
 from elman.data.vocabulary import Characters
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 
 CHARACTERS = "".join(chr(32 + i) for i in range(65))
 PROMPT = "THE QUICK BROWN FOX"
@@ -17,7 +17,7 @@ def language_model(cell: str) -> LanguageModel:
     """Two layers of 256 units, the same weights in every process."""
     torch.manual_seed(0)
     vocabulary = Characters(CHARACTERS)
-    config = ModelConfig(cell=cell, size=256, layers=2)
+    config = LMModelConfig(cell=cell, size=256, layers=2)
     model = build(config, vocabulary.size)
     model.readout.linear.bias.data[:2] = -20.0  # as after training: no boundary, so that a text has its full length
     return LanguageModel(model, vocabulary, config)

@@ -25,7 +25,7 @@ from elman.nn.crf import LinearChain
 from elman.tasks.tag import model as tagger
 from elman.tasks.tag.data import Sentence
 from elman.tasks.tag.lexicon import Lexicon, batch_of
-from elman.tasks.tag.model import ModelConfig
+from elman.tasks.tag.model import TagModelConfig
 
 TAGS = [f"T{i:02}" for i in range(23)]
 BATCH = 32
@@ -74,7 +74,7 @@ def training(rounds: int) -> dict[str, float]:
     data = sentences(BATCH * 8)
     lexicon = Lexicon.fit(data, TAGS, "none", "none", 1, False)
     batches = [batch_of([lexicon.example(s) for s in data[i : i + BATCH]]) for i in range(0, len(data), BATCH)]
-    config = ModelConfig(size=200, case_size=0, word_dropout=0.0, embedding_dropout=0.0, readout_dropout=0.0)
+    config = TagModelConfig(size=200, case_size=0, word_dropout=0.0, embedding_dropout=0.0, readout_dropout=0.0)
     torch.manual_seed(0)
     ours = tagger.build(config, lexicon)
     assert isinstance(ours, SequenceModel)

@@ -28,7 +28,7 @@ from elman.attention import Additive
 from elman.data.vocabulary import Words
 from elman.decoding.beam import beam
 from elman.tasks.translate.data import Pairs, Vocabularies, batch_of
-from elman.tasks.translate.model import ModelConfig, build
+from elman.tasks.translate.model import TranslateModelConfig, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
 
 V, SIZE, BATCH, BEAMS, MOST = 2000, 256, 64, 5, 30
@@ -113,7 +113,7 @@ class Plain(nn.Module):
 
 def ours(attention: str) -> EncoderDecoder:
     words = Words([str(i) for i in range(V - 2)])
-    config = ModelConfig(
+    config = TranslateModelConfig(
         size=SIZE, embedding_size=SIZE, attention=attention, embedding_dropout=0.0, readout_dropout=0.0, smoothing=0.0
     )
     return build(config, Vocabularies(words, words))

@@ -23,8 +23,8 @@ from elman.tasks.tree.binary_tree_lstm import BinaryTreeLSTM
 from elman.tasks.tree.data import LabelledTree
 from elman.tasks.tree.forest import Shape
 from elman.tasks.tree.forest import shape as shape_of
-from elman.tasks.tree.model import Example, ModelConfig, TreeInput, TreeLexicon, TreeModel, batch_of
-from elman.tasks.tree.task import DataConfig, RunConfig, TreeTask
+from elman.tasks.tree.model import Example, TreeInput, TreeLexicon, TreeModel, TreeModelConfig, batch_of
+from elman.tasks.tree.task import TreeConfig, TreeDataConfig, TreeTask
 from elman.training.optim import OptimConfig, by_rows, clip, optimiser
 
 BATCH, WORDS = 25, 5000
@@ -132,7 +132,7 @@ def training(width: int, size: int, rounds: int) -> dict[str, float]:
     examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in data]
     groups = [examples[i : i + BATCH] for i in range(0, len(examples), BATCH)]
     batches = [batch_of(group, "nodes") for group in groups]
-    config = ModelConfig(size=size, embedding_size=width, embedding_dropout=0.0, readout_dropout=0.0)
+    config = TreeModelConfig(size=size, embedding_size=width, embedding_dropout=0.0, readout_dropout=0.0)
     torch.manual_seed(0)
     ours = TreeModel(config, lexicon)
     others = [Plain(ours), Listed(ours)]
@@ -173,8 +173,8 @@ def _in_turn(steps: Sequence[Callable[[int], object]], rounds: int) -> list[floa
 def epoch(file: str) -> dict[str, float]:
     """Seconds of one pass, as the loop trains: the batch, the loss, its gradient, clipping and Adagrad."""
 
-    config = RunConfig(
-        data=DataConfig(train=file, valid=file),
+    config = TreeConfig(
+        data=TreeDataConfig(train=file, valid=file),
         optim=OptimConfig(name="adagrad", lr=0.05, embedding_lr=0.1, clip_norm=5.0),
     )
     task = TreeTask()

@@ -16,8 +16,8 @@ import elman
 from elman.data.synthetic import parse
 from elman.tasks.translate.data import Pair, PairReader, made_up
 from elman.tasks.translate.metrics import exposure
-from elman.tasks.translate.model import ModelConfig, Translator
-from elman.tasks.translate.task import DataConfig, RunConfig, SamplingConfig
+from elman.tasks.translate.model import TranslateModelConfig, Translator
+from elman.tasks.translate.task import SamplingConfig, TranslateConfig, TranslateDataConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -31,9 +31,9 @@ FEWEST = 20  # pairs that a position needs to be drawn
 
 def trained(sampling: SamplingConfig) -> Translator:
     """A small decoder that must keep the whole source in one vector: it errs, and its errors are in its way."""
-    config = RunConfig(
-        data=DataConfig(source=MADE, valid_source=f"{MADE},n=200", joint=True, batch_tokens=832),
-        model=ModelConfig(
+    config = TranslateConfig(
+        data=TranslateDataConfig(source=MADE, valid_source=f"{MADE},n=200", joint=True, batch_tokens=832),
+        model=TranslateModelConfig(
             size=64, embedding_size=32, attention="none", bidirectional=False, embedding_dropout=0.0,
             readout_dropout=0.0, smoothing=0.0,
         ),

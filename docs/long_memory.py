@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import elman
-from elman.tasks.tag.task import DataConfig, ModelConfig, RunConfig
+from elman.tasks.tag.task import TagConfig, TagDataConfig, TagModelConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -26,9 +26,10 @@ CELLS: dict[str, dict[str, Any]] = {
 def accuracy(name: str, T: int) -> float:
     """The share of symbols that a cell, trained to copy across T blanks, says again rightly."""
     made = f"synthetic:copy,T={T},tokens={TOKENS},vocabulary={SYMBOLS}"
-    config = RunConfig(
-        data=DataConfig(train=made, valid=f"{made},n=200", test=f"{made},n=500,seed=7", lower=False, batch_size=BATCH),
-        model=ModelConfig(
+    config = TagConfig(
+        data=TagDataConfig(train=made, valid=f"{made},n=200", test=f"{made},n=500,seed=7", lower=False,
+                           batch_size=BATCH),
+        model=TagModelConfig(
             **CELLS[name], size=SIZE, bidirectional=False, crf=False, embedding_size=32, case_size=0, char_size=0,
             word_dropout=0.0, embedding_dropout=0.0, readout_dropout=0.0,
         ),

@@ -11,26 +11,26 @@ from elman.cli.output import print_table
 from elman.errors import MissingExtraError
 from elman.tables import Table
 from elman.tasks.text import lm, markov
-from elman.tasks.text.data import DataConfig, open_splits
+from elman.tasks.text.data import TextDataConfig, open_splits
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
 OUT = Path("runs/demo")
-DATA = DataConfig(train="embedded", batch_size=32, window=64)
+DATA = TextDataConfig(train="embedded", batch_size=32, window=64)
 NETWORKS = {
-    "window of 5 characters": (lm.ModelConfig(cell="window", size=256, layers=1, embedding_size=32), 1000),
-    "gru, 2 x 256": (lm.ModelConfig(cell="gru", size=256, layers=2, embedding_size=64, dropout=0.1), 2000),
+    "window of 5 characters": (lm.LMModelConfig(cell="window", size=256, layers=1, embedding_size=32), 1000),
+    "gru, 2 x 256": (lm.LMModelConfig(cell="gru", size=256, layers=2, embedding_size=64, dropout=0.1), 2000),
 }
 
 
-def network(name: str, out: str) -> lm.RunConfig:
+def network(name: str, out: str) -> lm.LMConfig:
     model, steps = NETWORKS[name]
     training = TrainingConfig(steps=steps, evaluate_every=250, checkpoint_every=100)
-    return lm.RunConfig(data=DATA, model=model, optim=OptimConfig(lr=0.004), training=training, out=out, resume="auto")
+    return lm.LMConfig(data=DATA, model=model, optim=OptimConfig(lr=0.004), training=training, out=out, resume="auto")
 
 
 def main() -> None:
-    counted = markov.RunConfig(data=DATA, model=markov.ModelConfig(order=5), out=str(OUT / "0"), resume="auto")
+    counted = markov.MarkovConfig(data=DATA, model=markov.MarkovModelConfig(order=5), out=str(OUT / "0"), resume="auto")
     configs = {"markov, 5 characters": counted, **{n: network(n, str(OUT / str(i))) for i, n in enumerate(NETWORKS, 1)}}
     rows, histories = [], {}
     test = open_splits(DATA).test

@@ -34,8 +34,8 @@ LAYOUT = [
 TASKS = ["text", "tag", "classify", "forecast", "translate", "hmm", "tree", "image"]
 
 PUBLIC = [
-    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LanguageModel", "Norm", "Parallel", "Pool",
-    "Recompute", "Residual", "Reverse", "RunConfig", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
+    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LMConfig", "LanguageModel", "Norm", "Parallel",
+    "Pool", "Recompute", "Residual", "Reverse", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
     "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors",
     "from_torch", "hmm", "kernels", "laws", "lens", "load", "stack", "state", "tasks", "to_torch", "train",
     "training", "trees",

@@ -9,7 +9,7 @@ from elman.data.text import open_text
 from elman.data.vocabulary import Characters
 from elman.progress import Waiting
 from elman.tasks.text.kneser_ney import Markov
-from elman.tasks.text.markov import MarkovModel, ModelConfig
+from elman.tasks.text.markov import MarkovModel, MarkovModelConfig
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_a_long_encoding_and_a_long_evaluation_say_how_far_they_are(slow, capsys
     assert all(re.search(rf"{doing} the text: 100%, .* bytes/s, 0 s left", said) for doing in ("reading", "encoding"))
     model = Markov(vocabulary.size, 1)
     model.fit(encode_string("to be", vocabulary).ids)
-    lm = MarkovModel(model, vocabulary, ModelConfig(1))
+    lm = MarkovModel(model, vocabulary, MarkovModelConfig(1))
     lm.evaluate(encode_string("to be or not to be", vocabulary), chunk=9)
     assert "evaluating: 50%, " in capsys.readouterr().err
 

@@ -21,8 +21,8 @@ from elman.run import train
 from elman.tasks.hmm import task
 from elman.tasks.loading import load
 from elman.tasks.text import markov
-from elman.tasks.text.data import DataConfig, open_splits
-from elman.tasks.text.lm import LanguageModel, ModelConfig, RunConfig
+from elman.tasks.text.data import TextDataConfig, open_splits
+from elman.tasks.text.lm import LanguageModel, LMConfig, LMModelConfig
 from elman.tasks.text.task import PreviewConfig
 from elman.training import loop
 from elman.training.interrupt import Interrupted
@@ -40,9 +40,9 @@ def cache(tmp_path, monkeypatch):
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "text.txt").write_text(TEXT)
-    return RunConfig(
-        data=DataConfig(train=str(tmp_path / "text.txt"), batch_size=4, window=8),
-        model=ModelConfig(size=8, layers=2, dropout=0.2, readout_dropout=0.1),
+    return LMConfig(
+        data=TextDataConfig(train=str(tmp_path / "text.txt"), batch_size=4, window=8),
+        model=LMModelConfig(size=8, layers=2, dropout=0.2, readout_dropout=0.1),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(
             steps=12,
@@ -57,7 +57,7 @@ def config(tmp_path):
 def counting(config, order):
     """The same run with a Markov model."""
     same = {name: getattr(config, name) for name in ("data", "preview", "out", "resume", "seed")}
-    return markov.RunConfig(model=markov.ModelConfig(order), **same)
+    return markov.MarkovConfig(model=markov.MarkovModelConfig(order), **same)
 
 
 def changed(config, **parts):
@@ -319,7 +319,7 @@ def test_documents_and_arrays_in_memory(config, tmp_path, capsys):
     assert [list(line)[1] for line in history] == ["tokens", "valid", "test"] and lm.unit == "documents"
     noise = np.random.default_rng(0).normal(size=(2, 50, 1)) + np.array([[[0.0]], [[9.0]]])
     seen = []
-    wanted = task.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2})
+    wanted = task.HMMConfig(out=str(tmp_path / "hmm"), model={"n_init": 2})
     model, _ = train(
         wanted, data={"train": list(noise), "valid": noise[0]}, callback=lambda step, scores: seen.append(scores)
     )
@@ -349,17 +349,17 @@ class Full:
 def test_a_fit_goes_on_when_nobody_can_read_how_far_it_is(tmp_path, monkeypatch):
     noise = np.random.default_rng(0).normal(size=(50, 1))
     monkeypatch.setattr(sys, "stderr", Full())
-    model, _ = train(task.RunConfig(out=str(tmp_path / "hmm"), model={"n_init": 2}), data=noise)
+    model, _ = train(task.HMMConfig(out=str(tmp_path / "hmm"), model={"n_init": 2}), data=noise)
     assert model.means_.shape == (2, 1)
 
 
 def test_sections_of_a_config_may_be_mappings():
-    assert RunConfig(training={"steps": 5}).training == TrainingConfig(steps=5)
-    assert markov.RunConfig(model={"order": 2}).model.order == 2
+    assert LMConfig(training={"steps": 5}).training == TrainingConfig(steps=5)
+    assert markov.MarkovConfig(model={"order": 2}).model.order == 2
     with pytest.raises(UnknownNameError, match=r"unknown setting of training 'step'.*Did you mean 'steps'"):
-        RunConfig(training={"step": 5})
-    with pytest.raises(InputError, match="model is 3; it must be a ModelConfig, or a mapping"):
-        RunConfig(model=3)
+        LMConfig(training={"step": 5})
+    with pytest.raises(InputError, match="model is 3; it must be a LMModelConfig, or a mapping"):
+        LMConfig(model=3)
 
 
 def test_evaluations_while_training_are_capped_and_the_last_is_whole(config, tmp_path, capsys):

@@ -39,6 +39,6 @@ from elman.run import train as train
 from elman.stream import Stream as Stream
 from elman.tasks.loading import load as load
 from elman.tasks.text.lm import LanguageModel as LanguageModel
-from elman.tasks.text.lm import RunConfig as RunConfig
+from elman.tasks.text.lm import LMConfig as LMConfig
 
 __version__: str

@@ -51,8 +51,8 @@ class Core(nn.Module):
 
     # A state is `Any` in these signatures, so that a core of its own can name its NamedTuple in their place.
     causal: bool = True  # False for what reads the future (Reverse): it has no step
-    emits_state: bool = False  # True where y is the first leaf of the state
-    undecayed: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
+    output_is_state: bool = False  # True where y is the first leaf of the state
+    no_weight_decay: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
     block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
     keep_gate: str = ""  # the one of `named_gates` that is the share of the state that stays
@@ -111,8 +111,8 @@ class Core(nn.Module):
 
     forward = scan
 
-    def inside(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
-        """What a word calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
+    def scan_unchecked(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+        """What a combinator calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
         hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
         if any(hooks):
             found: tuple[Tensor, Any] = self(x, state, lengths=lengths, reset=reset)

@@ -20,8 +20,8 @@ from elman.options import positive, several, whole
 from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tasks.classify import metrics
 from elman.tasks.classify.data import Reader, Row
-from elman.tasks.classify.model import Classifier, ModelConfig
-from elman.tasks.classify.task import ClassifyTask, DataConfig, LossConfig, RowData, RunConfig
+from elman.tasks.classify.model import Classifier, ClassifyModelConfig
+from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, ClassifyTask, LossConfig, RowData
 from elman.training import loop, optim
 from elman.training.alone import alone
 from elman.training.alone import seed as begin
@@ -78,11 +78,11 @@ class _Sequences(Configured):
         key = seed(options["random_state"])
         size, passes = whole("batch_size", options["batch_size"]), whole("epochs", options["epochs"])
         weights = {None: "equal", "balanced": "balanced"}.get(options["class_weight"], str(options["class_weight"]))
-        config = RunConfig(
-            data=DataConfig(
+        config = ClassifyConfig(
+            data=ClassifyDataConfig(
                 label_kind=self.kind, vocabulary=options["vocabulary"], min_count=options["min_count"], batch_size=size
             ),
-            model=ModelConfig(**{name: options[name] for name in MODEL}, options=options["options"] or {}),
+            model=ClassifyModelConfig(**{name: options[name] for name in MODEL}, options=options["options"] or {}),
             loss=LossConfig(weights, options["label_smoothing"]),
             optim=OptimConfig(
                 lr=positive("learning_rate", options["learning_rate"]), weight_decay=options["weight_decay"]

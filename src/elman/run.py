@@ -49,8 +49,8 @@ def train(
     afterwards where they were. Ctrl-C raises `Interrupted`, a KeyboardInterrupt, once the checkpoint is written.
 
     >>> import tempfile
-    >>> from elman.tasks.text.markov import RunConfig
-    >>> config = RunConfig(out=tempfile.mkdtemp() + "/run")
+    >>> from elman.tasks.text.markov import MarkovConfig
+    >>> config = MarkovConfig(out=tempfile.mkdtemp() + "/run")
     >>> model, history = train(config, data="to be or not to be, " * 99, progress=False)
     >>> model.generate("to be or", max_new_tokens=7)
     ' not to'
@@ -72,8 +72,10 @@ def train(
 def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """By the loop. A run that was killed goes on from its checkpoint, to the same bytes."""
     loop.check(settings.training, settings.device)
-    if settings.training.lens and type(task).look is Task.look:
-        raise InputError(f"training.lens is true, and {task.title} cannot be looked into: its task has no look")
+    if settings.training.lens and type(task).inspect_inputs is Task.inspect_inputs:
+        raise InputError(
+            f"training.lens is true, and {task.title} cannot be looked into: its task has no inspect_inputs"
+        )
     optim.check(settings.optim)
     out = Path(settings.out)
     last = checkpoint.latest(out, settings.resume)
@@ -115,7 +117,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
         predictor.model.eval()
         evaluation = task.evaluate(predictor, part)
         if settings.training.lens and processes.first:
-            looked = task.look(predictor, part, *lens.WATCHED)
+            looked = task.inspect_inputs(predictor, part, *lens.WATCHED)
             run.recorder.metrics(step, **lens.watched(looked.model, looked.sample))
         run.recorder.preview(step, task.preview(predictor, settings, step, evaluation))
         predictor.model.train()

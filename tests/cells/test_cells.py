@@ -107,6 +107,6 @@ def test_weight_decay_acts_on_matrices_that_mix(name):
     for options in CELLS[name].variants:
         for size in (3, 4) if name != "hmm" else (3,):
             matrices |= {n for n, p in cell(name, 3, size, **options).named_parameters() if p.dim() > 1}
-    undecayed = CELLS[name].undecayed
-    assert set(undecayed) <= matrices
-    assert matrices - set(undecayed) == set(DECAYED[name].split())
+    no_weight_decay = CELLS[name].no_weight_decay
+    assert set(no_weight_decay) <= matrices
+    assert matrices - set(no_weight_decay) == set(DECAYED[name].split())

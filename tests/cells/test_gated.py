@@ -96,7 +96,7 @@ class UpdateGate(Gated[tuple[Tensor]]):
 class Learned(UpdateGate):
     """It starts from a state that it learns, says how far h is from its last value, and remembers that value."""
 
-    emits_state = False
+    output_is_state = False
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)

@@ -85,7 +85,7 @@ def test_past_lengths_there_is_no_baseline(draw):
     y, state = core.scan(draw(0, 2, 5, 3), lengths=torch.tensor([2, 5]))
     assert (y[0, 2:] == 0).all() and (y[0, :2] >= 0.5).all()
     torch.testing.assert_close(state.h, torch.stack([y[0, 1], y[1, 4]]) - 0.5)
-    assert Rate(3, 4).emits_state and not core.emits_state
+    assert Rate(3, 4).output_is_state and not core.output_is_state
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_bad_input_is_one_clear_line_and_leaves_nothing(here, capfd, arguments, 
 
 def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
     assert main([*TRAIN]) == 0
-    elman.train(markov.RunConfig(model=markov.ModelConfig(order=1), out="lm"))
+    elman.train(markov.MarkovConfig(model=markov.MarkovModelConfig(order=1), out="lm"))
     (here / "three.csv").write_text("1,2,3\n")
     (here / "states.csv").write_text("")
     (here / "broken").mkdir()

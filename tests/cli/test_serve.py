@@ -12,12 +12,12 @@ import pytest
 
 from elman.cli import main
 from elman.data import VOCABULARIES
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 
 
 @pytest.fixture
 def run(tmp_path):
-    config = ModelConfig(size=8, layers=1)
+    config = LMModelConfig(size=8, layers=1)
     lm = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config)
     lm.save(tmp_path / "book")
     return tmp_path / "book"

@@ -40,7 +40,7 @@ CLOSE = {"rtol": 1e-12, "atol": 1e-12}
 class Sum(Core):
     """state = state' + x, from 1 and not from 0, so that what a reset goes back to can be told from zeros."""
 
-    emits_state = True
+    output_is_state = True
 
     def init_state(self, batch_size: int) -> Tensor:
         return torch.ones(batch_size, self.output_size)

@@ -8,7 +8,7 @@ from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.decoding.stepper import Scanned, Streamed
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
-from elman.tasks.text.lm import ModelConfig, build
+from elman.tasks.text.lm import LMModelConfig, build
 
 P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
 NONE = np.zeros(5, dtype=bool)
@@ -163,7 +163,7 @@ def test_a_row_samples_the_same_whoever_stands_beside_it():
 def test_a_streamed_model_samples_what_its_scan_samples(name):
     """The stepper is a native stream, and the bits are those of the scan: the same symbols, the same last state."""
     torch.manual_seed(0)
-    model = build(ModelConfig(cell=name, size=16, layers=2), 9).eval()
+    model = build(LMModelConfig(cell=name, size=16, layers=2), 9).eval()
     seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 0], [3, 0]])
     start = Carried(model.scan(torch.tensor([[1, 2], [3, 4], [5, 6]]))[1], torch.tensor([2, 4, 6]), seen, draws)
     streamed, scanned = Sampler(model, start, Sampling()), Sampler(model, start, Sampling())

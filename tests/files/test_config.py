@@ -7,7 +7,7 @@ import pytest
 from elman.errors import FileError, InputError
 from elman.files import config
 from elman.tasks import TASKS
-from elman.tasks.text.lm import ModelConfig, RunConfig
+from elman.tasks.text.lm import LMConfig, LMModelConfig
 from elman.training.loop import TrainingConfig
 
 
@@ -59,13 +59,13 @@ def test_a_few_aliases_and_a_mark_of_windows_are_read(tmp_path):
 
 
 def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
-    given = RunConfig(model=ModelConfig(size=8, options={"phi": "relu"}))
+    given = LMConfig(model=LMModelConfig(size=8, options={"phi": "relu"}))
     same = config.identity(given, {"data.train": "abc"})
     moved = replace(given, out="elsewhere", resume="auto", device="cpu", data=replace(given.data, train="other.txt"))
     assert config.resumed(same, moved, {"data.train": "abc"}, tmp_path) == {}
     for other, message in (
-        (replace(given, model=ModelConfig(size=9, options={"phi": "relu"})), r"model\.size = 8, not 9"),
-        (replace(given, model=ModelConfig(size=8)), r"model\.options\.phi = relu, not None"),
+        (replace(given, model=LMModelConfig(size=9, options={"phi": "relu"})), r"model\.size = 8, not 9"),
+        (replace(given, model=LMModelConfig(size=8)), r"model\.options\.phi = relu, not None"),
         (replace(given, seed=3), "seed = 0, not 3"),
     ):
         with pytest.raises(InputError, match=message):
@@ -75,7 +75,7 @@ def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
 
 
 def test_how_long_a_run_goes_on_may_change_and_new_settings_had_their_defaults(tmp_path):
-    given = RunConfig(training=TrainingConfig(steps=10))
+    given = LMConfig(training=TrainingConfig(steps=10))
     before = config.identity(given, {})
     longer = replace(given, training=replace(given.training, steps=20, patience=3))
     assert config.resumed(before, longer, {}, tmp_path) == {

@@ -193,8 +193,8 @@ class Twice(elman.Core):
         return y, (first, second)
 
     def _scan(self, x, state, lengths, reset):
-        y, first = self.first.inside(x, state[0], lengths, reset)
-        y, second = self.second.inside(y, state[1], lengths, reset)
+        y, first = self.first.scan_unchecked(x, state[0], lengths, reset)
+        y, second = self.second.scan_unchecked(y, state[1], lengths, reset)
         return y, (first, second)
 
     def parts(self, state):

@@ -8,7 +8,7 @@ from torch import nn
 
 import elman
 from elman.errors import InputError
-from elman.tasks.text.lm import ModelConfig, RunConfig
+from elman.tasks.text.lm import LMConfig, LMModelConfig
 from elman.training import optim
 from elman.training.optim import OptimConfig
 
@@ -18,8 +18,8 @@ TEXT = "to be or not to be, that is the question. " * 40
 def config(out):
     training = {"steps": 4, "evaluate_every": 2, "checkpoint_every": 1, "log_every": 1, "lens": True}
     data = {"batch_size": 2, "window": 16}
-    return RunConfig(
-        model=ModelConfig(size=4, layers=1), training=training, data=data, preview={"tokens": 0}, out=str(out),
+    return LMConfig(
+        model=LMModelConfig(size=4, layers=1), training=training, data=data, preview={"tokens": 0}, out=str(out),
         resume="auto", threads=1,
     )  # fmt: skip
 
@@ -61,7 +61,7 @@ def test_a_task_that_cannot_be_looked_into_says_so_before_any_work(tmp_path, mon
     from elman.training.loop import TrainingConfig
 
     monkeypatch.setitem(TASKS, "bits", counted_bits.task)
-    settings = replace(counted_bits.RunConfig(), out=str(tmp_path / "run"), training=TrainingConfig(lens=True))
+    settings = replace(counted_bits.CounterConfig(), out=str(tmp_path / "run"), training=TrainingConfig(lens=True))
     with pytest.raises(InputError, match="cannot be looked into"):
         elman.train(settings)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -16,13 +16,13 @@ from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.store import MemoryStore
 from elman.tasks.number_serving import Numbers
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.serving import ServedText
 
 
 def language_model(seed=0, **config):
     torch.manual_seed(seed)
-    settings = ModelConfig(**{"size": 24, "layers": 2, **config})
+    settings = LMModelConfig(**{"size": 24, "layers": 2, **config})
     return LanguageModel(build(settings, 257), VOCABULARIES["byte"](), settings)
 
 

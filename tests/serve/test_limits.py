@@ -33,10 +33,10 @@ from elman.serve.engine.jobs import Options
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.tasks.forecast.task import RunConfig
+from elman.tasks.forecast.task import ForecastConfig
 from elman.tasks.loading import open_model
 from elman.tasks.request import Request, Rows, batch_size, data_option, option
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import ForecastModelConfig, LanguageModel, build
 from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()
@@ -238,7 +238,7 @@ def test_receive_seconds():
 def test_token_characters():
     """A text is refused by its length before it is split, however few words it has."""
     words = Words(["a", "b"])
-    settings = ModelConfig(size=4)
+    settings = ForecastModelConfig(size=4)
     models = {"book": ServedText(LanguageModel(build(settings, words.size), words, settings))}
     with running(models, limits=Limits(prompt=10, inputs=10, token_characters=2)) as server:
         asks = [lambda text: completion(server, prompt=text), lambda text: response(server, input=text),
@@ -433,7 +433,7 @@ def test_filled_and_drawn(tmp_path):
     """Rows that are missing before new ones or between them, and the numbers of a forecast's paths."""
     rows = {"ds": [str(np.datetime64("2024-01-01") + t) for t in range(30)], "y": [str(t % 3) for t in range(30)]}
     settings = {"data": {"horizon": 2, "seasonality": 3, "gaps": "fill"}, "model": {"kind": "seasonal_naive"}}
-    elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": rows})
+    elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": rows})
     task, face = open_model(tmp_path / "run")
 
     def step(server, *days):

@@ -52,11 +52,11 @@ def test_texts_side_by_side_are_those_of_the_library(config):
 
 
 def test_a_markov_model_and_texts_with_an_end(tmp_path):
-    from elman.tasks.text.markov import RunConfig
+    from elman.tasks.text.markov import MarkovConfig
 
     text = "to be or not to be\nthat is the question\n" * 30
     settings = {"data": {"unit": "lines"}, "out": str(tmp_path / "run")}
-    lm, _ = elman.train(RunConfig(**settings), data=text)
+    lm, _ = elman.train(MarkovConfig(**settings), data=text)
     task, face = open_model(tmp_path / "run")
     served = task.serve(face)
     works = [served.writing("to", Writing(max_new_tokens=60)), served.writing("", Writing(max_new_tokens=60))]
@@ -116,11 +116,11 @@ def test_an_hmm_filters_what_it_is_sent(runs):
 def test_a_causal_classifier_answers_after_each_input():
     from elman.tasks.classify.data import Reader
     from elman.tasks.classify.inputs import Labels, SeriesInputs
-    from elman.tasks.classify.model import Classifier, ModelConfig, build
+    from elman.tasks.classify.model import Classifier, ClassifyModelConfig, build
 
     torch.manual_seed(0)
     inputs, labels = SeriesInputs((1.0, 0.0), (2.0, 1.0)), Labels("class", ("no", "yes"))
-    config = ModelConfig(size=8, bidirectional=False, pool="mean", embedding_size=4)
+    config = ClassifyModelConfig(size=8, bidirectional=False, pool="mean", embedding_size=4)
     face = Classifier(build(config, inputs, labels).eval(), config, Reader(), inputs, labels)
     served = face.served()
     x = [[[0.5, 1.0], [2.0, -1.0], [3.0, 0.0]], [[1.0, 1.0]]]
@@ -143,11 +143,11 @@ def days(first, values):
 @pytest.mark.parametrize("gaps", ["error", "fill"])
 def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
     from elman.tasks.forecast.serving import ServedSeries
-    from elman.tasks.forecast.task import RunConfig
+    from elman.tasks.forecast.task import ForecastConfig
 
     random = np.random.default_rng(0)
     rows = days(0, (10 + random.normal(size=80)).round(3).tolist())
-    config = RunConfig(
+    config = ForecastConfig(
         out=str(tmp_path / "run"), data={"horizon": 3, "seasonality": 7, "gaps": gaps},
         model={"size": 8, "layers": 1}, training={"steps": 2}, seed=1,
     )  # fmt: skip

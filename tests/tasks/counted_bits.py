@@ -17,7 +17,7 @@ from elman.training.scores import Scores
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class CounterConfig(TrainedSettings):
     task: str = "bits"
     out: str = "runs/bits"
 
@@ -60,7 +60,7 @@ class Bits(Data):
 
 
 class BitsTask(Task):
-    Config, Model, title = RunConfig, Counter, "a counter of bits"
+    Config, Model, title = CounterConfig, Counter, "a counter of bits"
     open = staticmethod(lambda config, saved: Bits(config.seed))
     build = staticmethod(lambda config, data: Counter(Counter.network()))
 

@@ -27,7 +27,7 @@ WORDS = "The cat sat"
 @pytest.fixture(scope="module")
 def tags():
     lexicon = Lexicon.fit([Sentence(WORDS.split(), ["D", "N", "V"])], ["D", "N", "V"], "none", "none", 1, True)
-    config = tagger.ModelConfig(size=4, embedding_size=4, char_size=2)
+    config = tagger.TagModelConfig(size=4, embedding_size=4, char_size=2)
     return tagger.Tagger(tagger.build(config, lexicon), config, TagReader(), lexicon)
 
 
@@ -35,7 +35,7 @@ def tags():
 def classes():
     rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
     inputs, labels, config = (
-        TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class"), classifier.ModelConfig(size=4),
+        TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class"), classifier.ClassifyModelConfig(size=4),
     )  # fmt: skip
     return classifier.Classifier(classifier.build(config, inputs, labels), config, Reader(), inputs, labels)
 
@@ -43,13 +43,13 @@ def classes():
 @pytest.fixture(scope="module")
 def translates():
     symbols = data.fit([Pair("a b", "b a", ""), Pair("b a", "a b", "")], "char", True, 1, 0)
-    config = translator.ModelConfig(size=4, embedding_size=4)
+    config = translator.TranslateModelConfig(size=4, embedding_size=4)
     return translator.Translator(translator.build(config, symbols), config, PairReader(), symbols)
 
 
 @pytest.fixture(scope="module")
 def writes():
-    config = lm.ModelConfig(size=4, layers=1)
+    config = lm.LMModelConfig(size=4, layers=1)
     return lm.LanguageModel(lm.build(config, 257), VOCABULARIES["byte"](), config)
 
 
@@ -57,7 +57,7 @@ def writes():
 def trees():
     known = read_brackets("(3 (2 It) (4 works)) (1 (2 It) (0 fails))")
     lexicon = tree_labeller.TreeLexicon.fit(known, "nodes", 1, True)
-    config = tree_labeller.ModelConfig(size=4, embedding_size=3)
+    config = tree_labeller.TreeModelConfig(size=4, embedding_size=3)
     model = tree_labeller.TreeModel(config, lexicon)
     return tree_labeller.TreeLabeller(model, config, TreeReader(), lexicon), known
 

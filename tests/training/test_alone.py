@@ -13,7 +13,7 @@ from elman import cells
 from elman.errors import InputError
 from elman.estimators import SequenceClassifier
 from elman.run import train
-from elman.tasks.text.lm import RunConfig
+from elman.tasks.text.lm import LMConfig
 from elman.training.alone import Undisturbed, alone, seed
 
 RUNS = Path(__file__).parents[1] / "versions" / "867694c" / "runs"
@@ -23,7 +23,7 @@ TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 @pytest.fixture
 def config(tmp_path, monkeypatch):
     monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
-    return RunConfig(
+    return LMConfig(
         data={"batch_size": 4, "window": 8}, model={"size": 8, "layers": 2, "dropout": 0.3},
         training={"steps": 30, "evaluate_every": 15}, preview={"tokens": 0}, out=str(tmp_path / "run"), threads=1,
     )  # fmt: skip

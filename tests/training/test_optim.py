@@ -200,9 +200,9 @@ def test_embeddings_have_a_learning_rate_of_their_own_and_do_not_decay(name):
 
 def test_undecayed_must_name_a_parameter():
     class Mistyped(torch.nn.Linear):
-        undecayed = ("wieght",)
+        no_weight_decay = ("wieght",)
 
-    with pytest.raises(InputError, match=r"Mistyped\.undecayed names 'wieght'"):
+    with pytest.raises(InputError, match=r"Mistyped\.no_weight_decay names 'wieght'"):
         optim.kinds(Mistyped(1, 1))
 
 

@@ -9,8 +9,8 @@ import torch
 from elman.errors import InputError
 from elman.files import config as configs
 from elman.run import train
-from elman.tasks.text.data import DataConfig
-from elman.tasks.text.lm import ModelConfig, RunConfig
+from elman.tasks.text.data import TextDataConfig
+from elman.tasks.text.lm import LMConfig, LMModelConfig
 from elman.tasks.text.task import PreviewConfig
 from elman.training import loop, threads
 from elman.training.interrupt import Interrupted
@@ -28,9 +28,9 @@ def as_before(tmp_path, monkeypatch):
 @pytest.fixture
 def config(tmp_path):
     (tmp_path / "text.txt").write_text("the cat sat on the mat; the dog sat on the log. " * 40)
-    return RunConfig(
-        data=DataConfig(train=str(tmp_path / "text.txt"), batch_size=8, window=32),
-        model=ModelConfig(size=64, layers=1),  # enough that rows and sums of gradients are divided
+    return LMConfig(
+        data=TextDataConfig(train=str(tmp_path / "text.txt"), batch_size=8, window=32),
+        model=LMModelConfig(size=64, layers=1),  # enough that rows and sums of gradients are divided
         training=TrainingConfig(steps=6, log_every=2, evaluate_every=3),
         preview=PreviewConfig(tokens=0),
         out=str(tmp_path / "run"),

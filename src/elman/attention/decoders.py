@@ -37,7 +37,7 @@ class Remember(Core):
     True
     """
 
-    emits_state = True
+    output_is_state = True
 
     def __init__(self, core: Core) -> None:
         super().__init__(core.input_size, core.output_size)
@@ -51,7 +51,7 @@ class Remember(Core):
         return y, Remembered(y, core)
 
     def _scan(self, x: Tensor, state: Remembered, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Remembered]:
-        y, core = self.core.inside(x, state.core, lengths, reset)
+        y, core = self.core.scan_unchecked(x, state.core, lengths, reset)
         ys = torch.cat([state.y[:, None], y], 1)
         return y, Remembered(ys[torch.arange(len(x), device=x.device), lengths], core)
 
@@ -78,7 +78,7 @@ class Additive(Decoder):
     ) -> None:
         super().__init__(_left(core, memory_size), core.output_size if size is None else size, memory_size)
         H, A = core.output_size, core.output_size if attention_size is None else whole("attention_size", attention_size)
-        self.core = core if core.emits_state else Remember(core)
+        self.core = core if core.output_is_state else Remember(core)
         self.Q, self.K = nn.Parameter(torch.empty(A, H)), nn.Parameter(torch.empty(A, memory_size))
         self.k, self.v = nn.Parameter(torch.empty(A)), nn.Parameter(torch.empty(A))
         self.O = nn.Parameter(torch.empty(self.output_size, H + memory_size + self.input_size))
@@ -166,7 +166,7 @@ class Luong(Decoder):
                 f"the score is dot, between an output {H} wide and a memory {memory_size} wide; they must be equal: "
                 "choose other sizes, or general"
             )
-        self.core, self.feeding, self.recurs = core if core.emits_state else Remember(core), feeding, feeding
+        self.core, self.feeding, self.recurs = core if core.output_is_state else Remember(core), feeding, feeding
         self.K = nn.Parameter(torch.empty(H, memory_size)) if score == "general" else None
         self.O = nn.Parameter(torch.empty(size, H + memory_size))
         self.o = nn.Parameter(torch.empty(size))
@@ -200,7 +200,7 @@ class Luong(Decoder):
                 loop, lambda x: _projected(self.core, x), x, state, self.init_state(len(x)), lengths, reset,
                 lambda x, s: self.step(x, s, memory), self.output_size,
             )  # fmt: skip
-        h, state = self.core.inside(x, state, lengths, reset)
+        h, state = self.core.scan_unchecked(x, state, lengths, reset)
         return masked(self._output(h, memory), lengths), state
 
     def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
@@ -247,7 +247,7 @@ class Fixed(Decoder):
 
     def scan(self, x: Tensor, state: State, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         vector = memory.values[:, :1].expand(-1, x.shape[1], -1)
-        return self.core.inside(masked(torch.cat([x, vector], -1), lengths), state, lengths, reset)
+        return self.core.scan_unchecked(masked(torch.cat([x, vector], -1), lengths), state, lengths, reset)
 
     def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
         # Attention to one place alone has the weight 1, whatever is asked: what it finds is that vector, to the bit.
@@ -287,7 +287,7 @@ class Layers(Decoder):
         self, x: Tensor, state: tuple[State, State], memory: Memory, lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, State]]:
         y, first = self.decoder.scan(x, state[0], memory, lengths, reset)
-        y, second = self.above.inside(y, state[1], lengths, reset)
+        y, second = self.above.scan_unchecked(y, state[1], lengths, reset)
         return y, (first, second)
 
     def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:

@@ -31,7 +31,7 @@ class DeepTransition(Gated[DeepTransitionState]):
     """
 
     variants = ({}, {"depth": 1}, {"depth": 3})
-    undecayed = ("b",)
+    no_weight_decay = ("b",)
 
     def __init__(self, input_size: int, size: int, *, depth: int = 2) -> None:
         super().__init__(input_size, size)

@@ -65,7 +65,7 @@ class Diagonal(Core, Generic[S]):
         a, b, rest = self.coefficients(x)
         h, last = kernels.linear_scan(self._numbers(a, state), self._numbers(b, state), state[0], lengths, reset)
         y = self.read(self._parts(h), rest).to(x.dtype)
-        return y if self.emits_state else zero_past(y, lengths), _rebuilt(last, state)
+        return y if self.output_is_state else zero_past(y, lengths), _rebuilt(last, state)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
         a, b, rest = self.coefficients(traced(builder, x))

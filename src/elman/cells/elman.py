@@ -64,5 +64,5 @@ class Elman(Gated[ElmanState]):
     def update(self, gates: Gates, state: ElmanState) -> ElmanState:
         return ElmanState(gates["h"])
 
-    def passes(self, gates: Gates) -> tuple[float, ...]:
+    def gate_factors(self, gates: Gates) -> tuple[float, ...]:
         return (1.0,)

@@ -54,8 +54,8 @@ class Gated(Core, Generic[S]):
     torch.Size([1, 4])
     """
 
-    emits_state = True
-    logistic: ClassVar[tuple[str, ...]] = ()  # the gates that lie between 0 and 1: the lens counts how often they shut
+    output_is_state = True
+    sigmoid_gates: ClassVar[tuple[str, ...]] = ()  # those between 0 and 1: the lens counts how often they shut
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""
@@ -70,18 +70,18 @@ class Gated(Core, Generic[S]):
         raise NotImplementedError(f"{type(self).__name__} must define update(gates, state)")
 
     def named_gates(self, x: Tensor, state: S) -> dict[str, Tensor]:
-        if not self.logistic:
+        if not self.sigmoid_gates:
             return {}
         gates = self.gates(self.project(x), state)
-        return {name: gates[name] for name in self.logistic}
+        return {name: gates[name] for name in self.sigmoid_gates}
 
-    def passes(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
+    def gate_factors(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
         """By what W h' is multiplied before it meets u, gate by gate as u has them, if all else is unit by unit: then
         the lens has the Jacobian of a step at once. None where there is more to it (a norm, a second product)."""
         return None
 
     def read(self, h: Tensor) -> Tensor:
-        """h (..., H) -> y (..., H); a cell that overrides it has emits_state False."""
+        """h (..., H) -> y (..., H); a cell that overrides it has output_is_state False."""
         return h
 
     def loop(self) -> Loop | None:
@@ -127,7 +127,7 @@ class Gated(Core, Generic[S]):
                 loop.kind, x, loop.weights, state, lengths, reset, recur, loop.U, loop.b, loop.options, self.project,
                 every,
             )  # fmt: skip
-        y = h if self.emits_state else zero_past(self.read(h), lengths)
+        y = h if self.output_is_state else zero_past(self.read(h), lengths)
         return y.to(x.dtype), cast(S, last)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:

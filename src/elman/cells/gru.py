@@ -40,7 +40,7 @@ class GRU(Gated[GRUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    logistic, keep_gate = ("r", "z"), "z"
+    sigmoid_gates, keep_gate = ("r", "z"), "z"
     variants = ({}, {"reset_after": False}, {"layer_norm": True}, {"reset_after": False, "layer_norm": True})
 
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:
@@ -69,7 +69,7 @@ class GRU(Gated[GRUState]):
     def recurrent(self) -> dict[str, Tensor]:
         return {f"W_{gate}": block for gate, block in zip("rzn", self.W.chunk(3), strict=True)}
 
-    def passes(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
+    def gate_factors(self, gates: Gates) -> tuple[Tensor | float, ...] | None:
         return None if self.layer_norm or self.c is None else (1.0, 1.0, gates["r"])
 
     def loop(self) -> Loop:

@@ -45,8 +45,8 @@ class HMM(Core):
     True
     """
 
-    emits_state = True
-    undecayed = ("log_P",)  # a logarithm that shrinks is a probability that grows to one
+    output_is_state = True
+    no_weight_decay = ("log_P",)  # a logarithm that shrinks is a probability that grows to one
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)

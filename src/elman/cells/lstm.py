@@ -61,8 +61,8 @@ class LSTM(Gated[LSTMState]):
         {"peephole": True, "projection": 3, "layer_norm": True},
         {"peephole": True, "coupled": True, "projection": 3, "layer_norm": True, "candidate": "logistic", "t_max": 9.0},
     )
-    undecayed = ("p",)
-    logistic, keep_gate = ("i", "f", "o"), "f"
+    no_weight_decay = ("p",)
+    sigmoid_gates, keep_gate = ("i", "f", "o"), "f"
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class LSTM(Gated[LSTMState]):
             return {}
         return {f"W_{gate}": block for gate, block in zip(self.letters, self.W.chunk(len(self.letters)), strict=True)}
 
-    def passes(self, gates: Gates) -> tuple[float, ...] | None:
+    def gate_factors(self, gates: Gates) -> tuple[float, ...] | None:
         return None if self.layer_norm or self.P is not None else (1.0,) * len(self.letters)
 
     def loop(self) -> Loop:

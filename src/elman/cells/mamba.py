@@ -43,7 +43,7 @@ class Mamba(Core):
     """
 
     variants = ({}, {"state_size": 3, "expand": 1, "conv": 1, "dt_rank": 2})
-    undecayed = ("A_log",)
+    no_weight_decay = ("A_log",)
     block = Block("rms", mixes=False)
 
     def __init__(

@@ -29,7 +29,7 @@ class MGU(Gated[MGUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    logistic = ("f",)
+    sigmoid_gates = ("f",)
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__(input_size, size)

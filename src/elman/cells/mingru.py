@@ -51,7 +51,7 @@ class MinGRU(Diagonal[MinGRUState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
+    output_is_state = True
     variants = ({}, {"form": "log"}, {"chrono": 50})
 
     def __init__(self, input_size: int, size: int, *, form: str = "plain", chrono: int | None = None) -> None:

@@ -33,7 +33,7 @@ class MinLSTM(Diagonal[MinLSTMState]):
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))
     """
 
-    emits_state = True
+    output_is_state = True
     variants = ({}, {"form": "log"})
 
     def __init__(self, input_size: int, size: int, *, form: str = "plain") -> None:

@@ -57,7 +57,7 @@ class Rate(Gated[RateState]):
         self.phi = choice("phi", phi, PHI)
         self.dale = None if dale is None else number("dale", dale, 0.0, 1.0)
         self.baseline = number("baseline", baseline, -1e30, 1e30)
-        self.emits_state = self.baseline == 0.0
+        self.output_is_state = self.baseline == 0.0
         self.W = nn.Parameter(torch.empty(size, size))
         self.B = nn.Parameter(torch.empty(size, input_size))
         self.b = nn.Parameter(torch.empty(size))

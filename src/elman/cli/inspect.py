@@ -15,7 +15,7 @@ from elman.errors import InputError
 
 if TYPE_CHECKING:
     from elman.lens import Report
-    from elman.tasks.inspection import Looked
+    from elman.tasks.inspection import Inspection
     from elman.tasks.request import Request
 
 ABOUT = "Look into a model with some data: sentences and a table here, everything on a page with --out."
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _others(given: Namespace, request: Request, looked: Looked, command: str) -> list[Report]:
+def _others(given: Namespace, request: Request, looked: Inspection, command: str) -> list[Report]:
     """What stands beside the report: another run, the same network with fresh weights."""
     from elman.lens.fresh import fresh, rebound
 
@@ -71,7 +71,7 @@ def _others(given: Namespace, request: Request, looked: Looked, command: str) ->
     return found
 
 
-def _report(looked: Looked, run: str, title: str, command: str) -> Report:
+def _report(looked: Inspection, run: str, title: str, command: str) -> Report:
     from elman.lens import inspect
 
     report = inspect(looked.model, looked.sample, title=title)

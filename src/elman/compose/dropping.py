@@ -39,7 +39,7 @@ class Dropout(Around):
         return kernels.dropout(y, self.p, self.training), state
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self.core.inside(x, state, lengths, reset)
+        y, state = self.core.scan_unchecked(x, state, lengths, reset)
         if self.per == "element" or not self.training:
             return kernels.dropout(y, self.p, self.training), state
         return y * _mask(y[:, :1], self.p), state
@@ -71,12 +71,12 @@ class Zoneout(Around):
                 "put it inside, Reverse(Zoneout(core))"
             )
         self.p = fraction("p", p)
-        self.emits_state = core.emits_state
+        self.output_is_state = core.output_is_state
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         y, new = self.core.step(x, state)
         state = states.map(self._zone, state, new)
-        return (states.leaves(state)[0].to(x.dtype) if self.emits_state else y), state
+        return (states.leaves(state)[0].to(x.dtype) if self.output_is_state else y), state
 
     def parts(self, state: State) -> None:
         """A step of it is not one of the core inside."""
@@ -112,13 +112,13 @@ class WeightDrop(Around):
                 f"names is {names!r}; WeightDrop takes a tuple of parameters of the core: {', '.join(known)}"
             )
         self.names = tuple(names)
-        self.emits_state = core.emits_state
+        self.output_is_state = core.output_is_state
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return self._dropped(self.core.step, x, state)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        return self._dropped(self.core.inside, x, state, lengths, reset)
+        return self._dropped(self.core.scan_unchecked, x, state, lengths, reset)
 
     def _dropped(self, run: Callable[..., tuple[Tensor, State]], *args: State) -> tuple[Tensor, State]:
         if not self.training:

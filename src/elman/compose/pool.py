@@ -43,7 +43,7 @@ class Pool(Around):
         return self.core.step(x, state)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        return self.core.inside(x, state, lengths, reset)
+        return self.core.scan_unchecked(x, state, lengths, reset)
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
         return self.core.describe_step(builder, x, state)

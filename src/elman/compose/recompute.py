@@ -47,7 +47,7 @@ class Recompute(Around):
                 "put it inside, Reverse(Recompute(core))"
             )
         self.every = whole_or_auto("every", every)
-        self.emits_state = core.emits_state
+        self.output_is_state = core.output_is_state
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         return self.core.step(x, state)
@@ -57,7 +57,7 @@ class Recompute(Around):
         wanted = any(t.requires_grad for t in (x, *leaves, *weights.values()))
         T = x.shape[1]
         if not (torch.is_grad_enabled() and wanted and T):
-            return self.core.inside(x, state, lengths, reset)
+            return self.core.scan_unchecked(x, state, lengths, reset)
         every = self.every or math.ceil(math.sqrt(T))
         native = kernels.native_for(x, *leaves, *weights.values())
         if native and isinstance(self.core, Gated) and self.core.recomputes():

@@ -41,7 +41,7 @@ class Stack(Core):
         self.cores = nn.ModuleList(cores)
         self.inputs = choice("inputs", inputs, ("previous", "all"))
         self.causal = all(core.causal for core in cores)
-        self.emits_state = len(cores) == 1 and cores[0].emits_state
+        self.output_is_state = len(cores) == 1 and cores[0].output_is_state
 
     def init_state(self, batch_size: int) -> tuple[State, ...]:
         return tuple(core.init_state(batch_size) for core in _cores(self))
@@ -55,7 +55,7 @@ class Stack(Core):
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
-        return self._through(x, state, lambda core, y, before: core.inside(y, before, lengths, reset))
+        return self._through(x, state, lambda core, y, before: core.scan_unchecked(y, before, lengths, reset))
 
     def _through(
         self, x: Tensor, state: tuple[State, ...], run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
@@ -106,7 +106,7 @@ class Parallel(Core):
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
-        return _side_by_side([core.inside(x, part, lengths, reset) for core, part in _with_parts(self, state)])
+        return _side_by_side([core.scan_unchecked(x, part, lengths, reset) for core, part in _with_parts(self, state)])
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slots, ...]) -> Slot:
         parts = zip(_cores(self), state, strict=True)
@@ -150,7 +150,7 @@ class Residual(Around):
         return x + y, state
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        y, state = self.core.inside(x, state, lengths, reset)
+        y, state = self.core.scan_unchecked(x, state, lengths, reset)
         return x + y, state
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
@@ -181,7 +181,7 @@ class Reverse(Around):
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
         ends = reset.roll(-1, 1) & valid(lengths - 1, x.shape[1])
-        y, state = self.core.inside(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
+        y, state = self.core.scan_unchecked(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
         return kernels.reverse(y, lengths), state
 
 

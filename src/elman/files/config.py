@@ -35,7 +35,7 @@ class Change(NamedTuple):
 
 
 class Sections:
-    """A config whose sections may be given as mappings too: RunConfig(training={"steps": 8}).
+    """A config whose sections may be given as mappings too: LMConfig(training={"steps": 8}).
 
     What is neither the section nor a mapping of its settings is refused at once.
     """
@@ -103,8 +103,8 @@ def meanings(config: type) -> dict[str, str]:
 def ordered(config: DataclassInstance) -> list[str]:
     """The names of the settings as a person reads them: the task, its own sections, those of all tasks, then the rest.
 
-    >>> from elman.tasks.text.lm import RunConfig
-    >>> ordered(RunConfig())[:6]
+    >>> from elman.tasks.text.lm import LMConfig
+    >>> ordered(LMConfig())[:6]
     ['task', 'data', 'model', 'preview', 'optim', 'training']
     """
     own = vars(type(config)).get("__annotations__", {})

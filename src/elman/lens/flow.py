@@ -152,7 +152,7 @@ def _backwards(
 
     def scan(state: State, start: int, end: int) -> tuple[Tensor, State]:
         lengths = (part.lengths - start).clamp(0, end - start)
-        y, state = core.inside(x[:, start:end], state, lengths, part.reset[:, start:end])
+        y, state = core.scan_unchecked(x[:, start:end], state, lengths, part.reset[:, start:end])
         return y, state
 
     state: State = states.detach(core.init_state(len(rows)) if part.state is None else part.state)
@@ -223,7 +223,7 @@ def carried(layer: Layer, outside: Tensor, borders: list[int]) -> Tensor:
         state = states.map(lambda leaf: leaf.view_as(leaf), state)  # apart from what is put out
         nodes.append(state)
         whole = torch.full((len(layer.x),), end - start)
-        y, state = layer.cell.inside(layer.x[:, start:end], state, whole, layer.reset[:, start:end])
+        y, state = layer.cell.scan_unchecked(layer.x[:, start:end], state, whole, layer.reset[:, start:end])
         if y.requires_grad:
             outputs.append(y)
             arriving.append(outside[:, start:end].to(y.dtype))

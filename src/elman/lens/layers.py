@@ -185,7 +185,7 @@ def one_step(cell: Core, x: Tensor, state: State) -> tuple[Tensor, State]:
     """A scan of one input x (B, D), natively where there is a kernel: y (B, H) and the state after it."""
     B = len(x)
     one, none = torch.ones(B, dtype=torch.int64, device=x.device), torch.zeros(B, 1, dtype=torch.bool, device=x.device)
-    y, state = cell.inside(x[:, None], state, one, none)
+    y, state = cell.scan_unchecked(x[:, None], state, one, none)
     return y[:, 0], state
 
 
@@ -200,7 +200,7 @@ def entering(layer: Layer, t: int, state: State) -> State:
 def trajectory(layer: Layer) -> Tensor:
     """The state before each step, and after the last: (B, T + 1, N) real. Where y is the state, one scan has it."""
     leaves = states.leaves(layer.state)
-    if layer.cell.emits_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
+    if layer.cell.output_is_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
         return torch.cat([flat(layer.state)[:, None], layer.y.detach().to(leaves[0].dtype).flatten(2)], 1)
     state, found = layer.state, [flat(layer.state)]
     for t in range(layer.x.shape[1]):
@@ -249,17 +249,17 @@ def _by_gates(cell: Gated[Any], x: Tensor, before: Tensor) -> Tensor | None:
     state = states.map(lambda _: next(parts), cell.init_state(len(x)))
     u = cell.project(x).detach().requires_grad_()
     gates = cell.gates(u, state)
-    passes, loop = cell.passes(gates), cell.loop()
-    if passes is None or loop is None:
+    factors, loop = cell.gate_factors(gates), cell.loop()
+    if factors is None or loop is None:
         return None
     after = states.leaves(cell.update(gates, state))
-    W = loop.weights[0].detach().unflatten(0, (len(passes), -1)).to(before.dtype)  # (gates, H, H)
+    W = loop.weights[0].detach().unflatten(0, (len(factors), -1)).to(before.dtype)  # (gates, H, H)
     H = W.shape[1]
     found = before.new_zeros(H, len(after), len(x), before.shape[1])  # for each number of a leaf, of all steps
     units = torch.arange(H)
     for i, leaf in enumerate(after):
         du, *direct = torch.autograd.grad(leaf.sum(), [u, *leaves], retain_graph=True, materialize_grads=True)
-        by_gate = torch.stack([p * d for p, d in zip(passes, du.chunk(len(passes), -1), strict=True)]).detach()
+        by_gate = torch.stack([p * d for p, d in zip(factors, du.chunk(len(factors), -1), strict=True)]).detach()
         found[:, i, :, :H] = torch.bmm(by_gate.permute(2, 1, 0), W.transpose(0, 1))
         direct[0] = direct[0] - torch.einsum("gmi,gij->mj", by_gate, W)
         for j, own in enumerate(direct):

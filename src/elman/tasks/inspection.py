@@ -20,12 +20,12 @@ from elman.tasks.task import AnyTask, Response
 ROWS, STEPS = 64, 1000
 
 
-class Looked(NamedTuple):
+class Inspection(NamedTuple):
     """What the lens is pointed at."""
 
     model: nn.Module
     sample: Sample
-    begun: Callable[[], Looked] | None = None  # the same with fresh weights, where the data depend on weights
+    begun: Callable[[], Inspection] | None = None  # the same with fresh weights, where the data depend on weights
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ def response(task: AnyTask, read: Callable[[Any, Any], Any]) -> Response:
     """The response of the models of a task to an `Inspect`: `read(predictor, request)` reads the data that are named,
     as part of a `Data`; without them it is the run's validation data."""
 
-    def respond(predictor: Any, request: Inspect) -> Looked:
+    def respond(predictor: Any, request: Inspect) -> Inspection:
         part = read(predictor, request) if len(request.data) else own_data(task, predictor, Path(request.run))
-        return task.look(predictor, part, request.rows, request.steps)
+        return task.inspect_inputs(predictor, part, request.rows, request.steps)
 
     return respond
 

@@ -17,8 +17,8 @@ def load(path: str | Path) -> Any:
 
     >>> import tempfile
     >>> from elman.data import VOCABULARIES
-    >>> from elman.tasks.text.lm import LanguageModel, ModelConfig, build
-    >>> lm = LanguageModel(build(ModelConfig(size=8), 257), VOCABULARIES["byte"](), ModelConfig(size=8))
+    >>> from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
+    >>> lm = LanguageModel(build(LMModelConfig(size=8), 257), VOCABULARIES["byte"](), LMModelConfig(size=8))
     >>> folder = tempfile.mkdtemp() + "/model"
     >>> lm.save(folder)
     >>> load(folder).score("any text")[0] == lm.score("any text")[0]

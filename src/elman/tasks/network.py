@@ -44,8 +44,8 @@ N = TypeVar("N", bound=Network)
 def block_of(config: Network) -> str:
     """The block that a config builds, residual or plain, where it says auto.
 
-    >>> from elman.tasks.text.lm import ModelConfig
-    >>> block_of(ModelConfig(cell="s4d")), block_of(ModelConfig(cell="gru"))
+    >>> from elman.tasks.text.lm import LMModelConfig
+    >>> block_of(LMModelConfig(cell="s4d")), block_of(LMModelConfig(cell="gru"))
     ('residual', 'plain')
     """
     choice("model.block", config.block, BLOCKS)
@@ -76,8 +76,8 @@ def stored(settings: dict[str, Any]) -> dict[str, Any]:
 def describe(config: Network) -> str:
     """What a layer computes of what it reads, in a few words.
 
-    >>> from elman.tasks.text.lm import ModelConfig
-    >>> describe(ModelConfig(cell="s4d")), describe(ModelConfig(cell="lstm", norm="rms"))
+    >>> from elman.tasks.text.lm import LMModelConfig
+    >>> describe(LMModelConfig(cell="s4d")), describe(LMModelConfig(cell="lstm", norm="rms"))
     ('x + GLU(s4d(norm(x)))', 'lstm(norm(x))')
     """
     if block_of(config) == "plain":
@@ -90,10 +90,10 @@ def describe(config: Network) -> str:
 def core(config: Network, width: int, *, bidirectional: bool = False) -> Core:
     """The core of a config, which reads what is `width` wide.
 
-    >>> from elman.tasks.text.lm import ModelConfig
-    >>> core(ModelConfig(cell="lru", size=8), 3, bidirectional=True).output_size  # a block mixes the two directions
+    >>> from elman.tasks.text.lm import LMModelConfig
+    >>> core(LMModelConfig(cell="lru", size=8), 3, bidirectional=True).output_size  # a block mixes the two directions
     8
-    >>> core(ModelConfig(cell="gru", size=8), 3, bidirectional=True).output_size
+    >>> core(LMModelConfig(cell="gru", size=8), 3, bidirectional=True).output_size
     16
     """
     if config.cell == "hmm":

@@ -24,7 +24,7 @@ from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
 
 if TYPE_CHECKING:
-    from elman.tasks.inspection import Looked
+    from elman.tasks.inspection import Inspection
     from elman.tasks.serving import Served
 
 
@@ -104,8 +104,8 @@ class Task(Generic[C, D, F]):
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
         """What it answers: for each verb the kind of request, and the response of a model to one.
 
-        That is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate, a `Looked` to inspect. The
-        first verb is what `elman train` suggests when it is done.
+        That is a `Scores` to evaluate, lines of text to predict, a `Generated` to generate, an `Inspection` to inspect.
+        The first verb is what `elman train` suggests when it is done.
         """
         raise NotImplementedError
 
@@ -155,12 +155,12 @@ class Task(Generic[C, D, F]):
         """How good a model is on a part of the data."""
         raise NotImplementedError
 
-    def look(self, predictor: F, part: Any, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: F, part: Any, rows: int, steps: int) -> Inspection:
         """What the lens is pointed at: the network, and at most `rows` of at most `steps` inputs of a part of the data.
 
         A task that has it may answer `elman inspect` (`inspecting.response`), and be trained with `training.lens`.
         """
-        raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.look)")
+        raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.inspect_inputs)")
 
     def serve(self, predictor: F) -> Served:
         """How `elman serve` runs a model: what goes in, what comes out, and how many sessions go on side by side.

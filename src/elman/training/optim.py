@@ -3,7 +3,7 @@
 What a parameter is, decides how it is changed:
 
     embedding  a table of vectors: its learning rate has a factor of its own, and it does not decay
-    kept       fewer than two axes (biases, gains, norms), or named in its module's `undecayed`: does not decay
+    kept       fewer than two axes (biases, gains, norms), or named in its module's `no_weight_decay`: does not decay
     decayed    everything else: the dense matrices
 
 A parameter that several modules share is the first of these that one of them makes it: a read-out tied to an embedding
@@ -91,9 +91,11 @@ def kinds(model: nn.Module) -> dict[str, str]:
     """
     found: dict[Tensor, str] = {}
     for module in model.modules():
-        for name in getattr(module, "undecayed", ()):
+        for name in getattr(module, "no_weight_decay", ()):
             if not hasattr(module, name):  # an option may have left it out, then it is None
-                raise InputError(f"{type(module).__name__}.undecayed names {name!r}, which is not a parameter of it")
+                raise InputError(
+                    f"{type(module).__name__}.no_weight_decay names {name!r}, which is not a parameter of it"
+                )
         for name, parameter in module.named_parameters(recurse=False):
             found[parameter] = min(found.get(parameter, "decayed"), _kind(module, name, parameter), key=KINDS.index)
     return {name: found[parameter] for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -102,7 +104,7 @@ def kinds(model: nn.Module) -> dict[str, str]:
 def _kind(module: nn.Module, name: str, parameter: Tensor) -> str:
     if isinstance(module, Embedding | nn.Embedding):
         return "embedding"
-    return "kept" if parameter.dim() < 2 or name in getattr(module, "undecayed", ()) else "decayed"
+    return "kept" if parameter.dim() < 2 or name in getattr(module, "no_weight_decay", ()) else "decayed"
 
 
 def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -12,8 +12,8 @@ from elman.cli import main
 from elman.errors import InputError
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.classify.model import ModelConfig
-from elman.tasks.classify.task import DataConfig, LossConfig, RunConfig
+from elman.tasks.classify.model import ClassifyModelConfig
+from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, LossConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -45,9 +45,9 @@ def no_pictures(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    return RunConfig(
-        data=DataConfig(train=write(tmp_path / "train.tsv", sentences(120)), batch_size=16),
-        model=ModelConfig(size=8),
+    return ClassifyConfig(
+        data=ClassifyDataConfig(train=write(tmp_path / "train.tsv", sentences(120)), batch_size=16),
+        model=ClassifyModelConfig(size=8),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=12, log_every=2, evaluate_every=5),
         out=str(tmp_path / "run"),
@@ -59,9 +59,9 @@ def trained(tmp_path_factory):
     """A run that has learnt, its files and its command line."""
     folder = tmp_path_factory.mktemp("classify")
     train_file, test_file = write(folder / "train.tsv", sentences(200)), write(folder / "test.tsv", sentences(60, 5))
-    config = RunConfig(
-        data=DataConfig(train=train_file, test=test_file, batch_size=16),
-        model=ModelConfig(size=16, bidirectional=False),
+    config = ClassifyConfig(
+        data=ClassifyDataConfig(train=train_file, test=test_file, batch_size=16),
+        model=ClassifyModelConfig(size=16, bidirectional=False),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=80, evaluate_every=40),
         out=str(folder / "run"),
@@ -194,7 +194,7 @@ def test_folds_hold_out_lines_by_their_number_in_each_file(tmp_path, config):
     from elman.tasks.classify.task import ClassifyTask
 
     files = [str(tmp_path / "r.pos"), str(tmp_path / "r.neg")]
-    opened = ClassifyTask().open(replace(config, data=DataConfig(train=files, folds=10, fold=3)), None)
+    opened = ClassifyTask().open(replace(config, data=ClassifyDataConfig(train=files, folds=10, fold=3)), None)
     words = opened.inputs.vocabulary
     held = [words.decode(x.tolist()).split()[1] for x in opened.test.x]
     assert len(opened.test) == 6 and len(opened.train) + len(opened.valid) == 54
@@ -281,5 +281,5 @@ def test_whole_numbers_of_npz_come_back_as_whole_numbers(config, tmp_path, capsy
     assert main(["predict", config.out, str(tmp_path / "a.npz"), "--probabilities"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "label\t3\t12"
     (tmp_path / "b.jsonl").write_text('{"text": "fine day", "label": 1}\n{"text": "dull day", "label": 0}\n' * 10)
-    texts, _ = train(replace(config, data=DataConfig(train=str(tmp_path / "b.jsonl")), out=str(tmp_path / "b")))
+    texts, _ = train(replace(config, data=ClassifyDataConfig(train=str(tmp_path / "b.jsonl")), out=str(tmp_path / "b")))
     assert type(texts.predict(["fine day"])[0]) is int

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 
 from elman.tasks.forecast.data import Series
-from elman.tasks.forecast.network import ModelConfig
-from elman.tasks.forecast.task import DataConfig, RunConfig
+from elman.tasks.forecast.network import ForecastModelConfig
+from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -42,9 +42,9 @@ def config_in(folder, **changes):
     data = {"train": write(folder / "train.csv", LENGTHS), "horizon": 5, "seasonality": SEASON, "samples": 20}
     data |= {"batch_size": 2, "window": 12}
     model = {"size": 6, "residual": "seasonal", "readout": "gaussian", "readout_dropout": 0.0}
-    config = RunConfig(
-        data=DataConfig(**{**data, **changes.pop("data", {})}),
-        model=ModelConfig(**{**model, **changes.pop("model", {})}),
+    config = ForecastConfig(
+        data=ForecastDataConfig(**{**data, **changes.pop("data", {})}),
+        model=ForecastModelConfig(**{**model, **changes.pop("model", {})}),
         optim=OptimConfig(lr=0.01, warmup=2),
         training=TrainingConfig(**{"steps": 12, "log_every": 2, "evaluate_every": 5, **changes.pop("training", {})}),
         out=str(folder / "run"),

@@ -145,7 +145,7 @@ def test_what_the_lens_sees_is_what_the_model_says(tmp_path):
     task = ForecastTask()
     data = task.open(config, None)
     face = task.build(config, data)
-    model, sample, _ = task.look(face, data.valid, 2, 1000)
+    model, sample, _ = task.inspect_inputs(face, data.valid, 2, 1000)
     h, _ = model.core.scan(model.embed(sample.x), lengths=sample.lengths)
     terms = sample.log_prob(model.readout(h, sample.lengths), sample.y, sample.lengths)
     series = [one for one in data.series if one.name in "ab"]
@@ -175,7 +175,7 @@ def test_integrated_gradients_of_a_forecaster_add_up(tmp_path, readout):
     task = ForecastTask()
     opened = task.open(config, None)
     face = task.build(config, opened)
-    model, sample, _ = task.look(face, opened.valid, 2, 1000)
+    model, sample, _ = task.inspect_inputs(face, opened.valid, 2, 1000)
     found = lens.influence(model, sample, "integrated", window=20)
     assert found.residual < 1e-2 and torch.isfinite(found.values).all() and found.values.abs().max() > 0
     assert not torch.isnan(lens.influence(model, sample, "gradient", window=20).values).any()

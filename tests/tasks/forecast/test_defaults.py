@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import elman
-from elman.tasks.forecast.network import ModelConfig
-from elman.tasks.forecast.task import DataConfig, ForecastTask, RunConfig
+from elman.tasks.forecast.network import ForecastModelConfig
+from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig, ForecastTask
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -38,35 +38,35 @@ def opened(data, config):
 def test_passengers_are_no_worse_than_naive(tmp_path):
     """In fewer steps than a run has by default."""
     settings = {"data": {"horizon": 12, "test_windows": 2}, "training": {"steps": 200}, "out": str(tmp_path / "run")}
-    face, history = elman.train(RunConfig(**settings), {"train": passengers()})
+    face, history = elman.train(ForecastConfig(**settings), {"train": passengers()})
     assert face.seasonality == 12 and face.config.residual == "seasonal" and face.config.lags == [1, 2, 12, 13]
     assert history[-1]["mase"] <= history[-1]["naive_mase"] and "test" in history[-1]
 
 
 def test_what_is_open_is_chosen():
-    config = opened(passengers(), RunConfig(data=DataConfig(horizon=6)))
+    config = opened(passengers(), ForecastConfig(data=ForecastDataConfig(horizon=6)))
     assert (config.data.seasonality, config.data.valid_windows, config.data.segment) == (12, 4, 0)
     g = np.random.default_rng(0)
     walk = {"ds": [str(t) for t in range(3000)], "y": np.cumsum(g.normal(size=3000)).tolist()}
-    config = opened(walk, RunConfig(data=DataConfig(horizon=10)))
+    config = opened(walk, ForecastConfig(data=ForecastDataConfig(horizon=10)))
     assert config.data.seasonality == 1 and config.model.residual == "last" and config.model.lags == [1, 2]
     assert config.data.valid_windows == 20 and config.data.segment == 256 and config.data.warmup == 64
     hours = {"ds": [str(np.datetime64("2024-01-01T00") + t) for t in range(900)]}
     daily, noise = g.normal(size=24)[np.arange(900) % 24], 0.1 * g.normal(size=900)
     weekly = daily * np.array([1, 1, 1, 1, 1, 0.2, 0.2])[np.arange(900) // 24 % 7]
     hours["y"] = (10 + daily + noise).tolist()
-    assert opened(hours, RunConfig()).model.lags == [1, 2, 24, 25]
+    assert opened(hours, ForecastConfig()).model.lags == [1, 2, 24, 25]
     hours["y"] = (10 + weekly + noise).tolist()
-    assert opened(hours, RunConfig()).model.lags == [1, 2, 24, 25, 168, 169]
-    counts = RunConfig(model=ModelConfig(readout="poisson"))
+    assert opened(hours, ForecastConfig()).model.lags == [1, 2, 24, 25, 168, 169]
+    counts = ForecastConfig(model=ForecastModelConfig(readout="poisson"))
     assert opened({**passengers()}, counts).model.residual == "none"
 
 
 @pytest.mark.parametrize("kind", ["network", "linear"])
 def test_what_is_named_stays(kind):
-    data = DataConfig(horizon=6, seasonality=1, valid_windows=1, segment=0)
-    model = ModelConfig(kind=kind, residual="none", size=64, readout_dropout=0.0)
-    config = RunConfig(data=data, model=model, optim=OptimConfig(), training=TrainingConfig())
+    data = ForecastDataConfig(horizon=6, seasonality=1, valid_windows=1, segment=0)
+    model = ForecastModelConfig(kind=kind, residual="none", size=64, readout_dropout=0.0)
+    config = ForecastConfig(data=data, model=model, optim=OptimConfig(), training=TrainingConfig())
     found = opened(passengers(), config)
     assert found == config and found.model.lags == [] and found.training.average == 1 and found.optim.lr == 0.002
     assert replace(config, training={"steps": 5}).training.average == 5  # what is not named is by default

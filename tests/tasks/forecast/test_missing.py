@@ -11,9 +11,9 @@ from elman.data import Batch
 from elman.errors import InputError
 from elman.tasks.forecast import loss as forecast_loss
 from elman.tasks.forecast.inputs import PanelInputs
-from elman.tasks.forecast.network import READOUTS, ModelConfig, Widths, build
+from elman.tasks.forecast.network import READOUTS, ForecastModelConfig, Widths, build
 from elman.tasks.forecast.serving import ServedSeries
-from elman.tasks.forecast.task import RunConfig
+from elman.tasks.forecast.task import ForecastConfig
 
 GONE = [*range(20, 60, 2)]  # rows without b
 
@@ -28,7 +28,7 @@ def trained(tmp_path, **model):
     data = {"horizon": 3, "samples": 10, "target": ["a", "b"], "window": 16, "batch_size": 1, "seasonality": 3}
     data["valid_windows"] = 1
     settings = {"data": data, "model": {"size": 6, **model}, "training": {"steps": 4, "evaluate_every": 4}}
-    return elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": rows()})
+    return elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": rows()})
 
 
 def test_each_target_is_read_and_counted_by_itself(tmp_path):
@@ -68,7 +68,7 @@ def test_the_scale_of_a_target_counts_its_own_values():
     reader = elman.tasks.forecast.data.PanelReader(target=("a", "b")).fit(rows())[0]
     inputs = PanelInputs(reader, ("series",), calendar=False)
     widths = Widths(2, inputs.others, 1, inputs.flags)
-    network = build(ModelConfig(residual="last", size=4), widths, 1)
+    network = build(ForecastModelConfig(residual="last", size=4), widths, 1)
     front = network.core.get_submodule("cores.0")
     (series,) = reader(rows())
     x = torch.from_numpy(inputs.rows(series).x)[None]
@@ -82,7 +82,9 @@ def test_the_scale_of_a_target_counts_its_own_values():
 def test_the_loss_knows_nothing_of_what_is_missing(readout):
     """A target that is not there has no term and no gradient, whatever stands in its place; the others have theirs."""
     torch.manual_seed(0)
-    model = build(ModelConfig(readout=readout, residual="none", size=4, readout_dropout=0.0), Widths(2, 0, 1, 2), 1)
+    model = build(
+        ForecastModelConfig(readout=readout, residual="none", size=4, readout_dropout=0.0), Widths(2, 0, 1, 2), 1
+    )
     x = torch.rand(1, 9, 4).round()
     x[..., 2:] = 1.0
     there = torch.ones(1, 9, 2, dtype=torch.bool)
@@ -112,7 +114,7 @@ def test_the_loss_knows_nothing_of_what_is_missing(readout):
 def test_a_draw_stands_for_a_value_that_is_there_and_for_no_other():
     """Scheduled sampling: of two targets of which one is missing, the other keeps the last value that was seen."""
     torch.manual_seed(0)
-    settings = ModelConfig(readout="gaussian", residual="none", size=4, feedback="sample", sampled=0.999999)
+    settings = ForecastModelConfig(readout="gaussian", residual="none", size=4, feedback="sample", sampled=0.999999)
     model, x = build(settings, Widths(2, 0, 1, 2), 1), torch.ones(1, 9, 4)
     there = torch.ones(1, 9, 2, dtype=torch.bool)
     there[0, 4, 1] = there[0, 6] = False
@@ -134,7 +136,7 @@ def test_the_digits_of_a_baseline(tmp_path):
     y = [100_000_000 + t % 3 for t in range(60)]
     settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
     table = {"ds": [str(t) for t in range(60)], "y": [str(v) for v in y]}
-    face, _ = elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": table})
+    face, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": table})
     again = elman.load(tmp_path / "run")
     for one in (face, again):
         np.testing.assert_allclose(one.forecast(one.state, 3).quantiles[0, :, 0, 1], [1e8, 1e8 + 1, 1e8 + 2], atol=0.1)
@@ -149,7 +151,7 @@ def test_a_network_warns_where_its_digits_do_not_suffice(tmp_path, capsys):
     for level, warned in ((100_000_000, True), (1000, False)):
         settings = {"data": {"horizon": 3}, "model": {"size": 4}, "training": {"steps": 1}}
         table = {"ds": [str(t) for t in range(60)], "y": [str(level + t % 3) for t in range(60)]}
-        elman.train(RunConfig(**settings, out=str(tmp_path / str(level))), {"train": table})
+        elman.train(ForecastConfig(**settings, out=str(tmp_path / str(level))), {"train": table})
         assert ("series 'series' is about 1e+08 and changes by about 1;" in capsys.readouterr().err) == warned
 
 
@@ -165,8 +167,8 @@ def test_what_does_not_fit_is_named(tmp_path, kind, capsys):
     settings["training"] = {"steps": 2, "evaluate_every": 2}
     value = "1e39" if kind == "network" else "1e301"
     with pytest.raises(InputError, match=r"series 'series' has the value 1e\+\d+ of y at 30 \(row 30\), beyond"):
-        elman.train(RunConfig(**settings, out=str(tmp_path / "no")), {"train": large(value)})
-    face, _ = elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
+        elman.train(ForecastConfig(**settings, out=str(tmp_path / "no")), {"train": large(value)})
+    face, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
     with pytest.raises(InputError, match=r"at 61 \(row 1\)"):
         face.update(face.state, {"ds": ["60", "61"], "y": ["1", value]})
     (tmp_path / "new.csv").write_text(f"ds,y\n60,{value}\n")
@@ -182,4 +184,4 @@ def test_forecasts_that_are_not_finite_are_an_error_that_names_the_series(tmp_pa
     """A linear model of 0 to 6 and 1e39 explodes."""
     settings = {"data": {"horizon": 3, "samples": 20}, "model": {"kind": "linear", "order": 3}}
     with pytest.raises(InputError, match="the forecasts of series 'series' are not finite"):
-        elman.train(RunConfig(**settings, out=str(tmp_path / "run")), {"train": large("1e39", 5)})
+        elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": large("1e39", 5)})

@@ -7,13 +7,13 @@ import pytest
 
 import elman
 from elman.errors import InputError
-from elman.tasks.forecast.task import ForecastTask, RunConfig
+from elman.tasks.forecast.task import ForecastConfig, ForecastTask
 
 ROWS = {"ds": [str(t) for t in range(80)], "y": [f"{10 + t % 5 + (t * 7919 % 13) / 10}" for t in range(80)]}
 
 
 def config(out):
-    return RunConfig(
+    return ForecastConfig(
         data={"horizon": 3, "seasonality": 5, "samples": 5, "window": 16, "batch_size": 2},
         model={"size": 4, "layers": 1},
         training={"steps": 6, "evaluate_every": 3, "checkpoint_every": 1},

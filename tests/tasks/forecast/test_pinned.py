@@ -20,7 +20,7 @@ from elman.tasks.forecast.calendar import find
 from elman.tasks.forecast.data import PanelReader
 from elman.tasks.forecast.rescaled import located
 from elman.tasks.forecast.season import find_season
-from elman.tasks.forecast.task import ForecastTask, RunConfig
+from elman.tasks.forecast.task import ForecastConfig, ForecastTask
 
 
 def days(n, first="2024-01-01"):
@@ -30,7 +30,7 @@ def days(n, first="2024-01-01"):
 def trained(folder, rows, *, data=None, model=None, **settings):
     data = {"horizon": 3, "samples": 20, "seasonality": 1, "valid_windows": 1, **(data or {})}
     settings = {"training": {"steps": 2, "evaluate_every": 2}, **settings}
-    config = RunConfig(data=data, model={"size": 4, **(model or {})}, **settings, out=str(folder / "run"))
+    config = ForecastConfig(data=data, model={"size": 4, **(model or {})}, **settings, out=str(folder / "run"))
     return elman.train(config, {"train": rows} if isinstance(rows, dict) else None, progress=False)[0]
 
 
@@ -87,7 +87,7 @@ def test_rows_that_are_validated_on_do_not_say_how_large_covariates_are(tmp_path
     """How many windows these are is left open, and chosen by the data."""
     wind = [1e6 if t >= 190 else float(t % 2) for t in range(200)]
     rows = {"ds": days(200), "y": [str(t % 5) for t in range(200)], "wind": [str(v) for v in wind]}
-    config = RunConfig(data={"horizon": 10, "past": ["wind"]}, model={"size": 4}, training={"steps": 1})
+    config = ForecastConfig(data={"horizon": 10, "past": ["wind"]}, model={"size": 4}, training={"steps": 1})
     data = ForecastTask().open_held(config, None, {"train": rows})
     assert data.inputs.reader.covariates["wind"].mean < 1
 

@@ -13,7 +13,7 @@ import elman
 from elman.files import config
 from elman.run import train
 from elman.tasks.forecast.serving import ServedSeries
-from elman.tasks.forecast.task import RunConfig
+from elman.tasks.forecast.task import ForecastConfig
 
 OLD = Path(__file__).parent / "version-2" / "forecast"
 SAID = json.loads((OLD / "forecast.json").read_text())
@@ -76,7 +76,7 @@ def test_a_run_is_resumed_with_the_settings_it_had(name, tmp_path):
     shutil.copytree(OLD / name, tmp_path / name)
     stored = config.read(tmp_path / name / "config.yaml")
     assert stored["data"]["valid_windows"] == 1 and stored["model"]["residual"] == "none"
-    settings = RunConfig(**{key: value for key, value in stored.items() if key != "out"}, out=str(tmp_path / name))
+    settings = ForecastConfig(**{key: value for key, value in stored.items() if key != "out"}, out=str(tmp_path / name))
     columns = ("ds", "y") if name == "network" else ("ds", "a", "b")
     data = {column: rows()[column] for column in columns}
     longer = replace(settings, resume="auto", training={**stored["training"], "steps": 6})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from elman.errors import FileError, InputError, UnknownNameError
-from elman.tasks.hmm.data import ObservationConfig, Reader, open_observations, open_reader
+from elman.tasks.hmm.data import HMMDataConfig, Reader, open_observations, open_reader
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_missing_values(write):
 def test_columns_are_chosen_by_name_or_number(write):
     name = write("day,x,y\nmonday,1,2\ntuesday,3,4\n")
     for columns in (["y", "x"], ["3", "2"]):
-        reader, found, valid = open_observations(ObservationConfig(train=name, columns=columns))
+        reader, found, valid = open_observations(HMMDataConfig(train=name, columns=columns))
         assert found.X.tolist() == [[2, 1], [4, 3]] and reader.names == ("y", "x") and valid is None
     # A model finds its columns wherever they stand, and in a file without names by their number.
     assert reader([write("x,z,y\n5,0,6\n", "b.csv")]).X.tolist() == [[6, 5]]
@@ -66,18 +66,18 @@ def test_columns_are_chosen_by_name_or_number(write):
 @pytest.mark.parametrize(("columns", "names"), [([2], ("x",)), (2, ("x",)), ("x", ("x",)), ([3, "x"], ("y", "x"))])
 def test_columns_are_chosen_one_or_many(write, columns, names):
     name = write("day,x,y\nmonday,1,2\n")
-    assert open_reader(ObservationConfig(train=name, columns=columns)).names == names
+    assert open_reader(HMMDataConfig(train=name, columns=columns)).names == names
 
 
 @pytest.mark.parametrize("columns", [["9"], [9], ["x"], ["1", "x"], [0]])
 def test_a_column_that_a_file_without_names_lacks_is_refused(write, columns):
     name = write("1,2\n3,4\n")
     with pytest.raises(InputError, match=r"does not name the columns, so they go by number, 1 to 2"):
-        open_observations(ObservationConfig(train=name, columns=columns))
+        open_observations(HMMDataConfig(train=name, columns=columns))
 
 
 def test_a_file_without_names_is_read_by_the_numbers_that_were_chosen(write):
-    reader, found, _ = open_observations(ObservationConfig(train=write("1,2\n3,4\n"), columns=[2]))
+    reader, found, _ = open_observations(HMMDataConfig(train=write("1,2\n3,4\n"), columns=[2]))
     assert found.X.tolist() == [[2], [4]] and reader([write("5,6,7\n", "b.csv")]).X.tolist() == [[6]]
     with pytest.raises(InputError, match="no column '2'"):
         reader([write("5\n", "c.csv")])
@@ -85,11 +85,11 @@ def test_a_file_without_names_is_read_by_the_numbers_that_were_chosen(write):
 
 def test_two_columns_of_one_name_are_refused(write):
     with pytest.raises(InputError, match=r"line 1 of a\.csv calls two columns 'x' \(numbers 1 and 3\)"):
-        open_observations(ObservationConfig(train=write("x,y,x\n1,2,3\n")))
+        open_observations(HMMDataConfig(train=write("x,y,x\n1,2,3\n")))
 
 
 def test_cells_that_are_not_read_can_be_kept(write):
-    reader = open_reader(ObservationConfig(train=write("day,x\nmonday,1\n"), columns="x"))
+    reader = open_reader(HMMDataConfig(train=write("day,x\nmonday,1\n"), columns="x"))
     files = [write("x,day,id\n1,tue,7\n", "b.csv"), write("x\n2\n", "c.csv")]
     assert list(reader(files, others=True).others) == [{"day": "tue", "id": "7"}, {}]
     assert not reader(files).others
@@ -121,20 +121,20 @@ def test_standard_forms_of_files(write, tmp_path):
 )
 def test_what_cannot_be_read_is_said(write, text, error, says):
     with pytest.raises(error, match=says):
-        open_observations(ObservationConfig(train=write(text)))
+        open_observations(HMMDataConfig(train=write(text)))
 
 
 def test_names_that_do_not_exist(write):
     name = write("x,y\n1,2\n")
     with pytest.raises(InputError, match="no column 'z'; it has x, y"):
-        open_observations(ObservationConfig(train=name, columns=["z"]))
+        open_observations(HMMDataConfig(train=name, columns=["z"]))
     with pytest.raises(FileError, match=r"no file or folder none\.csv"):
-        open_observations(ObservationConfig(train="none.csv"))
+        open_observations(HMMDataConfig(train="none.csv"))
     with pytest.raises(InputError, match=r"data\.train is empty"):
-        open_observations(ObservationConfig(train=""))
+        open_observations(HMMDataConfig(train=""))
     for parts in ({"read": "words"}, {"missing": "drop"}, {"read": "letters", "unit": "line"}, {"errors": "drop"}):
         with pytest.raises(UnknownNameError):
-            open_observations(ObservationConfig(train=name, **parts))
+            open_observations(HMMDataConfig(train=name, **parts))
     write("1,2,3\n", "b.csv"), write("1,2\n", "c.csv")
     with pytest.raises(InputError, match=r"c\.csv has 2 columns; the files before it have 3"):
         Reader()(["b.csv", "c.csv"])
@@ -142,11 +142,11 @@ def test_names_that_do_not_exist(write):
 
 def test_letters_and_characters(write):
     name = write("Ab, cß!\n12 a\n", "a.txt")
-    reader = open_reader(ObservationConfig(train=name, read="letters"))
+    reader = open_reader(HMMDataConfig(train=name, read="letters"))
     assert reader.names == (" ", "a", "b", "c", "s")
     found = reader([name])
     assert reader.text(found.X) == "ab css a " and found.lengths == [9]
-    lines = open_reader(ObservationConfig(train=name, read="characters", unit="lines"))
+    lines = open_reader(HMMDataConfig(train=name, read="characters", unit="lines"))
     found = lines([name])
     assert lines.text(found.X) == "Ab, cß!12 a" and found.lengths == [7, 4]
 

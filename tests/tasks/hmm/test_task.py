@@ -8,23 +8,23 @@ import pytest
 from elman import hmm
 from elman.errors import InputError, UnknownNameError
 from elman.run import train
-from elman.tasks.hmm.data import ObservationConfig, Reader
+from elman.tasks.hmm.data import HMMDataConfig, Reader
 from elman.tasks.hmm.describe import stationary
-from elman.tasks.hmm.task import ModelConfig, RunConfig, build
+from elman.tasks.hmm.task import HMMConfig, HMMModelConfig, build
 from elman.tasks.loading import load
 
 
 def test_a_config_is_an_estimator():
-    model = build(ModelConfig("mixture", 3, "left-to-right", options={"n_mix": 2}), seed=5)
+    model = build(HMMModelConfig("mixture", 3, "left-to-right", options={"n_mix": 2}), seed=5)
     assert isinstance(model, hmm.GMMHMM) and model.n_mix == 2 and model.random_state == 5
     assert model.transmat_mask.sum() == 5 and model.startprob_mask.tolist() == [True, False, False]
     for parts in ({"emission": "gausian"}, {"structure": "ring"}, {"method": "newton"}):
         with pytest.raises(UnknownNameError):
-            build(ModelConfig(**parts), 0)
+            build(HMMModelConfig(**parts), 0)
     with pytest.raises(InputError, match="n_components is 0"):
-        build(ModelConfig(n_components=0), 0)
+        build(HMMModelConfig(n_components=0), 0)
     with pytest.raises(InputError, match="no parameter 'n_mixx'"):
-        build(ModelConfig(options={"n_mixx": 2}), 0)
+        build(HMMModelConfig(options={"n_mixx": 2}), 0)
 
 
 def test_stationary_is_a_fixed_point():
@@ -51,9 +51,9 @@ def test_a_run_leaves_a_model_and_its_metrics_and_again_the_same_bytes(tmp_path,
     model.lambdas_ = np.array([[1.0], [9.0]])
     text = Reader(names=("n",)).text(model.sample(300, random_state=1)[0])
     (tmp_path / "n.csv").write_text(text)
-    config = RunConfig(
-        data=ObservationConfig(train="n.csv", valid="n.csv"),
-        model=ModelConfig("poisson", method=method, n_iter=30, n_init=1, tol=1e-3, learning_rate=0.2),
+    config = HMMConfig(
+        data=HMMDataConfig(train="n.csv", valid="n.csv"),
+        model=HMMModelConfig("poisson", method=method, n_iter=30, n_init=1, tol=1e-3, learning_rate=0.2),
         out="run",
     )
     fitted, history = train(config)
@@ -70,6 +70,6 @@ def test_a_run_leaves_a_model_and_its_metrics_and_again_the_same_bytes(tmp_path,
 
 def test_a_config_of_another_task_is_refused():
     with pytest.raises(
-        InputError, match=r"needs a elman\.tasks\.text\.lm\.RunConfig, not a elman\.tasks\.hmm\.task\.RunConfig"
+        InputError, match=r"needs a elman\.tasks\.text\.lm\.LMConfig, not a elman\.tasks\.hmm\.task\.HMMConfig"
     ):
-        train(RunConfig(task="lm"))
+        train(HMMConfig(task="lm"))

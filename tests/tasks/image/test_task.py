@@ -10,8 +10,8 @@ from elman.cli import main
 from elman.errors import ElmanError, InputError
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.image.model import ModelConfig, Painter, Reader, build, levels, prepared
-from elman.tasks.image.task import DataConfig, ImageTask, RunConfig
+from elman.tasks.image.model import ImageModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.image.task import ImageConfig, ImageDataConfig, ImageTask
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -34,9 +34,9 @@ def write(path, images, key="images"):
 
 
 def config(folder, **data):
-    return RunConfig(
-        data=DataConfig(train=write(folder / "train.npz", bars(200)), batch_size=20, **data),
-        model=ModelConfig(size=8, hidden=16, kernel=3),
+    return ImageConfig(
+        data=ImageDataConfig(train=write(folder / "train.npz", bars(200)), batch_size=20, **data),
+        model=ImageModelConfig(size=8, hidden=16, kernel=3),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=8, log_every=2, evaluate_every=4),
         out=str(folder / "run"),
@@ -223,7 +223,7 @@ def test_bad_settings_are_said(tmp_path):
 @pytest.mark.parametrize("readout", ["categorical", "logistic"])
 def test_grey_levels_are_drawn_as_they_are_scanned(readout):
     torch.manual_seed(0)
-    reader, settings = Reader(3, 4, 16.0, "none"), ModelConfig(layer="row", size=3, readout=readout, layers=2)
+    reader, settings = Reader(3, 4, 16.0, "none"), ImageModelConfig(layer="row", size=3, readout=readout, layers=2)
     face = Painter(build(settings, reader), settings, reader)
     drawn = face.draw(9)
     assert 2 < drawn.images.unique().numel() <= 17 and drawn.images.max() <= 16
@@ -250,7 +250,7 @@ def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
     flipped[0, 0, 0], others[0, 0, 0] = 1 - pixels[0, 0, 0], pixels[0, 0, 0]
     for name, given in (("flipped", flipped), ("others", others)):
         part = face.reader([write(tmp_path / f"{name}.npz", (200 * given).astype(np.uint8))])
-        nats = ImageTask().look(face, part, 1, SIDE).sample.panels[0]["nats"][0][0]
+        nats = ImageTask().inspect_inputs(face, part, 1, SIDE).sample.panels[0]["nats"][0][0]
         expected = first if name == "others" else -np.log(-np.expm1(-first))
         assert nats == pytest.approx(expected, rel=1e-4), name
 
@@ -260,7 +260,7 @@ def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
     from elman.lens import inspect
 
     folder, face, _ = trained
-    report = inspect(*ImageTask().look(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
+    report = inspect(*ImageTask().inspect_inputs(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
     assert [part.leaf for part in report.shown] == ["above", "h"]
     assert bool((report.shown[1].flow > 0).any())
 

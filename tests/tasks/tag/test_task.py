@@ -11,8 +11,8 @@ from elman.cli import main
 from elman.errors import InputError
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.tag.model import ModelConfig
-from elman.tasks.tag.task import DataConfig, RunConfig
+from elman.tasks.tag.model import TagModelConfig
+from elman.tasks.tag.task import TagConfig, TagDataConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -46,9 +46,9 @@ def no_pictures(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    return RunConfig(
-        data=DataConfig(train=write(tmp_path / "train.txt", sentences(60)), batch_size=8),
-        model=ModelConfig(size=8, embedding_size=8, char_size=4, char_embedding_size=4, case_size=2, feature_size=3),
+    return TagConfig(
+        data=TagDataConfig(train=write(tmp_path / "train.txt", sentences(60)), batch_size=8),
+        model=TagModelConfig(size=8, embedding_size=8, char_size=4, char_embedding_size=4, case_size=2, feature_size=3),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=12, log_every=2, evaluate_every=5),
         out=str(tmp_path / "run"),
@@ -58,14 +58,14 @@ def config(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tag")
-    data = DataConfig(
+    data = TagDataConfig(
         train=write(folder / "train.txt", sentences(100)),
         test=write(folder / "test.txt", sentences(30, 7)),
         features=[1],
         train_as="iobes",
     )
-    model = ModelConfig(size=12, embedding_size=12, char_size=4, char_embedding_size=4, embedding_dropout=0.1)
-    config = RunConfig(
+    model = TagModelConfig(size=12, embedding_size=12, char_size=4, char_embedding_size=4, embedding_dropout=0.1)
+    config = TagConfig(
         data=data, model=model, optim=OptimConfig(lr=0.03, warmup=2), out=str(folder / "run"),
         training=TrainingConfig(steps=60, evaluate_every=30),
     )  # fmt: skip
@@ -143,7 +143,7 @@ def test_a_run_that_is_interrupted_gives_the_same_bytes(config, tmp_path, monkey
 @pytest.mark.parametrize("kind", ["copy", "selective-copy"])
 def test_copying_is_tagging_of_the_answer(config, kind, capsys):
     name = f"synthetic:{kind},T=4,tokens=2,vocabulary=3,n=50"
-    model = ModelConfig(cell="gru", size=24, char_size=0, case_size=0, bidirectional=False, crf=False,
+    model = TagModelConfig(cell="gru", size=24, char_size=0, case_size=0, bidirectional=False, crf=False,
                         embedding_dropout=0.0, readout_dropout=0.0, word_dropout=0.0)  # fmt: skip
     settings = replace(config, data=replace(config.data, train=name, batch_size=32), model=model)
     train(replace(settings, training=TrainingConfig(steps=250, evaluate_every=250)))

@@ -6,7 +6,7 @@ import pytest
 
 from elman.data import text
 from elman.errors import InputError, UnknownNameError
-from elman.tasks.text.data import DataConfig, open_splits, split_texts
+from elman.tasks.text.data import TextDataConfig, open_splits, split_texts
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def config(tmp_path, monkeypatch):
     monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
     (tmp_path / "a.txt").write_text("abcdefghij" * 10)
     (tmp_path / "b.txt").write_text("jihg")
-    return DataConfig(train=str(tmp_path / "a.txt"), split=(0.8, 0.1, 0.1))
+    return TextDataConfig(train=str(tmp_path / "a.txt"), split=(0.8, 0.1, 0.1))
 
 
 def contents(config):

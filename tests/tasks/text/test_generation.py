@@ -11,7 +11,7 @@ from elman.data.vocabulary import BOUNDARY, Characters, Words
 from elman.errors import InputError
 from elman.tasks.text.generation import Generation, Row
 from elman.tasks.text.kneser_ney import Markov
-from elman.tasks.text.markov import MarkovModel, ModelConfig
+from elman.tasks.text.markov import MarkovModel, MarkovModelConfig
 
 TEXT = "abc abd abe. " * 9
 
@@ -21,7 +21,7 @@ def lm():
     vocabulary = Characters("".join(sorted(set(TEXT))))
     model = Markov(vocabulary.size, 2)
     model.fit(encode_string(TEXT, vocabulary).ids)
-    return MarkovModel(model, vocabulary, ModelConfig(2))
+    return MarkovModel(model, vocabulary, MarkovModelConfig(2))
 
 
 def start(lm, prompts, **settings):
@@ -74,7 +74,7 @@ def ending(unit):
     model = Markov(vocabulary.size, 2)
     lines = np.concatenate([np.concatenate([vocabulary.encode(line), [BOUNDARY]]) for line in ["ab", "abc"] * 9])
     model.fit(np.concatenate([[BOUNDARY], lines]))
-    return MarkovModel(model, vocabulary, ModelConfig(2), unit)
+    return MarkovModel(model, vocabulary, MarkovModelConfig(2), unit)
 
 
 def finished(lm, **settings):
@@ -101,14 +101,14 @@ def test_the_unknown_symbol_is_not_chosen_unless_asked():
     vocabulary = Words(["to", "be"])
     model = Markov(vocabulary.size, 1)
     model.fit(np.array([0, 2, 1, 1, 1, 3, 1, 1, 2, 1, 3, 1]))  # mostly <unk>
-    lm = MarkovModel(model, vocabulary, ModelConfig(1))
+    lm = MarkovModel(model, vocabulary, MarkovModelConfig(1))
     for settings in ({"seed": 3}, {"num_beams": 3}):
         assert "<unk>" not in lm.generate("to", max_new_tokens=30, **settings)
         assert "<unk>" in lm.generate("to", max_new_tokens=30, allow=["unknown"], **settings)
 
 
 def test_a_prompt_with_an_unknown_word_is_read_with_a_warning():
-    lm = MarkovModel(Markov(4, 1), Words(["to", "be"]), ModelConfig(1))
+    lm = MarkovModel(Markov(4, 1), Words(["to", "be"]), MarkovModelConfig(1))
     lm.model.fit(np.array([0, 2, 1, 3, 1, 2]))
     with pytest.warns(UserWarning, match="'zebra', which the vocabulary lacks: the model reads <unk>"):
         after = lm.read(["to zebra"], lm.init_state())

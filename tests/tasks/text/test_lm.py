@@ -19,7 +19,7 @@ from elman.tasks.loading import load
 from elman.tasks.text import markov as markov_task
 from elman.tasks.text import model as text
 from elman.tasks.text.kneser_ney import Markov
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.model import Score
 
 TEXT = "to be, or not to be: that is the question. " * 3
@@ -28,7 +28,7 @@ TEXT = "to be, or not to be: that is the question. " * 3
 def lm_of(vocabulary=None, seed=0, **config):
     torch.manual_seed(seed)
     vocabulary = vocabulary or Characters("".join(sorted(set(TEXT))))
-    settings = ModelConfig(**{"size": 8, "layers": 2, **config})
+    settings = LMModelConfig(**{"size": 8, "layers": 2, **config})
     model = build(settings, vocabulary.size).eval()
     if hasattr(getattr(model, "readout", None), "linear"):
         model.readout.linear.bias.data[:2] = -9.0  # as if trained: no boundary inside a text, no unknown symbol
@@ -39,7 +39,7 @@ def markov(words=TEXT, vocabulary=None, order=3):
     vocabulary = vocabulary or Characters("".join(sorted(set(words))))
     model = Markov(vocabulary.size, order)
     model.fit(encode_string(words, vocabulary).ids)
-    return markov_task.MarkovModel(model, vocabulary, markov_task.ModelConfig(order))
+    return markov_task.MarkovModel(model, vocabulary, markov_task.MarkovModelConfig(order))
 
 
 MODELS = {
@@ -274,11 +274,11 @@ def test_weights_of_another_model(tmp_path):
 
 def test_build_says_what_does_not_go_together():
     with pytest.raises(InputError, match="exclude each other"):
-        build(ModelConfig(tied=True, cutoffs=[2]), 9)
+        build(LMModelConfig(tied=True, cutoffs=[2]), 9)
     with pytest.raises(KeyError, match="float16"):
-        build(ModelConfig(dtype="float16"), 9)
+        build(LMModelConfig(dtype="float16"), 9)
     with pytest.raises(InputError, match="elman train --task markov"):
-        build(ModelConfig(cell="markov"), 9)
+        build(LMModelConfig(cell="markov"), 9)
 
 
 def words():
@@ -338,7 +338,7 @@ def test_help_lists_what_generate_takes_and_repr_says_what_it_is():
     ],
 )
 def test_the_block_around_a_cell(given, block, computes):
-    config = ModelConfig(size=8, layers=2, **given)
+    config = LMModelConfig(size=8, layers=2, **given)
     assert network.block_of(config) == block and network.describe(config) == computes
     core = build(config, 11).core
     first = core.cores[0]
@@ -361,9 +361,9 @@ def test_a_block_by_hand():
 
 def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
     with pytest.raises(InputError, match=r"model\.block is 'papers'; it must be one of 'auto', 'plain', 'residual'"):
-        build(ModelConfig(block="papers"), 11)
+        build(LMModelConfig(block="papers"), 11)
     with pytest.raises(InputError, match=r"model.cell is hmm.*--task hmm"):
-        build(ModelConfig(cell="hmm"), 11)
+        build(LMModelConfig(cell="hmm"), 11)
 
 
 def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):

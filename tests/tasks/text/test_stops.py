@@ -7,7 +7,7 @@ import torch
 from elman.data import VOCABULARIES
 from elman.data.vocabulary import BOUNDARY
 from elman.tasks.text.generation import stopped
-from elman.tasks.text.lm import LanguageModel, ModelConfig, build
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 
 TEXTS = {
     "byte": "a b€ é aé€€ b\n" * 20,
@@ -43,7 +43,7 @@ def test_the_boundary_ends_a_text_with_and_without_stop_strings():
 
 def test_a_search_decodes_no_more_for_a_symbol_of_a_long_text_than_of_a_short_one(monkeypatch):
     torch.manual_seed(0)
-    config = ModelConfig(size=8)
+    config = LMModelConfig(size=8)
     model, decoded = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config), []
     kind = type(model.vocabulary)
     decode = kind.decode

@@ -20,9 +20,15 @@ from elman.run import load, train
 from elman.tasks import plots
 from elman.tasks.translate.data import PairReader, Pairs, batch_of
 from elman.tasks.translate.metrics import exposure
-from elman.tasks.translate.model import ModelConfig, Search
+from elman.tasks.translate.model import Search, TranslateModelConfig
 from elman.tasks.translate.seq2seq import smoothed
-from elman.tasks.translate.task import DataConfig, DecodingConfig, RunConfig, SamplingConfig, TranslateTask
+from elman.tasks.translate.task import (
+    DecodingConfig,
+    SamplingConfig,
+    TranslateConfig,
+    TranslateDataConfig,
+    TranslateTask,
+)
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -48,9 +54,9 @@ def no_pictures(monkeypatch, request):
 def config_in(folder, **changes):
     source, target = write(folder, "train", pairs(80))
     valid_source, valid_target = write(folder, "valid", pairs(9, seed=1))
-    config = RunConfig(
-        data=DataConfig(source, target, valid_source, valid_target, batch_tokens=64),
-        model=ModelConfig(size=12, embedding_size=6),
+    config = TranslateConfig(
+        data=TranslateDataConfig(source, target, valid_source, valid_target, batch_tokens=64),
+        model=TranslateModelConfig(size=12, embedding_size=6),
         optim=OptimConfig(lr=0.02, warmup=2),
         training=TrainingConfig(steps=9, log_every=2, evaluate_every=4, average=2),
         out=str(folder / "run"),
@@ -108,14 +114,14 @@ def test_smoothing_is_its_definition():
 @pytest.mark.parametrize(
     "model",
     [
-        ModelConfig(size=8, embedding_size=6, attention="none"),
-        ModelConfig(size=8, embedding_size=6, attention="none", context="every", cell="lstm"),
-        ModelConfig(size=8, embedding_size=6, attention="dot", bidirectional=False),
-        ModelConfig(size=8, embedding_size=6, attention="general", feeding=True, layers=2),
-        ModelConfig(size=8, embedding_size=6, attention="additive", cell="lru"),
-        ModelConfig(size=8, embedding_size=6, attention="additive", cell="lru", block="plain"),
-        ModelConfig(size=8, embedding_size=6, attention="general", cell="mingru", layers=2),
-        ModelConfig(size=8, embedding_size=6, attention="general", tied="all"),
+        TranslateModelConfig(size=8, embedding_size=6, attention="none"),
+        TranslateModelConfig(size=8, embedding_size=6, attention="none", context="every", cell="lstm"),
+        TranslateModelConfig(size=8, embedding_size=6, attention="dot", bidirectional=False),
+        TranslateModelConfig(size=8, embedding_size=6, attention="general", feeding=True, layers=2),
+        TranslateModelConfig(size=8, embedding_size=6, attention="additive", cell="lru"),
+        TranslateModelConfig(size=8, embedding_size=6, attention="additive", cell="lru", block="plain"),
+        TranslateModelConfig(size=8, embedding_size=6, attention="general", cell="mingru", layers=2),
+        TranslateModelConfig(size=8, embedding_size=6, attention="general", tied="all"),
     ],
     ids=lambda m: f"{m.attention} {m.context} {m.cell} {m.block}",
 )
@@ -133,7 +139,7 @@ def test_every_model_trains_saves_and_answers_alike_in_any_batch(tmp_path, model
 
 
 def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):
-    model = ModelConfig(size=8, embedding_size=6, cell="lru", block="plain")
+    model = TranslateModelConfig(size=8, embedding_size=6, cell="lru", block="plain")
     face, _ = train(config_in(tmp_path, model=model, training=TrainingConfig(steps=1, evaluate_every=1)))
     folder = tmp_path / "run" / "best"
     content = json.loads((folder / "model.json").read_text())
@@ -278,11 +284,13 @@ def test_pairs_are_the_same_in_every_format(tmp_path):
 def test_bad_data_says_which_line(tmp_path, source, target, changes, message):
     (tmp_path / "s").write_text(source)
     (tmp_path / "t").write_text(target)
-    data = DataConfig(str(tmp_path / "s"), str(tmp_path / "t") if target else "", split=(0.75, 0.25, 0.0), **changes)
+    data = TranslateDataConfig(
+        str(tmp_path / "s"), str(tmp_path / "t") if target else "", split=(0.75, 0.25, 0.0), **changes
+    )
     # Nothing may depend on which of the pairs chance puts aside.
     data = replace(data, valid_source=data.source, valid_target=data.target)
     with pytest.raises(ElmanError, match=message):
-        train(RunConfig(data=data, out=str(tmp_path / "run")))
+        train(TranslateConfig(data=data, out=str(tmp_path / "run")))
 
 
 def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
@@ -310,7 +318,7 @@ def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
 )
 def test_models_that_cannot_be_built(tmp_path, changes, message):
     with pytest.raises(InputError, match=message):
-        train(config_in(tmp_path, model=ModelConfig(size=8, embedding_size=6, **changes)))
+        train(config_in(tmp_path, model=TranslateModelConfig(size=8, embedding_size=6, **changes)))
 
 
 def test_a_missing_file_ends_with_2(tmp_path, capsys):
@@ -319,11 +327,13 @@ def test_a_missing_file_ends_with_2(tmp_path, capsys):
 
 
 def test_symbols_made_up_are_reversed(tmp_path):
-    data = DataConfig("synthetic:reverse,T=4,vocabulary=3,n=8", batch_tokens=40, joint=True)
-    model = ModelConfig(size=8, embedding_size=4)
+    data = TranslateDataConfig("synthetic:reverse,T=4,vocabulary=3,n=8", batch_tokens=40, joint=True)
+    model = TranslateModelConfig(size=8, embedding_size=4)
     decoding = DecodingConfig(decides="exact")
     face, lines = train(
-        RunConfig(data=data, model=model, decoding=decoding, training=TrainingConfig(steps=3), out=str(tmp_path / "r"))
+        TranslateConfig(
+            data=data, model=model, decoding=decoding, training=TrainingConfig(steps=3), out=str(tmp_path / "r")
+        )
     )
     assert "valid" in lines[-1] and isinstance(face.translate("0 1 2"), str)
 
@@ -333,7 +343,7 @@ def test_the_share_of_unknown_words_is_said(tmp_path, capfd):
     source, target = write(tmp_path, "few", [("a b once", "x y"), *[("a b c", "x y")] * 10])
     valid = write(tmp_path, "new", [("a new c d", "x z"), ("a b", "x y")])
     config = config_in(tmp_path, training=TrainingConfig(steps=2, evaluate_every=2))
-    train(replace(config, data=DataConfig(source, target, *valid, min_count=2, batch_tokens=64)))
+    train(replace(config, data=TranslateDataConfig(source, target, *valid, min_count=2, batch_tokens=64)))
     said = capfd.readouterr().err
     assert "unknown: 3.03% of the source, 0.00% of the target" in said  # 1 of 33 words
     assert "(unknown: 33.33% of the source, 25.00% of the target)" in said.split("step 2  valid perplexity")[1]

@@ -13,8 +13,8 @@ from elman.cli import main
 from elman.errors import InputError
 from elman.run import load, train
 from elman.tasks.tree import plots
-from elman.tasks.tree.model import ModelConfig
-from elman.tasks.tree.task import DataConfig, RunConfig
+from elman.tasks.tree.model import TreeModelConfig
+from elman.tasks.tree.task import TreeConfig, TreeDataConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -27,9 +27,9 @@ def no_pictures(monkeypatch):
 
 @pytest.fixture
 def config(tmp_path):
-    return RunConfig(
-        data=DataConfig(train=write(tmp_path / "train.txt", 60), batch_size=8),
-        model=ModelConfig(size=8, embedding_size=6, embedding_dropout=0.1, readout_dropout=0.1),
+    return TreeConfig(
+        data=TreeDataConfig(train=write(tmp_path / "train.txt", 60), batch_size=8),
+        model=TreeModelConfig(size=8, embedding_size=6, embedding_dropout=0.1, readout_dropout=0.1),
         optim=OptimConfig(name="adagrad", lr=0.1, embedding_lr=0.5, warmup=0, schedule="constant"),
         training=TrainingConfig(steps=12, log_every=2, evaluate_every=5),
         out=str(tmp_path / "run"),
@@ -39,9 +39,9 @@ def config(tmp_path):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tree")
-    data = DataConfig(train=write(folder / "train.txt", 300), test=write(folder / "test.txt", 60, 7), batch_size=10)
-    model = ModelConfig(size=20, embedding_size=10, embedding_dropout=0.0, readout_dropout=0.0)
-    config = RunConfig(
+    data = TreeDataConfig(train=write(folder / "train.txt", 300), test=write(folder / "test.txt", 60, 7), batch_size=10)
+    model = TreeModelConfig(size=20, embedding_size=10, embedding_dropout=0.0, readout_dropout=0.0)
+    config = TreeConfig(
         data=data, model=model, optim=OptimConfig(lr=0.03, warmup=2), out=str(folder / "run"),
         training=TrainingConfig(steps=150, evaluate_every=75),
     )  # fmt: skip

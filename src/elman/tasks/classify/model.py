@@ -40,7 +40,7 @@ Answer = Label | tuple[Label, ...]
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ClassifyModelConfig:
     """What the network is.
 
     Args:
@@ -76,7 +76,7 @@ class ModelConfig:
     readout_dropout: float = 0.2
 
 
-def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+def build(config: ClassifyModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
     """The model of a config, with fresh parameters."""
     choice("model.pool", config.pool, POOLS)
     width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
@@ -104,7 +104,7 @@ def build(config: ModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceMod
     return SequenceModel(embed, Stack(core, Pool(config.pool, H)), Pooled(readout))
 
 
-def _symbols(config: ModelConfig, inputs: TextInputs, width: int) -> WordEmbedding:
+def _symbols(config: ClassifyModelConfig, inputs: TextInputs, width: int) -> WordEmbedding:
     hidden = config.word_dropout if inputs.vocabulary.unknown is not None else 0.0
     return WordEmbedding(inputs.vocabulary.size, width, dropout=config.embedding_dropout, word_dropout=hidden)
 
@@ -114,20 +114,20 @@ class Classifier(Predictor[SequenceModel]):
 
     >>> rows = [Row(text, (label,), "here") for text, label in [("good", "pos"), ("bad", "neg")] * 2]
     >>> inputs, labels = TextInputs.fit(rows, "word", 1, 0, False), Labels.fit(rows, "class")
-    >>> config = ModelConfig(size=4)
+    >>> config = ClassifyModelConfig(size=4)
     >>> classifier = Classifier(build(config, inputs, labels), config, Reader(), inputs, labels)
     >>> classifier.predict_proba(["good", "bad"]).shape
     torch.Size([2, 2])
     """
 
     task = "classify"
-    config: ModelConfig
+    config: ClassifyModelConfig
     reader: Reader
     inputs: AnyInputs
     labels: Labels
 
     def __init__(
-        self, model: SequenceModel, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
+        self, model: SequenceModel, config: ClassifyModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels
     ) -> None:
         super().__init__(model, config=config, reader=reader, inputs=inputs, labels=labels)
 
@@ -243,14 +243,14 @@ class Classifier(Predictor[SequenceModel]):
         }
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, Reader, AnyInputs, Labels]:
-        config, reader = ModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
+    def parts(cls, content: Content) -> tuple[ClassifyModelConfig, Reader, AnyInputs, Labels]:
+        config, reader = ClassifyModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
         labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
         inputs, _ = inputs_from_json(content["inputs"]), labels.answers  # which is made of the names, if it can be
         return config, reader, inputs, labels
 
     @classmethod
-    def network(cls, config: ModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels) -> SequenceModel:
+    def network(cls, config: ClassifyModelConfig, reader: Reader, inputs: AnyInputs, labels: Labels) -> SequenceModel:
         return build(config, inputs, labels)
 
     def __repr__(self) -> str:

@@ -24,8 +24,8 @@ from elman.state import State
 from elman.tasks import inspection, network, plots
 from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
 from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
-from elman.tasks.classify.model import EACH, Classifier, ModelConfig, build
-from elman.tasks.inspection import Looked
+from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
+from elman.tasks.inspection import Inspection
 from elman.tasks.plots import Found
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
@@ -36,7 +36,7 @@ from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)
-class DataConfig(SplitConfig):
+class ClassifyDataConfig(SplitConfig):
     """Rows with labels.
 
     Args:
@@ -87,10 +87,10 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class ClassifyConfig(TrainedSettings):
     """A run from labelled rows to a classifier.
 
-    >>> RunConfig(model=ModelConfig(pool="mean")).data.label_kind
+    >>> ClassifyConfig(model=ClassifyModelConfig(pool="mean")).data.label_kind
     'class'
 
     Args:
@@ -102,8 +102,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "classify"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: ClassifyDataConfig = field(default_factory=ClassifyDataConfig)
+    model: ClassifyModelConfig = field(default_factory=ClassifyModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
     out: str = "runs/classify"
     init_from: str = ""
@@ -116,7 +116,7 @@ class RowData(Data):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: ClassifyConfig,
         reader: Reader,
         saved: Classifier | None,
         train: list[Row],
@@ -168,7 +168,12 @@ class MadeUpData(RowData):
     """The same of rows that are made up: there are as many as anyone wants."""
 
     def __init__(
-        self, config: RunConfig, saved: Classifier | None, made: Synthetic, valid: Synthetic, test: Synthetic | None
+        self,
+        config: ClassifyConfig,
+        saved: Classifier | None,
+        made: Synthetic,
+        valid: Synthetic,
+        test: Synthetic | None,
     ) -> None:
         self.made = made
         kind = "number" if made.kind == "adding" else "class"
@@ -202,7 +207,7 @@ def _row(made: Made, number: int) -> Row:
     return Row(made.input, (made.label,), f"row {number}", number)
 
 
-def _inputs(config: DataConfig, rows: list[Row]) -> AnyInputs:
+def _inputs(config: ClassifyDataConfig, rows: list[Row]) -> AnyInputs:
     if not isinstance(rows[0].input, str):
         return SeriesInputs.fit(rows)
     return TextInputs.fit(rows, config.vocabulary, config.min_count, config.vocabulary_size, config.lower)
@@ -221,8 +226,8 @@ def _weights(config: LossConfig, labels: Labels, y: Tensor) -> Tensor:
     return len(y) / (len(labels.names) * torch.bincount(y, minlength=len(labels.names)).clamp(min=1)).float()
 
 
-class ClassifyTask(Task[RunConfig, RowData, Classifier]):
-    Config, Model = RunConfig, Classifier
+class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
+    Config, Model = ClassifyConfig, Classifier
     title = "a classifier of sequences"
 
     @property
@@ -230,7 +235,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         inspect = inspection.response(self, lambda found, request: found.examples(_rows(found, request, True)))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
-    def open(self, config: RunConfig, saved: Classifier | None) -> RowData:
+    def open(self, config: ClassifyConfig, saved: Classifier | None) -> RowData:
         data = config.data
         for name in ("min_count", "vocabulary_size", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -239,7 +244,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
         return RowData(config, reader, saved, *parts(data, reader, lambda row: row.number, "rows"))
 
-    def build(self, config: RunConfig, data: RowData) -> Classifier:
+    def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
         settled = network.settled(config.model)
         model = build(settled, data.inputs, data.labels)
         return Classifier(model, settled, data.reader, data.inputs, data.labels)
@@ -270,7 +275,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
         found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
         return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
 
-    def look(self, predictor: Classifier, part: Examples, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: Classifier, part: Examples, rows: int, steps: int) -> Inspection:
         """Rows from the start of the data, each as far as `steps` inputs."""
         some = [part.x[i][:steps] for i in range(min(rows, len(part)))]
         x, lengths = padded(some)
@@ -283,7 +288,7 @@ class ClassifyTask(Task[RunConfig, RowData, Classifier]):
             else [f"{step.flatten()[0]:.3g} " for step in row]
             for row in some
         ]
-        return Looked(predictor.model, Sample(x, y, lengths, names=names))
+        return Inspection(predictor.model, Sample(x, y, lengths, names=names))
 
     def serve(self, predictor: Classifier) -> Served:
         return predictor.served()

@@ -11,12 +11,12 @@ from elman.tasks.forecast.calendar import Frequency
 from elman.tasks.forecast.covariates import Covariate
 from elman.tasks.forecast.data import PanelReader
 from elman.tasks.forecast.inputs import PanelInputs
-from elman.tasks.forecast.network import ModelConfig, Widths
+from elman.tasks.forecast.network import ForecastModelConfig, Widths
 
 STATE = "series.safetensors"
 
 
-def content(config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int) -> dict[str, Json]:
+def content(config: ForecastModelConfig, inputs: PanelInputs, horizon: int, seasonality: int) -> dict[str, Json]:
     """What stands in model.json."""
     return {
         "config": asdict(config),
@@ -26,9 +26,9 @@ def content(config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality:
     }
 
 
-def parts(found: artifact.Content) -> tuple[ModelConfig, PanelInputs, int, int]:
+def parts(found: artifact.Content) -> tuple[ForecastModelConfig, PanelInputs, int, int]:
     """What `content` wrote."""
-    config, inputs = ModelConfig(**network.stored(found["config"])), _inputs(found["inputs"])
+    config, inputs = ForecastModelConfig(**network.stored(found["config"])), _inputs(found["inputs"])
     return config, inputs, int(found["horizon"]), int(found["seasonality"])
 
 

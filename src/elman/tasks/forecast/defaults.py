@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from elman.tasks.forecast.data import PanelReader, Series
-from elman.tasks.forecast.network import ModelConfig, free, lags_of
+from elman.tasks.forecast.network import ForecastModelConfig, free, lags_of
 from elman.tasks.forecast.season import WEEK, find_season, has_weeks
 
 if TYPE_CHECKING:
-    from elman.tasks.forecast.task import DataConfig, RunConfig
+    from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig
 
 WINDOWS = 20  # to validate on, at most
 FORECASTS = 2000  # in one evaluation, or about
 
 
 def resolve(
-    config: RunConfig, reader: PanelReader, series: Sequence[Series], *, tested: bool, seasonality: int = 0
-) -> RunConfig:
+    config: ForecastConfig, reader: PanelReader, series: Sequence[Series], *, tested: bool, seasonality: int = 0
+) -> ForecastConfig:
     """The config with what it leaves open; `tested` are other rows, `seasonality` that of a model that goes on."""
     data, model = config.data, config.model
     long = reader.format != "arrays"
@@ -38,13 +38,15 @@ def resolve(
     return replace(config, data=_cut(data, model, lengths), model=model)
 
 
-def resolve_model(model: ModelConfig, season: int, *, weeks: bool = False, scaled: bool = True) -> ModelConfig:
+def resolve_model(
+    model: ForecastModelConfig, season: int, *, weeks: bool = False, scaled: bool = True
+) -> ForecastModelConfig:
     """What is predicted, and the lags that are read; `weeks` of days that differ.
 
-    >>> found = resolve_model(ModelConfig(), 24, weeks=True)
+    >>> found = resolve_model(ForecastModelConfig(), 24, weeks=True)
     >>> found.residual, found.lags
     ('seasonal', [1, 2, 24, 25, 168, 169])
-    >>> resolve_model(ModelConfig(residual="none"), 24).lags
+    >>> resolve_model(ForecastModelConfig(residual="none"), 24).lags
     []
     """
     if model.residual != "auto":
@@ -64,7 +66,7 @@ def _windows(rows: int, horizon: int, series: int) -> int:
     return int(np.clip(rows // (5 * horizon), 1, min(WINDOWS, max(1, FORECASTS // series))))
 
 
-def _cut(data: DataConfig, model: ModelConfig, lengths: Sequence[int]) -> DataConfig:
+def _cut(data: ForecastDataConfig, model: ForecastModelConfig, lengths: Sequence[int]) -> ForecastDataConfig:
     """Long series are cut where there are not enough of them to fill a batch."""
     if data.segment >= 0:
         return data

@@ -34,7 +34,7 @@ from elman.tasks.forecast.backtest import Origins, Refit, Shown
 from elman.tasks.forecast.data import MOST_FILLED, Series
 from elman.tasks.forecast.inputs import PanelInputs
 from elman.tasks.forecast.loss import log_prob
-from elman.tasks.forecast.network import ModelConfig, build
+from elman.tasks.forecast.network import ForecastModelConfig, build
 from elman.tasks.forecast.paths import Forecast, sample_quantiles, seeds
 from elman.tasks.forecast.state import Carried, moved, names_leaf, places_of, put, read_already, tail_of, take
 from elman.tasks.predictor import Predictor, evaluating
@@ -53,24 +53,24 @@ class Forecaster(Predictor[SequenceModel]):
     """A network, and the state of every series at the end of its training.
 
     >>> import tempfile
-    >>> from elman.tasks.forecast.task import RunConfig
+    >>> from elman.tasks.forecast.task import ForecastConfig
     >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
     >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
-    >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
+    >>> forecaster, _ = elman.train(ForecastConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
     >>> state = forecaster.update(forecaster.state, {"ds": ["60"], "y": ["0"]})
     >>> forecaster.forecast(state, 2).quantiles[0, :, 0, 1].round().tolist()
     [1.0, 2.0]
     """
 
     task = "forecast"
-    config: ModelConfig
+    config: ForecastModelConfig
     inputs: PanelInputs
     horizon: int
     seasonality: int
     state: Carried  # after the last rows of training; of no series while a model is trained
 
     def __init__(
-        self, model: SequenceModel, config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int,
+        self, model: SequenceModel, config: ForecastModelConfig, inputs: PanelInputs, horizon: int, seasonality: int,
         state: Carried | None = None,
     ) -> None:  # fmt: skip
         super().__init__(model, config=config, inputs=inputs, horizon=horizon, seasonality=seasonality)
@@ -376,11 +376,11 @@ class Forecaster(Predictor[SequenceModel]):
         return forecast_files.content(self.config, self.inputs, self.horizon, self.seasonality)
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, PanelInputs, int, int]:
+    def parts(cls, content: Content) -> tuple[ForecastModelConfig, PanelInputs, int, int]:
         return forecast_files.parts(content)
 
     @classmethod
-    def network(cls, config: ModelConfig, inputs: PanelInputs, horizon: int, seasonality: int) -> SequenceModel:
+    def network(cls, config: ForecastModelConfig, inputs: PanelInputs, horizon: int, seasonality: int) -> SequenceModel:
         return build(config, forecast_files.widths(inputs), seasonality).to(getattr(torch, inputs.dtype))
 
     def __repr__(self) -> str:

@@ -53,7 +53,7 @@ FIRST = 0.1  # the same as long as none is known
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ForecastModelConfig:
     """What the network is.
 
     Args:
@@ -127,7 +127,7 @@ class Layers:
     dropout: float
 
 
-def layers_of(config: ModelConfig) -> Layers:
+def layers_of(config: ForecastModelConfig) -> Layers:
     """The cells of a config."""
     return Layers(
         config.cell, config.size, config.layers, config.block, config.options, config.residual_layers, config.norm,
@@ -144,7 +144,7 @@ class Widths(NamedTuple):
     flags: int = 1
 
 
-def check(config: ModelConfig) -> None:
+def check(config: ForecastModelConfig) -> None:
     """Raise an error that names the first setting that does not fit."""
     choice("model.kind", config.kind, KINDS)
     choice("model.readout", config.readout, READOUTS)
@@ -176,15 +176,15 @@ def check(config: ModelConfig) -> None:
         raise InputError(f"model.classes is {config.classes}; a categorical read-out needs at least 2")
 
 
-def free(config: ModelConfig) -> bool:
+def free(config: ForecastModelConfig) -> bool:
     """Whether what is predicted may be any number: then it may be a difference."""
     return config.readout in ("gaussian", "student_t", "quantiles")
 
 
-def scale_of(config: ModelConfig) -> str:
+def scale_of(config: ForecastModelConfig) -> str:
     """The scale of a config, where it says auto.
 
-    >>> scale_of(ModelConfig(residual="seasonal")), scale_of(ModelConfig(readout="bernoulli"))
+    >>> scale_of(ForecastModelConfig(residual="seasonal")), scale_of(ForecastModelConfig(readout="bernoulli"))
     ('difference', 'none')
     """
     if config.scale != "auto":
@@ -194,10 +194,10 @@ def scale_of(config: ModelConfig) -> str:
     return "mean" if config.residual in ("auto", "none") else "difference"
 
 
-def lags_of(config: ModelConfig, season: int) -> list[int]:
+def lags_of(config: ForecastModelConfig, season: int) -> list[int]:
     """The lags that the network reads.
 
-    >>> lags_of(ModelConfig(residual="seasonal"), 24), lags_of(ModelConfig(), 1)
+    >>> lags_of(ForecastModelConfig(residual="seasonal"), 24), lags_of(ForecastModelConfig(), 1)
     ([1, 24, 25], [1])
     """
     if config.feedback == "none":
@@ -209,7 +209,7 @@ def lags_of(config: ModelConfig, season: int) -> list[int]:
     return sorted(set(config.lags)) or sorted({1, *((season, season + 1) if season > 1 else ())})
 
 
-def settled(config: ModelConfig) -> ModelConfig:
+def settled(config: ForecastModelConfig) -> ForecastModelConfig:
     """The config with what a baseline leaves no choice in."""
     check(config)
     if config.kind == "network":
@@ -222,12 +222,12 @@ def settled(config: ModelConfig) -> ModelConfig:
     return replace(fixed, residual="none", scale="mean", log_scale=False)
 
 
-def dtype_of(config: ModelConfig) -> str:
+def dtype_of(config: ForecastModelConfig) -> str:
     """What a model computes in: a baseline, which is fitted in one go, has no reason to lose digits."""
     return "float32" if config.kind == "network" else "float64"
 
 
-def unjudged(config: ModelConfig, season: int) -> int:
+def unjudged(config: ForecastModelConfig, season: int) -> int:
     """So many values at the beginning of a series have no term in the loss: its scale is not known well enough."""
     return {"none": 0, "mean": 1, "difference": 2 * season + 1}[scale_of(config)]
 
@@ -240,7 +240,7 @@ class FrontState(NamedTuple):
 class Front(Core):
     """[y', seen, others] to [z, seen, log scale, others, reference, scale], as the file says."""
 
-    def __init__(self, config: ModelConfig, widths: Widths, season: int) -> None:
+    def __init__(self, config: ForecastModelConfig, widths: Widths, season: int) -> None:
         C, F, K = widths.targets, widths.flags, widths.others
         self.wanted = lags_of(config, season)
         self.kind, self.residual, self.log_scale = scale_of(config), config.residual, config.log_scale
@@ -267,7 +267,7 @@ class Front(Core):
         return self._through(x, state, lambda core, x, before: core.step(x, before))
 
     def _scan(self, x: Tensor, state: FrontState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, FrontState]:
-        y, after = self._through(x, state, lambda core, x, before: core.inside(x, before, lengths, reset))
+        y, after = self._through(x, state, lambda core, x, before: core.scan_unchecked(x, before, lengths, reset))
         return zero_past(y, lengths), after
 
     def _through(
@@ -377,7 +377,7 @@ READOUTS: dict[str, Callable[[int, int, float], Affine[Distribution]]] = {
 }
 
 
-def build(config: ModelConfig, widths: Widths, seasonality: int) -> Network:
+def build(config: ForecastModelConfig, widths: Widths, seasonality: int) -> Network:
     """The model of a config, with fresh parameters."""
     check(config)
     C, size = widths.targets, config.embedding_size

@@ -70,10 +70,10 @@ class ServedSeries:
     """A forecaster with the states of series that it has not seen.
 
     >>> import elman, tempfile
-    >>> from elman.tasks.forecast.task import RunConfig
+    >>> from elman.tasks.forecast.task import ForecastConfig
     >>> rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
     >>> settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
-    >>> forecaster, _ = elman.train(RunConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
+    >>> forecaster, _ = elman.train(ForecastConfig(**settings, out=tempfile.mkdtemp() + "/run"), {"train": rows})
     >>> served = ServedSeries(forecaster)
     >>> work = served.reading([{"ds": "0", "y": 7}, {"ds": "1", "y": 8}, {"ds": "2", "y": 9}])
     >>> work.begin(served.start(0))

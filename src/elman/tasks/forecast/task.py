@@ -31,11 +31,11 @@ from elman.tasks.forecast.fit import fit
 from elman.tasks.forecast.inputs import PanelInputs, SeriesStreams
 from elman.tasks.forecast.loss import log_prob
 from elman.tasks.forecast.model import SAMPLES, Forecaster
-from elman.tasks.forecast.network import ModelConfig, Network, check, dtype_of, layers_of, settled, unjudged
+from elman.tasks.forecast.network import ForecastModelConfig, Network, check, dtype_of, layers_of, settled, unjudged
 from elman.tasks.forecast.rescaled import Located, located
 from elman.tasks.forecast.serving import ServedSeries
 from elman.tasks.forecast.state import take
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request
 from elman.tasks.serving import Served
 from elman.tasks.settings import TrainedSettings
@@ -47,7 +47,7 @@ from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class ForecastDataConfig:
     """Series.
 
     Args:
@@ -121,10 +121,10 @@ class ForecastTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class ForecastConfig(TrainedSettings):
     """A run from series to a forecaster.
 
-    >>> RunConfig(model=ModelConfig(readout="poisson")).data.horizon
+    >>> ForecastConfig(model=ForecastModelConfig(readout="poisson")).data.horizon
     24
 
     Args:
@@ -134,8 +134,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "forecast"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: ForecastDataConfig = field(default_factory=ForecastDataConfig)
+    model: ForecastModelConfig = field(default_factory=ForecastModelConfig)
     optim: ForecastOptim = field(default_factory=ForecastOptim)
     training: ForecastTraining = field(default_factory=ForecastTraining)
     out: str = "runs/forecast"
@@ -162,8 +162,8 @@ class SeriesData(Data):
     unit = "rows"
 
     def __init__(
-        self, config: RunConfig, reader: PanelReader, series: list[Series], valid: list[Series], test: list[Series],
-        saved: PanelInputs | None = None,
+        self, config: ForecastConfig, reader: PanelReader, series: list[Series], valid: list[Series],
+        test: list[Series], saved: PanelInputs | None = None,
     ) -> None:  # fmt: skip
         data = config.data
         self.config, self.series, model = config, series, settled(config.model)
@@ -243,7 +243,7 @@ def coarsest(series: Sequence[Series]) -> str:
     return ""
 
 
-def check_values(config: ModelConfig, series: Sequence[Series]) -> None:
+def check_values(config: ForecastModelConfig, series: Sequence[Series]) -> None:
     """Raise an InputError at a series that has no value, or one that the read-out cannot predict."""
     for one in series:
         y = one.y[~np.isnan(one.y)]
@@ -263,16 +263,16 @@ def check_values(config: ModelConfig, series: Sequence[Series]) -> None:
             )
 
 
-def _wrong(config: ModelConfig, y: np.ndarray) -> np.ndarray:
+def _wrong(config: ForecastModelConfig, y: np.ndarray) -> np.ndarray:
     accepted = {"bernoulli": 2, "categorical": config.classes}.get(config.readout)
     return (y < 0) | (y != np.round(y)) | ((y >= accepted) if accepted else False)
 
 
-class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
-    Config, Model = RunConfig, Forecaster
+class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
+    Config, Model = ForecastConfig, Forecaster
     title = "a forecaster of series"
 
-    def fits(self, config: RunConfig) -> bool:
+    def fits(self, config: ForecastConfig) -> bool:
         return config.model.kind != "network"
 
     @property
@@ -283,10 +283,10 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             "inspect": (inspection.Inspect, inspection.response(self, _read)),
         }
 
-    def open(self, config: RunConfig, saved: Forecaster | None) -> SeriesData:
+    def open(self, config: ForecastConfig, saved: Forecaster | None) -> SeriesData:
         return self.open_held(config, saved, {})
 
-    def open_held(self, config: RunConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
+    def open_held(self, config: ForecastConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
         data = config.data
         for name in ("horizon", "samples", "batch_size", "window"):
             whole(f"data.{name}", getattr(data, name))
@@ -312,7 +312,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         )
         return SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
 
-    def build(self, config: RunConfig, data: SeriesData) -> Forecaster:
+    def build(self, config: ForecastConfig, data: SeriesData) -> Forecaster:
         config = data.config  # with what was left open
         model, seasonality = settled(config.model), config.data.seasonality
         if model.kind == "network":
@@ -331,7 +331,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         assert isinstance(model, Network)
         return forecast_loss.loss(model, batch, state)
 
-    def fit(self, predictor: Forecaster, config: RunConfig, data: SeriesData) -> list[dict[str, float]]:
+    def fit(self, predictor: Forecaster, config: ForecastConfig, data: SeriesData) -> list[dict[str, float]]:
         return fit(predictor, data.train)
 
     def evaluate(self, predictor: Forecaster, part: Part) -> Evaluation:
@@ -343,7 +343,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
         scores, shown = predictor.judge(series, take(state, places), Origins(part.windows, 0, part.samples, 0))
         return Evaluation(scores, lambda run, step: _preview(shown))
 
-    def look(self, predictor: Forecaster, part: Part, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: Forecaster, part: Part, rows: int, steps: int) -> Inspection:
         """The last `steps` rows of some series, what is judged and what came before it, read from nothing on.
 
         The lens is pointed at the cells: what stands before them, lags and scales, has nothing to learn.
@@ -372,7 +372,7 @@ class ForecastTask(Task[RunConfig, SeriesData, Forecaster]):
             x = torch.cat([x[..., : -2 * readout.size], torch.zeros_like(units)], -1)
             y, cells, readout = (*y, units), Parallel(*[*cells.cores][:-1]), readout.readout
         model = SequenceModel(nn.Identity(), cells, readout)
-        return Looked(model, Sample(x, y, lengths, names=names, log_prob=_looked))
+        return Inspection(model, Sample(x, y, lengths, names=names, log_prob=_looked))
 
     def serve(self, predictor: Forecaster) -> Served:
         return ServedSeries(predictor)
@@ -418,7 +418,7 @@ def joined(before: Series | None, one: Series) -> Series:
     return Series(one.name, before.start, y, past, future, one.static)
 
 
-def _reader(data: DataConfig) -> PanelReader:
+def _reader(data: ForecastDataConfig) -> PanelReader:
     return PanelReader(
         data.format, data.id, data.time, tuple(listed(data.target)), tuple(data.static), tuple(data.past),
         tuple(data.future), data.gaps, errors=data.errors,

@@ -26,7 +26,7 @@ MISSING = frozenset({"", "nan", "na", "null", "?"})
 
 
 @dataclass(frozen=True)
-class ObservationConfig:
+class HMMDataConfig:
     """What is observed.
 
     Args:
@@ -122,7 +122,7 @@ class Reader:
         return Observations(X, [len(piece) for piece in pieces if piece], int(np.isnan(X).sum()))
 
 
-def open_reader(config: ObservationConfig) -> Reader:
+def open_reader(config: HMMDataConfig) -> Reader:
     """The reader of a config, with the names of the columns or the symbols that the training files have."""
     chosen = _columns(config.columns)
     reader = Reader(config.read, chosen, config.unit)
@@ -137,7 +137,7 @@ def open_reader(config: ObservationConfig) -> Reader:
     return replace(reader, names=tuple(sorted({symbol for text in texts for symbol in text})))
 
 
-def open_observations(config: ObservationConfig) -> tuple[Reader, Observations, Observations | None]:
+def open_observations(config: HMMDataConfig) -> tuple[Reader, Observations, Observations | None]:
     """The reader of a config, what it trains on, and what it is validated on, if anything."""
     if not config.train:
         raise InputError("data.train is empty; name a file of observations")

@@ -25,8 +25,8 @@ from elman.files.config import Json
 from elman.lens import Sample
 from elman.options import whole
 from elman.tasks import inspection
-from elman.tasks.hmm.data import ObservationConfig, Observations, Reader, open_observations
-from elman.tasks.inspection import Looked
+from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
+from elman.tasks.inspection import Inspection
 from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
@@ -43,7 +43,7 @@ STRUCTURES = ("full", "left-to-right", "banded")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class HMMModelConfig:
     """What the model is, and how it is fitted.
 
     Args:
@@ -71,10 +71,10 @@ class ModelConfig:
     options: Options = field(default_factory=dict)
 
 
-def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
+def build(config: HMMModelConfig, seed: int) -> HiddenMarkovEstimator:
     """The estimator of a config, not fitted yet.
 
-    >>> build(ModelConfig(emission="poisson", n_components=3), seed=1)
+    >>> build(HMMModelConfig(emission="poisson", n_components=3), seed=1)
     PoissonHMM(n_components=3, random_state=1, n_init=3, n_iter=200, tol=0.01)
     """
     from elman.tasks.hmm.estimator import METHODS
@@ -95,7 +95,7 @@ def build(config: ModelConfig, seed: int) -> HiddenMarkovEstimator:
     return model.set_params(**config.options)
 
 
-def _structure(config: ModelConfig) -> Options:
+def _structure(config: HMMModelConfig) -> Options:
     from elman.tasks.hmm.structure import banded, left_to_right
 
     K = config.n_components
@@ -105,10 +105,10 @@ def _structure(config: ModelConfig) -> Options:
 
 
 @dataclass(frozen=True)
-class RunConfig(Settings):
+class HMMConfig(Settings):
     """A run from observations to a hidden Markov model.
 
-    >>> RunConfig(model=ModelConfig(emission="poisson")).data.read
+    >>> HMMConfig(model=HMMModelConfig(emission="poisson")).data.read
     'columns'
 
     Args:
@@ -118,8 +118,8 @@ class RunConfig(Settings):
     """
 
     task: str = "hmm"
-    data: ObservationConfig = field(default_factory=ObservationConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: HMMDataConfig = field(default_factory=HMMDataConfig)
+    model: HMMModelConfig = field(default_factory=HMMModelConfig)
     out: str = "runs/hmm"
 
 
@@ -154,8 +154,8 @@ def _fingerprint(part: Observations) -> str:
     return hashlib.sha256(part.X.tobytes() + repr(part.lengths).encode()).hexdigest()
 
 
-class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
-    Config = RunConfig
+class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
+    Config = HMMConfig
     title = "a hidden Markov model"
     fitted = True
 
@@ -168,18 +168,18 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
             "inspect": (inspection.Inspect, inspection.response(self, _read)),
         }
 
-    def open(self, config: RunConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
+    def open(self, config: HMMConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
         return HMMData(*open_observations(config.data))
 
     def open_held(
-        self, config: RunConfig, saved: HiddenMarkovEstimator | None, given: dict[str, ArrayLike | list[ArrayLike]]
+        self, config: HMMConfig, saved: HiddenMarkovEstimator | None, given: dict[str, ArrayLike | list[ArrayLike]]
     ) -> HMMData:
         if config.data.read != "columns":
             raise InputError(f"data.read is {config.data.read}; in memory, observations are arrays of numbers: columns")
         held = {name: Observations(*_arrays(name, part)) for name, part in given.items()}
         return HMMData(Reader(), held["train"], held.get("valid"))
 
-    def build(self, config: RunConfig, data: HMMData) -> HiddenMarkovEstimator:
+    def build(self, config: HMMConfig, data: HMMData) -> HiddenMarkovEstimator:
         model = build(config.model, config.seed)
         if data.reader.read != "columns":
             if config.model.emission != "categorical":
@@ -196,7 +196,7 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
 
         return files.load(folder)
 
-    def fit(self, predictor: HiddenMarkovEstimator, config: RunConfig, data: HMMData) -> list[dict[str, float]]:
+    def fit(self, predictor: HiddenMarkovEstimator, config: HMMConfig, data: HMMData) -> list[dict[str, float]]:
         predictor.set_params(verbose=True).fit(data.train.X, data.train.lengths).set_params(verbose=False)
         return [{"log_likelihood": total, "train": -total / len(data.train.X)} for total in predictor.log_likelihoods_]
 
@@ -214,7 +214,7 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         }
         return Evaluation(Scores(numbers, "nats_per_observation"))
 
-    def look(self, predictor: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Inspection:
         """Sequences, or the beginnings of long ones; what is predicted is the next observation."""
         ends = np.cumsum(part.lengths)
         pieces = [part.X[end - n : end][: steps + 1] for n, end in zip(part.lengths, ends, strict=True) if n > 1][:rows]
@@ -226,7 +226,9 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         names = [
             [predictor.reader_.text(row[None]).strip().splitlines()[-1] + " " for row in piece[:-1]] for piece in pieces
         ]
-        return Looked(predictor.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(predictor, pieces[0]),)))
+        return Inspection(
+            predictor.module(), Sample(x, y, lengths, names=names, panels=(_ribbon(predictor, pieces[0]),))
+        )
 
     def serve(self, predictor: HiddenMarkovEstimator) -> Served:
         """Observations in; out the filter's prediction of the next state, and the most probable observation."""
@@ -250,7 +252,7 @@ class HMMTask(Task[RunConfig, HMMData, "HiddenMarkovEstimator"]):
         return Numbers(module, about, predictor.fingerprint, D, dtype, encode, outputs, possible)
 
     def preview(
-        self, predictor: HiddenMarkovEstimator, config: RunConfig, step: int, evaluation: Evaluation | None
+        self, predictor: HiddenMarkovEstimator, config: HMMConfig, step: int, evaluation: Evaluation | None
     ) -> Preview:
         return Preview(predictor.reader_.text(predictor.sample(200, random_state=config.seed)[0]))
 

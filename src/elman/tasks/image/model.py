@@ -31,7 +31,7 @@ EACH = 100  # images at a time where nobody says how many
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ImageModelConfig:
     """What the network is.
 
     Args:
@@ -100,7 +100,7 @@ def levels(images: Tensor, rows: Sequence[int], seed: int = 0, epoch: int = 0) -
     return (u.reshape(chosen.shape) < chosen).long()
 
 
-def build(config: ModelConfig, reader: Reader) -> SequenceModel:
+def build(config: ImageModelConfig, reader: Reader) -> SequenceModel:
     """The model of a config, with fresh parameters."""
     binary = reader.levels == 2
     kind = ("binary" if binary else "logistic") if config.readout == "auto" else config.readout
@@ -127,7 +127,7 @@ class Painter(Predictor[SequenceModel]):
     """A network, and what images it reads and draws.
 
     >>> reader = Reader(4, 4, 1.0, "fixed")
-    >>> painter = Painter(build(ModelConfig(size=2), reader), ModelConfig(size=2), reader)
+    >>> painter = Painter(build(ImageModelConfig(size=2), reader), ImageModelConfig(size=2), reader)
     >>> drawn = painter.draw(3, seed=7)
     >>> drawn.images.shape
     torch.Size([3, 4, 4])
@@ -136,10 +136,10 @@ class Painter(Predictor[SequenceModel]):
     """
 
     task = "image"
-    config: ModelConfig
+    config: ImageModelConfig
     reader: Reader
 
-    def __init__(self, model: SequenceModel, config: ModelConfig, reader: Reader) -> None:
+    def __init__(self, model: SequenceModel, config: ImageModelConfig, reader: Reader) -> None:
         super().__init__(model, config=config, reader=reader)
 
     def log_prob(self, images: Tensor, batch_size: int = EACH, seed: int = 0) -> Tensor:
@@ -195,11 +195,11 @@ class Painter(Predictor[SequenceModel]):
         return {"config": asdict(self.config), "reader": asdict(self.reader)}
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, Reader]:
-        return ModelConfig(**content["config"]), Reader(**content["reader"])
+    def parts(cls, content: Content) -> tuple[ImageModelConfig, Reader]:
+        return ImageModelConfig(**content["config"]), Reader(**content["reader"])
 
     @classmethod
-    def network(cls, config: ModelConfig, reader: Reader) -> SequenceModel:
+    def network(cls, config: ImageModelConfig, reader: Reader) -> SequenceModel:
         return build(config, reader)
 
     def __repr__(self) -> str:

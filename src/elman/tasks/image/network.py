@@ -68,7 +68,7 @@ class ResidualPixels(Pixels):
         return self.layer.close(row)
 
     def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
-        y, state = self.layer.inside(x, state, lengths, reset)
+        y, state = self.layer.scan_unchecked(x, state, lengths, reset)
         added = kernels.linear(self.layer.apart(y), self.V, self.d).to(x.dtype).flatten(-2)
         return zero_past(x + added, lengths), state
 
@@ -125,7 +125,7 @@ class PixelNetwork(Pixels):
     ) -> tuple[Tensor, tuple[State, ...]]:
         after = []
         for part, before in zip(self._parts(), state, strict=True):
-            x, new = part.inside(x, before, lengths, reset)
+            x, new = part.scan_unchecked(x, before, lengths, reset)
             after.append(new)
         return x, tuple(after)
 

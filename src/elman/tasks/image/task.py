@@ -25,9 +25,9 @@ from elman.options import choice, number, whole
 from elman.state import State
 from elman.tasks import inspection, plots
 from elman.tasks.image.data import BINARISATIONS, EMBEDDED, Images, fingerprint, is_binary, read_images
-from elman.tasks.image.model import EACH, Drawn, ModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.image.model import EACH, Drawn, ImageModelConfig, Painter, Reader, build, levels, prepared
 from elman.tasks.image.readout import PixelRow
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request, Rows, batch_size, data_option, opened, option
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Evaluation, Response, Task
@@ -44,7 +44,7 @@ ABOUT = (
 
 
 @dataclass(frozen=True)
-class DataConfig(SplitConfig):
+class ImageDataConfig(SplitConfig):
     """Images.
 
     Args:
@@ -71,10 +71,10 @@ class DataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class ImageConfig(TrainedSettings):
     """A run from images to a model of them.
 
-    >>> RunConfig(model=ModelConfig(layer="row")).data.train
+    >>> ImageConfig(model=ImageModelConfig(layer="row")).data.train
     'embedded:digits'
 
     Args:
@@ -85,8 +85,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "image"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: ImageDataConfig = field(default_factory=ImageDataConfig)
+    model: ImageModelConfig = field(default_factory=ImageModelConfig)
     out: str = "runs/image"
     init_from: str = ""
 
@@ -96,7 +96,7 @@ class ImageData(Data):
 
     unit = "images"
 
-    def __init__(self, config: RunConfig, saved: Painter | None) -> None:
+    def __init__(self, config: ImageConfig, saved: Painter | None) -> None:
         self.config, data = config, config.data
         whole("data.batch_size", data.batch_size)
         choice("data.binarise", data.binarise, ("auto", "none", *BINARISATIONS))
@@ -158,7 +158,7 @@ class _ImageBatches:
         return Batch(x, x, reset, torch.full((len(x),), x.shape[1]))
 
 
-def _reader(data: DataConfig, images: Images) -> Reader:
+def _reader(data: ImageDataConfig, images: Images) -> Reader:
     rows, columns = images.values.shape[1:]
     binarise = data.binarise
     if binarise == "auto":
@@ -168,8 +168,8 @@ def _reader(data: DataConfig, images: Images) -> Reader:
     return Reader(rows, columns, 1.0 if binarise == "fixed" else images.white, binarise)
 
 
-class ImageTask(Task[RunConfig, ImageData, Painter]):
-    Config, Model = RunConfig, Painter
+class ImageTask(Task[ImageConfig, ImageData, Painter]):
+    Config, Model = ImageConfig, Painter
     title = "a model of images"
 
     @property
@@ -181,10 +181,10 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
             "inspect": (inspection.Inspect, inspect),
         }
 
-    def open(self, config: RunConfig, saved: Painter | None) -> ImageData:
+    def open(self, config: ImageConfig, saved: Painter | None) -> ImageData:
         return ImageData(config, saved)
 
-    def build(self, config: RunConfig, data: ImageData) -> Painter:
+    def build(self, config: ImageConfig, data: ImageData) -> Painter:
         return Painter(build(config.model, data.reader), config.model, data.reader)
 
     def settings(self, predictor: Painter) -> dict[str, Json]:
@@ -203,19 +203,19 @@ class ImageTask(Task[RunConfig, ImageData, Painter]):
     def evaluate(self, predictor: Painter, part: Tensor) -> Evaluation:
         return Evaluation(predictor.evaluate(part))
 
-    def look(self, predictor: Painter, part: Tensor, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: Painter, part: Tensor, rows: int, steps: int) -> Inspection:
         """Images from the start of the data, each as far as `steps` of its rows."""
         x = levels(part, range(min(rows, len(part))))[:, :steps]
         found = self._looked(predictor.model, predictor.reader, x)
         return found._replace(begun=lambda: self._looked(fresh(predictor.model), predictor.reader, x))
 
-    def _looked(self, model: nn.Module, reader: Reader, x: Tensor) -> Looked:
+    def _looked(self, model: nn.Module, reader: Reader, x: Tensor) -> Inspection:
         ink = x.float().mean(2) / (reader.levels - 1)
         names = [[f"{value:.3g} " for value in row] for row in ink.tolist()]
         panels = (_panel(model, reader, x[:1]),)
-        return Looked(model, Sample(x, x, names=names, labels={"ink": ink}, panels=panels, about=ABOUT))
+        return Inspection(model, Sample(x, x, names=names, labels={"ink": ink}, panels=panels, about=ABOUT))
 
-    def preview(self, predictor: Painter, config: RunConfig, step: int, evaluation: Evaluation | None) -> Preview:
+    def preview(self, predictor: Painter, config: ImageConfig, step: int, evaluation: Evaluation | None) -> Preview:
         return Preview(
             picture=plots.grid(predictor.draw(GRID, seed=config.seed).images.numpy(), predictor.reader.levels - 1)
         )

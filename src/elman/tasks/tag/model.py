@@ -35,7 +35,7 @@ EACH = 32  # sentences at a time where nobody says how many
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class TagModelConfig:
     """What the network is.
 
     Args:
@@ -89,7 +89,7 @@ class ModelConfig:
     feedback_sampled: float = 0.0
 
 
-def build(config: ModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
+def build(config: TagModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
     """The model of a config, with fresh parameters."""
     words = WordEmbedding(lexicon.words.size, config.embedding_size, word_dropout=config.word_dropout)
     case_size, char_size = (whole(f"model.{n}", getattr(config, n), least=0) for n in ("case_size", "char_size"))
@@ -128,19 +128,19 @@ class Tagger(Predictor[SequenceModel | Feedback]):
 
     >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
     >>> lexicon = Lexicon.fit(given, ["B-NP", "B-VP"], "iob2", "iob2", 1, True)
-    >>> config = ModelConfig(size=4)
+    >>> config = TagModelConfig(size=4)
     >>> len(Tagger(build(config, lexicon), config, TagReader(), lexicon).tag(["He", "reckons"]))
     2
     """
 
     task = "tag"
 
-    config: ModelConfig
+    config: TagModelConfig
     reader: TagReader
     lexicon: Lexicon
 
     def __init__(
-        self, model: SequenceModel | Feedback, config: ModelConfig, reader: TagReader, lexicon: Lexicon
+        self, model: SequenceModel | Feedback, config: TagModelConfig, reader: TagReader, lexicon: Lexicon
     ) -> None:
         super().__init__(model, config=config, reader=reader, lexicon=lexicon)
 
@@ -223,12 +223,12 @@ class Tagger(Predictor[SequenceModel | Feedback]):
         }
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, TagReader, Lexicon]:
-        config, reader = ModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
+    def parts(cls, content: Content) -> tuple[TagModelConfig, TagReader, Lexicon]:
+        config, reader = TagModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
         return config, reader, Lexicon.from_json(content["lexicon"])
 
     @classmethod
-    def network(cls, config: ModelConfig, reader: TagReader, lexicon: Lexicon) -> SequenceModel | Feedback:
+    def network(cls, config: TagModelConfig, reader: TagReader, lexicon: Lexicon) -> SequenceModel | Feedback:
         return build(config, lexicon)
 
     def __repr__(self) -> str:

@@ -21,7 +21,7 @@ from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import inspection, network, plots
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.plots import Found
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.settings import TrainedSettings
@@ -29,7 +29,7 @@ from elman.tasks.tag import model as tagger
 from elman.tasks.tag import schemes
 from elman.tasks.tag.data import FORMATS, Column, Sentence, TagReader, fingerprint
 from elman.tasks.tag.lexicon import Lexicon, batch_of
-from elman.tasks.tag.model import EACH, ModelConfig, Tagger, build
+from elman.tasks.tag.model import EACH, Tagger, TagModelConfig, build
 from elman.tasks.tag.word_features import SentenceEmbedding
 from elman.tasks.task import Data, Evaluation, Response, Task
 from elman.training.scores import Scores
@@ -39,7 +39,7 @@ PROBABILITY = "TagProbability"  # in the last column of CoNLL-U, MISC
 
 
 @dataclass(frozen=True)
-class DataConfig(SplitConfig):
+class TagDataConfig(SplitConfig):
     """Tagged sentences.
 
     Args:
@@ -75,10 +75,10 @@ class DataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class TagConfig(TrainedSettings):
     """A run from tagged sentences to a tagger.
 
-    >>> RunConfig(model=ModelConfig(crf=False)).data.scheme
+    >>> TagConfig(model=TagModelConfig(crf=False)).data.scheme
     'auto'
 
     Args:
@@ -89,8 +89,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "tag"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: TagDataConfig = field(default_factory=TagDataConfig)
+    model: TagModelConfig = field(default_factory=TagModelConfig)
     out: str = "runs/tag"
     init_from: str = ""
 
@@ -102,7 +102,7 @@ class TagData(Data):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TagConfig,
         reader: TagReader,
         known: Lexicon | None,
         train: list[Sentence],
@@ -154,7 +154,7 @@ class MadeUpData(TagData):
 
     def __init__(
         self,
-        config: RunConfig,
+        config: TagConfig,
         known: Lexicon | None,
         made: synthetic.Synthetic,
         valid: synthetic.Synthetic,
@@ -191,7 +191,7 @@ def _sentences(made: Sequence[synthetic.Made]) -> list[Sentence]:
     return rows
 
 
-def _lexicon(config: DataConfig, train: Sequence[Sentence], aside: Sequence[Sentence]) -> Lexicon:
+def _lexicon(config: TagDataConfig, train: Sequence[Sentence], aside: Sequence[Sentence]) -> Lexicon:
     choice("data.scheme", config.scheme, ("auto", *schemes.SCHEMES))
     choice("data.train_as", config.train_as, ("same", "iobes"))
     scheme = config.scheme if config.scheme != "auto" else schemes.find(sentence.tags for sentence in (*train, *aside))
@@ -225,8 +225,8 @@ def _type(tag: str) -> str:
     return schemes.parts(tag)[1] or tag
 
 
-class TagTask(Task[RunConfig, TagData, Tagger]):
-    Config, Model = RunConfig, Tagger
+class TagTask(Task[TagConfig, TagData, Tagger]):
+    Config, Model = TagConfig, Tagger
     title = "a tagger of sequences"
 
     @property
@@ -234,7 +234,7 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         inspect = inspection.response(self, lambda predictor, request: _read(predictor, request, True))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
-    def open(self, config: RunConfig, saved: Tagger | None) -> TagData:
+    def open(self, config: TagConfig, saved: Tagger | None) -> TagData:
         data = config.data
         for name in ("min_count", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -244,7 +244,7 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
         return TagData(config, reader, known, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
 
-    def build(self, config: RunConfig, data: TagData) -> Tagger:
+    def build(self, config: TagConfig, data: TagData) -> Tagger:
         settled = network.settled(config.model)
         model = build(settled, data.lexicon)
         if settled.vectors:
@@ -276,7 +276,7 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         found = Found(scores, *_confusion(part, guess))
         return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
 
-    def look(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Inspection:
         """The longest sentences: they say most about time."""
         if not isinstance(predictor.model, SequenceModel):
             raise InputError("a tagger with model.feedback is two networks, and cannot be looked into yet")
@@ -288,7 +288,7 @@ class TagTask(Task[RunConfig, TagData, Tagger]):
         panels = tagger.panels(predictor.model, batch, predictor.lexicon)
         names = [[f"{word} " for word in sentence.words] for sentence in some]
         sample = Sample(batch.x, batch.y, batch.lengths, names=names, log_prob=tagger.log_prob_of, panels=panels)
-        return Looked(predictor.model, sample)
+        return Inspection(predictor.model, sample)
 
 
 def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) -> tuple[list[str], list[list[int]]]:

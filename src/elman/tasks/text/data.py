@@ -17,7 +17,7 @@ from elman.options import whole
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class TextDataConfig:
     """Texts, their split, their vocabulary, and how batches are cut from them.
 
     Args:
@@ -64,7 +64,7 @@ class Splits(NamedTuple):
     test: Encoded
 
 
-def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None, given: Held | None = None) -> Splits:
+def open_splits(config: TextDataConfig, vocabulary: Vocabulary | None = None, given: Held | None = None) -> Splits:
     """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already.
 
     Texts that are `given` (train, valid, test) take the place of those that the config names.
@@ -83,7 +83,7 @@ def open_splits(config: DataConfig, vocabulary: Vocabulary | None = None, given:
     return Splits(vocabulary, train, valid, test)
 
 
-def _check(config: DataConfig) -> None:
+def _check(config: TextDataConfig) -> None:
     for name in ("min_count", "vocabulary_size", "batch_size", "window"):
         whole(f"data.{name}", getattr(config, name))
 
@@ -99,7 +99,7 @@ def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
     )
 
 
-def split_texts(config: DataConfig, given: Held | None = None) -> list[Text]:
+def split_texts(config: TextDataConfig, given: Held | None = None) -> list[Text]:
     """The training, validation and test text."""
     errors = text_errors(config.vocabulary, config.errors)
 
@@ -131,7 +131,7 @@ def text_errors(vocabulary: str, errors: str) -> str:
     return BYTES if vocabulary == "byte" else errors
 
 
-def _fractions(config: DataConfig) -> tuple[float, float, float]:
+def _fractions(config: TextDataConfig) -> tuple[float, float, float]:
     """What part of the training text each split is; a split with its own files takes nothing from it."""
     if len(config.split) != 3 or min(config.split) < 0 or abs(sum(config.split) - 1) > 1e-9 or config.split[0] == 0:
         raise InputError(

@@ -19,11 +19,11 @@ from elman.nn.embed import Embedding
 from elman.nn.readout import AdaptiveSoftmax, Softmax
 from elman.options import whole
 from elman.tasks import inspection, network
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Response
-from elman.tasks.text.data import DataConfig
+from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.model import TextModel
 from elman.tasks.text.task import PreviewConfig, TextData, TextTask, read_text
 
@@ -31,7 +31,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class LMModelConfig:
     """What the network is.
 
     Args:
@@ -68,10 +68,10 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class LMConfig(TrainedSettings):
     """A run from text to language model.
 
-    >>> RunConfig(model=ModelConfig(cell="lstm", size=512)).model.cell
+    >>> LMConfig(model=LMModelConfig(cell="lstm", size=512)).model.cell
     'lstm'
 
     Args:
@@ -83,14 +83,14 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "lm"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: TextDataConfig = field(default_factory=TextDataConfig)
+    model: LMModelConfig = field(default_factory=LMModelConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
     out: str = "runs/lm"
     init_from: str = ""
 
 
-def build(config: ModelConfig, vocabulary_size: int) -> SequenceModel:
+def build(config: LMModelConfig, vocabulary_size: int) -> SequenceModel:
     """The model of a config, with fresh parameters."""
     if config.dtype not in DTYPES:
         raise UnknownNameError("dtype", config.dtype, DTYPES)
@@ -118,7 +118,7 @@ class LanguageModel(TextModel[SequenceModel]):
     """A network, its vocabulary, and what can be done with the two.
 
     >>> from elman.data import VOCABULARIES
-    >>> config = ModelConfig(cell="gru", size=8, layers=1)
+    >>> config = LMModelConfig(cell="gru", size=8, layers=1)
     >>> lm = LanguageModel(build(config, 257), VOCABULARIES["byte"](), config)
     >>> score, state = lm.score("Once upon")
     >>> more, state = lm.score(" a time", state)
@@ -129,22 +129,22 @@ class LanguageModel(TextModel[SequenceModel]):
     task: ClassVar[str] = "lm"
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
+    def parts(cls, content: Content) -> tuple[Vocabulary, LMModelConfig, str]:
         settings = network.stored(content["config"])
         if content["version"] == 1:
             settings.pop("order")  # of Markov models, which are a task of their own now
-        return vocabulary.from_json(content["vocabulary"]), ModelConfig(**settings), content["unit"]
+        return vocabulary.from_json(content["vocabulary"]), LMModelConfig(**settings), content["unit"]
 
     @classmethod
-    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> SequenceModel:
+    def network(cls, symbols: Vocabulary, config: LMModelConfig, unit: str) -> SequenceModel:
         return build(config, symbols.size)
 
 
-class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
-    Config, Model = RunConfig, LanguageModel
+class LanguageModelTask(TextTask[LMConfig, LanguageModel]):
+    Config, Model = LMConfig, LanguageModel
     title = "a language model"
 
-    def build(self, config: RunConfig, data: TextData) -> LanguageModel:
+    def build(self, config: LMConfig, data: TextData) -> LanguageModel:
         symbols, model = data.splits.vocabulary, network.settled(config.model)
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
 
@@ -152,7 +152,7 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
         return {**super().requests, "inspect": (inspection.Inspect, inspection.response(self, read_text))}
 
-    def look(self, predictor: LanguageModel, part: Encoded, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: LanguageModel, part: Encoded, rows: int, steps: int) -> Inspection:
         T = min(steps, part.tokens)
         if T == 0:
             raise InputError("the text is empty; there is nothing to look at")
@@ -162,8 +162,8 @@ class LanguageModelTask(TextTask[RunConfig, LanguageModel]):
         )
         x = ids[:, :-1].contiguous()
         names = [inspection.spelt(predictor.vocabulary, row) for row in x.tolist()]
-        return Looked(predictor.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
+        return Inspection(predictor.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
 
     def summary(self, predictor: LanguageModel) -> str:
-        assert isinstance(predictor.config, ModelConfig)
+        assert isinstance(predictor.config, LMModelConfig)
         return f"{super().summary(predictor)}; a layer computes {network.describe(predictor.config)}"

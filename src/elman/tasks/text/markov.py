@@ -11,14 +11,14 @@ from elman.files import artifact
 from elman.files.artifact import Content
 from elman.tasks import files
 from elman.tasks.settings import Settings
-from elman.tasks.text.data import DataConfig
+from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.kneser_ney import Markov
 from elman.tasks.text.model import TextModel
 from elman.tasks.text.task import PreviewConfig, TextData, TextTask
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class MarkovModelConfig:
     """What the model is.
 
     Args:
@@ -29,10 +29,10 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(Settings):
+class MarkovConfig(Settings):
     """A run from text to Markov model.
 
-    >>> RunConfig(model=ModelConfig(order=3)).data.vocabulary
+    >>> MarkovConfig(model=MarkovModelConfig(order=3)).data.vocabulary
     'char'
 
     Args:
@@ -43,8 +43,8 @@ class RunConfig(Settings):
     """
 
     task: str = "markov"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: TextDataConfig = field(default_factory=TextDataConfig)
+    model: MarkovModelConfig = field(default_factory=MarkovModelConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
     out: str = "runs/markov"
 
@@ -55,12 +55,12 @@ class MarkovModel(TextModel[Markov]):
     task: ClassVar[str] = "markov"
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[Vocabulary, ModelConfig, str]:
-        config = ModelConfig(int(content["config"]["order"]))
+    def parts(cls, content: Content) -> tuple[Vocabulary, MarkovModelConfig, str]:
+        config = MarkovModelConfig(int(content["config"]["order"]))
         return vocabulary.from_json(content["vocabulary"]), config, content["unit"]
 
     @classmethod
-    def network(cls, symbols: Vocabulary, config: ModelConfig, unit: str) -> Markov:
+    def network(cls, symbols: Vocabulary, config: MarkovModelConfig, unit: str) -> Markov:
         return Markov(symbols.size, config.order)
 
     @classmethod
@@ -71,15 +71,15 @@ class MarkovModel(TextModel[Markov]):
         model.restore(stored)
 
 
-class MarkovTask(TextTask[RunConfig, MarkovModel]):
-    Config, Model = RunConfig, MarkovModel
+class MarkovTask(TextTask[MarkovConfig, MarkovModel]):
+    Config, Model = MarkovConfig, MarkovModel
     title = "a Markov model of text"
     fitted = True
 
-    def build(self, config: RunConfig, data: TextData) -> MarkovModel:
+    def build(self, config: MarkovConfig, data: TextData) -> MarkovModel:
         symbols = data.splits.vocabulary
         return MarkovModel(Markov(symbols.size, config.model.order), symbols, config.model, config.data.unit)
 
-    def fit(self, predictor: MarkovModel, config: RunConfig, data: TextData) -> list[dict[str, float]]:
+    def fit(self, predictor: MarkovModel, config: MarkovConfig, data: TextData) -> list[dict[str, float]]:
         predictor.model.fit(data.splits.train.ids)
         return [{"tokens": data.splits.train.tokens}]

@@ -170,8 +170,8 @@ class ServedText:
     """A language model with its vocabulary.
 
     >>> from elman.data import VOCABULARIES
-    >>> from elman.tasks.text.lm import LanguageModel, ModelConfig, build
-    >>> lm = LanguageModel(build(ModelConfig(size=8), 257), VOCABULARIES["byte"](), ModelConfig(size=8))
+    >>> from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
+    >>> lm = LanguageModel(build(LMModelConfig(size=8), 257), VOCABULARIES["byte"](), LMModelConfig(size=8))
     >>> served = ServedText(lm)
     >>> work = served.writing("Once", Writing(max_new_tokens=5))
     >>> work.begin(served.start(seed=7))

@@ -18,7 +18,7 @@ from elman.tasks import inspection
 from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Response, Task
-from elman.tasks.text.data import DataConfig, Splits, open_splits, text_errors
+from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
 from elman.tasks.text.generation import ALLOWED
 from elman.tasks.text.model import Score, TextModel
 from elman.tasks.text.serving import ServedText
@@ -49,7 +49,7 @@ class TextData(Data):
 
     unit = "tokens"
 
-    def __init__(self, splits: Splits, config: DataConfig, seed: int) -> None:
+    def __init__(self, splits: Splits, config: TextDataConfig, seed: int) -> None:
         self.splits, self.config, self.seed = splits, config, seed
         self.valid, self.test = splits.valid, splits.test if splits.test.tokens else None
         self.fingerprint = {f"data.{name}": getattr(splits, name).name for name in ("train", "valid", "test")}
@@ -80,7 +80,7 @@ class TextSettings(Protocol):
     """What the config of a task about text has."""
 
     @property
-    def data(self) -> DataConfig: ...
+    def data(self) -> TextDataConfig: ...
     @property
     def preview(self) -> PreviewConfig: ...
     @property

@@ -43,7 +43,7 @@ TIES = ("none", "target", "all")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class TranslateModelConfig:
     """The network.
 
     Args:
@@ -89,7 +89,7 @@ class ModelConfig:
     smoothing: float = 0.1
 
 
-def build(config: ModelConfig, symbols: Vocabularies) -> EncoderDecoder:
+def build(config: TranslateModelConfig, symbols: Vocabularies) -> EncoderDecoder:
     """The model of a config, with fresh parameters."""
     choice("model.tied", config.tied, TIES)
     if config.tied == "all" and symbols.source is not symbols.target:
@@ -105,18 +105,18 @@ def build(config: ModelConfig, symbols: Vocabularies) -> EncoderDecoder:
     return EncoderDecoder(source, encoder, target, decoder, readout, smoothing=config.smoothing)
 
 
-def _layers(config: ModelConfig, width: int, layers: int, *, bidirectional: bool = False) -> Core:
+def _layers(config: TranslateModelConfig, width: int, layers: int, *, bidirectional: bool = False) -> Core:
     return network.core(replace(config, layers=layers), width, bidirectional=bidirectional)
 
 
-def _first(config: ModelConfig, width: int) -> Core:
+def _first(config: TranslateModelConfig, width: int) -> Core:
     """The layer whose recurrence depends on the attention: the bare cell, which has a native loop, or a block."""
     if network.block_of(config) == "plain":
         return cell(config.cell, width, config.size, **config.options)
     return _layers(config, width, 1)
 
 
-def _decoder(config: ModelConfig, memory: int) -> Core | Decoder:
+def _decoder(config: TranslateModelConfig, memory: int) -> Core | Decoder:
     """Where the recurrence depends on the attention, that is a matter of the first layer; the others stand above it."""
     kind = choice("model.attention", config.attention, ATTENTIONS)
     context = choice("model.context", config.context, ("start", "every"))
@@ -179,17 +179,19 @@ class Translator(Predictor[EncoderDecoder]):
     """A network, its symbols, and how it reads.
 
     >>> given = [reading.Pair("a b", "b a", ""), reading.Pair("b a", "a b", "")]
-    >>> symbols, config = reading.fit(given, "char", True, 1, 0), ModelConfig(size=8, embedding_size=4)
+    >>> symbols, config = reading.fit(given, "char", True, 1, 0), TranslateModelConfig(size=8, embedding_size=4)
     >>> len(Translator(build(config, symbols), config, PairReader(), symbols).translate(["a b", "b a"], num_beams=2))
     2
     """
 
     task = "translate"
-    config: ModelConfig
+    config: TranslateModelConfig
     reader: PairReader
     symbols: Vocabularies
 
-    def __init__(self, model: EncoderDecoder, config: ModelConfig, reader: PairReader, symbols: Vocabularies) -> None:
+    def __init__(
+        self, model: EncoderDecoder, config: TranslateModelConfig, reader: PairReader, symbols: Vocabularies
+    ) -> None:
         super().__init__(model, config=config, reader=reader, symbols=symbols)
 
     def translate(self, text: str | Sequence[str], **search: Any) -> str | list[str]:
@@ -351,13 +353,13 @@ class Translator(Predictor[EncoderDecoder]):
         }  # fmt: skip
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, PairReader, Vocabularies]:
-        config, reader = ModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
+    def parts(cls, content: Content) -> tuple[TranslateModelConfig, PairReader, Vocabularies]:
+        config, reader = TranslateModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
         sides = [from_json(side) for side in content["symbols"]]
         return config, reader, Vocabularies(sides[0], sides[-1])
 
     @classmethod
-    def network(cls, config: ModelConfig, reader: PairReader, symbols: Vocabularies) -> EncoderDecoder:
+    def network(cls, config: TranslateModelConfig, reader: PairReader, symbols: Vocabularies) -> EncoderDecoder:
         return build(config, symbols)
 
     def __repr__(self) -> str:

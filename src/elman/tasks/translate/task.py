@@ -23,7 +23,7 @@ from elman.lens import Sample
 from elman.options import choice, flag, number, positive, whole
 from elman.state import State
 from elman.tasks import inspection, network, plots
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.task import Data, Evaluation, Response, Task
@@ -31,7 +31,7 @@ from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
 from elman.tasks.translate.data import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of, made_up
 from elman.tasks.translate.metrics import aligned, judged, metrics
-from elman.tasks.translate.model import ModelConfig, Search, Translator, build
+from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
 from elman.training.record import Preview
 from elman.training.unit import Loss
@@ -42,7 +42,7 @@ DECIDES = ("perplexity", "exact", "bleu", "chrf")
 
 
 @dataclass(frozen=True)
-class DataConfig:
+class TranslateDataConfig:
     """Sentence pairs.
 
     Args:
@@ -137,10 +137,10 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class TranslateConfig(TrainedSettings):
     """A run from sentence pairs to a translator.
 
-    >>> RunConfig(model=ModelConfig(attention="general")).data.vocabulary
+    >>> TranslateConfig(model=TranslateModelConfig(attention="general")).data.vocabulary
     'word'
 
     Args:
@@ -152,8 +152,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "translate"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: TranslateDataConfig = field(default_factory=TranslateDataConfig)
+    model: TranslateModelConfig = field(default_factory=TranslateModelConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
     out: str = "runs/translate"
@@ -172,7 +172,12 @@ class PairData(Data):
     unit = "tokens"
 
     def __init__(
-        self, config: RunConfig, symbols: Vocabularies | None, train: list[Pair], valid: list[Pair], test: list[Pair]
+        self,
+        config: TranslateConfig,
+        symbols: Vocabularies | None,
+        train: list[Pair],
+        valid: list[Pair],
+        test: list[Pair],
     ) -> None:
         self.config, data = config, config.data
         found = {"source": train, "valid_source": valid, "test_source": test}
@@ -210,7 +215,7 @@ class PairData(Data):
 class MadeUpPairs(PairData):
     """Pairs that are made up: there are as many as anyone wants."""
 
-    def __init__(self, config: RunConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
+    def __init__(self, config: TranslateConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
         self.made = made
         some = made_up(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
         super().__init__(config, None, some, made_up(valid.part()), made_up(test.part()) if test else [])
@@ -242,8 +247,8 @@ class _Batches:
         return batch_of(pairs, drawn, self.sampling.truth(at.epoch * self.each + at.window))
 
 
-class TranslateTask(Task[RunConfig, PairData, Translator]):
-    Config, Model = RunConfig, Translator
+class TranslateTask(Task[TranslateConfig, PairData, Translator]):
+    Config, Model = TranslateConfig, Translator
     title = "a model from one sequence to another"
 
     @property
@@ -255,7 +260,7 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
             "inspect": (translate_verbs.Inspect, inspect),
         }
 
-    def open(self, config: RunConfig, saved: Translator | None) -> PairData:
+    def open(self, config: TranslateConfig, saved: Translator | None) -> PairData:
         data, decides = config.data, choice("decoding.decides", config.decoding.decides, DECIDES)
         for name in ("min_count", "batch_tokens", "vocabulary_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -266,7 +271,7 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
             return MadeUpPairs(config, *_made_up(data))
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
-    def build(self, config: RunConfig, data: PairData) -> Translator:
+    def build(self, config: TranslateConfig, data: PairData) -> Translator:
         reader, settled = PairReader(config.data.format, config.data.errors), network.settled(config.model)
         return Translator(build(settled, data.symbols), settled, reader, data.symbols)
 
@@ -285,7 +290,7 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         return Evaluation(scores, lambda run, step: _preview(predictor, shown))
 
     @torch.no_grad()
-    def look(self, predictor: Translator, part: Part, rows: int, steps: int) -> Looked:
+    def inspect_inputs(self, predictor: Translator, part: Part, rows: int, steps: int) -> Inspection:
         """The decoder with the longest targets, each given its source."""
         encoded = reading.encode_now(part.pairs, predictor.symbols)
         pairs = [(a, b) for a, b in zip(*encoded, strict=True) if len(a) and len(b) < steps]
@@ -300,7 +305,7 @@ class TranslateTask(Task[RunConfig, PairData, Translator]):
         if bound is not None and predictor.config.attention != "none":
             weights = bound.take([0]).alignments(model.embed(batch.x.target[:1]), states.take(state, [0]))
             panels = (_alignment(predictor, batch, weights[0]),)
-        return Looked(model, Sample(
+        return Inspection(model, Sample(
             batch.x.target, batch.y, batch.lengths, names=names, panels=panels, core=bound, state=state,
         ))  # fmt: skip
 
@@ -338,11 +343,11 @@ def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str
     }  # fmt: skip
 
 
-def _made_up(data: DataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
+def _made_up(data: TranslateDataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
     return synthetic_parts(SplitConfig(data.source, data.valid_source, data.test_source), "translate")
 
 
-def _read_parts(data: DataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
+def _read_parts(data: TranslateDataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
     reader = PairReader(data.format, data.errors)
     names = {
         "train": (data.source, data.target),

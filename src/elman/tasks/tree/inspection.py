@@ -23,7 +23,7 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Categorical, Distribution, Gaussian
 from elman.nn.embed import Embed
 from elman.state import State
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.tag.autoregressive import log_prob as of_labels
 from elman.tasks.tree import Climb, TreeCore, climbs, deepest
 from elman.tasks.tree.data import LabelledTree
@@ -47,14 +47,14 @@ class Given(Embed):
         return x
 
 
-def look(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows: int, steps: int) -> Looked:
+def inspect_inputs(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows: int, steps: int) -> Inspection:
     """The deepest trees: they say most about depth."""
     some = sorted((tree for tree in trees if tree.height < steps), key=lambda tree: -tree.height)[:rows]
     if not some:
         raise InputError(f"there is no tree of fewer than {steps} levels to look at")
     found = _looked(predictor, some)
 
-    def begun() -> Looked:
+    def begun() -> Inspection:
         model = fresh(predictor.model)
         assert isinstance(model, TreeModel)
         return _looked(TreeLabeller(model, predictor.config, predictor.reader, predictor.lexicon), some)
@@ -62,7 +62,7 @@ def look(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows: int, step
     return found._replace(begun=begun)
 
 
-def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Looked:
+def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspection:
     ways = [deepest(tree.shape) for tree in trees]
     with frozen(predictor.model), torch.no_grad():
         words = predictor.model.embed(torch.cat([predictor.lexicon.numbers(tree) for tree in trees]))
@@ -78,7 +78,7 @@ def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Looked:
         names=[_names(tree, way) for tree, way in zip(trees, ways, strict=True)], labels=_labels(trees, ways),
         log_prob=_log_prob, panels=_panels(predictor, trees[0], ways[0]), about=ABOUT,
     )  # fmt: skip
-    return Looked(model, sample)
+    return Inspection(model, sample)
 
 
 def _leaves(core: TreeCore) -> list[Tensor]:

@@ -35,7 +35,7 @@ NONE = -1  # the target of a node whose label does not count
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class TreeModelConfig:
     """What the network is.
 
     Args:
@@ -143,7 +143,7 @@ class TreeInput(NamedTuple):
 class TreeModel(nn.Module):
     """embed -> core -> read-out, over a forest: a distribution for each node, or for each root."""
 
-    def __init__(self, config: ModelConfig, lexicon: TreeLexicon) -> None:
+    def __init__(self, config: TreeModelConfig, lexicon: TreeLexicon) -> None:
         super().__init__()
         self.every = lexicon.target == "nodes"
         self.embed = WordEmbedding(
@@ -206,17 +206,17 @@ class TreeLabeller(Predictor[TreeModel]):
     >>> from elman.tasks.tree.data import read_brackets
     >>> trees = read_brackets("(3 (2 It) (4 works)) (1 (2 It) (0 fails))")
     >>> lexicon = TreeLexicon.fit(trees, "nodes", 1, True)
-    >>> config = ModelConfig(size=4, embedding_size=3)
+    >>> config = TreeModelConfig(size=4, embedding_size=3)
     >>> len(TreeLabeller(TreeModel(config, lexicon), config, TreeReader(), lexicon).labels(trees)[0])
     3
     """
 
     task = "tree"
-    config: ModelConfig
+    config: TreeModelConfig
     reader: TreeReader
     lexicon: TreeLexicon
 
-    def __init__(self, model: TreeModel, config: ModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> None:
+    def __init__(self, model: TreeModel, config: TreeModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> None:
         super().__init__(model, config=config, reader=reader, lexicon=lexicon)
 
     def labels(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[list[str]]:
@@ -278,12 +278,12 @@ class TreeLabeller(Predictor[TreeModel]):
         }
 
     @classmethod
-    def parts(cls, content: Content) -> tuple[ModelConfig, TreeReader, TreeLexicon]:
-        config, reader = ModelConfig(**content["config"]), TreeReader(**content["reader"])
+    def parts(cls, content: Content) -> tuple[TreeModelConfig, TreeReader, TreeLexicon]:
+        config, reader = TreeModelConfig(**content["config"]), TreeReader(**content["reader"])
         return config, reader, TreeLexicon.from_json(content["lexicon"])
 
     @classmethod
-    def network(cls, config: ModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> TreeModel:
+    def network(cls, config: TreeModelConfig, reader: TreeReader, lexicon: TreeLexicon) -> TreeModel:
         return TreeModel(config, lexicon)
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ from elman.files.config import Json
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import inspection as inspecting
-from elman.tasks.inspection import Looked
+from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.settings import TrainedSettings
 from elman.tasks.tag.data import Column
@@ -32,10 +32,10 @@ from elman.tasks.tree.model import (
     EACH,
     TARGETS,
     Example,
-    ModelConfig,
     TreeLabeller,
     TreeLexicon,
     TreeModel,
+    TreeModelConfig,
     batch_of,
     written,
 )
@@ -45,7 +45,7 @@ from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)
-class DataConfig(SplitConfig):
+class TreeDataConfig(SplitConfig):
     """Labelled trees.
 
     Args:
@@ -75,10 +75,10 @@ class DataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class RunConfig(TrainedSettings):
+class TreeConfig(TrainedSettings):
     """A run from labelled trees to a network that labels trees.
 
-    >>> RunConfig(model=ModelConfig(cell="recursive")).data.target
+    >>> TreeConfig(model=TreeModelConfig(cell="recursive")).data.target
     'nodes'
 
     Args:
@@ -89,8 +89,8 @@ class RunConfig(TrainedSettings):
     """
 
     task: str = "tree"
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
+    data: TreeDataConfig = field(default_factory=TreeDataConfig)
+    model: TreeModelConfig = field(default_factory=TreeModelConfig)
     out: str = "runs/tree"
     init_from: str = ""
 
@@ -101,7 +101,7 @@ class TreeData(Data):
     unit = "nodes"
 
     def __init__(
-        self, config: RunConfig, reader: TreeReader, known: TreeLexicon | None, *found: list[LabelledTree]
+        self, config: TreeConfig, reader: TreeReader, known: TreeLexicon | None, *found: list[LabelledTree]
     ) -> None:
         self.config, self.reader = config, reader
         self.train, self.valid, test = found
@@ -146,8 +146,8 @@ class _Trees:
         return batch_of([self.examples[i] for i in self.order.rows(at)], self.target)
 
 
-class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
-    Config, Model = RunConfig, TreeLabeller
+class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
+    Config, Model = TreeConfig, TreeLabeller
     title = "a labeller of trees"
 
     @property
@@ -155,7 +155,7 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         inspect = inspecting.response(self, lambda predictor, request: _read(predictor, request, True))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
-    def open(self, config: RunConfig, saved: TreeLabeller | None) -> TreeData:
+    def open(self, config: TreeConfig, saved: TreeLabeller | None) -> TreeData:
         data = config.data
         choice("data.target", data.target, TARGETS)
         for name in ("min_count", "batch_size"):
@@ -169,7 +169,7 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         found = parts(data, reader, lambda tree: tree.number, "trees")
         return TreeData(config, reader, saved.lexicon if saved else None, *found)
 
-    def build(self, config: RunConfig, data: TreeData) -> TreeLabeller:
+    def build(self, config: TreeConfig, data: TreeData) -> TreeLabeller:
         model = TreeModel(config.model, data.lexicon)
         if config.model.vectors:
             model.embed.begin_with(config.model.vectors, data.lexicon.words.names)
@@ -194,8 +194,8 @@ class TreeTask(Task[RunConfig, TreeData, TreeLabeller]):
         scores = predictor.evaluate(part)
         return Evaluation(scores, lambda run, step: plots.preview(predictor, part[0]) if part else Preview())
 
-    def look(self, predictor: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Looked:
-        return tree_looking.look(predictor, part, rows, steps)
+    def inspect_inputs(self, predictor: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Inspection:
+        return tree_looking.inspect_inputs(predictor, part, rows, steps)
 
 
 # What it answers
