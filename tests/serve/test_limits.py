@@ -36,7 +36,7 @@ from elman.serve.net.keys import Keys
 from elman.tasks.forecast.task import ForecastConfig
 from elman.tasks.loading import open_model
 from elman.tasks.request import Request, Rows, batch_size, data_option, option
-from elman.tasks.text.lm import ForecastModelConfig, LanguageModel, build
+from elman.tasks.text.lm import LMModelConfig, LanguageModel, build
 from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()
@@ -238,7 +238,7 @@ def test_receive_seconds():
 def test_token_characters():
     """A text is refused by its length before it is split, however few words it has."""
     words = Words(["a", "b"])
-    settings = ForecastModelConfig(size=4)
+    settings = LMModelConfig(size=4)
     models = {"book": ServedText(LanguageModel(build(settings, words.size), words, settings))}
     with running(models, limits=Limits(prompt=10, inputs=10, token_characters=2)) as server:
         asks = [lambda text: completion(server, prompt=text), lambda text: response(server, input=text),

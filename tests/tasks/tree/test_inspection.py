@@ -147,7 +147,7 @@ def test_gradients_of_nodes_agree_along_the_way(runs):
     """Two ways to the same numbers: the whole tree, and the steps from the deepest leaf to the root."""
     face = load(runs / "nodes")
     trees = face.reader([str(runs / "train.txt")])
-    looked = inspection.look(face, trees, 1, 100)
+    looked = inspection.inspect_inputs(face, trees, 1, 100)
     (panel,) = looked.sample.panels
     found = []
     model, n = looked.model, int(looked.sample.lengths[0])
@@ -176,7 +176,7 @@ def test_odd_trees_and_bad_input(runs, capfd, tmp_path):
     assert json.loads(capfd.readouterr().out)["steps"] == 1
     face = load(runs / "nodes")
     with pytest.raises(InputError, match="no tree of fewer than 1 levels"):
-        inspection.look(face, face.reader([str(runs / "train.txt")])[:1], 4, 1)
+        inspection.inspect_inputs(face, face.reader([str(runs / "train.txt")])[:1], 4, 1)
     (tmp_path / "bad.txt").write_text("(3 (2 it)\n")
     assert main(["inspect", str(runs / "nodes"), str(tmp_path / "bad.txt")]) == 2
     assert "never closed" in capfd.readouterr().err
@@ -189,7 +189,7 @@ def test_a_leaf_that_has_nothing_below_it_does_not_erase_the_state(runs, capfd, 
     (tmp_path / "one.txt").write_text(tree_)
     assert main(["inspect", str(runs / "roots"), str(tmp_path / "one.txt"), "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    looked = inspection.look(face, face.reader([str(tmp_path / "one.txt")]), 1, 100)
+    looked = inspection.inspect_inputs(face, face.reader([str(tmp_path / "one.txt")]), 1, 100)
     core, x = looked.model.core.double(), looked.sample.x.double()
     product, edges = torch.eye(5, dtype=torch.float64), x.shape[1] - 1
     with torch.no_grad():
