@@ -18,8 +18,8 @@ from elman.cli import main
 from elman.data.cache import encode_string
 from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
 from elman.run import train
+from elman.tasks import load
 from elman.tasks.hmm import task
-from elman.tasks.loading import load
 from elman.tasks.text import markov
 from elman.tasks.text.data import TextDataConfig, open_splits
 from elman.tasks.text.lm import LanguageModel, LMConfig, LMModelConfig

@@ -37,7 +37,7 @@ from elman.estimators import SequenceRegressor as SequenceRegressor
 from elman.model import SequenceModel as SequenceModel
 from elman.run import train as train
 from elman.stream import Stream as Stream
-from elman.tasks.loading import load as load
+from elman.tasks import load as load
 from elman.tasks.text.lm import LanguageModel as LanguageModel
 from elman.tasks.text.lm import LMConfig as LMConfig
 

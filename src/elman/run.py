@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +13,14 @@ import torch
 
 from elman import kernels, lens, tasks
 from elman import progress as progress_line
-from elman.errors import InputError
+from elman.data.text import MEMORY
+from elman.errors import InputError, UnknownNameError
 from elman.files import artifact, config
 from elman.options import flag
 from elman.progress import quiet
-from elman.tasks.loading import load, open_source
-from elman.tasks.memory import Opened, given
+from elman.tasks import load, open_source
 from elman.tasks.predictor import Predictor
-from elman.tasks.settings import Settings, TrainedSettings
-from elman.tasks.task import AnyTask, Data, Evaluation, Task
+from elman.tasks.task import AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.alone import alone, seed
 from elman.training.average import Average
@@ -32,6 +31,7 @@ from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
 from elman.training.unit import Unit
 
+Opened = Callable[[Any, Any], Any]  # a config and a model that was saved -> data
 Callback = Callable[[int, Scores], None] | None
 
 
@@ -69,6 +69,27 @@ def train(
         return load(settings.out), read_metrics(Path(settings.out))
 
 
+def given(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opened]:
+    """The settings of a run to which `data` were given, or None; and how its data are opened."""
+    if data is None:
+        return settings, task.open
+    parts = _parts(settings, data)
+    named = replace(settings, data=replace(settings.data, **dict.fromkeys(parts, MEMORY)))
+    return named, lambda config, saved: task.open_in_memory(config, saved, parts)
+
+
+def _parts(settings: Settings, data: Any) -> dict[str, Any]:
+    """The parts of the data by name."""
+    parts = dict(data) if isinstance(data, Mapping) else {"train": data}
+    known = [name for name in ("train", "valid", "test") if hasattr(getattr(settings, "data", None), name)]
+    for name in parts:
+        if name not in known:
+            raise UnknownNameError("part of the data", name, known)
+    if "train" not in parts:
+        raise InputError(f"data has {', '.join(parts) or 'nothing'}; it needs train")
+    return parts
+
+
 def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
     """By the loop. A run that was killed goes on from its checkpoint, to the same bytes."""
     loop.check(settings.training, settings.device)
@@ -102,7 +123,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: O
     )  # fmt: skip
     introduce(processes, task, predictor, data)
     if source:
-        words = ", ".join(task.take(predictor, source))
+        words = ", ".join(task.copy_weights(predictor, source))
         say(processes, f"Taken from {begins_with}: {words}. Optimiser, schedule and steps begin anew.")
     seed(settings.seed + 1 + processes.rank)
     if stored:

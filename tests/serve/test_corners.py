@@ -20,7 +20,7 @@ from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 
 MODELS = served_models()
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"

@@ -33,8 +33,8 @@ from elman.serve.engine.jobs import Options
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
+from elman.tasks import open_model
 from elman.tasks.forecast.task import ForecastConfig
-from elman.tasks.loading import open_model
 from elman.tasks.request import Request, Rows, batch_size, data_option, option
 from elman.tasks.text.lm import LMModelConfig, LanguageModel, build
 from elman.tasks.text.serving import ServedText

@@ -19,7 +19,7 @@ from elman.serve.api.predicting import predictor
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 from elman.tasks.text.serving import ServedText
 
 MODELS = served_models()

@@ -19,7 +19,7 @@ from elman.serve.limits import Limits
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 from elman.tasks.number_serving import Numbers
 from elman.tasks.text.serving import ServedText
 

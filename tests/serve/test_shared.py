@@ -19,8 +19,7 @@ import elman
 from elman import cli
 from elman.serve.api.predicting import predictor
 from elman.serve.net.keys import Keys
-from elman.tasks import TASKS
-from elman.tasks.loading import open_model
+from elman.tasks import TASKS, open_model
 
 SHORT = ["--training.steps", "2", "--training.evaluate_every", "2"]
 

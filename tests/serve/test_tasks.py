@@ -13,7 +13,7 @@ import elman
 from elman import cli
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 from elman.tasks.serving import Writing
 from elman.tasks.text.serving import ServedText
 

@@ -12,7 +12,7 @@ from elman.tables import Table
 from elman.tasks import TASKS, Data, Evaluation, Predictor, Request, Task
 from elman.tasks.predictor import evaluating
 from elman.tasks.request import Rows, data_option
-from elman.tasks.settings import TrainedSettings
+from elman.tasks.task import TrainedSettings
 from elman.training.scores import Scores
 
 

@@ -13,8 +13,7 @@ import pytest
 from elman import lens
 from elman.errors import ElmanError, FrozenError, InputError
 from elman.serve.api.predicting import predictor
-from elman.tasks import TASKS, respond
-from elman.tasks.loading import open_model
+from elman.tasks import TASKS, open_model, respond
 from elman.tasks.request import Files
 
 THERE = Path(__file__).parents[1] / "versions" / "867694c"

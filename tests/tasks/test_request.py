@@ -12,9 +12,8 @@ from elman.serve.api.openapi import openapi
 from elman.serve.api.predicting import predictor
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
-from elman.tasks import TASKS, Request, option, respond
+from elman.tasks import TASKS, Request, open_model, option, respond
 from elman.tasks.hmm import task as task_of_hmm
-from elman.tasks.loading import open_model
 from elman.tasks.request import Files, opened
 
 THERE = Path(__file__).parents[1] / "versions" / "867694c"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from elman import cli
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 
 TASKS = ("lm", "markov", "tag", "classify", "mean", "forecast", "translate", "hmm", "tree", "image")
 STEPS, MORE = 4, 7

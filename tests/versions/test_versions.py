@@ -15,7 +15,7 @@ import pytest
 
 import elman
 from elman import kernels
-from elman.tasks.loading import open_model
+from elman.tasks import open_model
 
 HERE = Path(__file__).parent
 MADE_WITH = "avx2"  # the instructions that made the files: with others, a rollback says that it is inexact

@@ -46,7 +46,7 @@ def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments
 
 def _opened(verb: str, run: str) -> tuple[AnyTask, Predictor[Any]]:
     """The task and the model of a run, if it answers the verb."""
-    from elman.tasks.loading import open_model
+    from elman.tasks import open_model
 
     task, predictor = open_model(run)
     if verb not in task.requests:

@@ -15,8 +15,8 @@ from elman.errors import InputError
 
 if TYPE_CHECKING:
     from elman.lens import Report
-    from elman.tasks.inspection import Inspection
     from elman.tasks.request import Request
+    from elman.tasks.task import Inspection
 
 ABOUT = "Look into a model with some data: sentences and a table here, everything on a page with --out."
 
@@ -52,7 +52,7 @@ def _others(given: Namespace, request: Request, looked: Inspection, command: str
 
     found = []
     if given.against:
-        from elman.tasks.loading import open_model
+        from elman.tasks import open_model
 
         task, predictor = open_model(given.against)
         if "inspect" not in task.requests:

@@ -101,7 +101,7 @@ def _service(given: argparse.Namespace) -> Service:
     from elman.serve.store.signing import Signer
     from elman.serve.store.sqlite import SqliteStore
     from elman.serve.store.store import MemoryStore
-    from elman.tasks.loading import open_model
+    from elman.tasks import open_model
 
     models, predictors = {}, {}
     for name, path in _named(given):

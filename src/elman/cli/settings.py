@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
     from elman.files.config import Json
-    from elman.tasks.settings import Settings
+    from elman.tasks.task import Settings
 
     Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
 
@@ -46,7 +46,7 @@ def read_config(arguments: Sequence[str]) -> Settings:
     parser = _parser(task.Config)
     source = named.init_from or _last(files, "init_from")
     if source and not own:
-        from elman.tasks.loading import open_source
+        from elman.tasks import open_source
 
         parser.set_defaults(task.settings(open_source(source, task)))
     for path, content in files:

@@ -75,6 +75,16 @@ class Vocabulary(ABC):
             )
         return ids
 
+    def spell(self, ids: Iterable[int]) -> list[str]:
+        """The text of each of some symbols, as they stand side by side; nothing for a boundary."""
+        decoder = self.decoder()
+        return ["" if symbol == BOUNDARY else decoder.push(symbol) for symbol in ids]
+
+    def names(self, ids: Iterable[int]) -> list[str]:
+        """The text of each of some symbols by itself, and a space where symbols are words; nothing for a boundary."""
+        space = " " if self.kind == "word" else ""
+        return ["" if symbol == BOUNDARY else self.decode([symbol]) + space for symbol in ids]
+
     def unknown_in(self, text: str) -> str:
         """The first piece of a text that the vocabulary lacks, for messages."""
         return "a symbol"

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from elman.errors import FileError, FrozenError
+from elman.errors import FileError, FrozenError, InputError
 from elman.files import artifact
 from elman.files.config import Json
 from elman.options import whole
 from elman.tables import Table
-from elman.tasks import files
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -82,7 +81,7 @@ class Predictor(Generic[M]):
     @classmethod
     def restore(cls, model: M, folder: Path) -> None:
         """Give a network the weights of a folder."""
-        files.restore(model, folder)
+        read_weights(model, folder)
 
     def save(self, path: str | Path) -> None:
         """Write it to a folder: tensors in safetensors, all else in JSON."""
@@ -90,19 +89,20 @@ class Predictor(Generic[M]):
 
     def write_to(self, folder: Path) -> None:
         """The files of `save`, in a folder that is there."""
-        files.write(folder, self.task, self.model, self.content())
+        artifact.write_tensors(folder / "model.safetensors", tensors(self.model))
+        artifact.write_model_json(folder, self.task, self.content())
 
     @property
     def fingerprint(self) -> str:
         """What tells this model from every other: a state continues with the model that it came from."""
-        return artifact.digest(files.tensors(self.model))
+        return artifact.digest(tensors(self.model))
 
     # What it is
 
     @property
     def parameter_count(self) -> int:
         """How many numbers its weights are, those that are shared once."""
-        return sum(tensor.numel() for tensor in files.tensors(self.model).values())
+        return sum(tensor.numel() for tensor in tensors(self.model).values())
 
     def describe(self) -> list[Table]:
         """What it is and what it learnt."""
@@ -153,3 +153,42 @@ def known(folder: Path) -> Iterator[None]:
         yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FileError(f"{folder / 'model.json'} is not a model that this version knows: {error}") from error
+
+
+# Weights
+
+
+def tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers, those that are shared once."""
+    names: dict[int, str] = {}
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        names.setdefault(id(tensor), name)
+    return {name: state[name].cpu() for name in names.values()}
+
+
+def read_weights(model: nn.Module, folder: Path) -> None:
+    """Give a model the weights that were written to a folder."""
+    stored, wanted = artifact.read_tensors(folder / "model.safetensors"), tensors(model)
+    if stored.keys() != wanted.keys() or any(stored[name].shape != tensor.shape for name, tensor in wanted.items()):
+        raise wrong_weights(folder)
+    model.load_state_dict(stored, strict=False)  # what is shared has one name only
+
+
+def wrong_weights(folder: Path) -> FileError:
+    """Weights of something else."""
+    return FileError(f"the weights in {folder} are not those of the model that model.json describes")
+
+
+def copy_weights(source: nn.Module, model: nn.Module) -> int:
+    """Give a model the weights of another one, which must have the same; how many tensors they are."""
+    learnt, fresh = tensors(source), tensors(model)
+    for name in sorted({*learnt, *fresh}):
+        there, here = (list(part[name].shape) if name in part else "none" for part in (learnt, fresh))
+        if there != here:
+            raise InputError(
+                f"the model in init_from does not fit this config: the shape of {name} is {there} there and {here} "
+                "here. Leave the settings of the model out on the command line; in Python, use those of that model."
+            )
+    model.load_state_dict(learnt, strict=False)  # what is shared has one name only
+    return len(learnt)

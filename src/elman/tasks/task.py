@@ -6,26 +6,64 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from torch import nn
 
 from elman.data import Batch, Batches
-from elman.errors import InputError
-from elman.files.config import Json
+from elman.errors import ElmanError, InputError
+from elman.files import config as configs
+from elman.files.config import Json, Sections
+from elman.lens import Sample
 from elman.state import State
-from elman.tasks import files
-from elman.tasks.predictor import Predictor
-from elman.tasks.request import Request
+from elman.tasks.predictor import Predictor, copy_weights
+from elman.tasks.request import Request, Rows, data_option, errors_option, option
+from elman.training.loop import TrainingConfig
+from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss, negative_log_likelihood
 
 if TYPE_CHECKING:
-    from elman.tasks.inspection import Inspection
     from elman.tasks.serving import Served
+
+
+@dataclass(frozen=True)
+class Settings(Sections):
+    """Of a run that is fitted in one go.
+
+    Args:
+        task: what is fitted
+        out: the run directory, which must be new unless a run is resumed
+        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
+        seed: of everything that is random
+        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
+    """
+
+    task: str = ""
+    out: str = ""
+    resume: str = "never"
+    seed: int = 0
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class TrainedSettings(Settings):
+    """Of a run that the loop trains. It may begin with a model if the config of its task has `init_from` too.
+
+    Args:
+        task: what is trained
+        optim: how weights are changed
+        training: how long, and what is kept
+        resume: never, or auto to go on with the run in `out` if there is one
+        device: auto or cpu
+    """
+
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    device: str = "auto"
 
 
 class Data:
@@ -80,6 +118,25 @@ class Generated(Protocol):
     def to_json(self) -> dict[str, Json]: ...
 
 
+class Inspection(NamedTuple):
+    """What the lens is pointed at."""
+
+    model: nn.Module
+    sample: Sample
+    begun: Callable[[], Inspection] | None = None  # the same with fresh weights, where the data depend on weights
+
+
+@dataclass(frozen=True)
+class InspectRequest(Request):
+    """What the lens looks at."""
+
+    data: Rows = data_option("files; none for the run's validation data", least=0)
+    errors: str = errors_option()
+    rows: int = option(64, "pieces of the data that are looked at, at most", least=1)
+    steps: int = option(1000, "inputs in each of them, at most", least=1)
+    run: str = option("", "the run whose own data are read where none are named", inside=True)
+
+
 Response = Callable[[Any, Any], Any]  # of a model to a request of the kind that stands beside it
 
 
@@ -113,8 +170,8 @@ class Task(Generic[C, D, F]):
         """Read the data; in a run that goes on, or starts from another model, as the model that was `saved` does."""
         raise NotImplementedError
 
-    def open_held(self, config: C, saved: F | None, given: dict[str, Any]) -> D:
-        """The same, with data in memory for the parts (train, valid, test) that are `given`."""
+    def open_in_memory(self, config: C, saved: F | None, parts: dict[str, Any]) -> D:
+        """The same, with data in memory for some `parts` of it (train, valid, test)."""
         raise InputError(f"{self.title} reads files only; name them in the data section of its config")
 
     def build(self, config: C, data: D) -> F:
@@ -125,9 +182,9 @@ class Task(Generic[C, D, F]):
         """The settings, by dotted name, that a run which starts from this model has to have, or had better have."""
         return {}
 
-    def take(self, predictor: F, source: F) -> list[str]:
-        """Let a fresh model begin with what another has learnt; what was taken, in words."""
-        tensors = files.copy(source.model, predictor.model)
+    def copy_weights(self, predictor: F, source: F) -> list[str]:
+        """Let a fresh model start with what another has learnt; what was copied, in words."""
+        tensors = copy_weights(source.model, predictor.model)
         return [f"weights ({tensors} tensors)"]
 
     def load(self, folder: Path) -> F:
@@ -158,9 +215,33 @@ class Task(Generic[C, D, F]):
     def inspect_inputs(self, predictor: F, part: Any, rows: int, steps: int) -> Inspection:
         """What the lens is pointed at: the network, and at most `rows` of at most `steps` inputs of a part of the data.
 
-        A task that has it may answer `elman inspect` (`inspecting.response`), and be trained with `training.lens`.
+        A task that has it may answer `elman inspect` (`inspector`), and be trained with `training.lens`.
         """
         raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.inspect_inputs)")
+
+    def inspector(self, read: Callable[[Any, Any], Any]) -> Response:
+        """The response of its models to an `InspectRequest`: `read(predictor, request)` reads the data that are named,
+        as part of a `Data`; without them it is the run's validation data."""
+
+        def respond(predictor: F, request: InspectRequest) -> Inspection:
+            part = read(predictor, request) if len(request.data) else self._own_data(predictor, Path(request.run))
+            return self.inspect_inputs(predictor, part, request.rows, request.steps)
+
+        return respond
+
+    def _own_data(self, predictor: F, run: Path) -> Any:
+        """The validation data of a run; of one that has none, what it was fitted to."""
+        path = run / configs.NAME
+        if not path.exists():
+            raise InputError(f"{run} is a saved model and not a run, so it names no data: elman inspect {run} DATA")
+        content = {name: value for name, value in configs.read(path).items() if name != "imports"}
+        try:
+            data: Any = self.open(self.Config(**content), predictor)
+        except (ElmanError, TypeError) as error:
+            raise InputError(
+                f"the data of {run} cannot be read any more ({error}); name others: elman inspect {run} DATA"
+            ) from error
+        return data.train if data.valid is None else data.valid
 
     def serve(self, predictor: F) -> Served:
         """How `elman serve` runs a model: what goes in, what comes out, and how many sessions go on side by side.

@@ -32,7 +32,7 @@ def passengers():
 
 
 def opened(data, config):
-    return ForecastTask().open_held(config, None, {"train": data}).config
+    return ForecastTask().open_in_memory(config, None, {"train": data}).config
 
 
 def test_passengers_are_no_worse_than_naive(tmp_path):

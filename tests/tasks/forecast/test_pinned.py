@@ -88,7 +88,7 @@ def test_rows_that_are_validated_on_do_not_say_how_large_covariates_are(tmp_path
     wind = [1e6 if t >= 190 else float(t % 2) for t in range(200)]
     rows = {"ds": days(200), "y": [str(t % 5) for t in range(200)], "wind": [str(v) for v in wind]}
     config = ForecastConfig(data={"horizon": 10, "past": ["wind"]}, model={"size": 4}, training={"steps": 1})
-    data = ForecastTask().open_held(config, None, {"train": rows})
+    data = ForecastTask().open_in_memory(config, None, {"train": rows})
     assert data.inputs.reader.covariates["wind"].mean < 1
 
 

@@ -8,10 +8,10 @@ import pytest
 from elman import hmm
 from elman.errors import InputError, UnknownNameError
 from elman.run import train
+from elman.tasks import load
 from elman.tasks.hmm.data import HMMDataConfig, Reader
 from elman.tasks.hmm.describe import stationary
 from elman.tasks.hmm.task import HMMConfig, HMMModelConfig, build
-from elman.tasks.loading import load
 
 
 def test_a_config_is_an_estimator():

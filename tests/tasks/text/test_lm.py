@@ -14,8 +14,7 @@ from elman.data import Encoded
 from elman.data.cache import encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError, InputError
-from elman.tasks import network
-from elman.tasks.loading import load
+from elman.tasks import load, network
 from elman.tasks.text import markov as markov_task
 from elman.tasks.text import model as text
 from elman.tasks.text.kneser_ney import Markov

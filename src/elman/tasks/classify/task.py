@@ -21,16 +21,14 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Categorical
 from elman.options import choice, fraction, whole
 from elman.state import State
-from elman.tasks import inspection, network, plots
+from elman.tasks import network, plots
 from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
 from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
-from elman.tasks.inspection import Inspection
 from elman.tasks.plots import Found
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
-from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 
@@ -232,7 +230,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        inspect = inspection.response(self, lambda found, request: found.examples(_rows(found, request, True)))
+        inspect = self.inspector(lambda found, request: found.examples(_rows(found, request, True)))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: ClassifyConfig, saved: Classifier | None) -> RowData:
@@ -257,9 +255,9 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
             found |= {"data.vocabulary": predictor.inputs.vocabulary.kind, "data.lower": predictor.inputs.lower}
         return found
 
-    def take(self, predictor: Classifier, source: Classifier) -> list[str]:
+    def copy_weights(self, predictor: Classifier, source: Classifier) -> list[str]:
         answers = f"{len(source.labels.names)} classes" if source.labels.names else "the scale of its numbers"
-        return [*super().take(predictor, source), "how it reads", answers]
+        return [*super().copy_weights(predictor, source), "how it reads", answers]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P, each row's against its target; rows are independent, so nothing is carried."""
@@ -283,7 +281,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         if labels.kind == "number":
             y = ((y - labels.mean) / labels.scale).float()[:, None]
         names = [
-            inspection.spelt(predictor.inputs.vocabulary, row.tolist())
+            predictor.inputs.vocabulary.spell(row.tolist())
             if isinstance(predictor.inputs, TextInputs)
             else [f"{step.flatten()[0]:.3g} " for step in row]
             for row in some
@@ -320,7 +318,7 @@ class Predict(Evaluate):
 
 
 @dataclass(frozen=True)
-class Inspect(inspection.Inspect):
+class Inspect(InspectRequest):
     format: str | None = _format()
 
 

@@ -21,7 +21,7 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Distribution
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import inspection, network, plots
+from elman.tasks import network, plots
 from elman.tasks.forecast import loss as forecast_loss
 from elman.tasks.forecast import requests as forecast_verbs
 from elman.tasks.forecast.backtest import Origins, Shown
@@ -35,11 +35,9 @@ from elman.tasks.forecast.network import ForecastModelConfig, Network, check, dt
 from elman.tasks.forecast.rescaled import Located, located
 from elman.tasks.forecast.serving import ServedSeries
 from elman.tasks.forecast.state import take
-from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request
 from elman.tasks.serving import Served
-from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -280,13 +278,13 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
         return {
             "predict": (forecast_verbs.Predict, forecast_verbs.predict),
             "evaluate": (forecast_verbs.Evaluate, forecast_verbs.evaluate),
-            "inspect": (inspection.Inspect, inspection.response(self, _read)),
+            "inspect": (InspectRequest, self.inspector(_read)),
         }
 
     def open(self, config: ForecastConfig, saved: Forecaster | None) -> SeriesData:
-        return self.open_held(config, saved, {})
+        return self.open_in_memory(config, saved, {})
 
-    def open_held(self, config: ForecastConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
+    def open_in_memory(self, config: ForecastConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
         data = config.data
         for name in ("horizon", "samples", "batch_size", "window"):
             whole(f"data.{name}", getattr(data, name))
@@ -406,7 +404,7 @@ def _looked(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
     return log_prob(predicted, values, counted)
 
 
-def _read(predictor: Forecaster, request: inspection.Inspect) -> Part:
+def _read(predictor: Forecaster, request: InspectRequest) -> Part:
     return Part([], predictor.series_of(forecast_verbs.rows_of(request.data)), 0, 0)
 
 

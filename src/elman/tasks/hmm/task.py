@@ -24,14 +24,11 @@ from elman.errors import InputError, UnknownNameError
 from elman.files.config import Json
 from elman.lens import Sample
 from elman.options import whole
-from elman.tasks import inspection
 from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
-from elman.tasks.inspection import Inspection
 from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
-from elman.tasks.settings import Settings
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Settings, Task
 from elman.training.record import Preview
 from elman.training.scores import Scores
 
@@ -165,13 +162,13 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
             "predict": (Predict, predict),
             "evaluate": (Evaluate, evaluate),
             "generate": (Generate, generate),
-            "inspect": (inspection.Inspect, inspection.response(self, _read)),
+            "inspect": (InspectRequest, self.inspector(_read)),
         }
 
     def open(self, config: HMMConfig, saved: HiddenMarkovEstimator | None) -> HMMData:
         return HMMData(*open_observations(config.data))
 
-    def open_held(
+    def open_in_memory(
         self, config: HMMConfig, saved: HiddenMarkovEstimator | None, given: dict[str, ArrayLike | list[ArrayLike]]
     ) -> HMMData:
         if config.data.read != "columns":
@@ -300,7 +297,7 @@ class Generate(Request):
     seed: int = option(0, "of the random numbers", least=0)
 
 
-def _read(model: HiddenMarkovEstimator, request: Evaluate | inspection.Inspect, others: bool = False) -> Observations:
+def _read(model: HiddenMarkovEstimator, request: Evaluate | InspectRequest, others: bool = False) -> Observations:
     names = opened(request.data)
     if names is not None:
         return model.reader_(names, errors=request.errors, others=others)

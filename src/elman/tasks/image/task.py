@@ -23,14 +23,12 @@ from elman.lens.layers import frozen
 from elman.model import SequenceModel
 from elman.options import choice, number, whole
 from elman.state import State
-from elman.tasks import inspection, plots
+from elman.tasks import plots
 from elman.tasks.image.data import BINARISATIONS, EMBEDDED, Images, fingerprint, is_binary, read_images
 from elman.tasks.image.model import EACH, Drawn, ImageModelConfig, Painter, Reader, build, levels, prepared
 from elman.tasks.image.readout import PixelRow
-from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request, Rows, batch_size, data_option, opened, option
-from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.record import Preview
 from elman.training.scores import Scores
 from elman.training.unit import Loss
@@ -174,11 +172,11 @@ class ImageTask(Task[ImageConfig, ImageData, Painter]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        inspect = inspection.response(self, _read)
+        inspect = self.inspector(_read)
         return {
             "generate": (Generate, generate),
             "evaluate": (Evaluate, evaluate),
-            "inspect": (inspection.Inspect, inspect),
+            "inspect": (InspectRequest, inspect),
         }
 
     def open(self, config: ImageConfig, saved: Painter | None) -> ImageData:
@@ -191,8 +189,8 @@ class ImageTask(Task[ImageConfig, ImageData, Painter]):
         model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
         return {**model, "data.binarise": predictor.reader.binarise, "data.columns": predictor.reader.columns}
 
-    def take(self, predictor: Painter, source: Painter) -> list[str]:
-        return [*super().take(predictor, source), f"binarisation {source.reader.binarise}"]
+    def copy_weights(self, predictor: Painter, source: Painter) -> list[str]:
+        return [*super().copy_weights(predictor, source), f"binarisation {source.reader.binarise}"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """Nats a pixel, a term for each image: of nats an image, the gradient would grow with the image."""
@@ -257,7 +255,7 @@ class Generate(Request):
     seed: int = option(0, "of the random numbers", least=0)
 
 
-def _read(predictor: Painter, request: Evaluate | inspection.Inspect) -> Tensor:
+def _read(predictor: Painter, request: Evaluate | InspectRequest) -> Tensor:
     """The images of files; or those that were given, as `prepared` gives them."""
     names = opened(request.data)
     return predictor.reader(names) if names is not None else torch.as_tensor(request.data)

@@ -20,18 +20,16 @@ from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import inspection, network, plots
-from elman.tasks.inspection import Inspection
+from elman.tasks import network, plots
 from elman.tasks.plots import Found
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
-from elman.tasks.settings import TrainedSettings
 from elman.tasks.tag import model as tagger
 from elman.tasks.tag import schemes
 from elman.tasks.tag.data import FORMATS, Column, Sentence, TagReader, fingerprint
 from elman.tasks.tag.lexicon import Lexicon, batch_of
 from elman.tasks.tag.model import EACH, Tagger, TagModelConfig, build
 from elman.tasks.tag.word_features import SentenceEmbedding
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.scores import Scores
 from elman.training.unit import Loss
 
@@ -231,7 +229,7 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        inspect = inspection.response(self, lambda predictor, request: _read(predictor, request, True))
+        inspect = self.inspector(lambda predictor, request: _read(predictor, request, True))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: TagConfig, saved: Tagger | None) -> TagData:
@@ -262,9 +260,9 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
         train_as = "same" if lexicon.inner == lexicon.scheme else lexicon.inner
         return {**model, **reader, **written, "data.train_as": train_as, "model.vectors": ""}
 
-    def take(self, predictor: Tagger, source: Tagger) -> list[str]:
+    def copy_weights(self, predictor: Tagger, source: Tagger) -> list[str]:
         words, tags = len(source.lexicon.words.names), len(source.lexicon.tags)
-        return [*super().take(predictor, source), f"{words:,} words and {tags} tags"]
+        return [*super().copy_weights(predictor, source), f"{words:,} words and {tags} tags"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(tags | sentence), over words; sentences are independent, so nothing is carried."""
@@ -335,7 +333,7 @@ class Predict(_Sentences):
 
 
 @dataclass(frozen=True)
-class Inspect(inspection.Inspect):
+class Inspect(InspectRequest):
     format: str | None = _format()
 
 

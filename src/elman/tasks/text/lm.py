@@ -18,11 +18,9 @@ from elman.model import SequenceModel
 from elman.nn.embed import Embedding
 from elman.nn.readout import AdaptiveSoftmax, Softmax
 from elman.options import whole
-from elman.tasks import inspection, network
-from elman.tasks.inspection import Inspection
+from elman.tasks import network
 from elman.tasks.request import Request
-from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Response
+from elman.tasks.task import Inspection, InspectRequest, Response, TrainedSettings
 from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.model import TextModel
 from elman.tasks.text.task import PreviewConfig, TextData, TextTask, read_text
@@ -150,7 +148,7 @@ class LanguageModelTask(TextTask[LMConfig, LanguageModel]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        return {**super().requests, "inspect": (inspection.Inspect, inspection.response(self, read_text))}
+        return {**super().requests, "inspect": (InspectRequest, self.inspector(read_text))}
 
     def inspect_inputs(self, predictor: LanguageModel, part: Encoded, rows: int, steps: int) -> Inspection:
         T = min(steps, part.tokens)
@@ -161,7 +159,7 @@ class LanguageModelTask(TextTask[LMConfig, LanguageModel]):
             np.stack([np.asarray(part.ids[start : start + T + 1], dtype=np.int64) for start in starts])
         )
         x = ids[:, :-1].contiguous()
-        names = [inspection.spelt(predictor.vocabulary, row) for row in x.tolist()]
+        names = [predictor.vocabulary.spell(row) for row in x.tolist()]
         return Inspection(predictor.model, Sample(x, ids[:, 1:].contiguous(), reset=x == BOUNDARY, names=names))
 
     def summary(self, predictor: LanguageModel) -> str:

@@ -9,8 +9,8 @@ from typing import ClassVar
 from elman.data import Vocabulary, vocabulary
 from elman.files import artifact
 from elman.files.artifact import Content
-from elman.tasks import files
-from elman.tasks.settings import Settings
+from elman.tasks.predictor import wrong_weights
+from elman.tasks.task import Settings
 from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.kneser_ney import Markov
 from elman.tasks.text.model import TextModel
@@ -67,7 +67,7 @@ class MarkovModel(TextModel[Markov]):
     def restore(cls, model: Markov, folder: Path) -> None:
         stored = artifact.read_tensors(folder / "model.safetensors")
         if stored.keys() != model.names:
-            raise files.foreign(folder)
+            raise wrong_weights(folder)
         model.restore(stored)
 
 

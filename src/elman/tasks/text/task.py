@@ -14,10 +14,9 @@ from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import whole
 from elman.progress import say
-from elman.tasks import inspection
 from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, InspectRequest, Response, Task
 from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
 from elman.tasks.text.generation import ALLOWED
 from elman.tasks.text.model import Score, TextModel
@@ -100,9 +99,9 @@ class TextTask(Task[C, TextData, F]):
         return {"generate": (Generate, GeneratedText), "evaluate": (Evaluate, evaluate)}
 
     def open(self, config: C, saved: F | None) -> TextData:
-        return self.open_held(config, saved, {})
+        return self.open_in_memory(config, saved, {})
 
-    def open_held(self, config: C, saved: F | None, given: dict[str, Any]) -> TextData:
+    def open_in_memory(self, config: C, saved: F | None, given: dict[str, Any]) -> TextData:
         if saved is not None and saved.vocabulary.kind != config.data.vocabulary:
             raise InputError(
                 f"data.vocabulary is {config.data.vocabulary}; that of the model to go on from is "
@@ -123,9 +122,9 @@ class TextTask(Task[C, TextData, F]):
         model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
         return {**model, "data.vocabulary": predictor.vocabulary.kind, "data.unit": predictor.unit}
 
-    def take(self, predictor: F, source: F) -> list[str]:
+    def copy_weights(self, predictor: F, source: F) -> list[str]:
         symbols = source.vocabulary
-        return [*super().take(predictor, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
+        return [*super().copy_weights(predictor, source), f"vocabulary ({symbols.kind}, {symbols.size:,} symbols)"]
 
     def evaluate(self, predictor: F, part: Encoded) -> Evaluation:
         return Evaluation(_scores(predictor.evaluate(part)))
@@ -180,7 +179,7 @@ class Generate(Request):
     force: bool = option(False, "let --save_state replace a file", local=True)
 
 
-def read_text(lm: AnyTextModel, request: Evaluate | inspection.Inspect) -> Encoded:
+def read_text(lm: AnyTextModel, request: Evaluate | InspectRequest) -> Encoded:
     """The texts that a request names, or gives, as the model reads them."""
     names, errors = opened(request.data), text_errors(lm.vocabulary.kind, request.errors)
     text = held(rows_of(request.data, "texts"), errors) if names is None else open_text(names, errors)

@@ -14,8 +14,8 @@ from elman.data.synthetic import PREFIX, parse
 from elman.decoding.sample import Sampling
 from elman.errors import FileError, InputError
 from elman.options import a_text, whole
-from elman.tasks import inspection
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.task import InspectRequest
 from elman.tasks.translate.data import FORMATS, Pair, PairReader, made_up
 from elman.tasks.translate.metrics import aligned, exposure, judged
 from elman.tasks.translate.model import EACH, Search, Translator
@@ -82,7 +82,7 @@ class Predict(_Searching):
 
 
 @dataclass(frozen=True)
-class Inspect(inspection.Inspect):
+class Inspect(InspectRequest):
     format: str | None = format_option()
 
 

@@ -22,11 +22,9 @@ from elman.lengths import masked
 from elman.lens import Sample
 from elman.options import choice, flag, number, positive, whole
 from elman.state import State
-from elman.tasks import inspection, network, plots
-from elman.tasks.inspection import Inspection
+from elman.tasks import network, plots
 from elman.tasks.request import Request
-from elman.tasks.settings import TrainedSettings
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, Response, Task, TrainedSettings
 from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
 from elman.tasks.translate.data import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of, made_up
@@ -253,7 +251,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        inspect = inspection.response(self, _read)
+        inspect = self.inspector(_read)
         return {
             "predict": (translate_verbs.Predict, translate_verbs.predict),
             "evaluate": (translate_verbs.Evaluate, translate_verbs.evaluate),
@@ -299,7 +297,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
         assert isinstance(batch.x, Pairs)
         model, state = predictor.model.given(batch.x.source, batch.x.sizes)
-        names = [inspection.named(predictor.symbols.target, row) for row in batch.x.target.tolist()]
+        names = [predictor.symbols.target.names(row) for row in batch.x.target.tolist()]
         bound = model.core if isinstance(model.core, Bound) else None
         panels: tuple[dict[str, object], ...] = ()
         if bound is not None and predictor.config.attention != "none":
@@ -330,14 +328,12 @@ def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str
     assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
     source = [
         f"{i} {name.strip()}"
-        for i, name in enumerate(
-            inspection.named(predictor.symbols.source, batch.x.source[0, : batch.x.sizes[0]].tolist())
-        )
+        for i, name in enumerate(predictor.symbols.source.names(batch.x.source[0, : batch.x.sizes[0]].tolist()))
     ]
     places = weights[:, : len(source)].argmax(1).tolist()
     return {
         "title": "Alignment", "rows": source, "values": weights[:, : len(source)].T.tolist(),
-        "path": [source[j] for j in places], "columns": inspection.named(predictor.symbols.target, batch.y[0].tolist()),
+        "path": [source[j] for j in places], "columns": predictor.symbols.target.names(batch.y[0].tolist()),
         "about": "Of the first pair: a row for each symbol of the source, a column for each that is written, and how "
         "much the decoder looks there then; at the top, where it looks most.",
     }  # fmt: skip

@@ -23,8 +23,8 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Categorical, Distribution, Gaussian
 from elman.nn.embed import Embed
 from elman.state import State
-from elman.tasks.inspection import Inspection
 from elman.tasks.tag.autoregressive import log_prob as of_labels
+from elman.tasks.task import Inspection
 from elman.tasks.tree import Climb, TreeCore, climbs, deepest
 from elman.tasks.tree.data import LabelledTree
 from elman.tasks.tree.forest import Forest, shape

@@ -18,12 +18,9 @@ from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks import inspection as inspecting
-from elman.tasks.inspection import Inspection
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
-from elman.tasks.settings import TrainedSettings
 from elman.tasks.tag.data import Column
-from elman.tasks.task import Data, Evaluation, Response, Task
+from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.tasks.tree import inspection as tree_looking
 from elman.tasks.tree import model as tree_labeller
 from elman.tasks.tree import plots
@@ -152,7 +149,7 @@ class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        inspect = inspecting.response(self, lambda predictor, request: _read(predictor, request, True))
+        inspect = self.inspector(lambda predictor, request: _read(predictor, request, True))
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: TreeConfig, saved: TreeLabeller | None) -> TreeData:
@@ -180,10 +177,10 @@ class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
         lexicon = {"data.target": predictor.lexicon.target, "data.lower": predictor.lexicon.lower}
         return {**model, **lexicon, "data.tag": predictor.reader.tag, "model.vectors": ""}
 
-    def take(self, predictor: TreeLabeller, source: TreeLabeller) -> list[str]:
+    def copy_weights(self, predictor: TreeLabeller, source: TreeLabeller) -> list[str]:
         words, labels = len(source.lexicon.words.names), source.lexicon.labels
         answers = f"{len(labels)} labels" if labels else "the scale of its numbers"
-        return [*super().take(predictor, source), f"{words:,} words and {answers}"]
+        return [*super().copy_weights(predictor, source), f"{words:,} words and {answers}"]
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(labels | tree), over nodes; trees are independent, so nothing is carried."""
@@ -223,7 +220,7 @@ class Predict(Evaluate):
 
 
 @dataclass(frozen=True)
-class Inspect(inspecting.Inspect):
+class Inspect(InspectRequest):
     format: str | None = _format()
 
 
