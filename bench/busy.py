@@ -130,15 +130,22 @@ def _training(kind: str) -> tuple[Callable[[], Any], int]:
 
     from elman.data import Encoded, Streams
     from elman.tasks.text.lm import LanguageModelTask, LMModelConfig, build
-    from elman.training.loop import Run, _gradients, _update
+    from elman.training.average import Average
+    from elman.training.loop import LoopState, _gradients, _update
+    from elman.training.loss import LossModule
     from elman.training.optim import OptimConfig, Schedule, optimiser
-    from elman.training.unit import Unit
 
     cell, size, layers, symbols, rows, window = TRAINED[kind]
     torch.manual_seed(0)
     model, config = build(LMModelConfig(cell=cell, size=size, layers=layers), symbols).train(), OptimConfig()
     streams = Streams(Encoded(np.random.default_rng(0).integers(2, symbols, 200_001), 200_000, 0), rows, window)
-    run = Run(Unit(LanguageModelTask(), model), streams, optimiser(config, model), Schedule(config, 1000))
+    run = LoopState(
+        LossModule(LanguageModelTask(), model),
+        streams,
+        optimiser(config, model),
+        Schedule(config, 1000),
+        Average(model),
+    )
 
     def step() -> None:
         _, count = _gradients(run, 1)

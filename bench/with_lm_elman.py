@@ -9,10 +9,10 @@ from bench import lm_inputs
 from bench.worker import Outputs, Run
 from elman.data import Streams
 from elman.tasks.text.lm import LanguageModelTask
-from elman.training.loop import Run as Training
-from elman.training.loop import _gradients, _update
+from elman.training.average import Average
+from elman.training.loop import LoopState, _gradients, _update
+from elman.training.loss import LossModule
 from elman.training.optim import OptimConfig, Schedule, optimiser
-from elman.training.unit import Unit
 
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
@@ -23,12 +23,18 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 def _train(case: dict[str, Any]) -> tuple[Run, Outputs]:
     model, config = lm_inputs.language_model(case["cell"]).model.train(), OptimConfig()
     streams = Streams(lm_inputs.text(), case["B"], case["T"])
-    run = Training(Unit(LanguageModelTask(), model), streams, optimiser(config, model), Schedule(config, 1000))
+    state = LoopState(
+        LossModule(LanguageModelTask(), model),
+        streams,
+        optimiser(config, model),
+        Schedule(config, 1000),
+        Average(model),
+    )
 
     def step() -> float:
-        loss, count = _gradients(run, 1)
-        _update(run, config, 1e-3, 1 / count)
-        run.optimiser.step()
+        loss, count = _gradients(state, 1)
+        _update(state, config, 1e-3, 1 / count)
+        state.optimiser.step()
         return loss / count
 
     return step, lambda loss: {"loss": np.array([loss])}

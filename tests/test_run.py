@@ -101,17 +101,17 @@ def test_a_run_that_is_interrupted_anywhere_gives_the_same_bytes(config, tmp_pat
     stop_at = iter([3, 4, 9])
     original = loop.train
 
-    def stopping(run, training, optim):
+    def stopping(state, *arguments):
         at = next(stop_at, None)
-        forward = run.unit.forward
+        forward = state.module.forward
 
-        def counted(batch, state):
-            if run.advance.step + 1 == at:
+        def counted(batch, carried):
+            if state.progress.step + 1 == at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return forward(batch, state)
+            return forward(batch, carried)
 
-        run.unit.forward = counted
-        original(run, training, optim)
+        state.module.forward = counted
+        original(state, *arguments)
 
     monkeypatch.setattr(loop, "train", stopping)
     for _ in range(3):
@@ -137,7 +137,7 @@ def test_a_run_goes_on_longer_than_it_was_to(config, tmp_path, capsys, schedule)
     longer = replace(changed(config, training={"steps": 20}), resume="auto")
     _, history = train(longer)
     said = capsys.readouterr().err
-    assert "training.steps was 10, is now 20." in said and "Going on with" in said
+    assert "training.steps was 10, is now 20." in said and "Continuing" in said
     rate = [line["lr"] for line in history if "lr" in line]
     assert [line["step"] for line in history if "test" in line] == [20]  # that of step 10 is gone
     assert "steps: 20" in (Path(config.out) / "config.yaml").read_text()
@@ -149,7 +149,7 @@ def test_a_run_goes_on_longer_than_it_was_to(config, tmp_path, capsys, schedule)
     else:
         expected = [line["lr"] for line in runs.read_metrics(tmp_path / "whole") if "lr" in line]
         assert rate[5:] == expected[5:] and rate[:5] != expected[:5]
-        assert f"goes on with {Schedule(longer.optim, 20).lr(10):.3g}" in said
+        assert f"continues with {Schedule(longer.optim, 20).lr(10):.3g}" in said
     before = (Path(config.out) / "metrics.jsonl").read_bytes()
     train(longer)
     assert (Path(config.out) / "metrics.jsonl").read_bytes() == before
@@ -176,7 +176,7 @@ def test_a_run_begins_with_another_model(config, tmp_path, capsys):
     )  # fmt: skip
     new, history = train(tuned)
     said = capsys.readouterr().err
-    assert f"Taken from {config.out}: weights (" in said
+    assert f"Copied from {config.out}: weights (" in said
     assert f"vocabulary (char, {old.vocabulary.size} symbols)" in said
     assert new.vocabulary.to_json() == old.vocabulary.to_json() and "?" not in new.vocabulary.characters
     assert history[-1]["test"] == pytest.approx(
@@ -241,7 +241,7 @@ def test_accumulated_windows_are_one_longer_window(config, tmp_path):
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(config):
     config = changed(config, training={"checkpoint_every": 2})
-    original = runs.Unit.forward
+    original = runs.LossModule.forward
 
     def spoiled(self, batch, state):
         spoiled.calls += 1
@@ -249,12 +249,12 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_checkpoint(config):
         return loss * (float("nan") if spoiled.calls == 7 else 1.0), count, state
 
     spoiled.calls = 0
-    runs.Unit.forward = spoiled
+    runs.LossModule.forward = spoiled
     try:
         with pytest.raises(TrainingError, match=r"the loss of step 7 is nan.*gradient norms.*--optim\.lr"):
             train(config)
     finally:
-        runs.Unit.forward = original
+        runs.LossModule.forward = original
     assert json.loads((Path(config.out) / "last" / "training.json").read_text())["advance"]["step"] == 6
     assert all(torch.isfinite(p).all() for p in load(config.out).model.parameters())
 

@@ -25,9 +25,10 @@ from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, Classi
 from elman.training import loop, optim
 from elman.training.alone import alone
 from elman.training.alone import seed as begin
+from elman.training.average import Average
 from elman.training.loop import TrainingConfig
+from elman.training.loss import LossModule
 from elman.training.optim import OptimConfig
-from elman.training.unit import Unit
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
 MISSING = ("None", "nan", "NaT", "<NA>")  # as numpy, pandas and Python spell a value that is not there
@@ -96,11 +97,11 @@ class _Sequences(Configured):
             batches = data.batches(0, 1)
             steps = passes * -(-len(rows) // size)
             training = TrainingConfig(steps=steps, evaluate_every=steps, log_every=steps)
-            run = loop.Run(
-                Unit(task, predictor.model.train()), batches, optim.optimiser(config.optim, predictor.model),
-                optim.Schedule(config.optim, steps), shown=bool(options["verbose"]),
+            state = loop.LoopState(
+                LossModule(task, predictor.model.train()), batches, optim.optimiser(config.optim, predictor.model),
+                optim.Schedule(config.optim, steps), Average(predictor.model),
             )  # fmt: skip
-            loop.train(run, training, config.optim)
+            loop.train(state, training, config.optim, loop.Supervisor(verbose=bool(options["verbose"])))
         predictor.model.eval()
         self.model_ = predictor
 

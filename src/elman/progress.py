@@ -140,8 +140,8 @@ class Steps:
         self.start += time.monotonic() - begin
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        if self.shown:
+        """A line that stays, if there is anything to say."""
+        if self.shown and text:
             say(text)
 
 

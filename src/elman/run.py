@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from elman import kernels, lens, tasks
-from elman import progress as progress_line
 from elman.data.text import MEMORY
 from elman.errors import InputError, UnknownNameError
 from elman.files import artifact, config
+from elman.files.config import Identity
 from elman.options import flag
-from elman.progress import quiet
+from elman.progress import quiet, say
 from elman.tasks import load, open_source
 from elman.tasks.predictor import Predictor
 from elman.tasks.task import AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
@@ -26,13 +26,14 @@ from elman.training.alone import alone, seed
 from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
-from elman.training.lock import locked
+from elman.training.lock import lock
+from elman.training.loop import LoopState, Progress, Supervisor
+from elman.training.loss import LossModule
 from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
-from elman.training.unit import Unit
 
-Opened = Callable[[Any, Any], Any]  # a config and a model that was saved -> data
 Callback = Callable[[int, Scores], None] | None
+Opener = Callable[[Any, Any], Any]  # a config, and the model that was saved -> Data
 
 
 def train(
@@ -61,25 +62,18 @@ def train(
         nullcontext() if flag("progress", progress) else quiet(),
         alone(),
         ranks() as processes,
-        locked(Path(settings.out)) if processes.first else nullcontext(),
+        lock(Path(settings.out)) if processes.first else nullcontext(),
         threads.of_run(settings) as counted,
     ):
-        named, opened = given(task, counted, data)
-        (_fit if task.fits(named) else _train)(task, named, processes, opened, callback)
+        named, opener = _opener(task, counted, data)
+        (_fit if task.fits(named) else _train)(task, named, processes, opener, callback)
         return load(settings.out), read_metrics(Path(settings.out))
 
 
-def given(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opened]:
-    """The settings of a run to which `data` were given, or None; and how its data are opened."""
+def _opener(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opener]:
+    """How a run opens its data, and its settings; where `data` are in memory, these say so in place of names."""
     if data is None:
         return settings, task.open
-    parts = _parts(settings, data)
-    named = replace(settings, data=replace(settings.data, **dict.fromkeys(parts, MEMORY)))
-    return named, lambda config, saved: task.open_in_memory(config, saved, parts)
-
-
-def _parts(settings: Settings, data: Any) -> dict[str, Any]:
-    """The parts of the data by name."""
     parts = dict(data) if isinstance(data, Mapping) else {"train": data}
     known = [name for name in ("train", "valid", "test") if hasattr(getattr(settings, "data", None), name)]
     for name in parts:
@@ -87,160 +81,200 @@ def _parts(settings: Settings, data: Any) -> dict[str, Any]:
             raise UnknownNameError("part of the data", name, known)
     if "train" not in parts:
         raise InputError(f"data has {', '.join(parts) or 'nothing'}; it needs train")
-    return parts
+    named = replace(settings, data=replace(settings.data, **dict.fromkeys(parts, MEMORY)))
+    return named, lambda config, saved: task.open_in_memory(config, saved, parts)
 
 
-def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opened: Opened, callback: Callback) -> None:
-    """By the loop. A run that was killed goes on from its checkpoint, to the same bytes."""
-    loop.check(settings.training, settings.device)
-    if settings.training.lens and type(task).inspect_inputs is Task.inspect_inputs:
-        raise InputError(
-            f"training.lens is true, and {task.title} cannot be looked into: its task has no inspect_inputs"
-        )
-    optim.check(settings.optim)
-    out = Path(settings.out)
-    last = checkpoint.latest(out, settings.resume)
-    seed(settings.seed)
-    saved = task.load(last) if last else None
-    begins_with = "" if last else str(getattr(settings, "init_from", ""))  # the config of a task need not have it
-    source = open_source(begins_with, task) if begins_with else None
-    data = opened(settings, saved or source)
-    with threads.one():  # of several, LAPACK makes other orthogonal matrices
-        predictor = task.unfinished(saved) if saved else task.build(settings, data)
-    batches = data.batches(processes.rank, processes.world)
-    settings = threads.settled(settings, threads.work(predictor.model, batches))
-    identity = config.identity(settings, data.fingerprint)
-    stored = checkpoint.load(last, lambda: predictor.model.init_state(0)) if last else None
-    changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
-    part, watched = data.watched(settings.training.evaluate_tokens)
-    run = loop.Run(
-        processes.wrap(Unit(task, predictor.model.train())),
-        batches,
-        optim.optimiser(settings.optim, predictor.model),
-        optim.Schedule(settings.optim, settings.training.steps),
-        ranks=processes, counted=data.unit, describe=data.describe_loss, watched=watched,
-        average=Average(predictor.model, settings.training.average),
-    )  # fmt: skip
-    introduce(processes, task, predictor, data)
-    if source:
-        words = ", ".join(task.copy_weights(predictor, source))
-        say(processes, f"Taken from {begins_with}: {words}. Optimiser, schedule and steps begin anew.")
-    seed(settings.seed + 1 + processes.rank)
-    if stored:
-        checkpoint.resume(stored, run)
-        say(processes, continued(settings, run, changes))
-    if processes.first and (changes or not stored):
-        (change_config if stored else begin)(out, settings)
-    lengths, board = stored.lengths if stored else None, settings.training.tensorboard
-    run.recorder = Recorder(out if processes.first else None, lengths, board, run.advance.step)
+# By the loop
 
-    def evaluate(step: int) -> Scores:
+
+@dataclass(frozen=True, kw_only=True)
+class _Run(Supervisor):
+    """A run that the loop trains: what it has, how it is evaluated and what is kept of it."""
+
+    task: AnyTask
+    settings: TrainedSettings
+    data: Data
+    part: Any  # of the data, on which the model is evaluated while it trains
+    predictor: Predictor[Any]
+    state: LoopState
+    recorder: Recorder
+    identity: Identity
+    callback: Callback
+
+    def describe_loss(self, loss: float) -> str:
+        return self.data.describe_loss(loss)
+
+    def record(self, step: int, **values: float) -> None:
+        self.recorder.metrics(step, **values)
+
+    def evaluate(self, step: int) -> Scores:
+        task, predictor = self.task, self.predictor
         predictor.model.eval()
-        evaluation = task.evaluate(predictor, part)
-        if settings.training.lens and processes.first:
-            looked = task.inspect_inputs(predictor, part, *lens.WATCHED)
-            run.recorder.metrics(step, **lens.watched(looked.model, looked.sample))
-        run.recorder.preview(step, task.preview(predictor, settings, step, evaluation))
+        evaluation = task.evaluate(predictor, self.part)
+        if self.settings.training.lens:
+            looked = task.inspect_inputs(predictor, self.part, *lens.WATCHED)
+            self.record(step, **lens.watched(looked.model, looked.sample))
+        self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
         predictor.model.train()
-        if callback:
-            callback(step, evaluation.scores)
+        if self.callback:
+            self.callback(step, evaluation.scores)
         return evaluation.scores
 
-    def save(name: str) -> None:
-        taken = checkpoint.take(run, identity) if name == "last" else None  # by all processes
-        if not processes.first:
+    def save(self, name: str) -> None:
+        snapshot = None
+        if name == "last":  # by all processes
+            snapshot = checkpoint.snapshot(self.state, self.identity, self.recorder.flush())
+        if not self.state.ranks.first:
             return
-        over = run.advance.step == settings.training.steps or loop.over(run.advance, settings.training)
-        kept = task.finish(predictor, data) if name == "best" or over else predictor
-        if taken is None:
-            artifact.write(out / name, kept.write_to)
+        progress, training = self.state.progress, self.settings.training
+        over = progress.step == training.steps or loop.over(progress, training)
+        kept = self.task.finish(self.predictor, self.data) if name == "best" or over else self.predictor
+        folder = Path(self.settings.out) / name
+        if snapshot is None:
+            artifact.write(folder, kept.write_to)
         else:
-            checkpoint.save(out / name, kept.write_to, taken)
+            checkpoint.save(folder, kept.write_to, snapshot)
 
-    run.evaluate, run.save = evaluate, save
+
+def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: Opener, callback: Callback) -> None:
+    """A run that was killed continues from its checkpoint, to the same bytes."""
+    run, out = _open(task, settings, processes, opener, callback), Path(settings.out)
     try:
-        loop.train(run, settings.training, settings.optim)
+        loop.train(run.state, run.settings.training, run.settings.optim, run)
         if processes.first:
-            whole = {"valid_whole": data.valid if watched else None, "test": data.test}
-            test(task, load(out), whole, run.recorder, run.advance.step)
-            if said := task.closing(read_metrics(out)):
-                say(processes, said)
+            whole = {"valid_whole": run.data.valid if run.watched else None, "test": run.data.test}
+            _test(task, load(out), whole, run.recorder, run.state.progress.step)
+            if remark := task.closing(read_metrics(out)):
+                say(remark)
     except Interrupted as stop:
-        stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To go on: elman train --out {out} --resume auto",)
+        stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To resume: elman train --out {out} --resume auto",)
         raise
     finally:
         run.recorder.close()
 
 
-def _fit(task: AnyTask, settings: Settings, processes: Ranks, opened: Opened, callback: Callback) -> None:
-    """In one go: what was killed is begun again, and comes to the same end."""
-    if processes.world > 1:
-        raise InputError(f"{task.title} is fitted by one process; there are {processes.world}")
+def _open(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: Opener, callback: Callback) -> _Run:
+    """All that a run needs, new or as its checkpoint has it; and its folder."""
+    _check(task, settings)
     out = Path(settings.out)
-    checkpoint.latest(out, settings.resume)
-    data = opened(settings, None)
-    identity = config.identity(settings, data.fingerprint)
-    if best := artifact.find(out / "best"):
-        config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
-        return
-    predictor, settings = task.build(settings, data), threads.settled(settings, threads.WORTH)
-    introduce(processes, task, predictor, data)
-    history = task.fit(predictor, settings, data)
-    begin(out, settings)
-    recorder, step = Recorder(out), len(history) - 1
-    for number, line in enumerate(history):
-        recorder.metrics(number, **line)
-    found = test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
-    if callback and "valid" in found:
-        callback(step, found["valid"].scores)
-    recorder.preview(step, task.preview(predictor, settings, step, next(reversed(found.values()), None)))
-    recorder.close()
-    judged = next((evaluation.scores for evaluation in found.values()), None)
-    advance = loop.Advance(
-        step, best=judged.value if judged else None, decides=judged.decides if judged else "",
-        larger_is_better=judged.larger_is_better if judged else False,
+    last = checkpoint.latest(out, settings.resume)
+    seed(settings.seed)
+    saved = task.load(last) if last else None
+    init_from = "" if last else str(getattr(settings, "init_from", ""))  # the config of a task need not have it
+    source = open_source(init_from, task) if init_from else None
+    data = opener(settings, saved or source)
+    with threads.one():  # of several, LAPACK makes other orthogonal matrices
+        predictor = task.unfinished(saved) if saved else task.build(settings, data)
+    batches = data.batches(processes.rank, processes.world)
+    part, watched = data.watched(settings.training.evaluate_tokens)
+    settings = threads.resolve_threads(settings, threads.work(predictor.model, batches))
+    stored = checkpoint.load(last, lambda: predictor.model.init_state(0)) if last else None
+    changes = config.resumed(stored.identity, settings, data.fingerprint, out) if stored else {}
+    state = LoopState(
+        processes.wrap(LossModule(task, predictor.model.train())),
+        batches,
+        optim.optimiser(settings.optim, predictor.model),
+        optim.Schedule(settings.optim, settings.training.steps),
+        Average(predictor.model, settings.training.average),
+        processes,
+    )
+    _introduce(processes, task, predictor, data)
+    if source:
+        copied = ", ".join(task.copy_weights(predictor, source))
+        processes.say(f"Copied from {init_from}: {copied}. Optimiser, schedule and steps start afresh.")
+    seed(settings.seed + 1 + processes.rank)
+    if stored:
+        checkpoint.resume(stored, state)
+        processes.say(_resumed(settings, state, changes))
+    if processes.first and (changes or not stored):
+        (change_config if stored else begin)(out, settings)
+    lengths, board = stored.lengths if stored else None, settings.training.tensorboard
+    return _Run(
+        unit=data.unit, watched=watched, task=task, settings=settings, data=data, part=part, predictor=predictor,
+        state=state, recorder=Recorder(out if processes.first else None, lengths, board, state.progress.step),
+        identity=config.identity(settings, data.fingerprint), callback=callback,
     )  # fmt: skip
-    checkpoint.save_fitted(out / "best", task.finish(predictor, data).write_to, identity, advance)
 
 
-def introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data: Data) -> None:
-    """What was read, what is trained on it, and by what."""
-    threads, kernel = torch.get_num_threads(), kernels.active()
-    using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
-    for line in (*data.summary(), f"model: {task.summary(predictor)}", f"computing: {using}"):
-        say(processes, line)
+def _check(task: AnyTask, settings: TrainedSettings) -> None:
+    """Raise an error that names the first setting that is out of its range, before any work is done."""
+    loop.check(settings.training, settings.device)
+    if settings.training.lens and type(task).inspect_inputs is Task.inspect_inputs:
+        raise InputError(f"training.lens is true, and {task.title} cannot be inspected: its task has no inspect_inputs")
+    optim.check(settings.optim)
 
 
-def continued(settings: TrainedSettings, run: loop.Run, changes: dict[str, config.Change]) -> str:
-    """What a resumed run does: what has changed, how its schedule goes on, and why it does nothing if it does not."""
-    step, training = run.advance.step, settings.training
+def _resumed(settings: TrainedSettings, state: LoopState, changes: dict[str, config.Change]) -> str:
+    """What a resumed run does: what has changed, how its schedule continues, and why it does nothing if it does not."""
+    progress, training = state.progress, settings.training
+    step = progress.step
     if training.steps < step:
         raise InputError(
             f"training.steps is {training.steps}; {settings.out} has done {step} already. Give at least as many."
         )
     parts = [f"{name} was {change.before}, is now {change.now}." for name, change in changes.items()]
-    if loop.over(run.advance, training) and step < training.steps:
-        why = "the task saw no use in going on" if run.advance.settled else "the last evaluations were no better"
-        hint = "" if run.advance.settled else " To go on: --training.patience 0, or more than it was."
+    if loop.over(progress, training) and step < training.steps:
+        why = "the task saw no use in more steps" if progress.stop_early else "the last evaluations were no better"
+        hint = "" if progress.stop_early else " To continue: --training.patience 0, or more than it was."
         return " ".join([*parts, f"{settings.out} ended early, after step {step}: {why}.{hint}"])
     if step < training.steps and "training.steps" in changes:
-        parts.append(run.schedule.continued(int(str(changes["training.steps"].before)), step) + ".")
-    return " ".join([*parts, f"Going on with {settings.out} after step {step} of {training.steps}."])
+        parts.append(state.schedule.describe_change(int(str(changes["training.steps"].before)), step) + ".")
+    return " ".join([*parts, f"Continuing {settings.out} after step {step} of {training.steps}."])
 
 
-def test(
+# In one go
+
+
+def _fit(task: AnyTask, settings: Settings, processes: Ranks, opener: Opener, callback: Callback) -> None:
+    """What was killed is started again, and comes to the same end."""
+    if processes.world > 1:
+        raise InputError(f"{task.title} is fitted by one process; there are {processes.world}")
+    out = Path(settings.out)
+    checkpoint.latest(out, settings.resume)
+    data = opener(settings, None)
+    identity = config.identity(settings, data.fingerprint)
+    if best := artifact.find(out / "best"):
+        config.resumed(checkpoint.read_identity(best), settings, data.fingerprint, out)
+        return
+    predictor, settings = task.build(settings, data), threads.resolve_threads(settings, threads.WORTH)
+    _introduce(processes, task, predictor, data)
+    history = task.fit(predictor, settings, data)
+    begin(out, settings)
+    recorder, step = Recorder(out), len(history) - 1
+    for number, line in enumerate(history):
+        recorder.metrics(number, **line)
+    evaluations = _test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
+    if callback and "valid" in evaluations:
+        callback(step, evaluations["valid"].scores)
+    recorder.preview(step, task.preview(predictor, settings, step, next(reversed(evaluations.values()), None)))
+    recorder.close()
+    progress = Progress(step)
+    if first := next(iter(evaluations.values()), None):
+        scores = first.scores
+        progress = Progress(step, best=scores.value, primary=scores.primary, larger_is_better=scores.larger_is_better)
+    checkpoint.save_fitted(out / "best", task.finish(predictor, data).write_to, identity, progress)
+
+
+# Either way
+
+
+def _introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data: Data) -> None:
+    """What was read, what is trained on it, and by what."""
+    threads, kernel = torch.get_num_threads(), kernels.active()
+    using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
+    for line in (*data.summary(), f"model: {task.summary(predictor)}", f"computing: {using}"):
+        processes.say(line)
+
+
+def _test(
     task: AnyTask, predictor: Predictor[Any], parts: dict[str, Any], recorder: Recorder, step: int
 ) -> dict[str, Evaluation]:
     """Evaluate a model that is done on whole parts of the data; note and say how good it is."""
-    found = {name: task.evaluate(predictor, part) for name, part in parts.items() if part is not None}
-    for name, scores in ((name, evaluation.scores) for name, evaluation in found.items()):
-        recorder.metrics(step, **scores.recorded(name))
+    evaluations = {name: task.evaluate(predictor, part) for name, part in parts.items() if part is not None}
+    for name, evaluation in evaluations.items():
+        scores = evaluation.scores
+        recorder.metrics(step, **scores.metrics(name))
         remark = f"  ({scores.remark})" if scores.remark else ""
-        progress_line.say(f"{name.replace('_', ' ')}  {scores.spelt()}{remark}")
-    return found
-
-
-def say(processes: Ranks, text: str) -> None:
-    """Of several processes, one says it."""
-    if processes.first:
-        progress_line.say(text)
+        say(f"{name.replace('_', ' ')}  {scores.summary()}{remark}")
+    return evaluations

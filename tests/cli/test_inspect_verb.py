@@ -139,8 +139,8 @@ def test_data_that_cannot_be_read_any_more(runs, capfd):
 
 
 def test_a_run_that_is_still_training_is_looked_at_as_far_as_it_has_come(runs, capfd):
-    from elman.training.lock import locked
+    from elman.training.lock import lock
 
-    with locked(runs / "lm"):
+    with lock(runs / "lm"):
         code, out, err = answer(capfd, "lm", "--json", "--rows", "2", "--steps", "10")
     assert code == 0 and json.loads(out)["reach"], err

@@ -62,6 +62,6 @@ def test_a_task_that_cannot_be_looked_into_says_so_before_any_work(tmp_path, mon
 
     monkeypatch.setitem(TASKS, "bits", counted_bits.task)
     settings = replace(counted_bits.CounterConfig(), out=str(tmp_path / "run"), training=TrainingConfig(lens=True))
-    with pytest.raises(InputError, match="cannot be looked into"):
+    with pytest.raises(InputError, match="cannot be inspected"):
         elman.train(settings)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()

@@ -23,16 +23,16 @@ def train_stopping_at(steps, config, monkeypatch):
     """Train, with SIGTERM in the middle of each of some steps, and a resumed run after each."""
     original, stop_at = loop.train, iter(steps)
 
-    def stopping(run, training, optim):
-        at, forward = next(stop_at, None), run.unit.forward
+    def stopping(state, *arguments):
+        at, forward = next(stop_at, None), state.module.forward
 
-        def counted(batch, state):
-            if run.advance.step + 1 == at:
+        def counted(batch, carried):
+            if state.progress.step + 1 == at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return forward(batch, state)
+            return forward(batch, carried)
 
-        run.unit.forward = counted
-        original(run, training, optim)
+        state.module.forward = counted
+        original(state, *arguments)
 
     with monkeypatch.context() as patch:
         patch.setattr(loop, "train", stopping)

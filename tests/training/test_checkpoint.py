@@ -8,9 +8,10 @@ import elman
 from elman.data import Position
 from elman.errors import FileError, InputError
 from elman.training import checkpoint, optim
+from elman.training.average import Average
 from elman.training.checkpoint import Checkpoint
 from elman.training.distributed import Ranks
-from elman.training.loop import Advance, Run
+from elman.training.loop import LoopState, Progress
 from elman.training.optim import OptimConfig, Schedule
 
 OLD = Path(__file__).parent.parent / "tasks" / "version-1" / "checkpoint"
@@ -20,19 +21,19 @@ IDENTITY = {"settings": {"model.size": 4}, "data": {"data.train": "abc"}}
 def run_of(seed=0, ranks=None):
     torch.manual_seed(seed)
     model, how = elman.cell("lru", 2, 3), OptimConfig(schedule="plateau")
-    run = Run(model, None, optim.optimiser(how, model), Schedule(how, 10), ranks=ranks or Ranks())
+    run = LoopState(model, None, optim.optimiser(how, model), Schedule(how, 10), Average(model), ranks or Ranks())
     x = torch.randn(2, 5, 2)
     y, run.state = model.scan(x)
     y.sum().backward()
     run.optimiser.step()
     run.state = elman.state.detach(run.state)
-    run.schedule.memory, run.advance = {"scale": 0.1 + 0.2, "bad": 2}, Advance(7, 35, Position(1, 2), 0.1 + 0.7, 1)
+    run.schedule.memory, run.progress = {"scale": 0.1 + 0.2, "bad": 2}, Progress(7, 35, Position(1, 2), 0.1 + 0.7, 1)
     return run
 
 
 def saved(folder, run):
-    checkpoint.save(folder, lambda new: (new / "model.json").write_text("{}"), checkpoint.take(run, IDENTITY))
-    return checkpoint.load(folder, lambda: run.unit.init_state(0))
+    checkpoint.save(folder, lambda new: (new / "model.json").write_text("{}"), checkpoint.snapshot(run, IDENTITY, {}))
+    return checkpoint.load(folder, lambda: run.module.init_state(0))
 
 
 def test_everything_comes_back_to_the_last_bit(tmp_path):
@@ -41,7 +42,7 @@ def test_everything_comes_back_to_the_last_bit(tmp_path):
     expected = torch.rand(3)
     other = run_of(seed=5)
     checkpoint.resume(stored, other)
-    assert other.advance == run.advance and other.schedule.memory == run.schedule.memory
+    assert other.progress == run.progress and other.schedule.memory == run.schedule.memory
     assert torch.equal(torch.rand(3), expected)  # the random numbers go on where they were
     for a, b in zip(elman.state.leaves(other.state), elman.state.leaves(run.state), strict=True):
         assert torch.equal(a, b)
@@ -53,9 +54,9 @@ def test_everything_comes_back_to_the_last_bit(tmp_path):
 @pytest.mark.parametrize("larger", [False, True])
 def test_which_score_decides_comes_back(tmp_path, larger):
     run = run_of()
-    run.advance = replace(run.advance, decides="f1", larger_is_better=larger, settled=not larger)
-    assert saved(tmp_path / "last", run).advance == run.advance
-    assert checkpoint.read_decides(tmp_path) == ("f1", larger)
+    run.progress = replace(run.progress, primary="f1", larger_is_better=larger, stop_early=not larger)
+    assert saved(tmp_path / "last", run).progress == run.progress
+    assert checkpoint.read_primary(tmp_path) == ("f1", larger)
 
 
 def test_a_run_that_carries_no_state_has_none_to_resume(tmp_path):
@@ -106,6 +107,6 @@ def test_which_checkpoint_to_go_on_from(tmp_path):
 
 
 def test_the_identity_of_what_was_fitted_in_one_go(tmp_path):
-    checkpoint.save_fitted(tmp_path / "best", lambda new: None, IDENTITY, Advance())
+    checkpoint.save_fitted(tmp_path / "best", lambda new: None, IDENTITY, Progress())
     assert checkpoint.read_identity(tmp_path / "best") == IDENTITY
-    assert isinstance(checkpoint.take(run_of(), IDENTITY), Checkpoint)
+    assert isinstance(checkpoint.snapshot(run_of(), IDENTITY, {}), Checkpoint)

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from elman.training.interrupt import Interrupted, listening
+from elman.training.interrupt import Interrupted, catch_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
@@ -12,7 +12,7 @@ def test_the_first_signal_is_noted_and_the_second_does_what_it_did(number):
     came = []
     before = signal.signal(number, lambda n, frame: came.append(n))
     try:
-        with listening() as request:
+        with catch_signals() as request:
             os.kill(os.getpid(), number)
             assert request.number == number and not came
             os.kill(os.getpid(), number)
@@ -27,7 +27,7 @@ def test_elsewhere_than_in_the_main_thread_nothing_is_noted():
     found = []
 
     def work():
-        with listening() as request:
+        with catch_signals() as request:
             found.append(request.number)
 
     thread = threading.Thread(target=work)

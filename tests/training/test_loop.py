@@ -3,7 +3,8 @@
 import math
 import os
 import signal
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -11,12 +12,13 @@ import torch
 from elman.data import Batch, Position
 from elman.errors import InputError, MissingExtraError, TrainingError
 from elman.training import loop, optim
+from elman.training.average import Average
 from elman.training.distributed import Ranks
 from elman.training.interrupt import Interrupted
-from elman.training.loop import Run, TrainingConfig
+from elman.training.loop import LoopState, Supervisor, TrainingConfig
+from elman.training.loss import LossModule
 from elman.training.optim import OptimConfig, Schedule
 from elman.training.scores import Scores
-from elman.training.unit import Unit
 
 HOW = OptimConfig(name="sgd", lr=0.1, momentum=0.0, weight_decay=0.0, schedule="constant", warmup=0, clip_norm=0.0)
 
@@ -52,27 +54,44 @@ class Numbers:
         return Position(at.epoch, at.window + 1) if at.window + 1 < len(self.rows) else Position(at.epoch + 1, 0)
 
 
-def run_of(task, batches, evaluate=lambda step: Scores({"x": 0.0}, "x"), how=HOW, **parts):
+@dataclass(frozen=True)
+class Noted(Supervisor):
+    """What the loop reports, in lists; scores come from a function."""
+
+    verbose: bool = False
+    scores: Callable = lambda step: Scores({"x": 0.0}, "x")
+    saved: list = field(default_factory=list)
+    lines: list = field(default_factory=list)
+
+    def evaluate(self, step):
+        return self.scores(step)
+
+    def save(self, name):
+        self.saved.append(name)
+
+    def record(self, step, **values):
+        self.lines.append((step, values))
+
+
+def run_of(task, batches, how=HOW, **parts):
     model = Weight()
-    run = Run(
-        Unit(task, model), batches, optim.optimiser(how, model), Schedule(how, 100), evaluate, shown=False, **parts
-    )
-    return run, model
+    module = LossModule(task, model)
+    state = LoopState(module, batches, optim.optimiser(how, model), Schedule(how, 100), Average(model), **parts)
+    return state, model
 
 
 def test_a_step_takes_the_mean_over_all_terms():
     run, model = run_of(Squares(), Numbers([1.0, 2.0, 6.0]))
-    loop.train(run, TrainingConfig(steps=1), HOW)
+    loop.train(run, TrainingConfig(steps=1), HOW, Noted())
     assert model.w.item() == pytest.approx(0.1 * 2 * 3.0)
 
 
 def test_every_update_has_the_learning_rate_of_its_own_step():
     how = replace(HOW, warmup=4, lr=0.4)
-    noted = []
     run, model = run_of(Squares(), Numbers([1.0]), how=how)
-    run.recorder.metrics = lambda step, **values: noted.append((step, values.get("lr")))
-    loop.train(run, TrainingConfig(steps=3, log_every=1, evaluate_every=9), how)
-    assert [one for one in noted if one[1]] == [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]
+    loop.train(run, TrainingConfig(steps=3, log_every=1, evaluate_every=9), how, noted := Noted())
+    rates = [(step, values["lr"]) for step, values in noted.lines if "lr" in values]
+    assert rates == [(1, 0.1), (2, 0.2), (3, pytest.approx(0.3))]
     w = 0.0
     for lr in (0.1, 0.2, 0.3):
         w -= lr * 2 * (w - 1.0)
@@ -82,37 +101,38 @@ def test_every_update_has_the_learning_rate_of_its_own_step():
 def test_the_mean_gradient_is_clipped_not_the_sum():
     how = replace(HOW, clip_norm=3.0)
     run, model = run_of(Squares(), Numbers([1.0, 1.0, 1.0, 1.0]), how=how)  # 2 a term, 8 in all
-    norms = []
-    run.recorder.metrics = lambda step, **values: norms.append(values.get("gradient_norm"))
-    loop.train(run, TrainingConfig(steps=1, log_every=1), how)
-    assert norms[0] == pytest.approx(2.0) and model.w.item() == pytest.approx(0.1 * 2.0)
+    loop.train(run, TrainingConfig(steps=1, log_every=1), how, noted := Noted())
+    assert noted.lines[0][1]["gradient_norm"] == pytest.approx(2.0) and model.w.item() == pytest.approx(0.1 * 2.0)
 
 
 def test_accumulated_batches_are_one_batch():
     run, model = run_of(Squares(), Numbers([1.0, 2.0], [6.0]))
-    loop.train(run, TrainingConfig(steps=1, accumulate=2), HOW)
+    loop.train(run, TrainingConfig(steps=1, accumulate=2), HOW, Noted())
     assert model.w.item() == pytest.approx(0.1 * 2 * 3.0)
-    assert run.advance.position == Position(1, 0) and run.advance.count == 3
+    assert run.progress.position == Position(1, 0) and run.progress.count == 3
 
 
 def test_the_state_is_carried_without_its_graph_or_not_at_all():
     task = Squares()
     run, _ = run_of(task, Numbers([1.0]))
-    loop.train(run, TrainingConfig(steps=3), HOW)
+    loop.train(run, TrainingConfig(steps=3), HOW, Noted())
     assert task.given[0] is None and not any(state.requires_grad for state in task.given[1:])
     task = Squares(carries=False)
     run, _ = run_of(task, Numbers([1.0]))
-    loop.train(run, TrainingConfig(steps=3), HOW)
+    loop.train(run, TrainingConfig(steps=3), HOW, Noted())
     assert task.given == [None, None, None] and run.state is None
 
 
 @pytest.mark.parametrize(("larger", "best"), [(True, [1, 3]), (False, [1, 2, 4])])
 def test_the_best_is_kept_by_the_direction_of_its_score(larger, best):
-    values, saved = iter([0.5, 0.4, 0.9, 0.3]), []
-    run, _ = run_of(Squares(), Numbers([1.0]), lambda step: Scores({"x": next(values)}, "x", larger_is_better=larger))
-    run.save = lambda name: saved.append(run.advance.step) if name == "best" else None
-    loop.train(run, TrainingConfig(steps=4, evaluate_every=1), HOW)
-    assert saved == best and run.advance.best == (0.9 if larger else 0.3)
+    values = iter([0.5, 0.4, 0.9, 0.3])
+    run, _ = run_of(Squares(), Numbers([1.0]))
+    noted = Noted(scores=lambda step: Scores({"x": next(values)}, "x", larger_is_better=larger))
+    loop.train(run, TrainingConfig(steps=4, evaluate_every=1), HOW, noted)
+    each = "".join(noted.saved).split("last")[:-1]  # what was saved before each checkpoint
+    assert [step for step, name in enumerate(each, 1) if name == "best"] == best and run.progress.best == (
+        0.9 if larger else 0.3
+    )
 
 
 def test_every_process_hears_of_what_the_first_has_found():
@@ -121,35 +141,35 @@ def test_every_process_hears_of_what_the_first_has_found():
     second = Ranks(1, 2)
     second.wrap, second.sum, second.from_first = lambda unit: unit, lambda *v: list(v), lambda *v: [1.0, 0.0]
     run, _ = run_of(Squares(), Numbers([1.0]), how=how, ranks=second)
-    loop.train(run, TrainingConfig(steps=3, evaluate_every=1), how)
-    assert run.schedule.memory == {"scale": 1.0, "bad": 0} and run.advance.bad == 0
+    loop.train(run, TrainingConfig(steps=3, evaluate_every=1), how, Noted())
+    assert run.schedule.memory == {"scale": 1.0, "bad": 0} and run.progress.evals_since_best == 0
 
 
 def test_it_stops_when_nothing_improves_or_the_task_says_so():
     run, _ = run_of(Squares(), Numbers([1.0]))
-    loop.train(run, TrainingConfig(steps=50, evaluate_every=1, patience=3), HOW)
-    assert run.advance.step == 4  # the first is the best
-    run, _ = run_of(Squares(), Numbers([1.0]), lambda step: Scores({"x": -step}, "x", settled=step >= 6))
-    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW)
-    assert run.advance.step == 6 and run.advance.settled
-    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW)  # and stays so when it is resumed
-    assert run.advance.step == 6
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=1, patience=3), HOW, Noted())
+    assert run.progress.step == 4  # the first is the best
+    run, _ = run_of(Squares(), Numbers([1.0]))
+    noted = Noted(scores=lambda step: Scores({"x": -step}, "x", stop_early=step >= 6))
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW, noted)
+    assert run.progress.step == 6 and run.progress.stop_early
+    loop.train(run, TrainingConfig(steps=50, evaluate_every=2), HOW, noted)  # and stays so when it is resumed
+    assert run.progress.step == 6
 
 
 def test_a_loss_that_is_not_a_number_stops_before_the_weights_change():
     run, model = run_of(Squares(), Numbers([1.0], [math.nan]))
     with pytest.raises(TrainingError, match=r"the loss of step 2 is nan.*--optim\.lr"):
-        loop.train(run, TrainingConfig(steps=9), HOW)
-    assert model.w.item() == pytest.approx(0.2) and run.advance.step == 1
+        loop.train(run, TrainingConfig(steps=9), HOW, Noted())
+    assert model.w.item() == pytest.approx(0.2) and run.progress.step == 1
 
 
 def test_a_signal_lets_the_step_finish_and_writes_a_checkpoint():
-    saved = []
-    run, _ = run_of(Squares(), Numbers([1.0]), save=saved.append)
-    run.evaluate = lambda step: os.kill(os.getpid(), signal.SIGTERM) or Scores({"x": 1.0}, "x")
+    run, _ = run_of(Squares(), Numbers([1.0]))
+    noted = Noted(scores=lambda step: os.kill(os.getpid(), signal.SIGTERM) or Scores({"x": 1.0}, "x"))
     with pytest.raises(Interrupted, match="stopped after step 4") as stop:
-        loop.train(run, TrainingConfig(steps=9, evaluate_every=3), HOW)
-    assert stop.value.exit_code == 143 and saved == ["best", "last", "last"]
+        loop.train(run, TrainingConfig(steps=9, evaluate_every=3), HOW, noted)
+    assert stop.value.exit_code == 143 and noted.saved == ["best", "last", "last"]
 
 
 def test_settings_are_checked_before_any_work(monkeypatch):
@@ -168,8 +188,14 @@ def test_settings_are_checked_before_any_work(monkeypatch):
 
 
 def test_scores_have_their_names_while_it_trains(capfd):
-    scores = Scores({"mse": 0.0534, "r2": 0.9, "n": 4.0}, "mse", shown=("r2",), remark="of 4 rows")
-    run, _ = run_of(Squares(), Numbers([1.0, 2.0]), evaluate=lambda step: scores)
-    run.shown = True
-    loop.train(run, TrainingConfig(steps=1, evaluate_every=1), HOW)
+    scores = Scores({"mse": 0.0534, "r2": 0.9, "n": 4.0}, "mse", secondary=("r2",), remark="of 4 rows")
+    run, _ = run_of(Squares(), Numbers([1.0, 2.0]))
+    loop.train(run, TrainingConfig(steps=1, evaluate_every=1), HOW, Noted(verbose=True, scores=lambda step: scores))
     assert "step 1  valid mse 0.0534  r2 0.9000  (of 4 rows)  (best so far)\n" in capfd.readouterr().err
+
+
+def test_a_loop_that_nobody_supervises_evaluates_nothing_and_says_so_of_nothing(capfd):
+    run, model = run_of(Squares(), Numbers([1.0]))
+    loop.train(run, TrainingConfig(steps=2, evaluate_every=1), HOW, Supervisor())
+    assert run.progress.step == 2 and run.progress.best is None and model.w.item() > 0
+    assert "valid" not in capfd.readouterr().err

@@ -40,16 +40,16 @@ def config(tmp_path):
 def stopping(monkeypatch, at):
     original = loop.train
 
-    def stopped(run, training, optim):
-        forward = run.unit.forward
+    def stopped(state, *arguments):
+        forward = state.module.forward
 
-        def counted(batch, state):
-            if run.advance.step + 1 == at:
+        def counted(batch, carried):
+            if state.progress.step + 1 == at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return forward(batch, state)
+            return forward(batch, carried)
 
-        run.unit.forward = counted
-        original(run, training, optim)
+        state.module.forward = counted
+        original(state, *arguments)
 
     monkeypatch.setattr(loop, "train", stopped)
 
@@ -65,7 +65,7 @@ def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(c
     torch.set_num_threads(1)
     train(replace(other, threads=0))
     assert torch.get_num_threads() == 1  # as it was
-    assert "was begun with threads = 2, and goes on so" in capsys.readouterr().err
+    assert "was begun with threads = 2, and continues with them" in capsys.readouterr().err
     for name in ("metrics.jsonl", "last/model.safetensors", "best/model.safetensors"):
         assert (Path(config.out) / name).read_bytes() == (Path(other.out) / name).read_bytes()
 
@@ -92,11 +92,11 @@ def test_a_step_with_little_work_is_not_divided(config):
     torch.set_num_threads(2)
     with threads.of_run(config) as settings:
         assert settings.threads == 0
-        assert threads.settled(settings, threads.WORTH - 1).threads == torch.get_num_threads() == 1
+        assert threads.resolve_threads(settings, threads.WORTH - 1).threads == torch.get_num_threads() == 1
     with threads.of_run(config) as settings:
-        assert threads.settled(settings, threads.WORTH).threads == torch.get_num_threads() == 2
+        assert threads.resolve_threads(settings, threads.WORTH).threads == torch.get_num_threads() == 2
     with threads.of_run(replace(config, threads=2)) as settings:
-        assert threads.settled(settings, 1).threads == torch.get_num_threads() == 2  # who says so has it so
+        assert threads.resolve_threads(settings, 1).threads == torch.get_num_threads() == 2  # who says so has it so
 
 
 def test_runs_whose_environments_differ_are_the_same_if_their_threads_are(config, tmp_path):

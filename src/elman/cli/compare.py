@@ -24,7 +24,7 @@ class Row:
     run: str
     status: str  # finished, unfinished and how far it has come, or what is wrong with it
     task: str = ""
-    score: str = ""  # the name of the number that decides
+    score: str = ""  # the name of the primary score
     larger_is_better: bool = False
     best: float | None = None
     test: float | None = None
@@ -72,12 +72,12 @@ def _row(path: Path) -> Row:
 
     try:
         settings = config.flat(config.read(path / config.NAME))
-        decides, larger = checkpoint.read_decides(path)
+        primary, larger = checkpoint.read_primary(path)
         lines = read_metrics(path)
         scores = {part: [line[part] for line in lines if part in line] for part in ("valid", "valid_whole", "test")}
         valid = scores["valid_whole"] or scores["valid"]
         return Row(
-            str(path), _status(settings, lines, path), str(settings.get("task", "lm")), decides, larger,
+            str(path), _status(settings, lines, path), str(settings.get("task", "lm")), primary, larger,
             (max if larger else min)(valid, default=None), scores["test"][-1] if scores["test"] else None,
             _seconds(path), {name: value for name, value in settings.items() if name not in PLACES},
         )  # fmt: skip

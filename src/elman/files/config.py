@@ -1,4 +1,4 @@
-"""The config of a run: written as YAML with a comment on every line, read back, and compared when the run goes on."""
+"""The config of a run: written as YAML with a comment on every line, read, and compared when the run is resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEPTH = 20  # of mappings and lists in each other
 WHERE = ("out", "resume", "device", "threads")  # where a run is and how it was called: not what it is
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
-LENGTH = ("training.steps", "training.patience")  # how long a run goes on, which may change when it is resumed
+LENGTH = ("training.steps", "training.patience")  # how long a run is, which may change when it is resumed
 
 
 V = TypeVar("V")
@@ -180,7 +180,7 @@ def settings_of(config: DataclassInstance) -> dict[str, Json]:
 def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str], where: Path) -> dict[str, Change]:
     """What `config` changes in the run in `where`; an InputError that names the first change that is not allowed.
 
-    How long it goes on may change. A setting that the run was started without, for it is newer, had its default.
+    How long it is may change. A setting that the run was started without, for it is newer, had its default.
     """
     given, defaults = identity(config, data), settings_of(type(config)())
     before = {**{name: defaults[name] for name in given["settings"] if name in defaults}, **stored.get("settings", {})}

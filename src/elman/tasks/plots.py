@@ -53,7 +53,7 @@ def _curve(axis: Any, run: Path, step: int, scores: Scores) -> None:
     points = [(int(line["step"]), line["valid"]) for line in lines if "valid" in line and line["step"] < step]
     points.append((step, scores.value))
     axis.plot(*zip(*points, strict=True), "o-", color="C0")
-    axis.set(xlabel="step", ylabel=f"validation {scores.decides.replace('_', ' ')}")
+    axis.set(xlabel="step", ylabel=f"validation {scores.primary.replace('_', ' ')}")
     losses = [(int(line["step"]), line["loss"]) for line in lines if "loss" in line]
     if losses:
         other = axis.twinx()

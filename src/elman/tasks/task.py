@@ -21,10 +21,10 @@ from elman.state import State
 from elman.tasks.predictor import Predictor, copy_weights
 from elman.tasks.request import Request, Rows, data_option, errors_option, option
 from elman.training.loop import TrainingConfig
+from elman.training.loss import Loss, negative_log_likelihood
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
 from elman.training.scores import Scores
-from elman.training.unit import Loss, negative_log_likelihood
 
 if TYPE_CHECKING:
     from elman.tasks.serving import Served
@@ -37,7 +37,7 @@ class Settings(Sections):
     Args:
         task: what is fitted
         out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to take the run in `out` if it is done, and else to begin again, to the same end
+        resume: never, or auto to take the run in `out` if it is done, and else to start again, to the same end
         seed: of everything that is random
         threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
     """
@@ -57,7 +57,7 @@ class TrainedSettings(Settings):
         task: what is trained
         optim: how weights are changed
         training: how long, and what is kept
-        resume: never, or auto to go on with the run in `out` if there is one
+        resume: never, or auto to continue the run in `out` if there is one
         device: auto or cpu
     """
 
@@ -167,7 +167,7 @@ class Task(Generic[C, D, F]):
         raise NotImplementedError
 
     def open(self, config: C, saved: F | None) -> D:
-        """Read the data; in a run that goes on, or starts from another model, as the model that was `saved` does."""
+        """Read the data; in a run that is resumed, or starts from another model, as the model that was `saved` does."""
         raise NotImplementedError
 
     def open_in_memory(self, config: C, saved: F | None, parts: dict[str, Any]) -> D:
@@ -192,7 +192,7 @@ class Task(Generic[C, D, F]):
         return self.Model.load(folder)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
-        """The loss of a batch as a sum, the number of its terms, and the state that the next batch goes on from."""
+        """The loss of a batch as a sum, the number of its terms, and the state that the next batch continues from."""
         return negative_log_likelihood(model, batch, state)
 
     def fit(self, predictor: F, config: C, data: D) -> list[dict[str, float]]:
@@ -217,7 +217,7 @@ class Task(Generic[C, D, F]):
 
         A task that has it may answer `elman inspect` (`inspector`), and be trained with `training.lens`.
         """
-        raise InputError(f"{self.title} cannot be looked into: its task does not say how (Task.inspect_inputs)")
+        raise InputError(f"{self.title} cannot be inspected: its task does not say how (Task.inspect_inputs)")
 
     def inspector(self, read: Callable[[Any, Any], Any]) -> Response:
         """The response of its models to an `InspectRequest`: `read(predictor, request)` reads the data that are named,
@@ -244,7 +244,7 @@ class Task(Generic[C, D, F]):
         return data.train if data.valid is None else data.valid
 
     def serve(self, predictor: F) -> Served:
-        """How `elman serve` runs a model: what goes in, what comes out, and how many sessions go on side by side.
+        """How `elman serve` runs a model: what goes in, what comes out, and how many sessions run side by side.
 
         `serving.Numbers` is enough for what reads numbers. `elman predict`, where the task answers that, is served too.
         """

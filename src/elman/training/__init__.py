@@ -1,1 +1,1 @@
-"""One loop for every task: unit, optim, checkpoint, distributed, loop."""
+"""One loop for every task: loss, optim, checkpoint, distributed, loop."""

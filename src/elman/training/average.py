@@ -1,4 +1,4 @@
-"""The mean of the weights at the last few evaluations: what is evaluated and kept as the best, while training goes on.
+"""The mean of the weights at the last few evaluations: what is evaluated and kept as the best while a run continues.
 
 Weights wander about a minimum while the learning rate is not small; their mean lies nearer to it.
 """
@@ -21,7 +21,7 @@ class Average:
     >>> average = Average(model, 2)
     >>> for weight in (1.0, 3.0):
     ...     _ = nn.init.constant_(model.weight, weight)
-    ...     with average.taken():
+    ...     with average.weights():
     ...         print(model.weight.item())
     1.0
     2.0
@@ -35,7 +35,7 @@ class Average:
 
     @contextmanager
     @torch.no_grad()
-    def taken(self) -> Iterator[None]:
+    def weights(self) -> Iterator[None]:
         """Note the weights as they are; in the block the model has the mean of those that were noted."""
         if self.last == 1:
             yield

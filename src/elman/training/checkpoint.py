@@ -1,4 +1,4 @@
-"""Everything that a run needs to go on as if nothing had happened."""
+"""Everything that a run needs to continue as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from elman.files.config import Identity
 from elman.options import flag, number, whole
 from elman.state import State
 from elman.training import optim
-from elman.training.loop import Advance, Run
+from elman.training.loop import LoopState, Progress
 
 KIND, VERSION = "elman-training", 2
 FILE = "training.json"
 AVERAGE = "average.safetensors"
+KEYS = {"evals_since_best": "bad", "stop_early": "settled", "primary": "decides"}  # of a Progress, as files have them
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """What stands in a folder beside the model's own files."""
 
-    advance: Advance
+    progress: Progress
     schedule: dict[str, float]
     optimiser: dict[str, Tensor]
     generators: Tensor  # (world, bytes): Torch's generator of each process
@@ -40,13 +41,14 @@ class Checkpoint:
     average: dict[str, Tensor]  # the weights at the last evaluations; none where training.average is 1
 
 
-def take(run: Run, identity: Identity) -> Checkpoint:
+def snapshot(state: LoopState, identity: Identity, lengths: dict[str, int]) -> Checkpoint:
     """The checkpoint of a run as it stands. All processes call it: each has some rows and its own random numbers."""
-    state = None if run.state is None else run.ranks.gather_state(run.state)
-    generators = run.ranks.gather(torch.get_rng_state()[None])
-    optimiser, lengths = optim.tensors(run.optimiser), run.recorder.flush()
-    average = run.average.tensors()
-    return Checkpoint(run.advance, run.schedule.memory, optimiser, generators, state, lengths, identity, average)
+    carried = None if state.state is None else state.ranks.gather_state(state.state)
+    generators = state.ranks.gather(torch.get_rng_state()[None])
+    return Checkpoint(
+        state.progress, state.schedule.memory, optim.tensors(state.optimiser), generators, carried, lengths, identity,
+        state.average.tensors(),
+    )  # fmt: skip
 
 
 def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoint) -> None:
@@ -60,8 +62,8 @@ def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoin
             states.save(new / "state.safetensors", checkpoint.state)
         if checkpoint.average:
             artifact.write_tensors(new / AVERAGE, checkpoint.average)
-        parts = {"advance": asdict(checkpoint.advance), "schedule": checkpoint.schedule, "lengths": checkpoint.lengths}
-        artifact.write_json(new / FILE, KIND, VERSION, {**parts, "identity": checkpoint.identity})
+        parts = {"schedule": checkpoint.schedule, "lengths": checkpoint.lengths, "identity": checkpoint.identity}
+        artifact.write_json(new / FILE, KIND, VERSION, {"advance": _to_json(checkpoint.progress), **parts})
 
     artifact.write(folder, fill)
 
@@ -79,7 +81,7 @@ def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
     stored = folder / "state.safetensors"
     state = states.load(stored, like()) if stored.exists() else None
     try:
-        advance = _advance(content["advance"])
+        progress = _from_json(content["advance"])
         lengths = {name: whole(name, length, least=0) for name, length in dict(content["lengths"]).items()}
         schedule, identity = dict(content["schedule"]), dict(content["identity"])
         for name, value in schedule.items():
@@ -91,41 +93,46 @@ def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
             f"{folder} is not a checkpoint that this version knows: {what}. It may be damaged: {artifact.REMEDY}"
         ) from error
     average = artifact.read_tensors(folder / AVERAGE) if (folder / AVERAGE).exists() else {}
-    return Checkpoint(advance, schedule, tensors, generators, state, lengths, identity, average)
+    return Checkpoint(progress, schedule, tensors, generators, state, lengths, identity, average)
 
 
-def _advance(content: artifact.Content) -> Advance:
+def _to_json(progress: Progress) -> artifact.Content:
+    return {KEYS.get(name, name): value for name, value in asdict(progress).items()}
+
+
+def _from_json(content: artifact.Content) -> Progress:
     """How far a run has come, every number of it a number that it can be."""
     epoch, window = content["position"]
     position = Position(whole("position", epoch, least=0), whole("position", window, least=0))
     step, count, bad = (whole(name, content[name], least=0) for name in ("step", "count", "bad"))
     best = None if content["best"] is None else number("best", content["best"], -math.inf)
     settled, larger = (flag(name, content.get(name, False)) for name in ("settled", "larger_is_better"))
-    return Advance(step, count, position, best, bad, settled, str(content.get("decides", "")), larger)
+    return Progress(step, count, position, best, bad, settled, str(content.get("decides", "")), larger)
 
 
-def resume(checkpoint: Checkpoint, run: Run) -> None:
+def resume(checkpoint: Checkpoint, state: LoopState) -> None:
     """Put everything back where it was."""
-    if len(checkpoint.generators) != run.ranks.world:
+    ranks = state.ranks
+    if len(checkpoint.generators) != ranks.world:
         raise InputError(
-            f"the checkpoint was written by {len(checkpoint.generators)} processes; there are {run.ranks.world} now. "
+            f"the checkpoint was written by {len(checkpoint.generators)} processes; there are {ranks.world} now. "
             "Resume with the same number: each has its own random numbers."
         )
-    optim.restore(run.optimiser, checkpoint.optimiser)
-    run.schedule.memory = dict(checkpoint.schedule)
+    optim.restore(state.optimiser, checkpoint.optimiser)
+    state.schedule.memory = dict(checkpoint.schedule)
     # Cloned: of a row of a tensor, Torch would read what lies elsewhere.
-    torch.set_rng_state(checkpoint.generators[run.ranks.rank].clone())
-    run.state = None if checkpoint.state is None else run.ranks.own(checkpoint.state)
-    run.advance = checkpoint.advance
-    run.average.restore(checkpoint.average)
+    torch.set_rng_state(checkpoint.generators[ranks.rank].clone())
+    state.state = None if checkpoint.state is None else ranks.own(checkpoint.state)
+    state.progress = checkpoint.progress
+    state.average.restore(checkpoint.average)
 
 
-def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity, advance: Advance) -> None:
+def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Identity, progress: Progress) -> None:
     """Write a model that was fitted in one go, and all that there is to resume of it: which run it is."""
 
     def fill(new: Path) -> None:
         fill_model(new)
-        artifact.write_json(new / FILE, KIND, VERSION, {"identity": identity, "advance": asdict(advance)})
+        artifact.write_json(new / FILE, KIND, VERSION, {"identity": identity, "advance": _to_json(progress)})
 
     artifact.write(folder, fill)
 
@@ -135,7 +142,7 @@ def read_identity(folder: Path) -> Identity:
     return dict(artifact.read_json(folder / FILE, KIND, VERSION).get("identity", {}))
 
 
-def read_decides(out: Path) -> tuple[str, bool]:
+def read_primary(out: Path) -> tuple[str, bool]:
     """The score by which the best model of the run in `out` is chosen, and whether more of it is better.
 
     No name where there is no checkpoint yet, or one of a version that did not note it.
@@ -151,7 +158,7 @@ def is_fitted(out: Path) -> bool:
 
 
 def ended_early(out: Path, patience: int) -> bool:
-    """Whether the loop saw no use in going on with the run in `out`."""
+    """Whether the loop saw no use in more steps of the run in `out`."""
     content = _noted(out, "last")
     return bool(content.get("settled")) or 0 < patience <= int(content.get("bad", 0))
 
@@ -164,7 +171,7 @@ def _noted(out: Path, name: str) -> artifact.Content:
 
 
 def latest(out: Path, resume: str) -> Path | None:
-    """The checkpoint in the run directory `out` to go on from, if there is one and that is wanted.
+    """The checkpoint in the run directory `out` to continue from, if there is one and that is wanted.
 
     A folder with anything else in it is refused: a run is never overwritten.
     """

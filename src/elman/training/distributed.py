@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from elman import progress
 from elman import state as states
 from elman.state import State
 
@@ -28,14 +29,19 @@ class Ranks:
     def first(self) -> bool:
         return self.rank == 0
 
-    def wrap(self, unit: nn.Module) -> nn.Module:
-        """The unit, with its gradients averaged over the processes."""
-        return DistributedDataParallel(unit) if self.world > 1 else unit
+    def say(self, text: str) -> None:
+        """Of several processes, one says it."""
+        if self.first:
+            progress.say(text)
 
-    def unsynchronised(self, unit: nn.Module, yes: bool) -> AbstractContextManager[None]:
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """The module, with its gradients averaged over the processes."""
+        return DistributedDataParallel(module) if self.world > 1 else module
+
+    def unsynchronised(self, module: nn.Module, yes: bool) -> AbstractContextManager[None]:
         """A context in which gradients stay in this process: all parts of an accumulated step but the last."""
-        if yes and isinstance(unit, DistributedDataParallel):
-            context: AbstractContextManager[None] = unit.no_sync()
+        if yes and isinstance(module, DistributedDataParallel):
+            context: AbstractContextManager[None] = module.no_sync()
             return context
         return nullcontext()
 

@@ -8,13 +8,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 
 class Interrupted(KeyboardInterrupt):
     """A run that was asked to stop, and did, with its checkpoint written. Its exit code is 128 plus the signal.
 
-    Not an Exception: a loop over several trainings that goes on after a failure must not go on after Ctrl-C.
+    Not an Exception: a loop over several trainings that continues after a failure must not continue after Ctrl-C.
     """
 
     def __init__(self, number: int, message: str) -> None:
@@ -32,7 +31,7 @@ class Request:
 
 
 @contextmanager
-def listening() -> Iterator[Request]:
+def catch_signals() -> Iterator[Request]:
     """Note the first signal inside the block. Only the main thread may; elsewhere nothing is noted."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():
@@ -43,7 +42,7 @@ def listening() -> Iterator[Request]:
         request.number = number
         signal.signal(number, before[number])
 
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in before:
         signal.signal(number, note)
     try:

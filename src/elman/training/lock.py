@@ -11,7 +11,7 @@ from elman.errors import FileError, InputError
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder, which is made if it is not there; raise an InputError if another process holds it.
 
     A folder that was made here and is still empty at the end is taken away again.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -19,9 +18,9 @@ from elman.state import State
 from elman.training import optim
 from elman.training.average import Average
 from elman.training.distributed import Ranks
-from elman.training.interrupt import Interrupted, listening
+from elman.training.interrupt import Interrupted, catch_signals
 from elman.training.optim import OptimConfig, Schedule
-from elman.training.record import Recorder, summary_writer
+from elman.training.record import summary_writer
 from elman.training.scores import Scores
 
 
@@ -71,117 +70,135 @@ def check(config: TrainingConfig, device: str) -> None:
 
 
 @dataclass
-class Advance:
+class Progress:
     """How far a run has come. Everything in it is a number, so JSON keeps it to the last bit."""
 
     step: int = 0
     count: int = 0  # tokens, rows or whatever the task counts
     position: Position = field(default_factory=Position)
     best: float | None = None
-    bad: int = 0  # evaluations since the best
-    settled: bool = False  # the task sees no use in going on
-    decides: str = ""  # the name of the score by which the best is chosen; none before the first evaluation
+    evals_since_best: int = 0
+    stop_early: bool = False  # the task sees no use in more steps
+    primary: str = ""  # the name of the score by which the best is chosen; none before the first evaluation
     larger_is_better: bool = False  # of that score
 
 
 @dataclass
-class Run:
-    """The parts that the loop turns. `evaluate(step)` gives scores; `save(name)` keeps the best or the last."""
+class LoopState:
+    """The parts that the loop turns, and all that a checkpoint has of them."""
 
-    unit: nn.Module
+    module: nn.Module  # a `LossModule`, wrapped where there are several processes
     batches: Batches
     optimiser: torch.optim.Optimizer
     schedule: Schedule
-    evaluate: Callable[[int], Scores] = lambda step: Scores({"nothing": 0.0}, "nothing")
-    save: Callable[[str], None] = lambda name: None
-    state: State | None = None  # carried from batch to batch; None before the first, and where nothing is carried
-    advance: Advance = field(default_factory=Advance)
-    recorder: Recorder = field(default_factory=lambda: Recorder(None))
+    average: Average
     ranks: Ranks = field(default_factory=Ranks)
-    average: Average = field(default_factory=lambda: Average(nn.Identity()))
-    shown: bool = True  # on standard error
-    counted: str = "rows"  # what the progress line counts
+    state: State | None = None  # carried from batch to batch; None before the first, and where nothing is carried
+    progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True)
+class Supervisor:
+    """What the loop reports to and asks how good the model is. This one records, evaluates and saves nothing."""
+
+    verbose: bool = True  # on standard error
+    unit: str = "rows"  # what the progress line counts
     watched: str = ""  # what part of the validation data is evaluated, if it is not all
-    describe: Callable[[float], str] = "loss {:.4f}".format
+
+    def describe_loss(self, loss: float) -> str:
+        """The loss, as the progress line shows it."""
+        return f"loss {loss:.4f}"
+
+    def record(self, step: int, **values: float) -> None:
+        """Write a line of metrics."""
+
+    def evaluate(self, step: int) -> Scores | None:
+        """How good the model is; only the first process is asked."""
+        return None
+
+    def save(self, name: str) -> None:
+        """Keep the model as the `best`, or all that there is to resume as the `last`. All processes call it."""
 
 
-def train(run: Run, config: TrainingConfig, optim_config: OptimConfig) -> None:
+def train(state: LoopState, config: TrainingConfig, optim_config: OptimConfig, supervisor: Supervisor) -> None:
     """Turn the loop until the steps are done, it is time to stop early, or someone asks it to stop."""
-    advance, ranks = run.advance, run.ranks
-    progress = Steps(
-        config.steps, advance.step, unit=run.counted, describe=run.describe, shown=ranks.first and run.shown
-    )
+    progress, ranks = state.progress, state.ranks
+    line = Steps(
+        config.steps, progress.step, unit=supervisor.unit, describe=supervisor.describe_loss,
+        shown=ranks.first and supervisor.verbose,
+    )  # fmt: skip
     norms: list[float] = []
-    with listening() as request, optim.by_rows(run.optimiser, ranks.world == 1):
-        while advance.step < config.steps and not over(advance, config):
-            lr = run.schedule.lr(advance.step)
-            loss, count, stop = ranks.sum(*_gradients(run, config.accumulate), request.number)
-            norm = _update(run, optim_config, lr, ranks.world / count)
+    with catch_signals() as request, optim.by_rows(state.optimiser, ranks.world == 1):
+        while progress.step < config.steps and not over(progress, config):
+            lr = state.schedule.lr(progress.step)
+            loss, count, stop = ranks.sum(*_gradients(state, config.accumulate), request.number)
+            norm = _update(state, optim_config, lr, ranks.world / count)
             norms = [*norms[-4:], norm]
             if not math.isfinite(loss) or not math.isfinite(norm):
-                raise _not_finite(advance.step + 1, loss / count, norms, lr)
-            evaluated = (advance.step + 1) % config.evaluate_every == 0 or advance.step + 1 == config.steps
-            ratio = optim.step(run.optimiser, measured=evaluated)
-            advance.step, advance.count = advance.step + 1, advance.count + int(count)
-            progress.step(advance.step, loss / count, int(count))
-            if advance.step % config.log_every == 0:
-                seen = {run.counted: advance.count}
-                run.recorder.metrics(advance.step, **seen, loss=loss / count, lr=lr, gradient_norm=norm)
+                raise _not_finite(progress.step + 1, loss / count, norms, lr)
+            evaluated = (progress.step + 1) % config.evaluate_every == 0 or progress.step + 1 == config.steps
+            ratio = optim.step(state.optimiser, measured=evaluated)
+            progress.step, progress.count = progress.step + 1, progress.count + int(count)
+            line.step(progress.step, loss / count, int(count))
+            if progress.step % config.log_every == 0:
+                seen = {supervisor.unit: progress.count}
+                supervisor.record(progress.step, **seen, loss=loss / count, lr=lr, gradient_norm=norm)
             if evaluated:
-                with progress.paused(), run.average.taken():
-                    progress.say(_evaluate(run, ratio))
-            if evaluated or stop or (config.checkpoint_every and advance.step % config.checkpoint_every == 0):
-                run.save("last")
-            if stop and advance.step < config.steps:
-                raise Interrupted(request.number or signal.SIGTERM, f"stopped after step {advance.step}")
+                with line.paused(), state.average.weights():
+                    line.say(_evaluate(state, supervisor, ratio))
+            if evaluated or stop or (config.checkpoint_every and progress.step % config.checkpoint_every == 0):
+                supervisor.save("last")
+            if stop and progress.step < config.steps:
+                raise Interrupted(request.number or signal.SIGTERM, f"stopped after step {progress.step}")
 
 
-def over(advance: Advance, config: TrainingConfig) -> bool:
-    """Whether there is no use in going on: the task says so, or it has not improved for long enough."""
-    return advance.settled or (config.patience > 0 and advance.bad >= config.patience)
+def over(progress: Progress, config: TrainingConfig) -> bool:
+    """Whether there is no use in more steps: the task says so, or it has not improved for long enough."""
+    return progress.stop_early or (config.patience > 0 and progress.evals_since_best >= config.patience)
 
 
-def _gradients(run: Run, parts: int) -> tuple[float, float]:
+def _gradients(state: LoopState, parts: int) -> tuple[float, float]:
     """Add up the gradients of some batches: the sum of their losses, and the number of terms."""
-    run.optimiser.zero_grad()
+    state.optimiser.zero_grad()
     total, count = 0.0, 0
     for part in range(parts):
-        batch = run.batches.batch(run.advance.position)
-        with run.ranks.unsynchronised(run.unit, part < parts - 1):
-            loss, n, state = run.unit(batch, run.state)
+        batch = state.batches.batch(state.progress.position)
+        with state.ranks.unsynchronised(state.module, part < parts - 1):
+            loss, n, after = state.module(batch, state.state)
             loss.backward()
-        run.state = None if state is None else states.detach(state)
-        run.advance.position = run.batches.after(run.advance.position)
+        state.state = None if after is None else states.detach(after)
+        state.progress.position = state.batches.after(state.progress.position)
         total, count = total + loss.item(), count + n
     return total, count
 
 
-def _update(run: Run, config: OptimConfig, lr: float, scale: float) -> float:
+def _update(state: LoopState, config: OptimConfig, lr: float, scale: float) -> float:
     """Scale the gradients to the mean over all terms, clip them, set the learning rate; the norm before clipping."""
-    parameters: list[Tensor] = [p for group in run.optimiser.param_groups for p in group["params"]]
+    parameters: list[Tensor] = [p for group in state.optimiser.param_groups for p in group["params"]]
     for parameter in parameters:
         if parameter.grad is not None:
             parameter.grad.mul_(scale)
-    optim.set_lr(run.optimiser, lr)
+    optim.set_lr(state.optimiser, lr)
     return optim.clip(config, parameters)
 
 
-def _evaluate(run: Run, ratio: float) -> str:
-    """Evaluate in the first process, note it, keep the best; what to say about it."""
-    advance, line, improved = run.advance, "", False
-    if run.ranks.first:
-        scores = run.evaluate(advance.step)
-        run.recorder.metrics(advance.step, **scores.recorded("valid"), update_ratio=ratio)
-        improved, advance.settled = scores.better_than(advance.best), scores.settled
-        advance.best = scores.value if improved else advance.best
-        advance.decides, advance.larger_is_better = scores.decides, scores.larger_is_better
-        part = "".join(f"  ({said})" for said in (scores.remark, run.watched) if said)
-        line = f"step {advance.step}  valid {scores.spelt()}{part}{'  (best so far)' if improved else ''}"
-    better, settled = run.ranks.from_first(improved, advance.settled)
-    run.schedule.observe(bool(better))
-    advance.bad, advance.settled = (0 if better else advance.bad + 1), bool(settled)
+def _evaluate(state: LoopState, supervisor: Supervisor, ratio: float) -> str:
+    """Evaluate in the first process, note it, keep the best; what to say about it, if anything."""
+    progress, line, improved = state.progress, "", False
+    scores = supervisor.evaluate(progress.step) if state.ranks.first else None
+    if scores is not None:
+        supervisor.record(progress.step, **scores.metrics("valid"), update_ratio=ratio)
+        improved, progress.stop_early = scores.better_than(progress.best), scores.stop_early
+        progress.best = scores.value if improved else progress.best
+        progress.primary, progress.larger_is_better = scores.primary, scores.larger_is_better
+        part = "".join(f"  ({said})" for said in (scores.remark, supervisor.watched) if said)
+        line = f"step {progress.step}  valid {scores.summary()}{part}{'  (best so far)' if improved else ''}"
+    better, stop_early = state.ranks.from_first(improved, progress.stop_early)
+    state.schedule.observe(bool(better))
+    progress.evals_since_best = 0 if better else progress.evals_since_best + 1
+    progress.stop_early = bool(stop_early)
     if better:
-        run.save("best")
+        supervisor.save("best")
     return line
 
 

@@ -186,14 +186,14 @@ class Schedule:
         done = (step - config.warmup) / max(1, self.steps - config.warmup)
         return config.lr * (config.final_lr + (1 - config.final_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
 
-    def continued(self, before: int, step: int) -> str:
-        """How a run that was to have `before` steps goes on with this schedule after `step` of them, in words."""
+    def describe_change(self, before: int, step: int) -> str:
+        """How a run that was to have `before` steps continues with this schedule after `step` of them, in words."""
         if self.config.schedule != "cosine":
-            return f"The {self.config.schedule} schedule does not depend on the length of a run: it goes on as it was"
+            return f"The {self.config.schedule} schedule does not depend on the length of a run: it continues as it was"
         last, after = Schedule(self.config, before).lr(max(0, step - 1)), self.lr(step)
         return (
             f"The cosine schedule is now one over {self.steps} steps: the learning rate was {last:.3g} in step {step}, "
-            f"goes on with {after:.3g} and ends with {self.lr(self.steps):.3g}"
+            f"continues with {after:.3g} and ends with {self.lr(self.steps):.3g}"
         )
 
     def observe(self, improved: bool) -> None:

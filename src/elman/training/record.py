@@ -48,7 +48,7 @@ def begin(folder: Path, config: DataclassInstance) -> None:
 
 
 def change_config(folder: Path, config: DataclassInstance) -> None:
-    """Give a run directory another config: a run that goes on longer than it was to."""
+    """Give a run directory another config: a run that continues for longer than it was to."""
     try:
         _write_config(folder, config)
     except OSError as error:
@@ -139,7 +139,7 @@ def _open(path: Path, length: int | None) -> IO[bytes]:
     try:
         file = path.open("ab")
         if length is not None and file.tell() < length:
-            progress.say(f"{path} has lost something: it had {length} bytes when the checkpoint was written. Going on.")
+            progress.say(f"{path} had {length} bytes when the checkpoint was written, and has fewer now. Continuing.")
         elif length is not None:
             file.truncate(length)
     except OSError as error:

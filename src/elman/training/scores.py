@@ -1,4 +1,4 @@
-"""How good a model is: numbers by name, and which of them decides."""
+"""How good a model is: numbers by name, and which of them is the primary one."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class Scores:
 
     Args:
         numbers: by name
-        decides: the name of the one by which the best model is chosen
+        primary: the name of the one by which the best model is chosen
         larger_is_better: whether that one is better when it is larger
-        shown: names of others that are shown and recorded while a model trains
+        secondary: names of others that are shown and recorded while a model trains
         details: what else there is to say, for JSON
-        settled: whether the task sees no use in going on
+        stop_early: whether the task sees no use in more steps
         remark: what has to be said beside the numbers wherever they are shown
     """
 
     numbers: dict[str, float]
-    decides: str
+    primary: str
     larger_is_better: bool = False
-    shown: tuple[str, ...] = ()
+    secondary: tuple[str, ...] = ()
     details: dict[str, Json] = field(default_factory=dict)
-    settled: bool = False
+    stop_early: bool = False
     remark: str = ""
 
     @property
     def value(self) -> float:
-        """The number that decides."""
-        return self.numbers[self.decides]
+        """The primary number."""
+        return self.numbers[self.primary]
 
     def better_than(self, best: float | None) -> bool:
         """Whether this is better than the best so far, if there is one."""
@@ -43,17 +43,17 @@ class Scores:
             return True
         return self.value > best if self.larger_is_better else self.value < best
 
-    def recorded(self, part: str) -> dict[str, float]:
-        """What a line of metrics says of the scores on a part of the data: `part` is the number that decides."""
-        return {part: self.value, **{name: self.numbers[name] for name in self.shown}}
+    def metrics(self, part: str) -> dict[str, float]:
+        """What a line of metrics says of the scores on a part of the data: `part` is the primary number."""
+        return {part: self.value, **{name: self.numbers[name] for name in self.secondary}}
 
-    def spelt(self) -> str:
-        """The number that decides and those shown beside it, as a person reads them.
+    def summary(self) -> str:
+        """The primary number and the secondary ones, as a person reads them.
 
-        >>> Scores({"nats_per_token": 1.5, "perplexity": 4.4817}, "nats_per_token", shown=("perplexity",)).spelt()
+        >>> Scores({"nats_per_token": 1.5, "perplexity": 4.4817}, "nats_per_token", secondary=("perplexity",)).summary()
         'nats per token 1.5000  perplexity 4.4817'
         """
-        names = dict.fromkeys((self.decides, *self.shown))
+        names = dict.fromkeys((self.primary, *self.secondary))
         return "  ".join(f"{name.replace('_', ' ')} {self.numbers[name]:.4f}" for name in names)
 
     def to_json(self) -> dict[str, Json]:

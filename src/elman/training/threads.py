@@ -41,7 +41,7 @@ S = TypeVar("S", bound=Counted)
 
 @contextmanager
 def of_run(settings: S) -> Iterator[S]:
-    """Compute the block on the threads of a run; its settings, with their number, or 0 where that is to be settled."""
+    """Compute the block on the threads of a run; its settings, with their number, or 0 where that is to be chosen."""
     before = torch.get_num_threads()
     threads, out = whole("threads", settings.threads, least=0), Path(settings.out)
     begun = _begun(out) if settings.resume == "auto" else 0
@@ -51,14 +51,14 @@ def of_run(settings: S) -> Iterator[S]:
             "bit. Leave threads as it was, or start another run with another --out."
         )
     if begun and begun != before:
-        progress.say(f"{out} was begun with threads = {begun}, and goes on so.")
+        progress.say(f"{out} was begun with threads = {begun}, and continues with them.")
     try:
         yield replace(settings, threads=_use(begun or threads))
     finally:
         torch.set_num_threads(before)
 
 
-def settled(settings: S, work: int) -> S:
+def resolve_threads(settings: S, work: int) -> S:
     """The settings of a run with the number of its threads, where neither they nor an earlier process say: one if a
     step does not have `work` enough, in multiply-adds, else as many as Torch takes.
     """

@@ -23,7 +23,7 @@ def of_classes(log_p: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         "rows": len(y),
     }
     details: dict[str, Json] = {"classes": list(names), "confusion": confusion.tolist()}
-    return Scores(numbers, "accuracy", larger_is_better=True, shown=("log_loss", "macro_f1"), details=details)
+    return Scores(numbers, "accuracy", larger_is_better=True, secondary=("log_loss", "macro_f1"), details=details)
 
 
 def macro_f1(confusion: Tensor) -> float:
@@ -57,7 +57,7 @@ def of_several(logits: Tensor, y: Tensor, names: Sequence[str]) -> Scores:
         "rows": len(y),
     }
     details: dict[str, Json] = {"classes": list(names), "confusion": [[list(row) for row in t] for t in tables]}
-    return Scores(numbers, "micro_f1", larger_is_better=True, shown=("accuracy", "log_loss"), details=details)
+    return Scores(numbers, "micro_f1", larger_is_better=True, secondary=("accuracy", "log_loss"), details=details)
 
 
 def _two_by_two(truth: Tensor, guess: Tensor) -> list[list[int]]:
@@ -75,4 +75,4 @@ def of_numbers(mean: Tensor, width: Tensor, y: Tensor) -> Scores:
         "width": float(width.mean()),
         "rows": len(y),
     }
-    return Scores(numbers, "mse", shown=("r2", "width"))
+    return Scores(numbers, "mse", secondary=("r2", "width"))

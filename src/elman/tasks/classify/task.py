@@ -29,8 +29,8 @@ from elman.tasks.plots import Found
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
+from elman.training.loss import Loss
 from elman.training.scores import Scores
-from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)

@@ -169,9 +169,9 @@ def _scores(predictor: Forecaster, names: Sequence[str], parts: Sequence[Rolled]
     nats, terms = sum(part.nats for part in parts), sum(part.terms for part in parts)
     numbers |= {"nats": nats / max(1, terms), "series": len(names), "windows": len(found)}
     details: dict[str, Json] = {"seasonality": predictor.seasonality, "horizon": predictor.horizon, "samples": samples}
-    shown = tuple(name for name in ("mase", "naive_mase", "nats") if name in numbers)
-    decides = "wql" if "wql" in numbers else "crps"
-    return Scores(numbers, decides, shown=shown, details=details, remark=remark(numbers))
+    secondary = tuple(name for name in ("mase", "naive_mase", "nats") if name in numbers)
+    primary = "wql" if "wql" in numbers else "crps"
+    return Scores(numbers, primary, secondary=secondary, details=details, remark=remark(numbers))
 
 
 def remark(numbers: Mapping[str, float]) -> str:

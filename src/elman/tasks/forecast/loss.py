@@ -16,7 +16,7 @@ from elman.nn.distributions import Categorical, Distribution
 from elman.nn.quantiles import QuantileGrid
 from elman.state import State
 from elman.tasks.forecast.network import Network
-from elman.training.unit import Loss
+from elman.training.loss import Loss
 
 
 def loss(model: Network, batch: Batch, state: State | None) -> Loss:

@@ -39,9 +39,9 @@ from elman.tasks.request import Request
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.loop import TrainingConfig
+from elman.training.loss import Loss
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
-from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ Report = Callable[[int, float], bool]  # told the number of a step and what it w
 
 
 class FitWarning(UserWarning):
-    """A fit that went on, but not as one would wish."""
+    """A fit that was finished, but not as one would wish."""
 
 
 class Expected(NamedTuple):
@@ -104,9 +104,8 @@ def em(
     _warn_of_dead_states(stats.posterior)
     if not converged and n_iter > 0:
         warnings.warn(
-            f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol "
-            f"= {tol:g}): "
-            "it has not converged. Raise n_iter or tol.",
+            f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol = "
+            f"{tol:g}): it has not converged. Raise n_iter or tol.",
             FitWarning,
             stacklevel=3,
         )
@@ -127,20 +126,20 @@ def _maximum(
 def check_progress(before: float, objective: float, i: int) -> None:
     if math.isnan(objective):
         raise FitError(
-            f"the log-likelihood is NaN at step {i}: a parameter is not a number. Check X for extreme values; "
-            f"scale it to unit variance."
+            f"the log-likelihood is NaN at step {i}: a parameter is not a number. Check X for extreme values; scale it "
+            "to unit variance."
         )
     if objective == -math.inf:
         raise FitError(
-            f"the model gives these data probability zero at step {i}. Start from parameters without zeros "
-            f"where the data need them, "
-            "or use a prior above 1 (transmat_prior, emissionprob_prior), which keeps every event possible."
+            f"the model gives these data probability zero at step {i}. Start from parameters without zeros where the "
+            "data need them, or use a prior above 1 (transmat_prior, emissionprob_prior), which keeps every event "
+            "possible."
         )
     # Rounding of a sum of many terms; a real fall would be a wrong gradient or a wrong M step.
     if objective < before - 1e-8 * (1 + abs(before)):
         raise FitError(
             f"EM lowered its objective from {before:.10g} to {objective:.10g} at step {i}, which it cannot do; "
-            f"please report this with the data"
+            "please report this with the data"
         )
 
 
@@ -149,10 +148,9 @@ def _warn_of_dead_states(posterior: Tensor) -> None:
     dead = (weight < 1e-3).nonzero().flatten().tolist()
     if dead and len(posterior):
         warnings.warn(
-            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} "
-            f"of {len(posterior)}): "
-            "they have kept the parameters that they had when they lost their last, which mean nothing. Use fewer "
-            "components, other starting values, or n_init > 1.",
+            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} of "
+            f"{len(posterior)}): they have kept the parameters that they had when they lost their last, which mean "
+            "nothing. Use fewer components, other starting values, or n_init > 1.",
             FitWarning,
             stacklevel=4,
         )

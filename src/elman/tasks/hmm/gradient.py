@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,13 @@ from elman.errors import FitError, InputError, TrainingError
 from elman.state import State
 from elman.tasks.hmm.em import Fit, FitWarning, Report, check_progress
 from elman.tasks.hmm.model import HiddenMarkov, Priors
-from elman.tasks.hmm.sequences import Sequences, rows
+from elman.tasks.hmm.sequences import Rows, Sequences, rows
 from elman.training import optim
-from elman.training.loop import Run, TrainingConfig, train
+from elman.training.average import Average
+from elman.training.loop import LoopState, Supervisor, TrainingConfig, train
+from elman.training.loss import Loss, LossModule
 from elman.training.optim import OptimConfig, Schedule
 from elman.training.scores import Scores
-from elman.training.unit import Loss, Unit
 
 OPTIMISERS = {"adam": "adamw", "sgd": "sgd"}  # without weight decay, AdamW is Adam
 
@@ -50,6 +52,31 @@ class PosteriorLoss:
         return -objective, n, None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Passes(Supervisor):
+    """How good the model is after each pass, and whether that is the last."""
+
+    model: HiddenMarkov
+    o: Tensor  # (N, D)
+    where: Rows
+    priors: Priors
+    tol: float
+    report: Report
+    log_likelihoods: list[float] = field(default_factory=list)
+    log_priors: list[float] = field(default_factory=list)
+
+    def evaluate(self, step: int) -> Scores:
+        totals = self.log_likelihoods
+        totals.append(self.model.score(self.o, self.where))
+        with torch.no_grad():
+            self.log_priors.append(float(self.model.log_prior(self.priors)))
+        if step and not math.isfinite(totals[-1]):
+            raise TrainingError(f"the log-likelihood is {totals[-1]} after step {step}")
+        check_progress(-math.inf, totals[-1], 0)
+        stop = self.report(len(totals) - 1, totals[-1]) or (len(totals) > 1 and abs(totals[-1] - totals[-2]) < self.tol)
+        return Scores({"log_likelihood": totals[-1]}, "log_likelihood", larger_is_better=True, stop_early=stop)
+
+
 def gradient(
     model: HiddenMarkov,
     data: Sequences,
@@ -69,30 +96,23 @@ def gradient(
     seed = int(torch.randint(2**31, (), generator=generator))
     where, batches = rows(data.lengths), SequenceBatches(data, batch_size, seed)
     model.emission.begin(data.o)
-    history: list[float] = []
-    log_priors: list[float] = []
-
-    def evaluate(step: int) -> Scores:
-        history.append(model.score(data.o, where))
-        with torch.no_grad():
-            log_priors.append(float(model.log_prior(priors)))
-        if step and not math.isfinite(history[-1]):
-            raise TrainingError(f"the log-likelihood is {history[-1]} after step {step}")
-        check_progress(-math.inf, history[-1], 0)
-        settled = report(len(history) - 1, history[-1]) or (len(history) > 1 and abs(history[-1] - history[-2]) < tol)
-        return Scores({"log_likelihood": history[-1]}, "log_likelihood", larger_is_better=True, settled=settled)
-
+    supervisor = Passes(verbose=False, model=model, o=data.o, where=where, priors=priors, tol=tol, report=report)
     how = OptimConfig(
         name=OPTIMISERS[method], lr=learning_rate, weight_decay=0.0, betas=(0.9, 0.999), schedule="constant", warmup=0,
         clip_norm=0.0,
     )  # fmt: skip
     passes = batches.order.number
     steps = TrainingConfig(steps=n_iter * passes, evaluate_every=passes)
-    evaluate(0)
-    unit = Unit(PosteriorLoss(priors, len(data.o)), model)
-    run = Run(unit, batches, optim.optimiser(how, model), Schedule(how, steps.steps), evaluate, shown=False)
-    _train(run, steps, how)
-    converged = run.advance.settled
+    supervisor.evaluate(0)
+    module = LossModule(PosteriorLoss(priors, len(data.o)), model)
+    state = LoopState(module, batches, optim.optimiser(how, model), Schedule(how, steps.steps), Average(model))
+    try:
+        train(state, steps, how, supervisor)
+    except TrainingError as error:
+        raise FitError(
+            f"a gradient step led to something that is not a number (learning_rate = {how.lr:g}); lower it. {error}"
+        ) from error
+    converged = state.progress.stop_early
     if not converged and n_iter > 0:
         warnings.warn(
             f"gradient steps stopped after n_iter = {n_iter} passes without settling to tol = {tol:g}. Raise n_iter "
@@ -100,14 +120,5 @@ def gradient(
             FitWarning,
             stacklevel=3,
         )
-    return Fit([a + b for a, b in zip(history, log_priors, strict=True)], history, converged)
-
-
-def _train(run: Run, steps: TrainingConfig, how: OptimConfig) -> None:
-    """Turn the loop; what goes wrong is said in the words of a fit."""
-    try:
-        train(run, steps, how)
-    except TrainingError as error:
-        raise FitError(
-            f"a gradient step led to something that is not a number (learning_rate = {how.lr:g}); lower it. {error}"
-        ) from error
+    totals = supervisor.log_likelihoods
+    return Fit([a + b for a, b in zip(totals, supervisor.log_priors, strict=True)], totals, converged)

@@ -162,7 +162,7 @@ class Painter(Predictor[SequenceModel]):
         binarisation = self.reader.binarise
         details: dict[str, Json] = {"binarisation": binarisation, "images": len(images)}
         remark = f"binarisation {binarisation}"
-        return Scores(numbers, "nats_per_image", shown=("bits_per_dimension",), details=details, remark=remark)
+        return Scores(numbers, "nats_per_image", secondary=("bits_per_dimension",), details=details, remark=remark)
 
     @torch.inference_mode()
     def draw(self, count: int = 1, *, seed: int = 0, above: Tensor | None = None) -> Drawn:

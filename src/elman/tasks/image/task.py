@@ -29,9 +29,9 @@ from elman.tasks.image.model import EACH, Drawn, ImageModelConfig, Painter, Read
 from elman.tasks.image.readout import PixelRow
 from elman.tasks.request import Request, Rows, batch_size, data_option, opened, option
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
+from elman.training.loss import Loss
 from elman.training.record import Preview
 from elman.training.scores import Scores
-from elman.training.unit import Loss
 
 GRID = 36  # images of a preview
 ABOUT = (

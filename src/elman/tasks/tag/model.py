@@ -210,9 +210,9 @@ class Tagger(Predictor[SequenceModel | Feedback]):
         }
         details: dict[str, Json] = {"scheme": self.lexicon.scheme, "strict": strict, "labels": labels}
         spans = self.lexicon.scheme != "none"
-        decides = "f1" if spans else "answer_accuracy" if "answer_accuracy" in numbers else "accuracy"
-        shown = ("accuracy", "precision", "recall") if spans else ()
-        return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details)
+        primary = "f1" if spans else "answer_accuracy" if "answer_accuracy" in numbers else "accuracy"
+        secondary = ("accuracy", "precision", "recall") if spans else ()
+        return Scores(numbers, primary, larger_is_better=True, secondary=secondary, details=details)
 
     def content(self) -> dict[str, Json]:
         """All but the weights."""

@@ -30,8 +30,8 @@ from elman.tasks.tag.lexicon import Lexicon, batch_of
 from elman.tasks.tag.model import EACH, Tagger, TagModelConfig, build
 from elman.tasks.tag.word_features import SentenceEmbedding
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
+from elman.training.loss import Loss
 from elman.training.scores import Scores
-from elman.training.unit import Loss
 
 PROBABILITY = "TagProbability"  # in the last column of CoNLL-U, MISC
 

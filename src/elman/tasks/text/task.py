@@ -141,7 +141,7 @@ class TextTask(Task[C, TextData, F]):
 
 
 def _scores(score: Score) -> Scores:
-    return Scores(score.to_json(), "nats_per_token", shown=("bits_per_character",))
+    return Scores(score.to_json(), "nats_per_token", secondary=("bits_per_character",))
 
 
 # What it answers

@@ -32,14 +32,14 @@ def judged(
     guess = [row[0].text for row in predictor.translations([pair.source for pair in pairs], search, batch_size)]
     numbers["exact"] = sum(a == pair.target for a, pair in zip(guess, pairs, strict=True)) / len(pairs)
     if decides == "exact":
-        return Scores(numbers, "exact", larger_is_better=True, shown=("perplexity",), remark=remark), guess
+        return Scores(numbers, "exact", larger_is_better=True, secondary=("perplexity",), remark=remark), guess
     details: dict[str, Json] = {}
     for name, metric in zip(("bleu", "chrf"), metrics(), strict=True):
         numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
         details[f"{name}_signature"] = str(metric.get_signature())
     other = {"bleu": "chrf", "chrf": "bleu"}[decides]
     shown = (other, "perplexity")
-    return Scores(numbers, decides, larger_is_better=True, shown=shown, details=details, remark=remark), guess
+    return Scores(numbers, decides, larger_is_better=True, secondary=shown, details=details, remark=remark), guess
 
 
 def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:

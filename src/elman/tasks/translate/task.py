@@ -31,8 +31,8 @@ from elman.tasks.translate.data import Encoded, Pair, PairReader, Pairs, Vocabul
 from elman.tasks.translate.metrics import aligned, judged, metrics
 from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
+from elman.training.loss import Loss
 from elman.training.record import Preview
-from elman.training.unit import Loss
 
 SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
 SHOWN = 5  # pairs in a preview

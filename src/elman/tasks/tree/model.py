@@ -264,9 +264,9 @@ class TreeLabeller(Predictor[TreeModel]):
         if target == "nodes":
             numbers |= _accuracies("node", torch.cat(found), torch.cat(truth), self.lexicon.labels)
         numbers["trees"] = len(trees)
-        decides = "root_accuracy" if numbers["roots"] else "node_accuracy"
+        primary = "root_accuracy" if numbers["roots"] else "node_accuracy"
         return Scores(
-            numbers, decides, larger_is_better=True, shown=tuple(n for n in ("node_accuracy",) if n in numbers)
+            numbers, primary, larger_is_better=True, secondary=tuple(n for n in ("node_accuracy",) if n in numbers)
         )
 
     def content(self) -> dict[str, Json]:

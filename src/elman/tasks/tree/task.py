@@ -36,9 +36,9 @@ from elman.tasks.tree.model import (
     batch_of,
     written,
 )
+from elman.training.loss import Loss
 from elman.training.record import Preview
 from elman.training.scores import Scores
-from elman.training.unit import Loss
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from elman.model import SequenceModel
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 from elman.tasks.text.lm import LanguageModelTask
-from elman.training.unit import Unit, negative_log_likelihood
+from elman.training.loss import LossModule, negative_log_likelihood
 
 V, B, T = 5, 3, 6
 
@@ -33,7 +33,7 @@ def causal():
 
 def test_each_valid_step_is_one_term(causal):
     given = batch()
-    loss, count, state = Unit(LanguageModelTask(), causal)(given, None)
+    loss, count, state = LossModule(LanguageModelTask(), causal)(given, None)
     total, h = 0.0, None
     for row, n in enumerate(given.lengths.tolist()):
         h = causal.init_state(1)

@@ -15,12 +15,12 @@ Loss = tuple[Tensor, int, State | None]  # a sum, the number of its terms, and t
 
 
 class HasLoss(Protocol):
-    """What the unit asks of a task."""
+    """What a `LossModule` asks of a task."""
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss: ...
 
 
-class Unit(nn.Module):
+class LossModule(nn.Module):
     """The loss of a batch, as the task has it, on the model's device."""
 
     def __init__(self, task: HasLoss, model: nn.Module) -> None:
