@@ -43,7 +43,7 @@ test: $(VENV)/installed-dev
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
-	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_page.py tests/serve/test_page.py
+	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_page.py tests/serve/api/test_page.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels

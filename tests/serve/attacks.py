@@ -1,4 +1,4 @@
-"""The attacks of test_edge.py at full size, against a server that is a process of its own:
+"""The attacks of tests/serve/net at full size, against a server that is a process of its own:
 
     python tests/serve/attacks.py trailers | idle | unread | pings | bodies | stop
 
@@ -18,7 +18,9 @@ from pathlib import Path
 
 import httpx
 from running import served_models, service
-from test_edge import CHUNKED, PING, flood, keys_file, opened, upgraded
+from wire import CHUNKED, PING, flood, keys_file, opened, upgraded
+
+from elman.serve.net.keys import Keys
 
 ASK = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer ann\r\n\r\n"
 
@@ -143,7 +145,7 @@ if __name__ == "__main__":
         from elman.serve.net.server import serve
 
         with tempfile.TemporaryDirectory() as folder:
-            made = service(served_models(), keys=keys_file(Path(folder) / "keys.txt", "ann", "bob"))
+            made = service(served_models(), keys=Keys(keys_file(Path(folder) / "keys.txt", "ann", "bob")))
             sys.exit(serve(made, "127.0.0.1", 0))
     attack = globals()[f"full_{sys.argv[1]}"]
     with process() as (port, memory, child):

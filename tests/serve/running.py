@@ -1,8 +1,11 @@
 """A server of this process, on a free port of the loopback: what the tests of the server share."""
 
+import asyncio
+import gc
 import threading
 import time
 from contextlib import contextmanager
+from unittest.mock import Mock
 
 import httpx
 import torch
@@ -11,7 +14,7 @@ import elman
 from elman.data import VOCABULARIES
 from elman.serve.api.app import Service
 from elman.serve.limits import Limits
-from elman.serve.net.server import Server
+from elman.serve.net import server
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.store import MemoryStore
@@ -35,6 +38,9 @@ def served_models():
     return {"book": ServedText(language_model()), "gru": Numbers.of_core(core())}
 
 
+MODELS = served_models()
+
+
 def service(models=None, store=None, limits=None, **options):
     store = MemoryStore() if store is None else store
     sessions = Sessions(store, models or served_models(), limits or Limits())
@@ -42,12 +48,24 @@ def service(models=None, store=None, limits=None, **options):
     return Service(sessions, Signer.of_store(store), **options)
 
 
+# With all tests loaded, to tidy the memory of this process takes longer than most tests.
+server.gc = Mock(gc)
+
+
+class Quick(server.Server):
+    """That looks a hundred times a second whether it is to stop, not ten times."""
+
+    async def main_loop(self):
+        while not self.should_exit:
+            await asyncio.sleep(0.01)
+
+
 class Running:
     """A server that runs, and a client of it."""
 
     def __init__(self, service):
         self.service = service
-        self.server = Server(service, "127.0.0.1", 0)
+        self.server = Quick(service, "127.0.0.1", 0)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         deadline = time.monotonic() + 20
@@ -88,3 +106,13 @@ def running(*args, **options):
 def error(answer):
     """The error object of an answer."""
     return answer.json()["error"]
+
+
+LM = language_model()
+
+
+def went_on(prompt, more, then, **first):
+    """What follows `more` behind a text that was written; random bytes are no text, so the state is carried."""
+    begun = LM.start(prompt, **first)
+    list(begun)
+    return LM.generate(more, state=begun.state, seed=then, max_new_tokens=first["max_new_tokens"])

@@ -6,74 +6,16 @@ it a thousand times; a second number says with which to begin.
 
 import os
 import random
-import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-import torch
-from running import core, service
-
-from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.number_serving import Numbers
+from forked import Forked, offline
 
 PLACES = ("taken", "before commit", "before reply")
-CORE = core(size=8)
-
-
-def child(path, pipe, place, after):
-    """Serve; and die at the `after`-th time that the engine passes a place, if one is named."""
-    from elman.serve.net.server import Server
-
-    passed = [0]
-
-    def fault(at):
-        if at == place:
-            passed[0] += 1
-            if passed[0] == after:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    made = service({"gru": Numbers.of_core(CORE)}, SqliteStore(path), faults=fault)
-    server = Server(made, "127.0.0.1", 0)
-    startup = server.startup
-
-    async def started(sockets=None):
-        await startup(sockets)
-        os.write(pipe, str(server.servers[0].sockets[0].getsockname()[1]).encode())
-        os.close(pipe)
-
-    server.startup = started
-    server.run()
-
-
-class Forked:
-    """A server in a process of its own."""
-
-    def __init__(self, path, place="", after=0):
-        reader, writer = os.pipe()
-        self.pid = os.fork()
-        if not self.pid:
-            try:
-                os.close(reader)
-                sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-                child(path, writer, place, after)
-            finally:
-                os._exit(0)
-        os.close(writer)
-        port = os.read(reader, 16).decode()
-        os.close(reader)
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) if port else None
-
-    def kill(self):
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        if self.client:
-            self.client.close()
 
 
 def drive(client, id, sent, acknowledged, until):
@@ -91,11 +33,6 @@ def drive(client, id, sent, acknowledged, until):
         assert answer.status_code == 200, answer.text
         assert answer.json()["version"] == number + 1
         acknowledged.append(answer.json()["output"])
-
-
-def offline(x):
-    with torch.no_grad():
-        return CORE.scan(torch.tensor(x)[None, :, None])[0][0].numpy()
 
 
 def crash(path, place, after, seconds=None):

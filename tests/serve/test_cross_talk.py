@@ -1,8 +1,8 @@
 """Many sessions at once, with cancels, disconnects, forks, rollbacks and deletions: all outputs are those offline.
 
-What goes wrong in servers that keep states in slots goes wrong here, if anywhere; test_upstream.py has their bugs one
-by one. `python tests/serve/test_cross_talk.py 10000` does it at full size; a second number says with which session to
-begin.
+What goes wrong in servers that keep states in slots goes wrong here, if anywhere; test_bugs_of_others.py has their bugs
+one by one. `python tests/serve/test_cross_talk.py 10000` does it at full size; a second number says with which session
+to begin.
 """
 
 import asyncio

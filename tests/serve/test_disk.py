@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 import pytest
+from forked import Forked, offline
 from running import error
-from test_crash import Forked, offline
 
 
 def traced(server, path):

@@ -2,14 +2,13 @@
 
 import asyncio
 import json
-import time
 from contextlib import suppress
 
 import httpx
 import numpy as np
 import pytest
+from direct import Clock, direct, get, made, refused, scanned, step
 from running import Running, core, running, served_models, service
-from test_sessions import Clock, direct, get, made, refused, scanned, step
 
 from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine, Job
@@ -291,31 +290,6 @@ def test_a_state_of_another_length_disturbs_nobody():
         engine.engine.submit(Step(found.append, Asked("t", "s"), id, 0, [[1.0]], True))
     engine.engine.tick()
     assert sorted(one.status for one in found) == [200, 500]
-
-
-# The clock
-
-
-def test_a_step_of_the_wall_clock_expires_nothing(tmp_path, monkeypatch):
-    wall = [1_000_000.0]
-    monkeypatch.setattr(time, "time", lambda: wall[0])
-    store = SqliteStore(tmp_path / "s.db")
-    models = {"gru": Numbers.of_core(core())}
-    engine = direct(store, clock=Sessions(store, models, Limits()).clock)
-    id = made(engine, options=Options(3600.0))
-    wall[0] += 10 * 86_400
-    engine.engine.swept = 0.0
-    engine.engine.tick()
-    assert get(engine, id)["version"] == 0
-    assert step(engine, id, [1.0])["version"] == 1
-    store.close()
-    wall[0] = 5.0  # and back, while the server was down
-    store = SqliteStore(tmp_path / "s.db")
-    now = Sessions(store, models, Limits()).clock
-    assert 1_000_000.0 <= now() < 1_000_100.0
-    engine = direct(store, clock=now)
-    assert 1_003_500 < get(engine, id)["expires"] < 1_003_700
-    store.close()
 
 
 def test_a_sweep_goes_on_until_all_is_gone_and_not_for_what_is_busy_or_cannot_be_stored(monkeypatch):

@@ -5,7 +5,6 @@ named nowhere here is found by `test_every_limit_is_tested`.
 """
 
 import hashlib
-import inspect
 import json
 import socket
 import threading
@@ -18,28 +17,28 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-import test_sessions
-import test_tenants
-from running import running, served_models
-from test_sessions import Clock, direct, get, made, refused
+from direct import Clock, direct, get, made, refused, respond, step
+from running import MODELS, error, running
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
+from wire import opened, until
 
 import elman
 from elman.data.vocabulary import Words
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
-from elman.serve.engine.jobs import Options
+from elman.serve.engine.jobs import Asked, Delete, Fork, Generate, Get, Options
+from elman.serve.engine.text_jobs import DeleteResponse
 from elman.serve.errors import HttpError
-from elman.serve.limits import Limits
+from elman.serve.limits import MEANING, Limits
 from elman.serve.net.keys import Keys
 from elman.tasks import open_model
 from elman.tasks.forecast.task import ForecastConfig
 from elman.tasks.request import Request, Rows, batch_size, data_option, option
-from elman.tasks.text.lm import LMModelConfig, LanguageModel, build
+from elman.tasks.serving import Writing
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.serving import ServedText
 
-MODELS = served_models()
 STATE = len(MODELS["gru"].dump(MODELS["gru"].start(0)))  # bytes in a state file, to the byte
 SMALL = Limits(
     body=5_000, headers=2_048, prompt=10, prompts=2, max_tokens=6, n=3, beams=3, total_tokens=15, stops=2,
@@ -52,6 +51,21 @@ COUNTED = (
     "tombstones", "filled", "drawn", "prediction", "batch", "ratio",
 )  # fmt: skip
 LARGER = Limits(**{name: value + (name not in COUNTED) for name, value in asdict(SMALL).items()})
+
+
+@pytest.fixture(autouse=True)
+def set_limits(request, monkeypatch):
+    """A test that is marked with the names of limits sets each of them somewhere to what it is not by itself."""
+    seen, init = {}, Limits.__init__
+
+    def watched(self, **values):
+        seen.update((name, value) for name, value in values.items() if value != getattr(Limits, name))
+        init(self, **values)
+
+    monkeypatch.setattr(Limits, "__init__", watched)
+    yield
+    for mark in request.node.iter_markers("limits"):
+        assert {*mark.args} <= seen.keys(), f"{request.node.name} does not set { ({*mark.args} - seen.keys()) }"
 
 
 @pytest.fixture(scope="module")
@@ -222,6 +236,7 @@ def test_at_the_limit_and_one_past_it(small, larger, name, which):
 # Those that no single request can reach
 
 
+@pytest.mark.limits("receive_seconds")
 def test_receive_seconds():
     start = (
         b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n"
@@ -235,6 +250,7 @@ def test_receive_seconds():
         assert raw(server, (0, start), (0.7, b'{"items":[]}')) == 200
 
 
+@pytest.mark.limits("token_characters")
 def test_token_characters():
     """A text is refused by its length before it is split, however few words it has."""
     words = Words(["a", "b"])
@@ -251,6 +267,7 @@ def test_token_characters():
         assert completion(server, prompt="a" * 21) == 200
 
 
+@pytest.mark.limits("socket_flight")
 def test_socket_flight():
     """Messages to a session that writes a long text: none is answered before its end."""
     for limit in (3, 4):
@@ -290,6 +307,7 @@ def keyed(tmp_path, **limits):
             one.close()
 
 
+@pytest.mark.limits("connections")
 def test_connections(tmp_path):
     """One more than may be open is refused, unless it asks for a probe."""
     with keyed(tmp_path, connections=4) as (server, ask, _):
@@ -298,6 +316,7 @@ def test_connections(tmp_path):
         assert ask(server, b"bob") == 503
 
 
+@pytest.mark.limits("keyless")
 def test_keyless(tmp_path):
     """Those that are idle and have shown no key make room, the oldest first; busy ones do not."""
     with keyed(tmp_path, keyless=2, receive_seconds=5) as (server, ask, opened):
@@ -318,6 +337,7 @@ def closed(connection):
         return True
 
 
+@pytest.mark.limits("tenant_connections")
 def test_tenant_connections(tmp_path):
     with keyed(tmp_path, tenant_connections=2) as (server, ask, opened):
         assert [ask(server, key) for key in (b"ann", b"ann", b"ann", b"bob")] == [200, 200, 429, 200]
@@ -325,13 +345,7 @@ def test_tenant_connections(tmp_path):
         assert until(lambda: ask(server, b"ann") == 200)
 
 
-def until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
-
-
+@pytest.mark.limits("tenant_sockets")
 def test_tenant_sockets(tmp_path):
     with keyed(tmp_path, tenant_sockets=1) as (server, _, _):
         url = server.url.replace("http", "ws") + "/v1/stream"
@@ -346,6 +360,7 @@ def test_tenant_sockets(tmp_path):
             pass
 
 
+@pytest.mark.limits("tenant_bytes")
 def test_tenant_bytes(tmp_path):
     """A body that has not come yet counts, and is refused by its length before it is sent."""
     head = b"POST /v1/steps HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\ncontent-type: application/json\r\n"
@@ -366,6 +381,7 @@ def test_tenant_bytes(tmp_path):
         assert until(lambda: server.service.accounts.of("ann").bytes == 0)
 
 
+@pytest.mark.limits("tenant_threads")
 def test_tenant_threads(tmp_path):
     release, path = threading.Event(), tmp_path / "keys.txt"
     path.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in ("ann", "bob")))
@@ -391,10 +407,14 @@ def test_tenant_threads(tmp_path):
         assert [one.result() for one in asked] == [200] * 3
 
 
+@pytest.mark.limits("send_seconds")
 def test_send_seconds():
     """An answer of some megabytes that nobody reads."""
     for seconds in (0.5, 30.0):
-        with running(MODELS, limits=Limits(send_seconds=seconds)) as server, opened(server) as connection:
+        with (
+            running(MODELS, limits=Limits(send_seconds=seconds)) as server,
+            opened(server.port, receive=4_096) as connection,
+        ):
             items = [{"session": server.session(), "version": "any", "inputs": [[1.0]] * 8_192} for _ in range(4)]
             body = json.dumps({"items": items}).encode()
             head = "POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -404,15 +424,7 @@ def test_send_seconds():
             assert until(lambda held=held: held.bytes == 0, 4) == (seconds < 1)
 
 
-def opened(server):
-    """A connection whose other side takes little at once."""
-    found = socket.socket()
-    found.settimeout(5)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-    found.connect(("127.0.0.1", server.port))
-    return found
-
-
+@pytest.mark.limits("tombstones")
 def test_tombstones():
     clock = Clock()
     engine = direct(limits=Limits(tombstones=2), clock=clock)
@@ -429,6 +441,7 @@ def test_tombstones():
         refused(410, lambda id=id: get(engine, id))
 
 
+@pytest.mark.limits("filled", "drawn")
 def test_filled_and_drawn(tmp_path):
     """Rows that are missing before new ones or between them, and the numbers of a forecast's paths."""
     rows = {"ds": [str(np.datetime64("2024-01-01") + t) for t in range(30)], "y": [str(t % 3) for t in range(30)]}
@@ -482,6 +495,7 @@ class Echo(Request):
     max_ratio: float = option(1.0, "symbols", least=0, limit="ratio")
 
 
+@pytest.mark.limits("prediction", "batch", "ratio")
 def test_lines_and_options_of_predictions():
     """What `/v1/predict` answers has an end, and so have the beams, rows and symbols that it is asked for."""
     task = SimpleNamespace(requests={"predict": (Echo, lambda _, request: ["abcd\n"] * 5)})
@@ -500,32 +514,96 @@ def test_lines_and_options_of_predictions():
                 predict(json.dumps(body).encode())
 
 
-TESTED = {
-    "prediction": test_lines_and_options_of_predictions,
-    "batch": test_lines_and_options_of_predictions,
-    "ratio": test_lines_and_options_of_predictions,
-    "filled": test_filled_and_drawn,
-    "drawn": test_filled_and_drawn,
-    "receive_seconds": test_receive_seconds,
-    "connections": test_connections,
-    "keyless": test_keyless,
-    "tenant_connections": test_tenant_connections,
-    "tenant_sockets": test_tenant_sockets,
-    "tenant_bytes": test_tenant_bytes,
-    "tenant_threads": test_tenant_threads,
-    "send_seconds": test_send_seconds,
-    "socket_flight": test_socket_flight,
-    "token_characters": test_token_characters,
-    "tombstones": test_tombstones,
-    "sessions": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
-    "forks": test_sessions.test_sessions_and_forks_have_a_limit_and_deleting_makes_room,
-    "session_queue": test_sessions.test_writes_of_a_session_wait_in_line_and_the_line_has_an_end,
-    "kept_bytes": test_tenants.test_past_its_bytes_a_tenant_is_refused_and_nothing_is_changed,
-    "queue": test_sessions.test_the_queue_has_an_end,
-}
+def test_every_limit_has_its_meaning():
+    assert [one.name for one in fields(Limits)] == list(MEANING)
+    assert len(Limits().lines()) == len(MEANING)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("completions", {"max_tokens": 7}),
+        ("completions", {"prompt": "x" * 11}),
+        ("completions", {"prompt": ["x"] * 3}),
+        ("completions", {"n": 4}),
+        ("completions", {"num_beams": 4}),
+        ("completions", {"n": 3, "max_tokens": 6}),
+        ("completions", {"stop": ["a", "b", "c"]}),
+        ("completions", {"stop": "a" * 6}),
+        ("completions", {"logprobs": 5}),
+        ("sessions", {"ttl_seconds": 101}),
+        ("sessions", {"checkpoints": {"every": 1, "keep": 3}}),
+    ],
+)
+def test_what_is_past_a_limit_is_told_the_most(small, path, body):
+    enough = {"model": "book", "prompt": "x", "max_tokens": 1} if path == "completions" else {"model": "gru"}
+    answer = small.post(f"/v1/{path}", {**enough, **body})
+    assert answer.status_code == 400 and "at most" in error(answer)["message"], answer.text
+
+
+@pytest.mark.limits("sessions", "forks")
+def test_sessions_and_forks_have_a_limit_and_deleting_makes_room():
+    engine = direct(limits=Limits(sessions=3, forks=2))
+    first, _ = made(engine), made(engine)
+    fork = lambda: engine.ask(lambda r: Fork(r, Asked("t", "fork"), first, None))  # noqa: E731
+    fork()
+    refused(429, lambda: made(engine))
+    refused(429, fork)
+    made(engine, tenant="other")
+    engine.ask(lambda r: Delete(r, "t", first))
+    made(engine)
+    engine = direct(limits=Limits(forks=2))
+    first = made(engine)
+    fork()
+    fork()
+    assert refused(429, fork).code == "too_many_forks"
+
+
+@pytest.mark.limits("session_queue")
+def test_writes_of_a_session_wait_in_line_and_the_line_has_an_end():
+    engine = direct(limits=Limits(session_queue=2))
+    id, found = made(engine, "book"), []
+    generate = Generate(found.append, Asked("t", "generate"), id, "any", "Hi", Writing(max_new_tokens=4), None)
+    engine.engine.submit(generate)
+    for _ in range(4):
+        engine.engine.submit(Generate(found.append, Asked("t", "g"), id, "any", "", Writing(max_new_tokens=1), None))
+    for _ in range(30):
+        engine.engine.tick()
+    statuses = [one.status for one in found]
+    assert sorted(statuses) == [200, 200, 200, 409, 409]
+    assert get(engine, id)["version"] == 3 and not engine.engine.queues and engine.engine.waiting == 0
+
+
+@pytest.mark.limits("queue")
+def test_the_queue_has_an_end():
+    engine = direct(limits=Limits(queue=2)).engine
+    for _ in range(2):
+        engine.submit(Get(lambda value: None, "t", "none"))
+    with pytest.raises(HttpError) as found:
+        engine.submit(Get(lambda value: None, "t", "none"))
+    assert found.value.status == 429 and "retry-after-ms" in found.value.headers
+    engine.tick()
+    engine.submit(Get(lambda value: None, "t", "none"))
+
+
+@pytest.mark.limits("kept_bytes")
+def test_past_its_bytes_a_tenant_is_refused_and_nothing_is_changed():
+    engine = direct(limits=Limits(kept_bytes=3_000))
+    first = respond(engine, metadata="m" * 2_000)
+    assert refused(429, lambda: respond(engine, metadata="m" * 2_000)).code == "too_many_bytes"
+    assert refused(429, lambda: respond(engine, key="k", store=False, metadata="m" * 2_000)).code == "too_many_bytes"
+    assert engine.engine.sessions.counts == {"t": 1}
+    id = made(engine)
+    assert refused(429, lambda: step(engine, id, [1.0] * 60, key="k")).code == "too_many_bytes"
+    assert get(engine, id)["version"] == 0 and step(engine, id, [1.0] * 60)["version"] == 1
+    respond(engine, metadata="m" * 2_000, tenant="other")
+    engine.ask(lambda r: DeleteResponse(r, "t", first))
+    respond(engine, metadata="m" * 2_000)
 
 
 def test_every_limit_is_tested():
-    assert sorted([*CHECKS, *TESTED]) == sorted(one.name for one in fields(Limits))
-    for name, test in TESTED.items():
-        assert f"{name}=" in inspect.getsource(test), f"{test.__name__} sets no {name}"
+    """By the table, or by a test that is marked with its name and so must set it."""
+    marks = [mark for test in globals().values() for mark in getattr(test, "pytestmark", ()) if mark.name == "limits"]
+    assert sorted([*CHECKS, *(name for mark in marks for name in mark.args)]) == sorted(
+        one.name for one in fields(Limits)
+    )

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from direct import get, refused
 from running import core
 from safetensors.torch import load_file
-from test_sessions import get, refused
 
 from elman.serve.engine.direct import Direct
 from elman.serve.engine.jobs import Asked, Create, Options, Rollback

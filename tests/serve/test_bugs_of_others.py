@@ -5,7 +5,6 @@ is meant, as it is described in the threads that stand beside it.
 """
 
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 import torch
 from prometheus_client.parser import text_string_to_metric_families
 from running import core, error, language_model, running
+from wire import until
 
 from elman.serve.limits import Limits
 from elman.serve.store.sqlite import SqliteStore
@@ -39,18 +39,11 @@ def metric(server, name):
     return next(s.value for one in text_string_to_metric_families(text) for s in one.samples if s.name == name)
 
 
-def until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
 def abandon(server, path, body):
     """Begin a stream, read its first line, and go away; wait until the server has seen it."""
     with httpx.Client(base_url=server.url) as client, client.stream("POST", path, json={**body, "stream": True}) as one:
         next(one.iter_lines())
-    until(lambda: metric(server, "elman_waiting") == 0)
+    assert until(lambda: metric(server, "elman_waiting") == 0)
 
 
 def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(monkeypatch):
@@ -61,8 +54,8 @@ def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(mon
     with running(MODELS) as server:
         gone = server.session("book", ttl_seconds=0.2)
         abandon(server, f"/v1/sessions/{gone}/generate", {"version": 0, "max_new_tokens": 16_000})
-        until(lambda: server.client.get(f"/v1/sessions/{gone}").status_code == 410)
-        until(lambda: metric(server, "elman_sessions") == 0)
+        assert until(lambda: server.client.get(f"/v1/sessions/{gone}").status_code == 410)
+        assert until(lambda: metric(server, "elman_sessions") == 0)
         ids, x = [server.session(), server.session()], [[1.0, -2.0, 0.5], [-3.0, 0.25, 4.0]]
         for t in range(3):
             items = [{"session": id, "version": t, "input": [x[i][t]]} for i, id in enumerate(ids)]

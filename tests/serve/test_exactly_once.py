@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import httpx
 import pytest
+from direct import Clock, direct, fails, get, made, refused, step
 from running import error, language_model, running, served_models
-from test_sessions import Clock, direct, fails, get, made, refused, step
 from websockets.sync.client import connect
 
 from elman.serve.api.app import ROUTES
@@ -25,12 +25,6 @@ BODIES = {  # of each write two that differ
     "rollback": ({"position": 0}, {"position": 1}),
     "state": tuple(MODELS["book"].dump(MODELS["book"].start(seed)) for seed in (1, 2)),
 }
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running(MODELS) as found:
-        yield found
 
 
 def new(server):
@@ -91,7 +85,10 @@ def test_every_write_takes_a_key(server, what):
             assert write(server, id, other, version, key="k").json()["version"] == version + 1
 
 
-@pytest.mark.parametrize("match", ['W/"1"', '"1", "2"', "-1", "+1", "1.0", "x", '"', "١".encode()])
+MANY_DIGITS = pytest.param("9" * 5_000, id="5000 digits")
+
+
+@pytest.mark.parametrize("match", ['W/"1"', '"1", "2"', "-1", "+1", "1.0", "x", '"', "١".encode(), MANY_DIGITS])
 def test_what_is_no_version_is_refused(server, match):
     id = new(server)
     answer = server.client.post(f"/v1/sessions/{id}/step", json={"inputs": "x"}, headers={"if-match": match})
@@ -265,3 +262,13 @@ def test_a_session_does_not_expire_while_it_is_busy():
     assert get(engine, id)["version"] == 1 and engine.engine.sessions.counts == {"t": 1}
     clock.now += 60
     refused(410, lambda: get(engine, id))
+
+
+def test_a_reply_that_is_told_again_has_the_version_that_it_had():
+    """In the ETag too: whoever goes on with it must not step over a write that it has not seen."""
+    with running(MODELS) as server:
+        id, key = server.session(), {"idempotency-key": "k"}
+        first = server.step(id, [[1.0]], version=0, headers=key)
+        server.step(id, [[2.0]], version=1)
+        again = server.step(id, [[1.0]], version=0, headers=key)
+        assert again.content == first.content and again.headers["etag"] == first.headers["etag"]

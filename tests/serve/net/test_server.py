@@ -1,40 +1,34 @@
-"""How the server stops, whatever is under way, and what SIGHUP does: with keys, without them, with sockets open."""
+"""How the server starts, how it stops, whatever is under way, and what SIGHUP does."""
 
-import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
-from running import Running, running, served_models, service
+from running import MODELS, Running, running, service
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from wire import keys_file, until
 
 from elman.cli import main
-from elman.serve.net import server as server_module
+from elman.errors import FileError
+from elman.serve.api.app import Service
+from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.serve.net.server import serve
+from elman.serve.net.server import Server
+from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
+from elman.serve.store.store import MemoryStore
 
-MODELS = served_models()
 SEARCH = {"model": "book", "prompt": "x", "max_tokens": 4_096, "num_beams": 64}
-
-
-def keys_file(path, *names):
-    path.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in names))
-    return path
-
-
-def until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
 
 
 # Threads
@@ -63,7 +57,7 @@ def test_a_search_that_is_not_done_in_time_is_refused_before_the_server_stops(mo
 @contextmanager
 def child(*given):
     """A server that is a process of its own, and its port."""
-    command = [sys.executable, __file__, *map(str, given)]
+    command = [sys.executable, str(Path(__file__).parents[1] / "child.py"), *given]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         port = int(process.stderr.readline().split("127.0.0.1:")[1].split()[0])
@@ -193,7 +187,87 @@ def test_of_two_files_one_of_which_is_wrong_none_is_taken(tmp_path, capsys):
         server.stop()
 
 
-if __name__ == "__main__":
-    server_module.DRAIN, server_module.CUT = 0.5, 2
-    predictors = {"slow": lambda *_: time.sleep(120)} if sys.argv[1] == "slow" else {}
-    sys.exit(serve(service(MODELS, predictors=predictors), "127.0.0.1", 0))
+def test_a_server_that_only_predicts_is_ready_and_stops():
+    """It has no model to send a probe through."""
+    store = MemoryStore()
+    sessions = Sessions(store, {}, Limits())
+    server = Running(Service(sessions, Signer.of_store(store), predictors={"hmm": lambda *given: []}))
+    try:
+        assert server.client.get("/readyz").status_code == 200
+    finally:
+        server.stop()
+
+
+def test_what_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch):
+    """Generations that wait in one line, each of which would take long."""
+    monkeypatch.setattr("elman.serve.net.server.DRAIN", 0.3)
+    server = Running(service(MODELS))
+    id = server.session("book")
+    body = {"version": "any", "max_new_tokens": 16_000}
+
+    def ask(_):
+        return httpx.post(f"{server.url}/v1/sessions/{id}/generate", json=body, timeout=20)
+
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(ask, number) for number in range(3)]
+        while server.service.engine.waiting < 3:
+            time.sleep(0.01)
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < 5
+        found = [one.result() for one in asked]
+    assert [one.status_code for one in found] == [503] * 3 and "retry-after-ms" in found[0].headers
+
+
+def test_clients_let_go_of_a_connection_before_the_server_does(server):
+    """Else it is closed under a request: httpx, and so OpenAI's client, keeps one as long as uvicorn does by itself."""
+    assert server.server.config.timeout_keep_alive > 2 * httpx.Limits().keepalive_expiry
+
+
+def test_insecure_listens_to_others():
+    with running(MODELS, insecure=True) as server:
+        headers = {"host": "elsewhere.example", "origin": "http://elsewhere.example"}
+        assert server.client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_hup_reads_the_keys_again_and_term_drains(tmp_path, capsys):
+    """With the signals themselves, which only a main thread gets."""
+    path = keys_file(tmp_path / "keys.txt", ("ann", "old"))
+    server, seen = Server(service(MODELS, keys=Keys(path)), "127.0.0.1", 0), {}
+
+    def status(key):
+        return client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+
+    def changed(text, key, wanted):
+        path.write_text(text)
+        os.kill(os.getpid(), signal.SIGHUP)
+        deadline = time.monotonic() + 5
+        while status(key) != wanted and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return [status("old"), status("new")]
+
+    def ask():
+        nonlocal client
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            port = server.servers[0].sockets[0].getsockname()[1]
+            client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+            seen["first"] = [status("old"), status("new")]
+            seen["changed"] = changed(keys_file(path, ("ann", "new")).read_text(), "new", 200)
+            seen["wrong"] = changed("this is no keys file", "old", 401)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    client = httpx.Client()
+    asking = threading.Thread(target=ask)
+    asking.start()
+    began = time.monotonic()
+    server.run()
+    asking.join()
+    client.close()
+    assert seen == {"first": [200, 401], "changed": [401, 200], "wrong": [401, 200]}
+    assert time.monotonic() - began < 30 and not server.service.driver.doing
+    assert "stay as they were" in capsys.readouterr().err
+    with pytest.raises(FileError):
+        server.service.keys.read()

@@ -1,7 +1,7 @@
 """Very many sessions: created and deleted they leave no memory behind, held they are exact.
 
-`python tests/serve/test_many.py churn 1000000` and `python tests/serve/test_many.py held 1000000 [STORE]` do it at full
-size and print what they took. The sessions are those of GRU 2 x 128, as in `bench.serving`.
+`python tests/serve/test_many_sessions.py churn 1000000`, and `held 1000000 [STORE]` in place of it, do it at full size
+and print what they took. The sessions are those of GRU 2 x 128, as in `bench.serving`.
 """
 
 import resource

@@ -1,10 +1,8 @@
 """The OpenAPI document is true: what it lists is there, and nothing that fits it or does not brings the server down."""
 
 import hypothesis
-import pytest
 import schemathesis
 from hypothesis import HealthCheck
-from running import running
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
@@ -15,12 +13,6 @@ NUMBER = hypothesis.strategies.integers(0, 2)
 SETTINGS = hypothesis.settings(
     max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running() as found:
-        yield found
 
 
 def test_it_lists_every_route():

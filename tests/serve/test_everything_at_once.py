@@ -1,9 +1,9 @@
 """Everything at once, with faults: steps one by one, in bulk and on sockets, forks, clients that go away, and a
 server that is killed with -9 and comes back on the same file.
 
-`python tests/serve/test_mixed.py 600` does it for so many seconds and prints what it saw. Counted are answers of 5xx
-that were not to be expected (503 of a server that stops is), acknowledged writes that were lost, and outputs that are
-not those of an offline run.
+`python tests/serve/test_everything_at_once.py 600` does it for so many seconds and prints what it saw. Counted are
+answers of 5xx that were not to be expected (503 of a server that stops is), acknowledged writes that were lost, and
+outputs that are not those of an offline run.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections import Counter
 import httpx
 import numpy as np
 import torch
-from test_crash import CORE, Forked
+from forked import CORE, Forked
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 

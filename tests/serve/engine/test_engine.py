@@ -5,15 +5,14 @@ import random
 from functools import partial
 
 import numpy as np
-import pytest
+from direct import direct, get, item, made, refused, scanned, step
 from running import core, language_model, running
-from test_sessions import direct, get, made, refused, scanned, step
 
 from elman.cli import main
-from elman.errors import FileError
 from elman.serve.engine.engine import Engine
-from elman.serve.engine.jobs import Asked, Delete, Generate, Options
-from elman.serve.engine.steps import Step
+from elman.serve.engine.jobs import Asked, Delete, Generate, Get, Options
+from elman.serve.engine.steps import Step, submit_steps
+from elman.serve.engine.text_jobs import Complete
 from elman.serve.store.sqlite import SqliteStore
 from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
@@ -135,15 +134,6 @@ def test_ids_cannot_be_guessed_and_do_not_come_again():
     assert len(seen) == 200
 
 
-def test_the_file_has_a_log_and_one_owner(tmp_path):
-    store = SqliteStore(tmp_path / "s.db")
-    assert store._db.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
-    with pytest.raises(FileError, match="in use by another server"):
-        SqliteStore(tmp_path / "s.db")
-    store.close()
-    SqliteStore(tmp_path / "s.db").close()
-
-
 def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, monkeypatch, capsys):
     lm = language_model()
     lm.save(tmp_path / "book")
@@ -170,11 +160,42 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
     assert [asked[id].status for id in ids] == [200, 422] and asked[ids[1]].code == "model_mismatch"
 
 
-@pytest.mark.parametrize("version", ["any", 0])
-def test_a_step_of_no_inputs_changes_no_state(version):
+def test_a_light_tenant_is_answered_in_the_next_tick_whatever_a_heavy_one_has_sent():
     engine = direct()
-    id = made(engine)
-    state = engine.engine.sessions.find(id, "t").state
-    assert step(engine, id, [], version=version)["outputs"] == []
-    found = engine.engine.sessions.find(id, "t")
-    assert (found.version, found.position, found.state) == (1, 0, state)
+    heavy, light = [made(engine, tenant="heavy") for _ in range(600)], made(engine, tenant="light")
+    found, sent = [], []
+    engine.engine.submit(Get(lambda value: None, "light", light))
+    engine.engine.tick()
+    items = [item(id) for id in heavy]
+    for _ in range(4):  # 2,400 rows, one behind the other in the sessions' lines
+        submit_steps(engine.engine, "heavy", items, lambda places, answers: found.extend(answers))
+    engine.engine.tick()
+    engine.engine.submit(Step(sent.append, Asked("light", "s"), light, 0, [[1.0]], True))
+    engine.engine.tick()
+    assert [one.status for one in sent] == [200] and len(found) < 600
+    while engine.engine.waiting:
+        engine.engine.tick()
+    assert len(found) == 2_400 and all(one.startswith(b'{"status":200') for one in found)
+    assert get(engine, heavy[0], tenant="heavy")["version"] == 4
+
+
+def test_tenants_take_turns(monkeypatch):
+    monkeypatch.setattr("elman.serve.engine.crowd.BATCH", 2)
+    engine = direct().engine
+    order = []
+
+    def ask(tenant):
+        job = Complete(lambda v: order.append(tenant), tenant, "gru", [], Writing(), 1, 0, None, None)
+        job.start = lambda e: go(e, job)
+        engine.submit(job)
+
+    def go(e, job):
+        work = e.sessions.models["gru"].reading([[1.0]])
+        work.begin(e.sessions.models["gru"].start(0))
+        e.go(job, e.sessions.models["gru"], work, lambda w: e.finish(job, None))
+
+    for _ in range(6):
+        ask("many")
+    ask("one")
+    engine.tick()
+    assert sorted(order) == ["many", "one"]

@@ -11,6 +11,7 @@ from running import language_model, running
 
 import elman
 from elman import cli
+from elman.cli import main
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
 from elman.tasks import open_model
@@ -188,3 +189,16 @@ def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
                   {"value": state.value * torch.nan}, {"seen": state.seen * torch.nan}):  # fmt: skip
         with pytest.raises(InputError, match="no series can lead to"):
             served.parse(elman.state.dump(state._replace(**wrong), fingerprint=served.fingerprint))
+
+
+def test_an_hmm_is_not_lost_for_ever_by_one_large_input(tmp_path):
+    """Past 1e154 no state has a likelihood, and nothing would be left to go on from."""
+    (tmp_path / "x.csv").write_text("value\n" + "\n".join(map(str, [0.1, 0.2, -0.1, 5.0, 5.2, 4.9] * 4)) + "\n")
+    assert main(["train", "--task", "hmm", "--data.train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "hmm"),
+                 "--model.n_components", "2"]) == 0  # fmt: skip
+    task, face = open_model(tmp_path / "hmm")
+    with running({"hmm": task.serve(face)}) as server:
+        id = server.session("hmm")
+        assert server.step(id, [[0.1]]).status_code == 200
+        assert server.step(id, [[1e200]]).status_code in (400, 422)
+        assert sum(server.step(id, [[5.0]]).json()["outputs"][0]["next_state"]) == pytest.approx(1)

@@ -1,19 +1,21 @@
 """Sessions over HTTP: exact, exactly once, and refused in the right words."""
 
 import json
+import shutil
+import subprocess
+import time
 
+import httpx
 import hypothesis
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies
-from running import core, error, language_model, running
+from running import MODELS, core, error, language_model, running
 
-
-@pytest.fixture(scope="module")
-def server():
-    with running() as found:
-        yield found
+from elman import state as states
+from elman.serve.limits import Limits
+from elman.tasks.number_serving import Numbers
 
 
 def offline(x):
@@ -308,3 +310,88 @@ def test_deleting(server):
     assert server.client.delete(f"/v1/sessions/{id}").json() == {"id": id, "object": "session", "deleted": True}
     assert server.client.get(f"/v1/sessions/{id}").status_code == 404
     assert server.client.delete(f"/v1/sessions/{id}").status_code == 404
+
+
+def test_a_generation_that_nobody_waits_for_commits_nothing():
+    """ "A disconnect commits nothing": of a generation that is not streamed it is not noticed."""
+    with running(MODELS) as server:
+        id = server.session("book")
+        with pytest.raises(httpx.TimeoutException):
+            body = {"version": 0, "max_new_tokens": 16_000}
+            httpx.post(f"{server.url}/v1/sessions/{id}/generate", json=body, timeout=0.2)
+        deadline = time.monotonic() + 2
+        while server.service.engine.waiting and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.service.engine.waiting == 0
+        assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 0
+
+
+def test_a_state_from_elsewhere_cannot_make_the_server_fail():
+    with running(MODELS) as server:
+        id, model = server.session("book"), server.service.models["book"]
+        core, token, seed, _, seen = model.opened(model.start(1))
+        data = model.dump(model.closed(core, token, seed, 2**63 - 1, seen))  # so many random numbers were drawn
+        put = server.client.put(f"/v1/sessions/{id}/state", content=data, headers={"if-match": "*"})
+        wrote = server.post(f"/v1/sessions/{id}/generate", {"version": "any", "max_new_tokens": 2})
+        assert put.status_code == 422 and wrote.status_code == 200
+
+
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed():
+    served = MODELS["gru"]
+    rows = states.from_rows(served.stream.read([0]).copy(), served._like)
+    with running(MODELS) as server:
+        id = server.session()
+        server.step(id, [[1.0]])
+        before = server.client.get(f"/v1/sessions/{id}/state").content
+        other = Numbers.of_core(core(seed=1))  # of the same shape
+        smaller = Numbers.of_core(core(size=8))
+
+        def file(change):
+            return states.dump(states.map(change, rows), fingerprint=served.fingerprint)
+
+        for data in (
+            other.dump(other.start(0)), smaller.dump(smaller.start(0)),
+            states.dump(smaller.core.init_state(1), fingerprint=served.fingerprint),
+            file(lambda leaf: leaf * float("nan")), file(lambda leaf: leaf + float("inf")),
+            file(lambda leaf: leaf.repeat(2, 1)), file(lambda leaf: leaf[:0]), file(lambda leaf: leaf.double()),
+        ):  # fmt: skip
+            answer = server.client.put(f"/v1/sessions/{id}/state", content=data, headers={"if-match": "*"})
+            assert answer.status_code == 422 and error(answer)["code"] == "state_mismatch", answer.text
+        assert server.client.get(f"/v1/sessions/{id}/state").content == before
+        assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 1
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl():
+    with running(MODELS) as server:
+
+        def curl(path, body=None, *more):
+            sent = [] if body is None else ["-H", "content-type: application/json", "-d", json.dumps(body)]
+            command = ["curl", "-sS", "--noproxy", "*", "--max-time", "10", *sent, *more, server.url + path]
+            return subprocess.run(command, capture_output=True, check=True, timeout=30).stdout
+
+        id = json.loads(curl("/v1/sessions", {"model": "book", "seed": 3}))["id"]
+        before = ["-H", "expect: 100-continue", "--expect100-timeout", "30"]  # as it does by itself for a long body
+        assert (
+            json.loads(curl(f"/v1/sessions/{id}/step", {"version": 0, "inputs": "x" * 2_000}, *before))["version"] == 1
+        )
+        events = curl(f"/v1/sessions/{id}/generate", {"version": 1, "max_new_tokens": 5, "stream": True}, "-N").decode()
+        done = json.loads(events.split("event: done\ndata: ")[1])
+        assert done["version"] == 2 and done["position"] == 2_005
+        state = curl(f"/v1/sessions/{id}/state")
+        put = ["-X", "PUT", "--data-binary", "@-", "-H", 'If-Match: "2"']
+        command = ["curl", "-sS", "--noproxy", "*", *put, f"{server.url}/v1/sessions/{id}/state"]
+        answer = subprocess.run(command, input=state, capture_output=True, check=True, timeout=30).stdout
+        assert json.loads(answer)["version"] == 3
+
+
+def test_a_state_may_be_longer_than_a_body():
+    """`state_bytes` could not be reached where it was above `body`."""
+    with running(MODELS, limits=Limits(body=200, state_bytes=5_000)) as server:
+        id = server.session()
+        data = server.client.get(f"/v1/sessions/{id}/state").content
+        assert len(data) > 200
+        path, head = f"/v1/sessions/{id}/state", {"if-match": "*"}
+        assert server.client.put(path, content=data, headers=head).status_code == 200
+        assert server.client.put(path, content=data.ljust(5_001), headers=head).status_code == 413
+        assert server.client.post("/v1/steps", json={"items": [{"session": "x" * 200}]}).status_code == 413

@@ -1,5 +1,6 @@
 """What takes long runs in a thread, and the event loop goes on. That the same comes out, test_cross_talk.py says."""
 
+import asyncio
 import json
 import threading
 import time
@@ -9,9 +10,15 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from direct import direct
 from running import core, running, served_models
 from websockets.sync.client import connect
 
+from elman.serve.engine.crowd import Crowd
+from elman.serve.engine.driver import Driver
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.jobs import Asked, Create, Options
+from elman.serve.engine.steps import Step
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import StoreFull
 
@@ -102,3 +109,56 @@ def test_what_comes_during_a_commit_waits_for_it_and_the_loop_goes_on(tmp_path, 
             assert asking.result() == (0 if full else 1)  # what was not committed was not seen
         del store.commit, store.waits
     assert all(name.startswith("engine") for name in threads)
+
+
+def test_ticks_are_as_long_as_they_may_be():
+    crowd = Crowd(100)
+    assert crowd.room == 1_024
+    crowd.admit("a")
+    crowd.admit("b")
+    crowd.look()
+    assert crowd.several and crowd.room == 64
+    for _ in range(30):
+        crowd.took(1.0, 64)
+    assert crowd.room == crowd.rows == 16  # one alone costs a model as much
+    for _ in range(60):
+        crowd.took(1e-5, crowd.room)
+    assert crowd.room == 1_024 and crowd.rows == 64
+
+
+def test_between_two_ticks_replies_leave_and_requests_come_in():
+    """A light tenant's request takes some rounds of the loop until it is submitted; they are not ticks of another's."""
+
+    async def run():
+        sessions = direct().engine.sessions
+        engine = Engine(sessions)
+        driver = Driver(engine)
+        engine.crowd.look = lambda: setattr(engine.crowd, "several", True)
+        engine.crowd.took = lambda seconds, works: None
+        driver.start()
+        loop, light = asyncio.get_running_loop(), []
+
+        async def ask(tenant, id):
+            future = loop.create_future()
+            engine.submit(Step(future.set_result, Asked(tenant, "s"), id, "any", [[1.0]], True))
+            return await future
+
+        ids = []
+        for tenant in ["heavy"] * 400 + ["light"]:
+            future = loop.create_future()
+            engine.submit(Create(future.set_result, Asked(tenant, "c"), "gru", Options(1e6), 0, None))
+            ids.append(json.loads((await future).body)["id"])
+        heavy = [asyncio.create_task(ask("heavy", id)) for id in ids[:400] for _ in range(3)]
+        await asyncio.sleep(0)
+        for _ in range(5):
+            before = engine.ticks
+            await asyncio.sleep(0)  # it is read
+            await asyncio.sleep(0)  # and parsed
+            assert (await ask("light", ids[400])).status == 200
+            light.append(engine.ticks - before)
+        await asyncio.gather(*heavy)
+        assert await driver.stop(5)
+        return light, engine.ticks
+
+    light, ticks = asyncio.run(run())
+    assert ticks > 400 + 1_200 / 64 and max(light) <= 2, light

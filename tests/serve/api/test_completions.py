@@ -1,4 +1,4 @@
-"""The `openai` client, unmodified; and langchain-openai."""
+"""/v1/completions and what else the `openai` client, unmodified, asks for; and langchain-openai."""
 
 import json
 
@@ -6,23 +6,9 @@ import httpx
 import openai
 import pytest
 import torch
-from running import error, language_model, running
+from running import LM, MODELS, error, language_model, running, went_on
 
 from elman.data.vocabulary import BOUNDARY
-
-
-@pytest.fixture(scope="module")
-def server():
-    with running() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=2)
-
-
-LM = language_model()
 
 
 def test_models(client):
@@ -65,13 +51,6 @@ def test_tokens_as_a_prompt_echo_and_logprobs(client):
     # What was chosen at temperature 0 is the most probable.
     for lp, top in zip(choice.logprobs.token_logprobs[9:], choice.logprobs.top_logprobs[9:], strict=True):
         assert lp == max(top.values())
-
-
-def went_on(prompt, more, then, **first):
-    """What follows `more` behind a text that was written; random bytes are no text, so the state is carried."""
-    begun = LM.start(prompt, **first)
-    list(begun)
-    return LM.generate(more, state=begun.state, seed=then, max_new_tokens=first["max_new_tokens"])
 
 
 def test_a_stream_is_the_same_text_in_pieces(client):
@@ -178,48 +157,6 @@ def test_a_carried_state_goes_on_and_cannot_be_changed(client, server):
     assert text.json()["text"] == more
 
 
-def test_two_children_of_one_response(client):
-    parent = client.responses.create(model="book", input="Once", max_output_tokens=6, extra_body={"seed": 1})
-    assert parent.output_text == LM.generate("Once", seed=1, max_new_tokens=6)
-    for seed in (2, 3):
-        child = client.responses.create(
-            model="book", input=" and", previous_response_id=parent.id, max_output_tokens=6, extra_body={"seed": seed}
-        )
-        assert child.output_text == went_on("Once", " and", seed, seed=1, max_new_tokens=6)
-        assert child.previous_response_id == parent.id
-    assert client.responses.retrieve(parent.id).output_text == parent.output_text
-    client.responses.delete(parent.id)
-    for call in (client.responses.retrieve, client.responses.delete):
-        with pytest.raises(openai.NotFoundError):
-            call(parent.id)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.create(model="book", input="x", previous_response_id=parent.id)
-
-
-def test_a_response_that_is_not_stored(client):
-    found = client.responses.create(model="book", input="Once", max_output_tokens=2, store=False)
-    with pytest.raises(openai.NotFoundError):
-        client.responses.retrieve(found.id)
-
-
-def test_a_streamed_response(client):
-    kinds, text = [], ""
-    with client.responses.stream(model="book", input="Once", max_output_tokens=6, extra_body={"seed": 1}) as events:
-        for event in events:
-            kinds.append(event.type)
-            text += event.delta if event.type == "response.output_text.delta" else ""
-    assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete")
-    assert text == LM.generate("Once", seed=1, max_new_tokens=6)
-
-
-def test_a_response_with_a_key_is_made_once(client, server):
-    one, two = (
-        client.responses.create(model="book", input="Hi", max_output_tokens=9, extra_headers={"Idempotency-Key": "r"})
-        for _ in range(2)
-    )
-    assert one.id == two.id and one.output_text == two.output_text
-
-
 def test_silent_retries(server):
     """The client sends again what failed to come through: with its own key, which it sends each time."""
     answers = []
@@ -268,3 +205,17 @@ def test_langchain(server):
     )
     assert llm.invoke("Once") == LM.generate("Once", max_new_tokens=8, temperature=0)
     assert "".join(llm.stream("Once")) == LM.generate("Once", max_new_tokens=8, temperature=0)
+
+
+def test_a_beam_search_takes_null_for_what_is_not_set():
+    with running(MODELS) as server:
+        body = {"model": "book", "prompt": "Hi", "num_beams": 2, "max_tokens": 3, "temperature": None, "top_p": None}
+        assert server.post("/v1/completions", body).status_code == 200
+
+
+def test_log_probabilities_of_an_answer_have_an_end():
+    """64 prompts of 65,536 tokens with 20 each would be an answer of gigabytes."""
+    with running(MODELS) as server:
+        body = {"model": "book", "prompt": ["x" * 65_000] * 60, "max_tokens": 0, "echo": True, "logprobs": 20}
+        answer = server.post("/v1/completions", body)
+        assert answer.status_code == 400 and "logprobs" in error(answer)["message"]

@@ -1,73 +1,21 @@
-"""Attacks on the edge of the server, with and without a key: endless trailers, idle connections, floods, answers that
-nobody takes, refused requests of many megabytes.
+"""HTTP by the byte, and attacks with and without a key: endless trailers, slow and long requests, answers that nobody
+takes, refused requests of many megabytes.
 
 The suite runs each at a small size; `python tests/serve/attacks.py NAME` runs one at full size.
 """
 
-import hashlib
 import json
 import socket
-import statistics
 import time
-from contextlib import ExitStack
 
-import httpx
 import pytest
-from running import error, running, served_models
-from websockets.sync.client import connect
+from running import MODELS, error, running
+from wire import CHUNKED, HEALTH, UPGRADE, flood, keys_file, opened, until
 
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
 from elman.tasks.text.serving import ServedText
 
-MODELS = served_models()
-UPGRADE = (
-    b"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1\r\nupgrade: websocket\r\nconnection: upgrade\r\n%b"
-    b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-)
-PING = b"\x89\x80" + bytes(4)
-
-
-def keys_file(path, *names):
-    path.write_text("".join(f"{name} {hashlib.sha256(name.encode()).hexdigest()}\n" for name in names))
-    return Keys(path)
-
-
-def opened(port, wait=5.0, receive=0):
-    found = socket.socket()
-    found.settimeout(wait)
-    if receive:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-    found.connect(("127.0.0.1", port))
-    return found
-
-
-def flood(connection, data, most):
-    """Send data over and over, until the other side closes or `most` bytes went out; how many did."""
-    sent = 0
-    try:
-        while sent < most:
-            connection.sendall(data)
-            sent += len(data)
-    except OSError:
-        pass
-    return sent
-
-
-def until(condition, seconds=5.0):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return found
-
-
-# Memory
-
-
-CHUNKED = (
-    b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n%b"
-    b"transfer-encoding: chunked\r\n\r\n"
-)
 ENDLESS = {
     "trailers": (b"0\r\n", b"x: y\r\n" * 1_000),
     "extensions": (b"", b"1" + b";a=b" * 1_000 + b"\r\n{\r\n"),
@@ -81,7 +29,7 @@ ENDLESS = {
 def test_what_stands_around_a_body_has_an_end(tmp_path, kind, key):
     """Else it is kept without end: trailers were, as headers of the request, 2.6 GB of them in ten seconds."""
     first, more = ENDLESS[kind]
-    with running(MODELS, keys=keys_file(tmp_path / "k", "ann")) as server, opened(server.port) as connection:
+    with running(MODELS, keys=Keys(keys_file(tmp_path / "k", "ann"))) as server, opened(server.port) as connection:
         connection.sendall(CHUNKED % key + first)
         assert flood(connection, more, 12 << 20) < 12 << 20  # the buffers of the loopback take some
         assert server.client.get("/healthz").status_code == 200
@@ -155,93 +103,6 @@ def test_an_answer_that_nobody_takes_is_not_kept(path):
         assert until(lambda: server.service.accounts.of("local").bytes == 0)
 
 
-def test_log_probabilities_of_an_answer_have_an_end():
-    """64 prompts of 65,536 tokens with 20 each would be an answer of gigabytes."""
-    with running(MODELS) as server:
-        body = {"model": "book", "prompt": ["x" * 65_000] * 60, "max_tokens": 0, "echo": True, "logprobs": 20}
-        answer = server.post("/v1/completions", body)
-        assert answer.status_code == 400 and "logprobs" in error(answer)["message"]
-
-
-# Connections
-
-
-@pytest.mark.parametrize(
-    "asks", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"]
-)
-def test_idle_connections_without_a_key_shut_nobody_out(tmp_path, asks):
-    limits = Limits(connections=40)
-    with running(MODELS, limits=limits, keys=keys_file(tmp_path / "k", "ann")) as server, ExitStack() as stack:
-        for _ in range(45):
-            connection = stack.enter_context(opened(server.port))
-            connection.sendall(asks)
-            if asks:
-                connection.recv(1_000)
-        began = time.monotonic()
-        for _ in range(20):
-            answer = httpx.get(f"{server.url}/v1/models", headers={"authorization": "Bearer ann"})
-            assert answer.status_code == 200
-        assert time.monotonic() - began < 5
-
-
-def test_a_connection_that_has_shown_no_key_is_not_kept_long(tmp_path):
-    limits = Limits(receive_seconds=0.4)
-    request = b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer %b\r\n\r\n"
-    with (
-        running(MODELS, limits=limits, keys=keys_file(tmp_path / "k", "ann")) as server,
-        opened(server.port) as guest,
-        opened(server.port) as ann,
-    ):
-        for one, key in ((guest, b"bob"), (ann, b"ann")):
-            one.sendall(request % key)
-            one.recv(10_000)
-        assert guest.recv(1) == b""
-        ann.sendall(request % b"ann")
-        assert ann.recv(10_000).startswith(b"HTTP/1.1 200")
-
-
-# The event loop
-
-
-def upgraded(port, key=b""):
-    connection = opened(port)
-    connection.sendall(UPGRADE % key)
-    came = b""
-    while b"credits" not in came:
-        came += connection.recv(1_000)
-    return connection
-
-
-@pytest.mark.parametrize("frame", [PING, b"\x8a\x80" + bytes(4), b"\x81\x80" + bytes(4), b"\x01\x80" + bytes(4)])
-def test_a_flood_of_frames_that_need_no_step_is_slowed_down(frame):
-    """A megabyte of pings a second held the others up for 17 seconds: 170,000 turns of Python."""
-    with running(MODELS) as server, upgraded(server.port) as connection:
-        connection.settimeout(0.3)
-        flood(connection, frame * 1_000, 1 << 20)
-        waits = []
-        for _ in range(10):
-            began = time.monotonic()
-            assert server.client.get("/healthz").status_code == 200
-            waits.append(time.monotonic() - began)
-        (socket_,) = [one for one in server.server.server_state.connections if hasattr(one, "listener")] or [None]
-        if frame[0] != 1:  # a fragment before the last one is an error, and ends the socket
-            assert not socket_.transport.is_reading()
-        assert statistics.median(waits) < 0.5
-
-
-def test_messages_on_a_socket_are_all_answered_though_they_come_in_one_packet():
-    """More than is heard in a turn, and cut in the middle of a message."""
-    with running(MODELS, limits=Limits(socket_flight=2_000)) as server:
-        id = server.session()
-        with connect(server.url.replace("http", "ws") + "/v1/stream") as ws:
-            ws.recv()
-            step = {"session": id, "version": "any", "input": [0.5]}
-            for number in range(10):
-                ws.send(json.dumps({"id": number, "step": step}).ljust(4_000))
-            assert sorted(json.loads(ws.recv())["id"] for _ in range(10)) == list(range(10))
-        assert server.client.get(f"/v1/sessions/{id}").json()["version"] == 10
-
-
 # HttpError requests of many megabytes
 
 
@@ -279,7 +140,7 @@ def test_many_items_that_are_wrong_are_not_looked_at_one_by_one(monkeypatch):
 
 @pytest.mark.parametrize("path", ["/v1/steps", "/v1/nowhere", "/v1/sessions/x/state"])
 def test_who_has_no_key_is_refused_before_the_body_comes(tmp_path, path):
-    with running(MODELS, keys=keys_file(tmp_path / "k", "ann")) as server, opened(server.port) as connection:
+    with running(MODELS, keys=Keys(keys_file(tmp_path / "k", "ann"))) as server, opened(server.port) as connection:
         method = "PUT" if path.endswith("state") else "POST"
         connection.sendall(f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 8000000\r\n\r\n".encode())
         answer = connection.recv(1_000)
@@ -290,7 +151,7 @@ def test_who_has_no_key_is_refused_before_the_body_comes(tmp_path, path):
 def test_who_still_sends_hears_why_it_is_refused(tmp_path):
     """The rest of a request is read for a moment: a connection that is closed on unread bytes is reset, and the answer
     is lost with it."""
-    with running(MODELS, keys=keys_file(tmp_path / "k", "ann")) as server:
+    with running(MODELS, keys=Keys(keys_file(tmp_path / "k", "ann"))) as server:
         for _ in range(20):
             with opened(server.port) as connection:
                 head = b"POST /v1/steps HTTP/1.1\r\nhost: x\r\ncontent-length: 700000\r\n\r\n"
@@ -298,3 +159,73 @@ def test_who_still_sends_hears_why_it_is_refused(tmp_path):
                 time.sleep(0.01)
                 connection.sendall(b" " * 350_000)
                 assert connection.recv(1_000).startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [b"GET /healthz HTTP/1.1\r\nhost:",
+     b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n"],
+)  # fmt: skip
+def test_the_time_to_receive_counts_for_a_request_behind_another(rest):
+    """ "A deadline for receiving a request": what begins in the packet of the one before it has none."""
+    with running(MODELS, limits=Limits(receive_seconds=0.3)) as server, opened(server.port, 2.0) as connection:
+        connection.sendall(HEALTH + rest)
+        while connection.recv(1_000):  # until it is closed
+            pass
+
+
+def test_a_head_that_is_too_long_is_refused_however_it_comes():
+    with running(MODELS, limits=Limits(headers=2_048)) as server:
+        for size, status in ((2_048, b"200"), (2_049, b"431"), (60_000, b"431")):
+            start = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx: "
+            with opened(server.port, 2.0) as connection:
+                connection.sendall(start + b"y" * (size - len(start) - 4) + b"\r\n\r\n")
+                assert connection.recv(1_000).split()[1] == status, size
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running(MODELS, limits=Limits(body=5_000, headers=4_096, receive_seconds=0.4)) as found:
+        yield found
+
+
+def raw(server, data, wait=3.0):
+    """What comes back for some bytes, until the other side closes."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=wait) as connection:
+        connection.sendall(data)
+        found = b""
+        try:
+            while part := connection.recv(65536):
+                found += part
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def test_a_gigabyte_is_refused_before_it_is_sent(server):
+    head = b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    assert raw(server, head % (1 << 30)).startswith(b"HTTP/1.1 413")
+
+
+def test_a_slow_head_a_slow_body_and_a_long_head(server):
+    began = time.monotonic()
+    assert raw(server, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n").startswith(b"HTTP/1.1 408")
+    body = b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+    assert raw(server, body).startswith(b"HTTP/1.1 408")
+    assert raw(server, body[:-1]).startswith(b"HTTP/1.1 408")  # nothing of the body at all
+    assert time.monotonic() - began < 3
+    flood = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n" + b"x: y\r\n" * 2_000
+    assert raw(server, flood).startswith(b"HTTP/1.1 431")
+    assert server.client.get("/healthz").status_code == 200
+
+
+def test_a_client_that_asks_before_it_sends_is_answered(server):
+    head = b"POST /v1/steps HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=3) as connection:
+        connection.sendall(head + b"content-length: 12\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")
+        connection.sendall(b'{"items":[]}')
+        assert connection.recv(1000).endswith(b'{"object":"list","data":[]}')
+        connection.sendall(b"HEAD /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+        answer = connection.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 200") and b"content-length: 15" in answer and answer.endswith(b"\r\n\r\n")
