@@ -6,13 +6,21 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, TypeVar
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- table: written by `make docs` -->\n", "<!-- end of table -->"
 LAWS = range(1, 9)
 
-Row = dict[str, Any]
+T = TypeVar("T")
+
+
+class Row(TypedDict):
+    cell: str
+    options: dict[str, object]
+    kernels: str
+    law: int
+    ok: bool
 
 
 def summary(rows: list[Row]) -> list[str]:
@@ -41,7 +49,7 @@ def options(row: Row) -> str:
 
 
 def block(text: str) -> str:
-    """What stands between the marks in a document."""
+    """The text between the two marks in a document."""
     return text.partition(BEGIN)[2].partition(END)[0]
 
 
@@ -61,7 +69,7 @@ def _line(*cells: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _unique(items: Iterable[Any]) -> list[Any]:
+def _unique(items: Iterable[T]) -> list[T]:
     return list(dict.fromkeys(items))
 
 

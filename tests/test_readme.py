@@ -35,7 +35,7 @@ def test_code_runs(path: Path, code: str) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_sessions_run(path: Path) -> None:
-    """Examples that begin with >>> show what they print; those of a page go on from each other."""
+    """Examples that start with >>> show what they print; those of a page continue from each other."""
     assert doctest.testfile(str(path), module_relative=False).failed == 0
 
 
@@ -92,17 +92,6 @@ def test_the_commands_run_as_pasted(
             Path(target).write_text(out)
 
 
-def test_the_readme_has_an_example_of_about_fifteen_lines() -> None:
-    first = [line for line in blocks(README, "python")[0].splitlines() if line.strip()]
-    assert 8 <= len(first) <= 15
-
-
-def test_the_two_commands_stand_at_the_top() -> None:
-    first = blocks(README, "")[0]
-    assert [line.partition("#")[0].strip() for line in first.splitlines()] == ["make demo", "make test"]
-    assert README.index(first) < 200
-
-
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_commands_exist(path: Path) -> None:
     text = path.read_text()
@@ -114,8 +103,19 @@ def test_commands_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
-        assert "://" in target or (path.parent / target).exists(), f"{path.name} links to {target}"
+    """Files exist, and a heading of the page has the name after the #."""
+    for target, _, heading in (link.partition("#") for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text())):
+        if "://" in target:
+            continue
+        page = path.parent / target if target else path
+        assert page.exists(), f"{path.name} links to {target}"
+        assert not heading or heading in anchors(page), f"{path.name} links to {target}#{heading}"
+
+
+def anchors(page: Path) -> list[str]:
+    """The names that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def tables() -> ModuleType:
