@@ -128,8 +128,9 @@ def _training(kind: str) -> tuple[Callable[[], Any], int]:
     """The training loop's own step."""
     import torch
 
-    from elman.data import Encoded, Streams
+    from elman.data.cache import Encoded
     from elman.tasks.text.lm import LanguageModelTask, LMModelConfig, build
+    from elman.tasks.text.windows import Streams
     from elman.training.average import Average
     from elman.training.loop import LoopState, _gradients, _update
     from elman.training.loss import LossModule

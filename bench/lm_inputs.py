@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from elman.data import Encoded
+from elman.data.cache import Encoded
 from elman.data.vocabulary import Characters
 from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 

@@ -7,8 +7,8 @@ import torch
 
 from bench import lm_inputs
 from bench.worker import Outputs, Run
-from elman.data import Streams
 from elman.tasks.text.lm import LanguageModelTask
+from elman.tasks.text.windows import Streams
 from elman.training.average import Average
 from elman.training.loop import LoopState, _gradients, _update
 from elman.training.loss import LossModule

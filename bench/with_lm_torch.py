@@ -10,7 +10,8 @@ from torch import Tensor, nn
 import elman
 from bench import lm_inputs
 from bench.worker import Outputs, Run
-from elman.data import Position, Streams
+from elman.data import Position
+from elman.tasks.text.windows import Streams
 
 
 class Model(nn.Module):

@@ -14,7 +14,7 @@ from typing import Any
 
 import elman
 from elman.data.synthetic import parse
-from elman.tasks.translate.data import Pair, PairReader, made_up
+from elman.tasks.translate.data import Pair, PairReader, synthetic_pairs
 from elman.tasks.translate.metrics import exposure
 from elman.tasks.translate.model import TranslateModelConfig, Translator
 from elman.tasks.translate.task import SamplingConfig, TranslateConfig, TranslateDataConfig
@@ -72,7 +72,7 @@ def main() -> None:
         pairs = PairReader()([source], [target])
         models = {name: lambda run=run: elman.load(run) for name, _, run in (one.partition("=") for one in runs)}
     else:
-        pairs = made_up(parse(f"{MADE},n=2000,seed=7").part())
+        pairs = synthetic_pairs(parse(f"{MADE},n=2000,seed=7").part())
         models = {name: lambda s=sampling: trained(s) for name, sampling in SAMPLING.items()}
     print("| trained by | log P, true past | log P, own past | gap |\n|---|---|---|---|")
     figure, axes = plt.subplots(figsize=(6.4, 3.6))

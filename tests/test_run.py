@@ -309,7 +309,7 @@ def test_data_in_memory_and_a_callback(config, tmp_path, capfd):
     with pytest.raises(InputError, match="other data"):
         train(replace(held, resume="auto"), data=TEXT + "x")
     assert main(["train", "--out", held.out, "--resume", "auto"]) == 2
-    assert "started from Python with a text in memory" in capfd.readouterr().err
+    assert "started from Python with data in memory" in capfd.readouterr().err
 
 
 def test_documents_and_arrays_in_memory(config, tmp_path, capsys):

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from elman.core import Options
-from elman.data.splits import refuse_alike
+from elman.data.names import refuse_alike
+from elman.data.tables import ABSENT
 from elman.errors import InputError
 from elman.options import positive, several, whole
 from elman.scikit import Configured, NotFitted, RandomState, seed
@@ -31,7 +32,6 @@ from elman.training.loss import LossModule
 from elman.training.optim import OptimConfig
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
-MISSING = ("None", "nan", "NaT", "<NA>")  # as numpy, pandas and Python spell a value that is not there
 MODEL = ("cell", "size", "layers", "bidirectional", "pool", "block", "residual", "norm", "dropout", "embedding_size",
          "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
 
@@ -155,7 +155,7 @@ class SequenceClassifier(_Sequences):
         inputs, labels = self._inputs(X, lengths), np.asarray(y)
         _check(inputs, labels)
         for i, label in enumerate(np.asarray(y, dtype=object)):  # in an array of texts, nan would be one
-            if not isinstance(label, str) and str(label) in MISSING:
+            if not isinstance(label, str) and str(label) in ABSENT:
                 raise InputError(f"row {i} of y is {label}, which is missing and no class; leave the row out")
         refuse_alike(map(str, labels), "labels")
         classes, places = np.unique(labels, return_inverse=True)

@@ -106,7 +106,7 @@ def test_an_estimator_saved_from_python_serves_the_verbs(capfd):
     ("arguments", "message"),
     [
         (["--data.train", "none.csv"], "no file or folder none.csv"),
-        (["--data.train", "empty.csv"], "no observation in empty.csv"),
+        (["--data.train", "empty.csv"], "empty.csv is empty"),
         (["--data.train", "ragged.csv"], "line 2 of ragged.csv has 1 values"),
         (["--data.train", "words.csv"], "which is not a number"),
         (["--data.train", "holes.csv", "--data.missing", "refuse"], "1 values in holes.csv are missing"),

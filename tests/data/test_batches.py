@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.data import Batch, Bucketed, ExampleBatches, Examples, Position, Shuffled, padded
+from elman.data import Batch, Examples, OrderedBatches, Position, Shuffled, padded
+from elman.data.batches import Bucketed
 from elman.errors import InputError
 
 
@@ -57,7 +58,7 @@ def test_examples_are_padded_and_each_begins_an_episode():
         batch.x.tolist() == [[4, 5, 6], [3, 0, 0]] and batch.lengths.tolist() == [3, 1] and batch.y.tolist() == [9, 8]
     )
     assert batch.reset.tolist() == [[True, False, False], [True, False, False]]
-    batches = ExampleBatches(examples, Shuffled(3, 2, 0))
+    batches = OrderedBatches(Shuffled(3, 2, 0), lambda rows, at: examples.batch(rows))
     assert sorted(batches.batch(Position(0, 0)).y.tolist() + batches.batch(Position(0, 1)).y.tolist()) == [7, 8, 9]
     assert batches.after(Position(0, 1)) == Position(1, 0)
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elman.data import encode, open_text
+from elman.data import open_text
 from elman.data import text as texts
+from elman.data.cache import encode
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError
 

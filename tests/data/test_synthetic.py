@@ -48,7 +48,7 @@ def test_a_batch_depends_on_the_seed_and_its_number_alone():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("synthetic:add", "unknown made-up data"), ("synthetic:copy,t=3", "unknown setting"),
+        ("synthetic:add", "unknown synthetic data"), ("synthetic:copy,t=3", "unknown setting"),
         ("synthetic:copy,T=-3", "whole number"), ("synthetic:copy,T=1", "at least 2"),
         ("synthetic:selective-copy,T=3,tokens=4", "room"), ("synthetic:selective-copy,T=9,least=3,tokens=4", "room"),
         ("synthetic:selective-copy,T=9,least=12,tokens=4", "at most 9"), ("synthetic:reverse,least=0", "at least 1"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 import elman
-from elman.data import ExampleBatches, Examples, Shuffled
+from elman.data import Examples, OrderedBatches, Shuffled
 from elman.nn.embed import Embedding
 from elman.nn.readout import Pooled, Softmax
 from elman.tables import Table
@@ -56,7 +56,8 @@ class Bits(Data):
         self.train, self.valid, self.seed, self.fingerprint = made_up(200, seed), made_up(64, seed + 1), seed, {}
 
     def batches(self, rank, world):
-        return ExampleBatches(self.train, Shuffled(len(self.train), 16, self.seed, rank, world))
+        order = Shuffled(len(self.train), 16, self.seed, rank, world)
+        return OrderedBatches(order, lambda rows, at: self.train.batch(rows))
 
 
 class BitsTask(Task):

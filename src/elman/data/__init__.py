@@ -1,13 +1,10 @@
-"""From text to batches: sources, vocabularies, the encoded cache, windows."""
+"""From files to batches: what several tasks share."""
 
-from elman.data.batches import Batch, Batches, Bucketed, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
-from elman.data.cache import Encoded, encode
+from elman.data.batches import Batch, Batches, Examples, OrderedBatches, Position, Shuffled, padded
 from elman.data.text import Text, open_text
 from elman.data.vocabulary import VOCABULARIES, Vocabulary
-from elman.data.windows import Streams, lanes
 
 __all__ = [
-    "VOCABULARIES", "Batch", "Batches", "Bucketed", "Encoded", "ExampleBatches", "Examples", "Numbered",
-    "Position", "Shuffled", "Streams", "Text", "Vocabulary", "encode", "lanes", "open_text",
-    "padded",
+    "VOCABULARIES", "Batch", "Batches", "Examples", "OrderedBatches", "Position", "Shuffled", "Text", "Vocabulary",
+    "open_text", "padded",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a training step reads: a batch; where the next one is, is a value, so that a run can go on from anywhere."""
+"""What a training step reads: a batch; where the next one is, is a value, so that a run can resume anywhere."""
 
 from __future__ import annotations
 
@@ -43,6 +43,30 @@ class Batches(Protocol):
     def after(self, at: Position) -> Position: ...
 
 
+class Order(Protocol):
+    """Which examples make the batch at a position."""
+
+    def rows(self, at: Position) -> list[int]: ...
+    def after(self, at: Position) -> Position: ...
+
+
+class OrderedBatches:
+    """Batches that `make` makes of the numbers of their examples and of their position: what the loop reads."""
+
+    def __init__(self, order: Order, make: Callable[[list[int], Position], Batch]) -> None:
+        self.order, self.make, self.after = order, make, order.after
+
+    def batch(self, at: Position) -> Batch:
+        return self.make(self.order.rows(at), at)
+
+
+def check_shared(batch_size: int, world: int) -> int:
+    """`batch_size`, if `world` processes can have an equal share of it each."""
+    if whole("batch_size", batch_size) % world:
+        raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
+    return batch_size
+
+
 class Shuffled:
     """Which of `n` examples make a batch: `batch_size` at a time over all processes, each pass in an order of its own.
 
@@ -57,9 +81,7 @@ class Shuffled:
     """
 
     def __init__(self, n: int, batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        whole("batch_size", batch_size)
-        if batch_size % world:
-            raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        check_shared(batch_size, world)
         if n < world:
             raise InputError(f"there are {n} examples to train on; {world} processes need at least one each")
         self.n, self.batch_size, self.seed, self.rank, self.world = n, batch_size, seed, rank, world
@@ -139,14 +161,11 @@ class Alike(Bucketed):
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, rank: int = 0, world: int = 1) -> None:
-        self.batch_size = whole("batch_size", batch_size)
-        if batch_size % world:
-            raise InputError(f"batch_size is {batch_size}; {world} processes need a multiple of {world}")
-        super().__init__(lengths, batch_size, seed, rank, world)
+        super().__init__(lengths, check_shared(batch_size, world), seed, rank, world)
 
     def _cut(self, order: list[int]) -> Iterator[list[int]]:
-        for at in range(0, len(order), self.batch_size):
-            yield order[at : at + self.batch_size]
+        for at in range(0, len(order), self.tokens):
+            yield order[at : at + self.tokens]
 
 
 class Examples:
@@ -171,30 +190,6 @@ class Examples:
         reset = torch.zeros(x.shape[:2], dtype=torch.bool)
         reset[:, :1] = True
         return Batch(x, self.y[list(rows)], reset, lengths)
-
-
-class ExampleBatches:
-    """Examples in shuffled batches: what the loop reads."""
-
-    def __init__(self, examples: Examples, order: Shuffled) -> None:
-        self.examples, self.order = examples, order
-        self.after = order.after
-
-    def batch(self, at: Position) -> Batch:
-        return self.examples.batch(self.order.rows(at))
-
-
-class Numbered:
-    """Batches that are made of their number, without end: what the loop reads where data are made up."""
-
-    def __init__(self, make: Callable[[int], Batch]) -> None:
-        self.make = make
-
-    def batch(self, at: Position) -> Batch:
-        return self.make(at.window)
-
-    def after(self, at: Position) -> Position:
-        return Position(0, at.window + 1)
 
 
 def padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

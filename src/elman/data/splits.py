@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import torch
 
-from elman.data.synthetic import PREFIX, Synthetic, parse
+from elman.data.names import Names, names_of
 from elman.errors import InputError
 from elman.options import whole
 
 R = TypeVar("R")
+Split = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """Which files, and which part of them."""
+    """Which files, and which part of them.
 
-    train: list[str] | str = ""
-    valid: list[str] | str = ""
-    test: list[str] | str = ""
-    split: tuple[float, float, float] = (0.9, 0.1, 0.0)
+    Args:
+        train: files, one name or a list
+        valid: the same for validation; empty for a part of train
+        test: the same for the final test; empty for a part of train
+        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
+        folds: cut train into so many folds, by the number that a row has in its file, and test on one; 0 for none
+        fold: the rows whose number leaves this remainder
+    """
+
+    train: Names = ""
+    valid: Names = ""
+    test: Names = ""
+    split: Split = (0.9, 0.1, 0.0)
     folds: int = 0
     fold: int = 0
 
 
-def parts(
+def read_parts(
     config: SplitConfig, read: Callable[[Sequence[str]], list[R]], number: Callable[[R], int], what: str
 ) -> tuple[list[R], list[R], list[R]]:
     """The rows to train on, to validate on and to test on; `what` they are called.
@@ -36,106 +48,85 @@ def parts(
     What has no file of its own is drawn from the training rows, the same rows for every seed of a run. With `folds`,
     rows whose `number` in their file leaves the remainder `fold` are for the test.
     """
-    rows = read(listed(config.train))
-    shares = _shares(config)
-    test = read(listed(config.test)) if config.test else []
+
+    def rows_of(part: str) -> list[R]:
+        return read(names_of(getattr(config, part)))
+
+    rows = rows_of("train")
+    _check_folds(config)
+    _, valid, test = fractions(config.split, bool(config.valid), bool(config.test or config.folds))
+    if not valid and not config.valid:
+        raise InputError("there is nothing to validate on: give data.valid, or a larger second part in data.split")
+    tests = rows_of("test") if config.test else []
     if config.folds:
-        out = [number(row) % config.folds == config.fold for row in rows]
-        test = [row for row, held in zip(rows, out, strict=True) if held]
-        rows = [row for row, held in zip(rows, out, strict=True) if not held]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
-    tested, validated = (round(len(rows) * share) for share in (shares[2], shares[1]))
-    if shares[1]:
+        tests = [row for row in rows if number(row) % config.folds == config.fold]
+        rows = [row for row in rows if number(row) % config.folds != config.fold]
+    tested, validated = round(len(rows) * test), round(len(rows) * valid)
+    if valid:
         validated = max(1, validated)  # there must be something to choose the best by
-    held = set(order[: tested + validated])
-    if len(held) >= len(rows):
+    if tested + validated >= len(rows):
         raise InputError(
             f"there are {len(rows)} {what} to train on, too few to validate on some of them: give more, or data.valid"
         )
-    test = test or [rows[i] for i in sorted(order[:tested])]
-    drawn = [rows[i] for i in sorted(order[tested : tested + validated])]
-    valid = read(listed(config.valid)) if config.valid else drawn
-    return [row for i, row in enumerate(rows) if i not in held], valid, test
+    train, drawn_tests, drawn = draw(rows, tested, validated)
+    return train, rows_of("valid") if config.valid else drawn, tests or drawn_tests
 
 
-def shown(given: list[str] | str) -> str:
-    """The names of files, the first few of many.
+def draw(rows: Sequence[R], *counts: int) -> list[list[R]]:
+    """The rows that are left, then as many as each count says, drawn by chance, always the same; all in their order.
 
-    >>> shown(["a", "b", "c", "d"])
-    'a, b, c and 1 more'
+    >>> [len(part) for part in draw(range(10), 1, 2)]
+    [7, 1, 2]
     """
-    names = listed(given)
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
+    ends = [0, *accumulate(counts)]
+    places = [order[ends[-1] :], *(order[a:b] for a, b in pairwise(ends))]
+    return [[rows[i] for i in sorted(part)] for part in places]
 
 
-def told(what: str, train: int, valid: int, test: int) -> str:
-    """How many there are for what.
+def fractions(split: Split, valid: bool, test: bool) -> Split:
+    """What part of the training data is trained on, validated on and tested on: nothing for what has files of its own.
 
-    >>> told("rows", 90, 10, 0)
-    '90 rows to train on, 10 to validate, 0 to test'
+    >>> fractions((0.8, 0.1, 0.1), valid=True, test=False)
+    (0.9, 0.0, 0.1)
     """
-    return f"{train:,} {what} to train on, {valid:,} to validate, {test:,} to test"
+    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9 or split[0] == 0:
+        raise InputError(f"data.split is {split}; it must be three fractions (train, valid, test) that add up to 1")
+    validated, tested = 0.0 if valid else split[1], 0.0 if test else split[2]
+    return 1 - validated - tested, validated, tested
 
 
-def is_synthetic(given: list[str] | str) -> bool:
-    """Whether the one name that is given is of data that are made up.
-
-    >>> is_synthetic("synthetic:adding,T=600"), is_synthetic(["a.tsv"])
-    (True, False)
-    """
-    names = listed(given)
-    made = [name for name in names if name.startswith(PREFIX)]
-    if made and len(names) > 1:
-        raise InputError(f"{made[0]} is made up, and stands alone; {len(names)} names were given")
-    return bool(made)
-
-
-def synthetic_parts(config: SplitConfig, task: str) -> tuple[Synthetic, Synthetic, Synthetic | None]:
-    """What is trained on, validated on (by default more of the same) and tested on, if anything."""
-    train = parse(listed(config.train)[0], task)
-    others = []
-    for name, given in (("data.valid", config.valid), ("data.test", config.test)):
-        if given and not is_synthetic(given):
-            raise InputError(
-                f"{name} is {given}; where data.train is made up it must be too, as {listed(config.train)[0]}"
-            )
-        others.append(parse(listed(given)[0], task) if given else None)
-    return train, others[0] or train, others[1]
-
-
-def _shares(config: SplitConfig) -> tuple[float, float, float]:
-    """What part of the training rows each split is; a split with its own files takes nothing."""
-    if len(config.split) != 3 or min(config.split) < 0 or abs(sum(config.split) - 1) > 1e-9 or config.split[0] == 0:
-        raise InputError(
-            f"data.split is {config.split}; it must be three fractions (train, valid, test) that add up to 1"
-        )
+def _check_folds(config: SplitConfig) -> None:
     if whole("data.folds", config.folds, least=0) == 1:
         raise InputError("data.folds is 1; it must be 0 for none, or at least 2")
     if config.folds and config.test:
         raise InputError("data.folds and data.test exclude each other: the test rows come from one of them")
     if config.folds:
         whole("data.fold", config.fold, least=0, most=config.folds - 1)
-    _, valid, test = config.split
-    valid, test = (0.0 if config.valid else valid), (0.0 if config.test or config.folds else test)
-    if not valid and not config.valid:
-        raise InputError("there is nothing to validate on: give data.valid, or a larger second part in data.split")
-    return (1 - valid - test, valid, test)
 
 
-def listed(given: list[str] | str | os.PathLike[str]) -> list[str]:
-    """One name or several, as a list."""
-    return [os.fspath(name) for name in ([given] if isinstance(given, str | os.PathLike) else given)]
+def split_summary(what: str, train: int, valid: int, test: int) -> str:
+    """How many there are for what.
 
-
-def refuse_alike(names: Iterable[str], what: str) -> None:
-    """Raise an InputError at two names that differ in the spaces around them alone: one class, spelt in two ways.
-
-    >>> refuse_alike(["pos", "neg"], "labels")
+    >>> split_summary("rows", 90, 10, 0)
+    '90 rows to train on, 10 to validate, 0 to test'
     """
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.strip(), name)
-        if other != name:
-            raise InputError(
-                f"the {what} {other!r} and {name!r} differ in spaces alone, and would be two classes; write both alike"
-            )
+    return f"{train:,} {what} to train on, {valid:,} to validate, {test:,} to test"
+
+
+def fingerprint(contents: Iterable[bytes]) -> str:
+    """sha256 of what rows hold, in order."""
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(content)
+    return total.hexdigest()
+
+
+def first_rows(rows: list[R], size: Callable[[R], int], count: int) -> list[R]:
+    """Rows from the start, as many as have `count` units, one at least; all where they have no more.
+
+    >>> first_rows(["to be", "or not", "to be"], lambda text: len(text.split()), 4)
+    ['to be', 'or not']
+    """
+    ends = [*accumulate(map(size, rows))]
+    return rows if not rows or count >= ends[-1] else rows[: max(1, bisect_right(ends, count))]

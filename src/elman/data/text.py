@@ -3,7 +3,7 @@
 A text is never held whole: it is read piece by piece, as often as it is needed, so it may be larger than memory.
 
 Text is UTF-8. The mark that some programs put in front of it (U+FEFF) is left out, and the line end of Windows, \\r\\n,
-is read as \\n; with a byte vocabulary, line ends stay as they are.
+is read as \\n; with a byte vocabulary, line ends stay as they are. Every reader of text stands on this one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
+from itertools import groupby
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 from elman.data.magic import refuse_binary
 from elman.errors import FileError, InputError, UnknownNameError
@@ -33,7 +34,9 @@ from elman.progress import Waiting
 CHUNK = 1 << 20
 MEMORY = ":memory:"  # what a config names where data were given from Python
 BYTES = "surrogateescape"  # kept byte for byte, for byte vocabularies
-ERRORS = ("strict", "replace", BYTES)  # an error; U+FFFD
+ERRORS = ("strict", "replace")  # what is done with invalid UTF-8: an error; U+FFFD
+
+R = TypeVar("R")
 
 
 class Document(str):
@@ -86,6 +89,11 @@ class Text:
                     if part:
                         yield number, part
 
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """The name and all characters of each source that has any: for what has to see a file whole."""
+        for number, pieces in groupby(self.pieces(), lambda piece: piece[0]):
+            yield self.sources[number].name, "".join(piece for _, piece in pieces)
+
     def _size(self) -> int | None:
         """The bytes of all sources, where they are known."""
         sizes = [source.size for source in self.sources if source.size is not None]
@@ -127,21 +135,66 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     True
     """
     names = several("names", names, "names of files")
-    if errors not in ERRORS:
-        raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
+    if errors != BYTES:
+        check_errors(errors)
     found = [source for name in names for source in _sources(name if isinstance(name, str) else str(name))]
     if not found:
         raise InputError(f"there is no text in {names}: name a file, a folder with files, - or embedded")
     return Text(tuple(found), errors)
 
 
-def held(given: str | Sequence[str], errors: str = "strict") -> Text:
+def check_errors(errors: str) -> str:
+    """`errors`, if it says what is done with invalid UTF-8."""
+    if errors not in ERRORS:
+        raise UnknownNameError("treatment of invalid UTF-8", errors, ERRORS)
+    return errors
+
+
+def read_documents(names: Sequence[str], errors: str = "strict") -> Iterator[tuple[str, str]]:
+    """The name and the text of each file that has more than spaces and line ends; an InputError where none has.
+
+    >>> list(read_documents([Document("to be", "a.txt")]))
+    [('a.txt', 'to be')]
+    """
+    empty = True
+    for name, text in open_text(names, check_errors(errors)).documents():
+        if not text.isspace():
+            empty = False
+            yield name, text
+    if empty:
+        raise InputError(f"{', '.join(names)} is empty: there is nothing to read in it")
+
+
+def read_lines(names: Sequence[str], errors: str = "strict") -> Iterator[tuple[str, list[str]]]:
+    """The name and the lines of each file that is not empty."""
+    return ((name, lines_of(text)) for name, text in read_documents(names, errors))
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, without their ends. Only what ends lines in files does: other breaks, as U+2028, may stand
+    in a word.
+
+    >>> lines_of("to be\\n\\nor not\\n")
+    ['to be', '', 'or not']
+    """
+    lines = text.split("\n") if "\n" in text else text.split("\r")  # of old programs, \r alone
+    return lines if lines[-1] else lines[:-1]
+
+
+def at_least_one(rows: list[R], names: Sequence[str], what: str) -> list[R]:
+    """The rows that were read of some files; an InputError where there are none: `what` they would be."""
+    if not rows:
+        raise InputError(f"there is no {what} in {', '.join(names)}; a model needs some to read")
+    return rows
+
+
+def in_memory(texts: str | Sequence[str], errors: str = "strict") -> Text:
     """The text that a string is, or several documents.
 
-    >>> held(["one", "two"]).measure()[1]
+    >>> in_memory(["one", "two"]).measure()[1]
     6
     """
-    documents = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+    documents = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, str) else [texts]
     for document in documents:
         if not isinstance(document, str):
             raise InputError(f"a text is a {type(document).__name__}; give a string, or a list of strings")
@@ -158,7 +211,20 @@ def on_disk(name: str) -> Path:
     """The path of a file that is not text."""
     if isinstance(name, Document):
         raise InputError(f"{name} was given as a text, and what is read here is not text: name a file, or give rows")
-    return Path(name)
+    path = Path(name).expanduser()
+    _refuse_broken_link(path)
+    if not _exists(path):
+        raise FileError(f"there is no file {name}")
+    if path.is_dir():
+        raise FileError(f"{name} is a folder; name the files in it")
+    if path.is_file() and not path.stat().st_size:
+        raise FileError(f"{name} is empty: there is nothing to read in it")
+    return path
+
+
+def _refuse_broken_link(path: Path) -> None:
+    if os.path.islink(path) and not os.path.exists(path):
+        raise FileError(f"{path} is a link to {os.readlink(path)}, which is not there")
 
 
 def _sources(name: str) -> list[Source]:
@@ -166,7 +232,7 @@ def _sources(name: str) -> list[Source]:
         return [Source(str(name), partial(_chunks, name.text))]
     if name == MEMORY:
         raise InputError(
-            "this run was started from Python with a text in memory; go on with it there: "
+            "this run was started from Python with data in memory; continue it there: "
             'elman.train(config, data=..., with resume="auto" in the config)'
         )
     if name == "-":
@@ -177,8 +243,7 @@ def _sources(name: str) -> list[Source]:
         return _embedded(name.partition(":")[2] or "topics")
     path = Path(name).expanduser()
     if not _exists(path):
-        if os.path.islink(path):  # of which a pattern would find the link itself, again and again
-            raise FileError(f"{name} is a link to {os.readlink(path)}, which is not there")
+        _refuse_broken_link(path)  # of which a pattern would find the link itself, again and again
         return [source for match in _matches(name) for source in _sources(match)]
     if path.is_fifo():
         return [Source(name, partial(_file_chunks, _copied_pipe(path)))]

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ class Vocabulary(ABC):
         return len(text)
 
     def decoder(self, before: str = "") -> Decoder:
-        """Decodes one symbol at a time, each piece when it is complete; `before` is the text that it goes on from."""
+        """Decodes one symbol at a time, each piece when it is complete; `before` is the text that it continues."""
         return Decoder(self)
 
     def encode_known(self, text: str) -> Ids:
@@ -192,10 +192,32 @@ class _ByteDecoder(Decoder):
         return self._utf8.decode(b"" if symbol == BOUNDARY else bytes([symbol - 1]))
 
 
+class Symbols:
+    """Names to numbers: two are reserved, 1 is for what is unknown, and frequent names come first.
+
+    >>> Symbols(["a", "b"]).numbers(["b", "c"])
+    [3, 1]
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = list(names)
+        self.size = 2 + len(self.names)
+        self._number = {name: i for i, name in enumerate(self.names, 2)}
+
+    @classmethod
+    def count(cls, counts: Counter[str], least: int = 1) -> Self:
+        """Those that occur often enough, frequent ones first, as an adaptive softmax needs them."""
+        often = (name for name, count in counts.items() if count >= max(1, least))
+        return cls(sorted(often, key=lambda name: (-counts[name], name)))
+
+    def numbers(self, names: Iterable[str]) -> list[int]:
+        return [self._number.get(name, UNKNOWN) for name in names]
+
+
 _WORDS = re.compile(r"\n|\S+")
 
 
-class Words(Vocabulary):
+class Words(Symbols, Vocabulary):
     """One symbol per run of characters between spaces, and one per line break, as the word-level corpora have it.
 
     >>> v = Words.fit(["to be\\nor not to be"], min_count=2, size=0)
@@ -205,21 +227,15 @@ class Words(Vocabulary):
 
     kind = "word"
 
-    def __init__(self, words: list[str]) -> None:
-        self.words = words
-        self.size = 2 + len(words)
-        self._ids = {word: i for i, word in enumerate(words, 2)}
-
     @classmethod
     def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Words:
         counts: Counter[str] = Counter()
         for piece in rejoined(pieces, _cut_at_spaces):
             counts.update(_WORDS.findall(piece))
-        # Frequent words first, as an adaptive softmax needs them.
-        return cls(sorted((w for w, n in counts.items() if n >= max(1, min_count)), key=lambda w: (-counts[w], w)))
+        return cls.count(counts, min_count)
 
     def encode(self, text: str) -> Ids:
-        return np.array([self._ids.get(w, UNKNOWN) for w in _WORDS.findall(text)], dtype=np.int64)
+        return np.array(self.numbers(_WORDS.findall(text)), dtype=np.int64)
 
     def decode(self, ids: Sequence[int]) -> str:
         return re.sub(r" ?\n ?", "\n", " ".join(self._word(i) for i in ids if i != BOUNDARY))
@@ -231,13 +247,13 @@ class Words(Vocabulary):
         return _cut_at_spaces(text)
 
     def _word(self, i: int) -> str:
-        return self.words[i - 2] if i >= 2 else "<unk>"
+        return self.names[i - 2] if i >= 2 else "<unk>"
 
     def unknown_in(self, text: str) -> str:
-        return repr(next(w for w in _WORDS.findall(text) if w not in self._ids))
+        return repr(next(w for w in _WORDS.findall(text) if w not in self._number))
 
     def content(self) -> Content:
-        return {"words": self.words}
+        return {"words": self.names}
 
     @classmethod
     def restore(cls, content: Content) -> Words:
@@ -260,7 +276,7 @@ class _WordDecoder(Decoder):
 
 
 def _cut_at_spaces(text: str) -> int:
-    """Before the last run of spaces: no word and no BPE token goes on from there to the left."""
+    """Before the last run of spaces: no word and no BPE token continues from there to the left."""
     if text[-1:].isspace():
         return len(text.rstrip())
     before = text.rsplit(maxsplit=1)[:-1]

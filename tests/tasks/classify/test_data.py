@@ -1,5 +1,6 @@
 import gzip
 import json
+import math
 import struct
 
 import numpy as np
@@ -28,6 +29,12 @@ def test_texts_of_every_format_are_the_same_rows(tmp_path):
         (tmp_path / name).write_text(text)
     files = Reader()([str(tmp_path / "r.x"), str(tmp_path / "r.y")])
     assert [(row.input, row.labels) for row in files] == wanted
+
+
+def test_a_column_of_texts_alone_is_a_table(tmp_path):
+    for name, content in (("a.tsv", 'text\nd, "e; f\n'), ("a.csv", 'text\n"d, ""e; f"\n')):
+        (tmp_path / name).write_text(content)
+        assert [row.input for row in Reader()([str(tmp_path / name)], labelled=False)] == ['d, "e; f']
 
 
 def test_several_labels(tmp_path):
@@ -136,3 +143,16 @@ def test_labels_come_back_as_they_were(given):
     assert sorted(labels.answers) == sorted(expected) and {*map(type, labels.answers)} == {*map(type, expected)}
     assert [labels.answers[i] for i in labels.targets(rows).tolist()] == [*expected * 2]
     assert Labels("class", ("1", "2")).answers == ("1", "2")  # of a model that was saved before this was noted
+
+
+def test_a_label_that_is_missing_is_no_class(tmp_path):
+    name, x = str(tmp_path / "a.npz"), np.ones((6, 4))
+    np.savez(name, x=x, y=np.array([0.0, 1.0, math.nan] * 2))
+    with pytest.raises(InputError, match=r"row 2 of .* has the label nan, which is missing"):
+        Labels.fit(Reader()([name]), "class")
+    with pytest.raises(InputError, match="has the label nan, which is missing"):
+        Labels.fit([Row("a", ("x", math.nan), "here"), Row("b", ("x",), "there")], "classes")
+    for wrong in (math.nan, 2.0, -1.0):
+        np.savez(name, x=x, y=np.array([[0.0, 1.0], [1.0, wrong]] * 3))
+        with pytest.raises(InputError, match=rf"row 1 of y of .* has {wrong}; y \(N, C\) must be zeros and ones"):
+            Reader()([name])

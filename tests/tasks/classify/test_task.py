@@ -203,9 +203,9 @@ def test_folds_hold_out_lines_by_their_number_in_each_file(tmp_path, config):
 
 BAD_FILES = {
     "an empty file": ("train.tsv", b"", "train.tsv"),
-    "a header alone": ("train.tsv", b"text\tlabel\n", "empty"),
+    "a header alone": ("train.tsv", b"text\tlabel\n", "there is no row in .*train.tsv"),
     "one row": ("train.tsv", b"text\tlabel\na\tx\n", "too few"),
-    "ragged columns": ("train.tsv", b"text\tlabel\na\tx\nb\n", "line 3 of .* has 1 columns; the header has 2"),
+    "ragged columns": ("train.tsv", b"text\tlabel\na\tx\nb\n", "line 3 of .* has 1 values; the first line has 2"),
     "no such column": ("train.tsv", b"words\tlabel\na\tx\n", "no column 'text'.*'words'"),
     "no label": ("train.tsv", b"text\tlabel\na\tx\nb\t\n", "line 3 of .* has no label"),
     "one class": ("train.tsv", b"text\tlabel\n" + b"a\tx\n" * 9, "of the class 'x'"),

@@ -68,7 +68,7 @@ def test_wide_and_array_files(tmp_path):
             np.testing.assert_array_equal(one.y, row)
     with pytest.raises(InputError, match="has the arrays train, other"):
         PanelReader().fit(str(tmp_path / "music.mat"))
-    (tmp_path / "broken.npz").write_bytes(b"no")
+    (tmp_path / "broken.npz").write_bytes(b"PK")
     with pytest.raises(FileError, match="cannot read"):
         PanelReader().fit(str(tmp_path / "broken.npz"))
 

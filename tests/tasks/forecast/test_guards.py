@@ -107,7 +107,7 @@ def test_coverage_is_of_the_truths_that_are_there():
 # What a stranger gives
 
 
-@pytest.mark.parametrize("text", ["", "\n", " \n\n"])
+@pytest.mark.parametrize("text", ["", "\n", " \n\n", ",,\n,,\n"])
 def test_an_empty_csv_is_called_empty(tmp_path, text):
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError, match=r"t\.csv is empty"):

@@ -79,7 +79,7 @@ def test_held_out_rows_are_the_latest_wherever_they_stand(order):
     rows = np.random.default_rng(2).permutation(40) if order == "shuffled" else np.arange(40)
     times, y = days(40), [str(t % 5) for t in range(40)]
     frame = {"ds": [times[t] for t in rows], "y": [y[t] for t in rows], "wind": [str(wind[t]) for t in rows]}
-    reader, _ = PanelReader(past=("wind",)).fit(frame, held=10)
+    reader, _ = PanelReader(past=("wind",)).fit(frame, last=10)
     assert reader.covariates["wind"].mean == pytest.approx(wind[:30].mean())
 
 
@@ -183,7 +183,7 @@ def test_what_is_asked_for_is_counted_and_read_once(tmp_path):
     for empty in ([], {}):
         with pytest.raises(InputError, match="data is empty"):
             lines(data=empty)
-    with pytest.raises(InputError, match="the data are empty"):
+    with pytest.raises(InputError, match="data is empty"):
         lines(data="")
     with pytest.raises(InputError, match=r"Write forecaster\.forecast\(forecaster\.state, 6\)"):
         model.forecast(6)

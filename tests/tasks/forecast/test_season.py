@@ -54,5 +54,5 @@ def test_rows_that_are_judged_and_values_that_are_missing_do_not_matter():
     y = wave(12, 200)
     y[::17] = np.nan
     late = np.concatenate([y, 9 * wave(7, 200)])
-    assert find_season(Frequency(), panel(late), held=200) == 12
+    assert find_season(Frequency(), panel(late), last=200) == 12
     assert find_season(Frequency(), panel(late)) == 7

@@ -223,7 +223,7 @@ ROWS = {
     "a gap": ("a,1,5\na,2,6\na,4,7\na,5,1\n", "no row for 3"),
     "not a number": ("a,1,5\na,2,six\n", "not a number"),
     "not a time": ("a,1,5\na,soon,6\n", "'soon'"),
-    "nothing": ("", "the file is empty"),
+    "nothing": ("", "there is no row in the data"),
 }
 
 

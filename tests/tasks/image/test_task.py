@@ -209,7 +209,7 @@ def test_bad_settings_are_said(tmp_path):
         ({"white": 100.0}, "has the value 200"),
         ({"white": 200.5, "binarise": "none"}, "it is a whole number"),
         ({"valid": write(tmp_path / "other.npz", bars(9)[:, :4])}, "they need one"),
-        ({"train": str(tmp_path / "missing.npz")}, "cannot read"),
+        ({"train": str(tmp_path / "missing.npz")}, "there is no file"),
     ]:
         given = config(tmp_path)
         with pytest.raises(ElmanError, match=message):

@@ -10,8 +10,7 @@ import torch
 from elman import kernels
 from elman import state as states
 from elman.compose import GLU, Norm, Residual, blocks
-from elman.data import Encoded
-from elman.data.cache import encode_string
+from elman.data.cache import Encoded, encode_string
 from elman.data.vocabulary import Bytes, Characters, Words
 from elman.errors import FileError, InputError
 from elman.tasks import load, network

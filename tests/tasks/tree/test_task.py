@@ -107,7 +107,7 @@ def test_dependencies_by_child_sum(config, tmp_path, capsys):
 
 
 BAD_FILES = {
-    "an empty file": ("", "there is no tree"),
+    "an empty file": ("", "bad.txt is empty"),
     "an open bracket": ("(3 (2 a) (4 b)\n", "line 1, column 1 of .* never closed"),
     "no label": ("(3 (a) (4 b))\n(1 c)\n(2 d)", "line 1, column 4 of .* no label"),
     "one label": ("(3 a)\n(3 b)\n(3 c)\n", "one label only, 3"),

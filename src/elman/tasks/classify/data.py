@@ -1,25 +1,27 @@
 """Rows with labels: what a classifier reads. A row is a text or a series of numbers, with no, one or several labels.
 
 Formats of texts: a table with a header (`.tsv`, `.csv`), JSON lines, fastText's `__label__NAME text` lines, and a file
-per class, one text a line. data/series.py reads numbers, data/synthetic.py makes rows up.
+per class, one text a line. series.py reads numbers.
 """
 
 from __future__ import annotations
 
-import csv
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.data.text import open_text
-from elman.errors import FileError, InputError
-from elman.options import choice, parse_json
+from elman.data import splits
+from elman.data.names import refuse_twice
+from elman.data.records import json_fields, text_field
+from elman.data.tables import read_table
+from elman.data.text import at_least_one, read_documents, read_lines
+from elman.errors import InputError
+from elman.options import choice
 from elman.tasks.classify import series
 
 Input = str | NDArray[np.generic]  # a text, or numbers (T, D)
@@ -50,15 +52,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """How rows are read: in which format, from which columns, and how pixels are ordered.
-
-    Args:
-        format: one of FORMATS
-        text: the column or field of the text
-        label: the column or field of the label
-        permute: the seed of a fixed order of the pixels of images; None for the order they have
-        errors: invalid UTF-8, strict or replace
-    """
+    """How rows are read, as the data section of a config says it (`ClassifyDataConfig`)."""
 
     format: str = "auto"
     text: str = "text"
@@ -69,15 +63,16 @@ class Reader:
     def __call__(self, names: Sequence[str], *, labelled: bool = True) -> list[Row]:
         """The rows of some files; `labelled` says whether each must have a label."""
         choice("data.format", self.format, FORMATS)
-        choice("data.errors", self.errors, ("strict", "replace"))
         found = self.format if self.format != "auto" else guess(names, labelled)
-        if found in ("ts", "npz", "idx"):
-            read = {"ts": series.read_ts, "npz": series.read_npz, "idx": series.read_idx}[found]
-            rows = [Row(*row) for row in read(names, self.permute)]
-        else:
-            rows = list(_texts(self, found, names, labelled))
-        if not rows:
-            raise InputError(f"there is no row in {', '.join(names)}: the file is empty. A model needs some to read.")
+        numbers: dict[str, Callable[[Sequence[str]], Iterator[series.Found]]] = {
+            "ts": partial(series.read_ts, errors=self.errors),
+            "npz": series.read_npz,
+            "idx": partial(series.read_idx, permute=self.permute),
+        }
+        read = (
+            (Row(*row) for row in numbers[found](names)) if found in numbers else _texts(self, found, names, labelled)
+        )
+        rows = at_least_one(list(read), names, "row")
         if labelled and found in UNLABELLED and not any(row.labels for row in rows):
             raise InputError(f"there is no label in {', '.join(names)}; {UNLABELLED[found]}")
         return rows
@@ -100,7 +95,7 @@ def guess(names: Sequence[str], labelled: bool = True) -> str:
         return found
     if len(names) > 1:
         return "files"
-    first = next((line for _, _, line in _lines(names, "replace") if line.strip()), "")
+    first = next((line for _, lines in read_lines(names, "replace") for line in lines if line.strip()), "")
     return "fasttext" if first.startswith(MARK) else "lines"
 
 
@@ -118,14 +113,15 @@ def class_names(names: Sequence[str]) -> list[str]:
     return found
 
 
-def fingerprint(rows: Sequence[Row]) -> str:
+def fingerprint(rows: Iterable[Row]) -> str:
     """sha256 of the inputs and labels of rows, in order."""
-    total = hashlib.sha256()
-    for row in rows:
-        given = row.input.encode("utf-8", "surrogateescape") if isinstance(row.input, str) else row.input.tobytes()
-        total.update(f"{len(given)} {tuple(map(str, row.labels))!r} ".encode())
-        total.update(given)
-    return total.hexdigest()
+    return splits.fingerprint(content for row in rows for content in _contents(row))
+
+
+def _contents(row: Row) -> Iterator[bytes]:
+    content = row.input.encode("utf-8", "surrogateescape") if isinstance(row.input, str) else row.input.tobytes()
+    yield f"{len(content)} {tuple(map(str, row.labels))!r} ".encode()
+    yield content
 
 
 def _texts(reader: Reader, format: str, names: Sequence[str], labelled: bool) -> Iterator[Row]:
@@ -149,20 +145,12 @@ def _texts(reader: Reader, format: str, names: Sequence[str], labelled: bool) ->
         yield row
 
 
-def _lines(names: Sequence[str], errors: str) -> Iterator[tuple[str, int, str]]:
-    """The file, the number and the text of each line."""
-    text = open_text(names, errors)
-    for number, pieces in groupby(text.pieces(), lambda piece: piece[0]):
-        whole = "".join(piece for _, piece in pieces).removeprefix("\ufeff")
-        for i, line in enumerate(whole.replace("\r\n", "\n").split("\n"), 1):
-            yield text.sources[number].name, i, line
-
-
 def _plain(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
     """One text a line; empty lines are left out."""
-    for file, number, line in _lines(names, reader.errors):
-        if line.strip():
-            yield Row(line, (), f"line {number} of {file}", number)
+    for file, lines in read_lines(names, reader.errors):
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield Row(line, (), f"line {number} of {file}", number)
 
 
 def _fasttext(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
@@ -177,60 +165,27 @@ def _fasttext(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
 def _json_lines(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
     for row in _plain(reader, names):
         assert isinstance(row.input, str)
-        try:
-            content = parse_json(row.input)
-            text = content[reader.text]
-        except (ValueError, LookupError, TypeError) as error:
-            raise InputError(
-                f"{row.where} is not JSON with a field {reader.text!r} (data.text names it): {error}"
-            ) from error
-        given = content.get(reader.label)
-        labels = [] if given is None else given if isinstance(given, list) else [given]
-        if not isinstance(text, str):
-            raise InputError(f"{row.where} has {text!r} in its field {reader.text!r}, which is not a text")
+        record = json_fields(row.input, row.where, (reader.text,))
+        text, given = text_field(record, reader.text, row.where), record.get(reader.label)
+        labels: list[object] = [] if given is None else given if isinstance(given, list) else [given]
         # null, a list in a list: whatever else JSON has is named as Python spells it
         kept = tuple(label if isinstance(label, str | int | float) else str(label) for label in labels)
         yield row._replace(input=text, labels=kept)
 
 
-class _Tabs(csv.excel_tab):
-    quoting = csv.QUOTE_NONE
-
-
 def _table(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
-    """A header, then a row a line; of several labels, a | stands between two."""
-    for file, group in groupby(_lines(names, reader.errors), lambda line: line[0]):
-        lines = [line for _, _, line in group]
-        tabs = file.removesuffix(".gz").endswith(".tsv") or "\t" in lines[0]
-        # In a .tsv a quotation mark is a character like any other; in a .csv it may enclose commas and line breaks.
-        dialect = _Tabs if tabs else csv.excel
-        cells = csv.reader((line + "\n" for line in lines), dialect)
-        try:
-            header = next(cells, [])
-            text, label = _column(header, reader.text, file), _label_column(header, reader, file)
-            for row in cells:
-                where = f"line {cells.line_num} of {file}"
-                if not row:
-                    continue
-                if len(row) != len(header):
-                    raise InputError(f"{where} has {len(row)} columns; the header has {len(header)}")
-                labels = () if label is None or not row[label] else tuple(row[label].split("|"))
-                yield Row(row[text], labels, where, cells.line_num)
-        except csv.Error as error:
-            raise FileError(f"line {cells.line_num} of {file} is not a row of a table: {error}") from error
-
-
-def _column(header: Sequence[str], name: str, file: str) -> int:
-    if name not in header:
-        raise InputError(
-            f"{file} has no column {name!r}; its header is {', '.join(map(repr, header)) or 'empty'}. "
-            "Choose with --data.text and --data.label."
-        )
-    if header.count(name) > 1:
-        raise InputError(f"{file} has the column {name!r} twice; leave one out, or give it another name")
-    return header.index(name)
-
-
-def _label_column(header: Sequence[str], reader: Reader, file: str) -> int | None:
-    """None where there is none: what is to be predicted has no labels yet."""
-    return _column(header, reader.label, file) if reader.label in header else None
+    """A header, then a row a line; of several labels, a | stands between two. What is to be predicted has none yet."""
+    for file, content in read_documents(names, reader.errors):
+        table = read_table(file, content, prose=True)
+        refuse_twice((name for name in table.header if name in (reader.text, reader.label)), file)
+        if reader.text not in table.header:
+            raise InputError(
+                f"{file} has no column {reader.text!r}; its header is {', '.join(map(repr, table.header)) or 'empty'}. "
+                "Choose with --data.text and --data.label."
+            )
+        text = table.header.index(reader.text)
+        label = table.header.index(reader.label) if reader.label in table.header else None
+        for number, cells in table.lines:
+            if cells:
+                labels = () if label is None or not cells[label] else tuple(cells[label].split("|"))
+                yield Row(cells[text], labels, f"line {number} of {file}", number)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from elman.data import vocabulary as vocabularies
-from elman.data.splits import refuse_alike
+from elman.data.names import refuse_alike
 from elman.data.vocabulary import Vocabulary
 from elman.errors import InputError
 from elman.files.artifact import Content

@@ -7,29 +7,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from elman.data.arrays import checked_lengths, open_idx
-from elman.data.text import on_disk, open_text
+from elman.data.arrays import Array, cut_rows, open_arrays, read_array
+from elman.data.text import read_lines
 from elman.errors import FileError, InputError
 
-Array = NDArray[np.generic]
 Found = tuple[Array, tuple[str | int | float, ...], str, int]
 
 
-def read_ts(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+def read_ts(names: Sequence[str], errors: str = "strict") -> Iterator[Found]:
     """The format of the UEA and UCR archives: one row a line, a colon between dimensions, a comma between values.
 
     Dimensions of one row have one length, rows may differ. The last field is the label, unless the header says that
     there is none.
     """
-    for name in names:
-        lines = "".join(piece for _, piece in open_text([name], "replace").pieces()).splitlines()
+    for name, lines in read_lines(names, errors):
         labelled, inside = True, False
         for number, line in enumerate(lines, 1):
             where, text = f"line {number} of {name}", line.strip()
@@ -48,7 +43,7 @@ def read_ts(names: Sequence[str], permute: int | None = None) -> Iterator[Found]
             elif not words[0].startswith("@"):
                 raise InputError(f"{where} stands before @data and does not begin with @: this is not a .ts file")
         if not inside:
-            raise InputError(f"{name} has no line @data: it is not a .ts file, or it is empty")
+            raise InputError(f"{name} has no line @data: it is not a .ts file")
 
 
 def _ts_row(text: str, labelled: bool, where: str) -> tuple[Array, tuple[str, ...]]:
@@ -64,38 +59,20 @@ def _ts_row(text: str, labelled: bool, where: str) -> tuple[Array, tuple[str, ..
     return _finite(np.array(values, dtype=np.float32).T, where), (label.strip(),) if labelled else ()
 
 
-def read_npz(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+def read_npz(names: Sequence[str]) -> Iterator[Found]:
     """Arrays `x` (N, T, D) or (N, T), `lengths` (N,) if they differ, and `y` (N,), or (N, C) of zeros and ones."""
     for name in names:
-        arrays = _npz(on_disk(name))
-        x, y = arrays["x"], arrays.get("y")
-        lengths = arrays.get("lengths", np.full(len(x), x.shape[1] if x.ndim > 1 else 0))
-        checked_lengths(lengths, len(x), name)
-        for key, array in (("y", y), ("lengths", lengths)):
-            if array is not None and len(array) != len(x):
-                raise InputError(f"{name} has {len(x)} rows of x and {len(array)} of {key}; each row needs its own")
-        if x.ndim not in (2, 3) or not np.issubdtype(x.dtype, np.number):
-            raise InputError(f"x of {name} is {x.dtype}{list(x.shape)}; it must be numbers (N, T) or (N, T, D)")
+        arrays = open_arrays(name)
+        if "x" not in arrays:
+            raise FileError(f"{name} has no array x; it has {', '.join(arrays) or 'none'}")
+        rows, y = cut_rows(arrays["x"], arrays.get("lengths"), f"x of {name}"), arrays.get("y")
+        if y is not None and len(y) != len(rows):
+            raise InputError(f"{name} has {len(rows)} rows of x and {len(y)} of y; each row needs its own")
         if y is not None and y.ndim > 1 and not np.isin(y, (0, 1)).all():
             row, column = np.argwhere(~np.isin(y, (0, 1)))[0][:2]
             raise InputError(f"row {row} of y of {name} has {y[row, column]}; y (N, C) must be zeros and ones")
-        if len(x) and not (lengths.min() >= 0 and lengths.max() <= x.shape[1]):
-            raise InputError(f"lengths of {name} go from {lengths.min()} to {lengths.max()}; x has {x.shape[1]} steps")
-        wide = x if x.ndim == 3 else x[..., None]
-        for i in range(len(x)):
-            row = _finite(wide[i, : int(lengths[i])], f"row {i} of {name}")
-            yield row, _npz_labels(y, i), f"row {i} of {name}", i
-
-
-def _npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            arrays = {key: content[key] for key in content.files}
-    except (OSError, ValueError, BadZipFile, EOFError) as error:
-        raise FileError(f"cannot read {path}: {error}") from error
-    if "x" not in arrays:
-        raise FileError(f"{path} has no array x; it has {', '.join(arrays) or 'none'}")
-    return arrays
+        for i, values in enumerate(rows):
+            yield _finite(values, f"row {i} of {name}"), _npz_labels(y, i), f"row {i} of {name}", i
 
 
 def _npz_labels(y: Array | None, i: int) -> tuple[str | int | float, ...]:
@@ -112,7 +89,7 @@ def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found
 
     With `permute`, the pixels of each image stand in one order that this seed chose.
     """
-    arrays = [open_idx(on_disk(name)) for name in names]
+    arrays = [read_array(name, lambda key, array: True)[0] for name in names]
     images = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim > 1]
     labels = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim == 1]
     if len(images) != 1 or len(labels) > 1:

@@ -1,19 +1,20 @@
-"""Classification and regression of whole sequences: from labelled rows, or rows made up, to a classifier."""
+"""Classification and regression of whole sequences: from labelled or synthetic rows to a classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from elman.data import Batch, Batches, ExampleBatches, Examples, Numbered, Position, Shuffled, padded
-from elman.data.splits import SplitConfig, is_synthetic, parts, shown, synthetic_parts, told
-from elman.data.synthetic import PREFIX, Made, Synthetic, parse
+from elman.data import Batch, Batches, Examples, OrderedBatches, Shuffled, padded
+from elman.data.names import Names, file_list
+from elman.data.splits import SplitConfig, read_parts, split_summary
+from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.lens import Sample
@@ -38,12 +39,7 @@ class ClassifyDataConfig(SplitConfig):
     """Rows with labels.
 
     Args:
-        train: files of one format, one name or a list; or made-up rows, as synthetic:adding,T=600
-        valid: the same for validation; empty for a part of train
-        test: the same for the final test; empty for a part of train
-        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: cut each file into so many folds, by the number of the line, and test on one; 0 for none
-        fold: those whose number leaves this remainder
+        train: files of one format, one name or a list; or synthetic rows, as synthetic:adding,T=600
         format: auto, table (.tsv, .csv), jsonl, fasttext, files (one per class), ts, npz or idx (images)
         text: the column or field of the text
         label: the column or field of the label
@@ -57,7 +53,7 @@ class ClassifyDataConfig(SplitConfig):
         batch_size: rows of a step, over all processes
     """
 
-    train: list[str] | str = "train.tsv"
+    train: Names = "train.tsv"
     format: str = "auto"
     text: str = "text"
     label: str = "label"
@@ -108,20 +104,15 @@ class ClassifyConfig(TrainedSettings):
 
 
 class RowData(Data):
-    """Rows as tensors, in shuffled batches; or batches made up as they are needed."""
+    """Rows as tensors, in shuffled batches; `synthetic` ones are made as they are needed."""
 
     unit = "rows"
 
     def __init__(
-        self,
-        config: ClassifyConfig,
-        reader: Reader,
-        saved: Classifier | None,
-        train: list[Row],
-        valid: list[Row],
-        test: list[Row],
-    ) -> None:
-        self.config, self.reader = config, reader
+        self, config: ClassifyConfig, reader: Reader, saved: Classifier | None, train: list[Row], valid: list[Row],
+        test: list[Row], synthetic: SyntheticData | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.reader, self.synthetic = config, reader, synthetic
         # A class may have members among the training rows that chance has put aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
         self.inputs = saved.inputs if saved else _inputs(config.data, train)
@@ -138,7 +129,7 @@ class RowData(Data):
     def summary(self) -> list[str]:
         numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
         return [
-            f"data: {shown(self.config.data.train)}: {told('rows', *numbers)}",
+            f"data: {file_list(self.config.data.train)}: {split_summary('rows', *numbers)}",
             f"labels: {'a number' if self.labels.kind == 'number' else f'{len(self.labels.names)} classes'}",
         ]
 
@@ -146,8 +137,17 @@ class RowData(Data):
         return part if count >= len(part) else Examples([part.x[i] for i in range(count)], part.y[:count])
 
     def batches(self, rank: int, world: int) -> Batches:
-        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
-        return _Weighed(self, ExampleBatches(self.train, order))
+        size, seed = self.config.data.batch_size, self.config.seed
+        if self.synthetic:
+            return SyntheticBatches(
+                self.synthetic.train, size, seed, lambda made, number: self.batch(_rows_of(made)), rank, world
+            )
+        order = Shuffled(len(self.train), size, seed, rank, world)
+        return OrderedBatches(order, lambda rows, at: self.weighed(self.train.batch(rows)))
+
+    def batch(self, rows: list[Row]) -> Batch:
+        """Some rows, with what the loss is measured against."""
+        return self.weighed(self.examples(rows).batch(range(len(rows))))
 
     def weighed(self, batch: Batch) -> Batch:
         """The batch with what the loss is measured against: of classes, a weighted distribution (B, C)."""
@@ -162,47 +162,12 @@ class RowData(Data):
         return batch._replace(y=target * self.weights[y, None])
 
 
-class MadeUpData(RowData):
-    """The same of rows that are made up: there are as many as anyone wants."""
-
-    def __init__(
-        self,
-        config: ClassifyConfig,
-        saved: Classifier | None,
-        made: Synthetic,
-        valid: Synthetic,
-        test: Synthetic | None,
-    ) -> None:
-        self.made = made
-        kind = "number" if made.kind == "adding" else "class"
-        config = replace(config, data=replace(config.data, label_kind=kind, vocabulary="char"))
-        some = [_row(row, i) for i, row in enumerate(made.part(1))]
-        found = [[_row(row, i) for i, row in enumerate(part.part())] if part else [] for part in (valid, test)]
-        super().__init__(config, Reader(), saved, some, *found)
-
-    def batches(self, rank: int, world: int) -> Batches:
-        size, seed = whole("data.batch_size", self.config.data.batch_size), self.config.seed
-        if size % world:
-            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
-
-        def make(number: int) -> Batch:
-            rows = [_row(row, i) for i, row in enumerate(self.made.rows(seed, number, size))][rank::world]
-            return self.weighed(self.examples(rows).batch(range(len(rows))))
-
-        return Numbered(make)
-
-
-class _Weighed:
-    def __init__(self, data: RowData, batches: ExampleBatches) -> None:
-        self.data, self.batches, self.after = data, batches, batches.after
-
-    def batch(self, at: Position) -> Batch:
-        return self.data.weighed(self.batches.batch(at))
-
-
-def _row(made: Made, number: int) -> Row:
-    assert not isinstance(made.input, list) and isinstance(made.label, str)
-    return Row(made.input, (made.label,), f"row {number}", number)
+def _rows_of(made: Sequence[SyntheticRow]) -> list[Row]:
+    rows = []
+    for i, (given, label) in enumerate(made):
+        assert not isinstance(given, list) and isinstance(label, str)
+        rows.append(Row(given, (label,), f"row {i}", i))
+    return rows
 
 
 def _inputs(config: ClassifyDataConfig, rows: list[Row]) -> AnyInputs:
@@ -238,9 +203,12 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         for name in ("min_count", "vocabulary_size", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
         if is_synthetic(data.train):
-            return MadeUpData(config, saved, *synthetic_parts(data, "classify"))
+            synthetic = SyntheticData.open(data.train, data.valid, data.test, "classify")
+            kind = "number" if synthetic.train.kind == "adding" else "class"
+            config = replace(config, data=replace(data, label_kind=kind, vocabulary="char"))
+            return RowData(config, Reader(), saved, *synthetic.parts(_rows_of), synthetic)
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
-        return RowData(config, reader, saved, *parts(data, reader, lambda row: row.number, "rows"))
+        return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows"))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
         settled = network.settled(config.model)
@@ -328,12 +296,12 @@ def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) ->
         given = rows_of(request.data, "rows, each a text or the numbers of a series")
         return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(given)]
     if is_synthetic(names):
-        return [_row(row, i) for i, row in enumerate(parse(names[0], "classify").part())]
+        return _rows_of(parse(names[0], "classify").part())
     reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
     return reader(names, labelled=labelled)
 
 
-def _input(row: Any, number: int) -> str | NDArray[Any]:
+def _input(row: str | ArrayLike, number: int) -> str | NDArray[np.float64]:
     """A row that was given: a text, or the numbers of a series, as many at each step."""
     try:
         return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from elman.data.tables import Columns
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.nn.quantiles import LEVELS
 from elman.options import whole
 from elman.tasks.forecast.data import Series
-from elman.tasks.forecast.files import Frame
 from elman.tasks.forecast.metrics import Judged, measure
 from elman.tasks.forecast.paths import Forecast, sample_quantiles
 from elman.tasks.forecast.state import Carried, take
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SHOWN = 4  # series of a window that are kept, to be looked at
 
-Refit = Callable[[Frame], "Forecaster"]
+Refit = Callable[[Columns], "Forecaster"]
 
 
 class Origins(NamedTuple):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elman.data.tables import is_missing, number_of
 from elman.errors import InputError
-from elman.tasks.hmm.data import MISSING
 
 MOST = 1000  # categories; of more, a bit each would be a poor idea
 
@@ -37,9 +36,9 @@ class Covariate:
 
     def encode(self, cells: Sequence[str]) -> NDArray[np.float64]:
         """Values (T, width), NaN where one is missing; an InputError at a category that training never saw."""
-        gone = np.array([cell.lower() in MISSING for cell in cells], dtype=bool)
+        gone = np.array([is_missing(cell) for cell in cells], dtype=bool)
         if not self.categories:
-            return ((_parsed(self.name, cells, gone) - self.mean) / self.scale)[:, None]
+            return ((_parsed(self.name, cells) - self.mean) / self.scale)[:, None]
         places = {category: i for i, category in enumerate(self.categories)}
         unknown = next((cell for cell, no in zip(cells, gone, strict=True) if not no and cell not in places), None)
         if unknown is not None:
@@ -66,11 +65,11 @@ class Covariate:
 def fit_covariate(name: str, cells: Sequence[str], used: NDArray[np.bool_] | None = None) -> Covariate:
     """How a column of the training data is read: as numbers if all that is there are numbers. Their mean and deviation
     are those of the rows that are `used`, unless none of these has a value."""
-    gone = np.array([cell.lower() in MISSING for cell in cells], dtype=bool)
+    gone = np.array([is_missing(cell) for cell in cells], dtype=bool)
     if gone.all():
         raise InputError(f"the covariate {name!r} has no value at all; leave it out")
     try:
-        parsed = _parsed(name, cells, gone)
+        parsed = _parsed(name, cells)
         some = ~gone if used is None or not (used & ~gone).any() else used & ~gone
         values = parsed[some]
     except InputError:
@@ -84,9 +83,9 @@ def fit_covariate(name: str, cells: Sequence[str], used: NDArray[np.bool_] | Non
     return Covariate(name, float(values.mean()), deviation if deviation > 0 else 1.0)
 
 
-def _parsed(name: str, cells: Sequence[str], gone: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _parsed(name: str, cells: Sequence[str]) -> NDArray[np.float64]:
     try:
-        values = np.array([math.nan if no else float(cell) for cell, no in zip(cells, gone, strict=True)])
+        values = np.array([number_of(cell) for cell in cells])
     except ValueError as error:
         raise InputError(f"the covariate {name!r} has a value that is not a number: {error}") from error
     if np.isinf(values).any():

@@ -10,41 +10,25 @@ category.
 
 from __future__ import annotations
 
-import hashlib
-import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.data.arrays import read_arrays
+from elman.data import splits
+from elman.data.arrays import Numbers
+from elman.data.tables import Columns, number_of, texts_of
 from elman.errors import InputError
 from elman.options import choice
 from elman.tasks.forecast import calendar
 from elman.tasks.forecast.calendar import Frequency, Ticks
 from elman.tasks.forecast.covariates import Covariate, fit_covariate
-from elman.tasks.forecast.files import (
-    Frame,
-    Numbers,
-    from_frame,
-    from_mapping,
-    is_number,
-    joined,
-    lines_of,
-    read_long,
-    read_wide,
-    texts_of,
-)
-from elman.tasks.hmm.data import MISSING
+from elman.tasks.forecast.files import open_rows
 
-FORMATS = ("auto", "long", "wide", "arrays")
-M4 = re.compile(r"(V\d+( |$))+")  # the header of M4's files: V1, V2 ...
 MOST_FILLED = 20_000_000  # rows without values that gaps are filled with, in all series together: a slip in a date
 
 
@@ -66,20 +50,8 @@ class Series(NamedTuple):
 
 @dataclass(frozen=True)
 class PanelReader:
-    """How series are read. What depends on the training data (frequency, covariates) is found there by `fit`.
-
-    Args:
-        format: one of FORMATS
-        id: the column of names
-        time: the column of times
-        target: the columns of what is predicted
-        static: columns that do not change within a series
-        past: columns that are known until now only
-        future: columns that are known ahead
-        gaps: what to do where times are missing, error or fill (rows without values)
-        frequency: of the times; None where it is not known yet
-        covariates: how each column is read
-        errors: invalid UTF-8, strict or replace
+    """How series are read, as the data section of a config says it (`ForecastDataConfig`). What depends on the training
+    data, the frequency and how each covariate is read, is found there by `fit`.
     """
 
     format: str = "auto"
@@ -94,36 +66,36 @@ class PanelReader:
     covariates: Mapping[str, Covariate] = field(default_factory=dict)
     errors: str = "strict"
 
-    def fit(self, given: Any, frequency: str = "auto", held: int = 0) -> tuple[PanelReader, list[Series]]:
+    def fit(self, given: object, frequency: str = "auto", last: int = 0) -> tuple[PanelReader, list[Series]]:
         """The series of some files or of a frame, and the reader that knows what they are.
 
-        The last `held` rows of each series, which a model is judged on, do not say how large covariates are.
+        The `last` rows of each series, which a model is judged on, do not say how large covariates are.
         """
         choice("data.gaps", self.gaps, ("error", "fill"))
-        kind, frame = self._opened(given)
-        if kind != "long":
-            C = frame[0][1].shape[1] if frame else 1
+        kind, rows = open_rows(given, self.format, self.time, self.errors)
+        if not isinstance(rows, dict):
+            C = rows[0][1].shape[1] if rows else 1
             names = tuple(str(i) for i in range(C)) if kind == "arrays" else self.target[:1]
             reader = replace(self, format=kind, frequency=Frequency(), target=names)
-            return reader, reader._unnamed(kind, frame)
-        columns = _columns(frame, self)
+            return reader, reader._unnamed(kind, rows)
+        columns = _columns(rows, self)
         groups = _groups(columns[self.id])
         times = {name: [columns[self.time][i] for i in rows] for name, rows in groups.items()}
         reader = replace(self, format="long", frequency=calendar.find(times, frequency, self.gaps))
-        used = _without_last(reader._ticks(columns, groups), groups, held)
+        used = _without_last(reader._ticks(columns, groups), groups, last)
         named = (*self.static, *self.past, *self.future)
         reader = replace(reader, covariates={name: fit_covariate(name, columns[name], used) for name in named})
         return reader, reader._series(columns, groups)
 
-    def __call__(self, given: Any, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
+    def __call__(self, given: object, *, future: bool = False, filled: int = MOST_FILLED) -> list[Series]:
         """The series of some files or of a frame, as this reader knows them; `future` rows have no target.
 
         At most so many rows without values are `filled` in, in all series together.
         """
-        kind, frame = self._opened(given)
-        if kind != "long":
-            return self._unnamed(kind, frame)
-        columns = _columns(frame, replace(self, past=()) if future else self, targets=not future)
+        kind, rows = open_rows(given, self.format, self.time, self.errors)
+        if not isinstance(rows, dict):
+            return self._unnamed(kind, rows)
+        columns = _columns(rows, replace(self, past=()) if future else self, targets=not future)
         return self._series(columns, _groups(columns[self.id]), future, filled)
 
     def after(self, series: Sequence[Series], ticks: Sequence[int], filled: int = MOST_FILLED) -> list[Series]:
@@ -168,7 +140,7 @@ class PanelReader:
         y, past, future = (np.concatenate(pair) for pair in zip(blank, (one.y, one.past, one.future), strict=True))
         return one._replace(start=tick + 1, y=y, past=past, future=future)
 
-    def frame(self, series: Sequence[Series]) -> Frame:
+    def frame(self, series: Sequence[Series]) -> Columns:
         """Series as columns by name, which another reader can be fitted to."""
         assert self.frequency is not None
         ticks = np.concatenate([one.start + np.arange(len(one.y)) for one in series])
@@ -192,35 +164,15 @@ class PanelReader:
         """How many numbers some covariates are."""
         return sum(self.covariates[name].width for name in names)
 
-    def _opened(self, given: Any) -> tuple[str, Any]:
-        choice("data.format", self.format, FORMATS)
-        if hasattr(given, "columns"):
-            return "long", from_frame(given)
-        if isinstance(given, Mapping):
-            return "long", from_mapping(given)
-        names = [given] if isinstance(given, str | Path) else given
-        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str | Path) for name in names):
-            raise InputError(
-                f"rows are given as a {type(given).__name__}; they are a file, a list of files, a mapping of columns "
-                "by name, or a pandas or polars frame"
-            )
-        files = [name if isinstance(name, str) else str(name) for name in names]
-        kind = self.format if self.format != "auto" else _guess(files, self)
-        if kind == "arrays":
-            return kind, [row for name in files for row in read_arrays(name)]
-        if kind == "wide":
-            return kind, [row for name in files for row in read_wide(name, self.errors)]
-        return kind, joined([read_long(name, self.errors) for name in files], files)
-
     def _unnamed(self, kind: str, rows: Sequence[tuple[str, Numbers]]) -> list[Series]:
         """Series without times and covariates."""
-        if kind != "long" and (self.static or self.past or self.future):
+        if self.static or self.past or self.future:
             raise InputError(f"data.format is {kind}, which has no covariates; write the series as long rows")
         found = [Series(name, 0, y, _none(len(y)), _none(len(y)), np.zeros(0)) for name, y in rows]
         return _checked(found, np.concatenate([one.y for one in found]) if found else _none(0))
 
     def _series(
-        self, columns: Frame, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
+        self, columns: Columns, groups: Mapping[str, list[int]], future: bool = False, filled: int = MOST_FILLED
     ) -> list[Series]:
         """All rows are read at once, column by column, and cut into series."""
         assert self.frequency is not None
@@ -254,7 +206,7 @@ class PanelReader:
             found.append(Series(name, starts[i], parts[0], parts[1], parts[2], fixed))
         return _checked(found, y)
 
-    def _ticks(self, columns: Frame, groups: Mapping[str, list[int]]) -> Ticks:
+    def _ticks(self, columns: Columns, groups: Mapping[str, list[int]]) -> Ticks:
         """The tick of each row; an InputError names the series of the first that is wrong."""
         assert self.frequency is not None
         times = columns[self.time]
@@ -269,19 +221,20 @@ class PanelReader:
             ticks[rows] = self.frequency.ticks(name, [times[i] for i in rows])
         return ticks
 
-    def _matrix(self, columns: Frame, names: Sequence[str], places: Ticks) -> Numbers:
+    def _matrix(self, columns: Columns, names: Sequence[str], places: Ticks) -> Numbers:
         parts = [self.covariates[name].encode(columns[name])[places] for name in names]
         return np.concatenate(parts, 1) if parts else _none(len(places))
 
 
-def fingerprint(series: Sequence[Series]) -> str:
+def fingerprint(series: Iterable[Series]) -> str:
     """sha256 of series, in order."""
-    total = hashlib.sha256()
-    for one in series:
-        total.update(f"{one.name}\n{one.start} {one.y.shape}\n".encode())
-        for part in (one.y, one.past, one.future, one.static):
-            total.update(np.ascontiguousarray(part).tobytes())
-    return total.hexdigest()
+    return splits.fingerprint(content for one in series for content in _contents(one))
+
+
+def _contents(one: Series) -> Iterator[bytes]:
+    yield f"{one.name}\n{one.start} {one.y.shape}\n".encode()
+    for part in (one.y, one.past, one.future, one.static):
+        yield np.ascontiguousarray(part).tobytes()
 
 
 def _none(T: int) -> Numbers:
@@ -291,7 +244,7 @@ def _none(T: int) -> Numbers:
 def _checked(found: list[Series], y: Numbers) -> list[Series]:
     """The series, whose values are all in y; an InputError where one is infinite."""
     if not found:
-        raise InputError("there is no series in the data: the file is empty. A forecaster needs some.")
+        raise InputError("there is no series in the data; a forecaster needs some to read")
     for one in found if np.isinf(y).any() else ():
         if np.isinf(one.y).any():
             raise InputError(
@@ -301,40 +254,11 @@ def _checked(found: list[Series], y: Numbers) -> list[Series]:
     return found
 
 
-def _guess(files: Sequence[str], reader: PanelReader) -> str:
-    """The format of files by their names, and of CSV by the header: where it names the times, rows are long."""
-    endings = {Path(name.rpartition(":")[0] or name).suffix for name in files} | {Path(name).suffix for name in files}
-    if endings & {".npz", ".mat"}:
-        return "arrays"
-    if endings & {".parquet"}:
-        return "long"
-    lines = lines_of(files[0], reader.errors)
-    header = [cell.strip() for cell in next(lines, (0, []))[1]]
-    if not any(header):
-        raise InputError(f"{files[0]} is empty; it needs a header and rows, or a series in each line")
-    if reader.time in header:
-        return "long"
-    first = header if _is_wide(header) else [cell.strip() for cell in next(lines, (0, []))[1]]
-    titled, name = first is not header, first[0] if first else ""
-    if (titled and not M4.fullmatch(" ".join(header[1:]))) or (calendar.is_date(name) and not name.isdigit()):
-        raise InputError(
-            f"{files[0]} has no column {reader.time!r}; its first line is {', '.join(header[:8])}"
-            f"{' ...' if len(header) > 8 else ''}. Name the columns: --data.time, --data.target and, of several "
-            "series, --data.id. Or pass --data.format wide if each line is a series, its name and then its values."
-        )
-    return "wide"
-
-
-def _is_wide(cells: Sequence[str]) -> bool:
-    """Whether a line may be a series: a name, then numbers or nothing."""
-    return len(cells) > 1 and all(is_number(cell) for cell in cells[1:])
-
-
-def _columns(frame: Frame, reader: PanelReader, targets: bool = True) -> Frame:
+def _columns(frame: Columns, reader: PanelReader, targets: bool = True) -> Columns:
     """The columns that a reader needs. One series alone needs no column of names."""
     wanted = [reader.time, *(reader.target if targets else ()), *reader.static, *reader.past, *reader.future]
     if not frame:
-        raise InputError("the data are empty; they need a header with the names of columns, and rows")
+        raise InputError("the data are empty; they need columns with names, and rows")
     for name in wanted:
         if name not in frame:
             raise InputError(
@@ -351,21 +275,21 @@ def _groups(names: Sequence[str]) -> dict[str, list[int]]:
     for i, name in enumerate(names):
         groups.setdefault(name, []).append(i)
     if not groups:
-        raise InputError("there is no row in the data: the file is empty. A forecaster needs some.")
+        raise InputError("there is no row in the data; a forecaster needs some to read")
     return groups
 
 
-def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], held: int) -> NDArray[np.bool_]:
-    """Whether rows are none of the last `held` of their series."""
+def _without_last(ticks: Ticks, groups: Mapping[str, list[int]], last: int) -> NDArray[np.bool_]:
+    """Whether rows are none of the `last` of their series."""
     used = np.ones(len(ticks), bool)
-    for rows in groups.values() if held else ():
-        used[np.array(rows)[np.argsort(ticks[rows])[-held:]]] = False
+    for rows in groups.values() if last else ():
+        used[np.array(rows)[np.argsort(ticks[rows])[-last:]]] = False
     return used
 
 
 def _numbers(cells: Sequence[str], name: str) -> Numbers:
     try:
-        return np.array([math.nan if cell.lower() in MISSING else float(cell) for cell in cells])
+        return np.array([number_of(cell) for cell in cells])
     except ValueError as error:
         raise InputError(f"column {name!r} has a value that is not a number: {error}") from error
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman.data.batches import Batch, Position
+from elman.data.batches import Batch, Position, check_shared
 from elman.errors import InputError
 from elman.lengths import valid
 from elman.options import whole
@@ -100,13 +100,13 @@ class PanelInputs:
         return Tail(*(np.zeros((series, width), self.dtype) for width in widths))
 
     def rows(self, series: Series, tail: Tail | None = None) -> Rows:
-        """The rows of a series, which goes on from `tail`."""
+        """The rows of a series, which continues from `tail`."""
         one = None if tail is None else Tail(*(part[None] for part in tail))
         found = self.batch([series], one)
         return Rows(found.x[0], found.y[0], found.counted[0], Tail(*(part[0] for part in found.tail)))
 
     def batch(self, series: Sequence[Series], tail: Tail | None = None) -> Rows:
-        """The rows of several series, which go on from the rows of `tail`."""
+        """The rows of several series, which continue from the rows of `tail`."""
         tail, B = self.first(len(series)) if tail is None else tail, len(series)
         lengths = np.array([len(one.y) for one in series])
         given, inside = padded([one.y for one in series], lengths, np.nan), _inside(lengths)
@@ -220,10 +220,8 @@ class SeriesStreams:
         self, inputs: PanelInputs, series: Sequence[Series], batch_size: int, window: int, seed: int, *,
         segment: int = 0, warmup: int = 0, skip: int = 0, rank: int = 0, world: int = 1,
     ) -> None:  # fmt: skip
-        for name, value in (("batch_size", batch_size), ("window", window)):
-            whole(f"data.{name}", value)
-        if batch_size % world:
-            raise InputError(f"data.batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        check_shared(batch_size, world)
+        whole("data.window", window)
         rows = [inputs.rows(one) for one in series]
         self.inputs, self.batch_size, self.window, self.seed = inputs, batch_size, window, seed
         self.segment, self.warmup = segment, warmup

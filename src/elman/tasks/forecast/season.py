@@ -24,14 +24,14 @@ WEEK = 7
 MORE = 0.02  # by which a week is above its neighbours
 
 
-def find_season(frequency: Frequency, series: Sequence[Series], held: int = 0) -> int:
-    """How many rows a season has; 1 for none. The last `held` rows of each series are not looked at.
+def find_season(frequency: Frequency, series: Sequence[Series], last: int = 0) -> int:
+    """How many rows a season has; 1 for none. The `last` rows of each series are not looked at.
 
     >>> wave = [Series("a", 0, np.sin(np.arange(90.0)[:, None] * np.pi / 6), *[np.zeros((90, 0))] * 2, np.zeros(0))]
     >>> find_season(Frequency(), wave)
     12
     """
-    again, number = _again(series, held)
+    again, number = _again(series, last)
     usual = _usual(frequency)
     if usual:
         return usual if usual <= LONGEST and again[usual] >= SOME else 1
@@ -42,19 +42,19 @@ def find_season(frequency: Frequency, series: Sequence[Series], held: int = 0) -
     return next((m for m in peaks if again[m] >= 0.8 * best), 1)  # of a day and a week, the day
 
 
-def has_weeks(season: int, series: Sequence[Series], held: int = 0) -> bool:
+def has_weeks(season: int, series: Sequence[Series], last: int = 0) -> bool:
     """Whether changes come again after seven seasons more than after six, and after two: days differ within a week."""
     if season < 2 or WEEK * season > LONGEST:
         return False
-    again, _ = _again(series, held)
+    again, _ = _again(series, last)
     return bool(again[WEEK * season] > MORE + max(0.0, again[(WEEK - 1) * season], again[2 * season]))
 
 
-def _again(series: Sequence[Series], held: int) -> tuple[NDArray[np.float64], int]:
+def _again(series: Sequence[Series], last: int) -> tuple[NDArray[np.float64], int]:
     """The autocorrelation at the distances 0 to LONGEST, the median over series, -1 where few are long enough to say;
     and of how many changes it is."""
     chosen = series[:: max(1, len(series) // SERIES)]
-    found = [_autocorrelation(column) for one in chosen for column in one.y[: len(one.y) - held][-ROWS:].T]
+    found = [_autocorrelation(column) for one in chosen for column in one.y[: len(one.y) - last][-ROWS:].T]
     wide = np.full((max(1, len(found)), LONGEST + 1), np.nan)
     for row, values in zip(wide, found, strict=False):
         row[: len(values)] = values

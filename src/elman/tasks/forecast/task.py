@@ -14,7 +14,8 @@ from elman import state as states
 from elman.compose import Parallel, Stack
 from elman.core import Core
 from elman.data import Batch, Batches
-from elman.data.splits import listed, shown, told
+from elman.data.names import Names, file_list, names_of
+from elman.data.splits import draw, split_summary
 from elman.errors import InputError
 from elman.lens import Sample
 from elman.model import SequenceModel
@@ -79,13 +80,13 @@ class ForecastDataConfig:
             lags
     """
 
-    train: list[str] | str = "series.csv"
-    valid: list[str] | str = ""
-    test: list[str] | str = ""
+    train: Names = "series.csv"
+    valid: Names = ""
+    test: Names = ""
     format: str = "auto"
     id: str = "unique_id"
     time: str = "ds"
-    target: list[str] | str = "y"
+    target: Names = "y"
     static: list[str] = field(default_factory=list)
     past: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
@@ -202,10 +203,8 @@ class SeriesData(Data):
 
     def _split_arrays(self, series: list[Series], valid: list[Series], test: list[Series]) -> None:
         """Sequences are independent: some of them are validated on, the same for every seed."""
-        order = torch.randperm(len(series), generator=torch.Generator().manual_seed(0)).tolist()
-        chosen = set() if valid else {*order[: max(1, len(series) // 10)]}
-        self.train = self.fed = [one for i, one in enumerate(series) if i not in chosen]
-        self.valid = Part([], valid or [one for i, one in enumerate(series) if i in chosen], 0, 0)
+        self.train, drawn = draw(series, 0 if valid else max(1, len(series) // 10))
+        self.fed, self.valid = self.train, Part([], valid or drawn, 0, 0)
         self.test = Part([], test, 0, 0) if test else None
 
     def batches(self, rank: int, world: int) -> Batches:
@@ -220,7 +219,7 @@ class SeriesData(Data):
         trained = sum(len(one.y) for one in self.train)
         data, coarse = self.config.data, coarsest(self.series) if self.inputs.dtype == "float32" else ""
         return [
-            f"data: {shown(data.train)}: {len(self.series):,} series, {told('rows', trained, *rows)}",
+            f"data: {file_list(data.train)}: {len(self.series):,} series, {split_summary('rows', trained, *rows)}",
             f"frequency {self.inputs.reader.frequency}, horizon {data.horizon}, seasonality {data.seasonality}, "
             f"{data.valid_windows} windows to validate on",
             *([coarse] if coarse else []),
@@ -293,7 +292,7 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
         whole("data.segment", data.segment, least=-1)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
-        rows, tested = given.get("train", listed(data.train)), bool(data.test) or "test" in given
+        rows, tested = given.get("train", names_of(data.train)), bool(data.test) or "test" in given
         held = data.valid_windows + (0 if tested else data.test_windows)
         reader, series = _reader(data).fit(rows, data.frequency, held * data.horizon)
         config = resolve(config, reader, series, tested=tested, seasonality=saved.seasonality if saved else 0)
@@ -305,7 +304,7 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
                 "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"
             )
         valid, test = (
-            reader(given.get(name, listed(getattr(data, name)))) if name in given or getattr(data, name) else []
+            reader(given.get(name, names_of(getattr(data, name)))) if name in given or getattr(data, name) else []
             for name in ("valid", "test")
         )
         return SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
@@ -418,6 +417,6 @@ def joined(before: Series | None, one: Series) -> Series:
 
 def _reader(data: ForecastDataConfig) -> PanelReader:
     return PanelReader(
-        data.format, data.id, data.time, tuple(listed(data.target)), tuple(data.static), tuple(data.past),
+        data.format, data.id, data.time, tuple(names_of(data.target)), tuple(data.static), tuple(data.past),
         tuple(data.future), data.gaps, errors=data.errors,
     )  # fmt: skip

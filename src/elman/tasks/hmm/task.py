@@ -173,8 +173,8 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
     ) -> HMMData:
         if config.data.read != "columns":
             raise InputError(f"data.read is {config.data.read}; in memory, observations are arrays of numbers: columns")
-        held = {name: Observations(*_arrays(name, part)) for name, part in given.items()}
-        return HMMData(Reader(), held["train"], held.get("valid"))
+        parts = {name: Observations(*_arrays(name, part)) for name, part in given.items()}
+        return HMMData(Reader(), parts["train"], parts.get("valid"))
 
     def build(self, config: HMMConfig, data: HMMData) -> HiddenMarkovEstimator:
         model = build(config.model, config.seed)

@@ -1,4 +1,4 @@
-"""Images: `.npz`, IDX and MATLAB 5 files, told apart by their content, and the digits that scikit-learn carries.
+"""Images: `.npz`, IDX and MATLAB files, told apart by their content, and the digits that scikit-learn carries.
 
 A file holds an array (N, R, C) of N images of R rows and C columns, or (N, R * C). FILE:KEY names the array where there
 are several.
@@ -6,18 +6,16 @@ are several.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.data.arrays import open_idx, open_mat, open_npz
-from elman.data.text import on_disk
-from elman.errors import FileError, InputError, MissingExtraError
+from elman.data import splits
+from elman.data.arrays import read_array
+from elman.errors import InputError, MissingExtraError
 from elman.options import choice, whole
 
 Array = NDArray[Any]
@@ -52,19 +50,15 @@ def read_images(names: Sequence[str], columns: int = 0, white: float = 0.0) -> I
         raise InputError(f"{', '.join(names)} hold images of {shown} pixels; all must have one size")
     values = np.concatenate([image.values for image in found])
     top = white or max(image.white for image in found)
-    if len(values) and values.max() > top:
-        at = np.unravel_index(int(values.argmax()), values.shape)
-        raise InputError(
-            f"image {at[0]} of {', '.join(names)} has the value {values[at]:g} in row {at[1]}, column {at[2]}; the "
-            f"largest is {top:g}{'' if white else ', as its kind of number says'}. Set data.white to that of white."
-        )
+    says = "" if white else ", as its kind of number says"
+    _refuse(values, values > top, ", ".join(names), f"the largest is {top:g}{says}. Set data.white to that of white.")
     return Images(values, float(top))
 
 
 def fingerprint(images: Images) -> str:
     """sha256 of the values, and of their shape."""
     values = np.ascontiguousarray(images.values, np.float32)
-    return hashlib.sha256(f"{values.shape} ".encode() + values.tobytes()).hexdigest()
+    return splits.fingerprint([f"{values.shape} ".encode(), values.tobytes()])
 
 
 def is_binary(images: Images) -> bool:
@@ -75,66 +69,33 @@ def is_binary(images: Images) -> bool:
 def levels_of(images: Images, where: str) -> NDArray[np.int64]:
     """The values as levels 0 to white, which they must be."""
     levels = images.values.astype(np.int64)
-    if (levels != images.values).any():
-        at = np.unravel_index(int((levels != images.values).argmax()), levels.shape)
-        raise InputError(
-            f"image {at[0]} of {where} has the value {images.values[at]:g} in row {at[1]}, column {at[2]}; levels are "
-            f"whole numbers from 0 to {images.white:g}. Multiply and round them, or set data.binarise to threshold or "
-            "sampled."
-        )
+    _refuse(
+        images.values, levels != images.values, where, f"levels are whole numbers from 0 to {images.white:g}. Multiply "
+        "and round them, or set data.binarise to threshold or sampled.",
+    )  # fmt: skip
     return levels
 
 
 def check_fixed(images: Images, where: str) -> None:
     """Raise an InputError unless every value is 0 or 1."""
-    wrong = (images.values != 0) & (images.values != 1)
+    _refuse(
+        images.values, (images.values != 0) & (images.values != 1), where, "with data.binarise fixed every value is 0 "
+        "or 1. Set data.binarise to threshold or sampled, or to none for grey.",
+    )  # fmt: skip
+
+
+def _refuse(values: Array, wrong: NDArray[np.bool_], where: str, why: str) -> None:
+    """Raise an InputError that names the first value that is wrong, if any is."""
     if wrong.any():
         at = np.unravel_index(int(wrong.argmax()), wrong.shape)
-        raise InputError(
-            f"image {at[0]} of {where} has the value {images.values[at]:g} in row {at[1]}, column {at[2]}; with "
-            "data.binarise fixed every value is 0 or 1. Set data.binarise to threshold or sampled, or to none for grey."
-        )
+        raise InputError(f"image {at[0]} of {where} has the value {values[at]:g} in row {at[1]}, column {at[2]}; {why}")
 
 
 def _read(name: str, columns: int) -> Images:
     if name.startswith("embedded:"):
         return _embedded(name)
-    on_disk(name)
-    file, key = _split(name)
-    path = Path(file)
-    try:
-        with path.open("rb") as opened:
-            start = opened.read(10)
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error}") from error
-    if not start:
-        raise FileError(f"{path} is empty; it must hold images, as .npz, IDX or MATLAB 5")
-    if start.startswith(b"PK"):
-        arrays = open_npz(path)
-    elif start.startswith(b"MATLAB 5.0"):
-        arrays = open_mat(path)
-    elif start[:2] in (b"\0\0", b"\x1f\x8b"):
-        arrays = {"images": open_idx(path)}
-    else:
-        raise FileError(f"{path} is not an .npz, IDX or MATLAB 5 file: it begins with {start!r}")
-    return _shaped(_chosen(arrays, key, file), columns, name)
-
-
-def _split(name: str) -> tuple[str, str]:
-    """FILE:KEY -> FILE, KEY."""
-    file, _, key = name.rpartition(":")
-    return (file, key) if file and not Path(name).exists() else (name, "")
-
-
-def _chosen(arrays: dict[str, Any], key: str, file: str) -> Array:
-    usable = [each for each, array in arrays.items() if array.ndim > 1]
-    if not key and len(usable) == 1:
-        key = usable[0]
-    if key not in arrays:
-        shown = ", ".join(usable) or "(none)"
-        raise InputError(f"{file} has the arrays {shown} with more than one axis; name one of them as {file}:KEY")
-    found: Array = arrays[key]
-    return found
+    array, _ = read_array(name, lambda key, array: array.ndim > 1, " with more than one axis")
+    return _shaped(array, columns, name)
 
 
 def _shaped(array: Array, columns: int, name: str) -> Images:
@@ -163,16 +124,8 @@ def _checked(images: Images, name: str) -> Images:
     values = images.values
     if not len(values):
         raise InputError(f"{name} holds no image; a model needs some to read")
-    if not np.isfinite(values).all():
-        at = np.unravel_index(int((~np.isfinite(values)).argmax()), values.shape)
-        raise InputError(
-            f"image {at[0]} of {name} has the value {values[at]} in row {at[1]}, column {at[2]}: fill it in"
-        )
-    if values.min() < 0:
-        at = np.unravel_index(int(values.argmin()), values.shape)
-        raise InputError(
-            f"image {at[0]} of {name} has the value {values[at]:g} in row {at[1]}, column {at[2]}; black is 0"
-        )
+    _refuse(values, ~np.isfinite(values), name, "fill it in")
+    _refuse(values, values < 0, name, "black is 0")
     return images
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from elman.data import Batch, Batches, Position, Shuffled
-from elman.data.splits import SplitConfig, parts, shown, told
+from elman.data import Batch, Batches, OrderedBatches, Position, Shuffled
+from elman.data.names import Names, file_list
+from elman.data.splits import SplitConfig, read_parts, split_summary
 from elman.errors import FileError, InputError
 from elman.files import artifact
 from elman.files.config import Json
@@ -48,11 +48,6 @@ class ImageDataConfig(SplitConfig):
     Args:
         train: files of images, .npz, IDX or MATLAB 5, one name or a list; FILE:KEY where a file has several arrays; or
             embedded:digits, 8 x 8 pixels
-        valid: the same for validation; empty for a part of train
-        test: the same for the final test; empty for a part of train
-        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: cut the images into so many folds, by their number, and test on one; 0 for none
-        fold: those whose number leaves this remainder
         columns: of images that a file has as one row of pixels each; 0 where they are square
         white: the largest value; 0 for 255 of bytes, 16 of the embedded digits, 1 of other numbers
         binarise: fixed (the values are 0 and 1), threshold (white where above the middle), sampled (white with the
@@ -61,7 +56,7 @@ class ImageDataConfig(SplitConfig):
         batch_size: images of a step, over all processes
     """
 
-    train: list[str] | str = EMBEDDED
+    train: Names = EMBEDDED
     columns: int = 0
     white: float = 0.0
     binarise: str = "auto"
@@ -100,13 +95,13 @@ class ImageData(Data):
         choice("data.binarise", data.binarise, ("auto", "none", *BINARISATIONS))
         white = saved.reader.white if saved else number("data.white", data.white, 0)
 
-        def read(names: Sequence[str]) -> list[tuple[int, NDArray[Any]]]:
+        def read(names: Sequence[str]) -> list[tuple[int, NDArray[np.generic]]]:
             nonlocal white
             found = read_images(names, data.columns, white)
             white = found.white
             return list(enumerate(found.values))
 
-        found = parts(data, read, lambda row: row[0], "images")
+        found = read_parts(data, read, lambda row: row[0], "images")
         sizes = sorted({image.shape for part in found for _, image in part[:1]})
         if len(sizes) > 1:
             raise InputError(f"the images to train on, to validate and to test have the sizes {sizes}; they need one")
@@ -130,7 +125,7 @@ class ImageData(Data):
     def summary(self) -> list[str]:
         r, numbers = self.reader, [0 if part is None else len(part) for part in (self.train, self.valid, self.test)]
         return [
-            f"data: {shown(self.config.data.train)}: {told('images', *numbers)}",
+            f"data: {file_list(self.config.data.train)}: {split_summary('images', *numbers)}",
             f"pixels: {r.rows} x {r.columns}, {r.levels} levels, binarisation {r.binarise}",
         ]
 
@@ -138,22 +133,18 @@ class ImageData(Data):
         return part if count >= len(part) else part[:count]
 
     def batches(self, rank: int, world: int) -> Batches:
-        assert self.train is not None
-        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
-        return _ImageBatches(self.train, order, self.config.seed)
+        images, seed = self.train, self.config.seed
+        assert images is not None
+
+        def make(rows: list[int], at: Position) -> Batch:
+            x = levels(images, rows, seed, at.epoch)
+            reset = torch.zeros(x.shape[:2], dtype=torch.bool)
+            return Batch(x, x, reset, torch.full((len(x),), x.shape[1]))
+
+        return OrderedBatches(Shuffled(len(images), self.config.data.batch_size, seed, rank, world), make)
 
     def describe_loss(self, loss: float) -> str:
         return f"{loss * self.reader.rows * self.reader.columns:.2f} nats an image ({self.reader.binarise})"
-
-
-class _ImageBatches:
-    def __init__(self, images: Tensor, order: Shuffled, seed: int) -> None:
-        self.images, self.order, self.seed, self.after = images, order, seed, order.after
-
-    def batch(self, at: Position) -> Batch:
-        x = levels(self.images, self.order.rows(at), self.seed, at.epoch)
-        reset = torch.zeros(x.shape[:2], dtype=torch.bool)
-        return Batch(x, x, reset, torch.full((len(x),), x.shape[1]))
 
 
 def _reader(data: ImageDataConfig, images: Images) -> Reader:

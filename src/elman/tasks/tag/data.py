@@ -9,20 +9,20 @@ The format auto goes by the name of a file and, where that says nothing, by what
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from types import UnionType
 from typing import NamedTuple
 
 from elman import progress
-from elman.data.text import open_text
+from elman.data import splits
+from elman.data.records import json_fields, texts_field
+from elman.data.text import at_least_one, read_lines
 from elman.errors import InputError
-from elman.options import choice, parse_json
+from elman.options import choice
 from elman.tasks.tag import schemes
 
 FORMATS = ("auto", "columns", "conllu", "jsonl", "text")
@@ -48,15 +48,7 @@ class Sentence(NamedTuple):
 
 @dataclass(frozen=True)
 class TagReader:
-    """How sentences are read.
-
-    Args:
-        format: one of FORMATS
-        word: the column of words
-        tag: the column of tags
-        features: further columns that a model reads
-        errors: invalid UTF-8, strict or replace
-    """
+    """How sentences are read, as the data section of a config says it (`TagDataConfig`)."""
 
     format: str = "auto"
     word: Column = 0
@@ -70,35 +62,22 @@ class TagReader:
         What has no tags may be plain text. The types of tags that are `known` tell columns from it.
         """
         choice("data.format", self.format, FORMATS)
-        choice("data.errors", self.errors, ("strict", "replace"))
         found: list[Sentence] = []
-        for name, lines in _files(names, self.errors):
+        for name, lines in read_lines(names, self.errors):
             format = self.format if self.format != "auto" else _guess(self, name, lines, tagged, known)
             if format == "text" and tagged:
                 raise InputError(f"{name} is read as plain text, which has no tags; use columns, conllu or jsonl")
             if format != "jsonl" and self.features and format == "text":
                 raise InputError(f"{name} is plain text; this model reads the columns {self.features} too")
             found.extend(READERS[format](self, name, lines, tagged))
-        if not found:
-            raise InputError(f"there is no sentence in {', '.join(names)}: the file is empty")
-        return [sentence._replace(number=i) for i, sentence in enumerate(found)]
+        return [row._replace(number=i) for i, row in enumerate(at_least_one(found, names, "sentence"))]
 
 
-def fingerprint(sentences: Sequence[Sentence]) -> str:
+def fingerprint(sentences: Iterable[Sentence]) -> str:
     """sha256 of words, tags and features, in order."""
-    total = hashlib.sha256()
-    for sentence in sentences:
-        content = [list(sentence.words), list(sentence.tags), [list(column) for column in sentence.features]]
-        total.update(json.dumps(content).encode())
-    return total.hexdigest()
-
-
-def _files(names: Sequence[str], errors: str) -> Iterator[tuple[str, list[str]]]:
-    text = open_text(names, errors)
-    for number, pieces in groupby(text.pieces(), lambda piece: piece[0]):
-        whole = "".join(piece for _, piece in pieces).removeprefix("\ufeff")
-        # Only what ends a line in such files: other breaks, as U+2028, may stand in a word.
-        yield text.sources[number].name, whole.replace("\r\n", "\n").split("\n")
+    return splits.fingerprint(
+        json.dumps([[*row.words], [*row.tags], [[*column] for column in row.features]]).encode() for row in sentences
+    )
 
 
 def _guess(reader: TagReader, name: str, lines: Sequence[str], tagged: bool, known: Collection[str]) -> str:
@@ -162,17 +141,15 @@ def _blocks(lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
 def _columns(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:
     names, width = _global_columns(lines), 0
     for block in _blocks(lines):
-        rows, kept = [], []
-        for number, line in block:
-            if line.startswith("# ") and (names or "=" in line):
-                continue  # a comment, as CoNLL-U Plus has them
-            cells = line.split("\t") if "\t" in line else line.split()
-            width = width or len(cells)
+        # Comments are as CoNLL-U Plus has them.
+        words = [(number, line) for number, line in block if not (line.startswith("# ") and (names or "=" in line))]
+        rows = [line.split("\t") if "\t" in line else line.split() for _, line in words]
+        width = width or (len(rows[0]) if rows else 0)
+        for (number, _), cells in zip(words, rows, strict=True):
             if len(cells) != width:
                 raise InputError(f"line {number} of {name} has {len(cells)} columns; those before it have {width}")
-            rows.append(cells)
-            kept.append(line)
         if rows:
+            kept = [line for _, line in words]
             yield _sentence(reader, rows, kept, names, f"line {block[0][0]} of {name}", tagged)
 
 
@@ -235,28 +212,14 @@ def _json_lines(reader: TagReader, name: str, lines: Sequence[str], tagged: bool
         if not line.strip():
             continue
         where = f"line {number} of {name}"
-        try:
-            content = parse_json(line)
-            given = content["tokens"], content["tags"] if tagged else []
-            columns = {str(column): content[str(column)] for column in reader.features}
-        except (ValueError, LookupError, TypeError) as error:
-            wanted = "tokens and tags" if tagged else "tokens"
-            raise InputError(f"{where} is not JSON with the lists {wanted}: {error!r}") from error
-        words, tags = (_listed(texts, field, where) for texts, field in zip(given, ("tokens", "tags"), strict=True))
-        features = [_listed(values, field, where, str | int | float) for field, values in columns.items()]
-        for other in (tags, *features):
-            if len(other) != len(words) and (tagged or other is not tags):
-                raise InputError(
-                    f"{where} has {len(words)} tokens and {len(other)} of another list; each needs its own"
-                )
-        yield Sentence(words, tags, features, (), where)
-
-
-def _listed(given: object, field: str, where: str, accepted: type | UnionType = str) -> list[str]:
-    """The texts of a list; one text alone would be read letter by letter."""
-    if not isinstance(given, list) or not all(isinstance(value, accepted) for value in given):
-        raise InputError(f"{where} has {str(given)[:60]!r} in its field {field!r}, which is not a list of texts")
-    return [str(value) for value in given]
+        lists, columns = ("tokens", "tags") if tagged else ("tokens",), [str(column) for column in reader.features]
+        record = json_fields(line, where, (*lists, *columns))
+        words, *tags = (texts_field(record, field, where) for field in lists)
+        features = [texts_field(record, field, where, str | int | float) for field in columns]
+        other = next((texts for texts in (*tags, *features) if len(texts) != len(words)), None)
+        if other is not None:
+            raise InputError(f"{where} has {len(words)} tokens and {len(other)} of another list; each needs its own")
+        yield Sentence(words, tags[0] if tagged else [], features, (), where)
 
 
 def _text(reader: TagReader, name: str, lines: Sequence[str], tagged: bool) -> Iterator[Sentence]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from elman.data.batches import Batch, padded
-from elman.data.vocabulary import UNKNOWN
+from elman.data.vocabulary import Symbols
 from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.tasks.tag import schemes
@@ -29,27 +29,6 @@ class Written(NamedTuple):
     features: Tensor  # (B, T, F)
     characters: Tensor  # (B, T, C)
     sizes: Tensor  # (B, T): how many characters
-
-
-class Symbols:
-    """Names to numbers: 0 is padding, 1 is unknown.
-
-    >>> Symbols(["a", "b"]).numbers(["b", "c"])
-    [3, 1]
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = list(names)
-        self.size = 2 + len(self.names)
-        self._number = {name: i for i, name in enumerate(self.names, 2)}
-
-    @staticmethod
-    def fit(names: Counter[str], least: int = 1) -> Symbols:
-        """Those that occur often enough, frequent ones first."""
-        return Symbols(sorted((n for n, k in names.items() if k >= least), key=lambda n: (-names[n], n)))
-
-    def numbers(self, names: Sequence[str]) -> list[int]:
-        return [self._number.get(name, UNKNOWN) for name in names]
 
 
 class Lexicon(NamedTuple):
@@ -71,9 +50,9 @@ class Lexicon(NamedTuple):
         words = Counter(word.lower() if lower else word for s in sentences for word in s.words)
         characters = Counter(character for s in sentences for word in s.words for character in word)
         columns = zip(*(s.features for s in sentences), strict=True)
-        features = [Symbols.fit(Counter(value for row in column for value in row)) for column in columns]
+        features = [Symbols.count(Counter(value for row in column for value in row)) for column in columns]
         return Lexicon(
-            Symbols.fit(words, min_count), Symbols.fit(characters), features, sorted(tags), scheme, inner, lower
+            Symbols.count(words, min_count), Symbols.count(characters), features, sorted(tags), scheme, inner, lower
         )
 
     def to_json(self) -> Content:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 from torch import nn
 
-from elman.data import Batch, Batches, Numbered, Position, Shuffled, synthetic
-from elman.data.splits import SplitConfig, is_synthetic, parts, refuse_alike, shown, synthetic_parts, told
+from elman.data import Batch, Batches, OrderedBatches, Shuffled
+from elman.data.names import Names, file_list, refuse_alike
+from elman.data.splits import SplitConfig, first_rows, read_parts, split_summary
+from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.lens import Sample
@@ -41,12 +41,7 @@ class TagDataConfig(SplitConfig):
     """Tagged sentences.
 
     Args:
-        train: files, one name or a list; or made-up sentences, as synthetic:copy,T=1000
-        valid: the same for validation; empty for a part of train, by sentences
-        test: the same for the final test; empty for a part of train
-        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: cut the sentences into so many folds, by their number, and test on one; 0 for none
-        fold: those whose number leaves this remainder
+        train: files, one name or a list; or synthetic sentences, as synthetic:copy,T=1000
         format: auto (by the names, or by the content), columns, conllu or jsonl
         word: the column of words, by number from 0 or by name
         tag: the column of tags, by number (-1 is the last) or by name; of conllu, upos or deprel
@@ -59,7 +54,7 @@ class TagDataConfig(SplitConfig):
         batch_size: sentences of a step, over all processes
     """
 
-    train: list[str] | str = "train.txt"
+    train: Names = "train.txt"
     format: str = "auto"
     word: Column = 0
     tag: Column = -1
@@ -94,20 +89,20 @@ class TagConfig(TrainedSettings):
 
 
 class TagData(Data):
-    """Sentences, and how they become tensors."""
+    """Sentences, and how they become tensors; `synthetic` ones are made as they are needed."""
 
     unit = "words"
 
     def __init__(
-        self,
-        config: TagConfig,
-        reader: TagReader,
-        known: Lexicon | None,
-        train: list[Sentence],
-        valid: list[Sentence],
-        test: list[Sentence],
-    ) -> None:
-        self.config, self.reader = config, reader
+        self, config: TagConfig, reader: TagReader, known: Lexicon | None, train: list[Sentence],
+        valid: list[Sentence], test: list[Sentence], synthetic: SyntheticData | None = None,
+    ) -> None:  # fmt: skip
+        if config.model.crf and synthetic and synthetic.train.kind == "selective-copy":
+            raise InputError(
+                "a CRF needs a tag for every word, and only the answers of selective-copy have one: "
+                "train with --model.crf false"
+            )
+        self.config, self.reader, self.synthetic = config, reader, synthetic
         self.train, self.valid, self.test = train, valid, test or None
         found = {"train": train, "valid": valid, "test": test}
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
@@ -118,70 +113,34 @@ class TagData(Data):
             check_types(self.lexicon, part)
 
     def batches(self, rank: int, world: int) -> Batches:
-        order = Shuffled(len(self.train), self.config.data.batch_size, self.config.seed, rank, world)
-        return _Batches(self.lexicon, self.train, order)
+        size, seed = self.config.data.batch_size, self.config.seed
+        if self.synthetic:
+            return SyntheticBatches(
+                self.synthetic.train, size, seed, lambda rows, number: self.batch(_sentences(rows)), rank, world
+            )
+        examples = [self.lexicon.example(sentence) for sentence in self.train]
+        order = Shuffled(len(examples), size, seed, rank, world)
+        return OrderedBatches(order, lambda rows, at: batch_of([examples[i] for i in rows]))
+
+    def batch(self, sentences: Sequence[Sentence]) -> Batch:
+        """Some sentences and their targets, padded."""
+        return batch_of([self.lexicon.example(sentence) for sentence in sentences])
 
     def summary(self) -> list[str]:
         numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
         lexicon = self.lexicon
         return [
-            f"data: {shown(self.config.data.train)}: {told('sentences', *numbers)}",
+            f"data: {file_list(self.config.data.train)}: {split_summary('sentences', *numbers)}",
             f"vocabulary: {len(lexicon.words.names):,} words, {len(lexicon.characters.names):,} characters, "
             f"{len(lexicon.tags):,} tags (scheme {lexicon.scheme}, trained as {lexicon.inner})",
         ]
 
     def first(self, part: list[Sentence], count: int) -> list[Sentence]:
         """As many sentences as have so many words, one at least."""
-        ends = [*accumulate(len(sentence.words) for sentence in part)]
-        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
+        return first_rows(part, lambda sentence: len(sentence.words), count)
 
 
-class _Batches:
-    """Sentences in shuffled batches."""
-
-    def __init__(self, lexicon: Lexicon, sentences: Sequence[Sentence], order: Shuffled) -> None:
-        self.rows = [lexicon.example(sentence) for sentence in sentences]
-        self.order, self.after = order, order.after
-
-    def batch(self, at: Position) -> Batch:
-        return batch_of([self.rows[i] for i in self.order.rows(at)])
-
-
-class MadeUpData(TagData):
-    """Sentences that are made up: there are as many as anyone wants."""
-
-    def __init__(
-        self,
-        config: TagConfig,
-        known: Lexicon | None,
-        made: synthetic.Synthetic,
-        valid: synthetic.Synthetic,
-        test: synthetic.Synthetic | None,
-    ) -> None:
-        if config.model.crf and made.kind == "selective-copy":
-            raise InputError(
-                "a CRF needs a tag for every word, and only the answers of selective-copy have one: "
-                "train with --model.crf false"
-            )
-        self.made = made
-        # Every word and tag there is occurs in so many.
-        some = _sentences(made.rows(0, 2**62 + 1, 64))
-        found = [_sentences(part.part()) if part else [] for part in (valid, test)]
-        super().__init__(config, TagReader(), known, some, *found)
-
-    def batches(self, rank: int, world: int) -> Batches:
-        size, seed = self.config.data.batch_size, self.config.seed
-        if size % world:
-            raise InputError(f"batch_size is {size}; {world} processes need a multiple of {world}")
-
-        def make(number: int) -> Batch:
-            sentences = _sentences(self.made.rows(seed, number, size))[rank::world]
-            return batch_of([self.lexicon.example(sentence) for sentence in sentences])
-
-        return Numbered(make)
-
-
-def _sentences(made: Sequence[synthetic.Made]) -> list[Sentence]:
+def _sentences(made: Sequence[SyntheticRow]) -> list[Sentence]:
     rows = []
     for i, (words, tags) in enumerate(made):
         assert isinstance(words, list) and isinstance(tags, list)
@@ -207,7 +166,7 @@ def _lexicon(config: TagDataConfig, train: Sequence[Sentence], aside: Sequence[S
 def check_types(lexicon: Lexicon, sentences: Sequence[Sentence]) -> None:
     """Raise an InputError at a tag of a kind that training never saw.
 
-    A mark that a known type never had (I-LST where there was only B-LST) is no error: such words are counted as missed.
+    A mark that a known type never had (I-LST where there was only B-LST) is not an error: such words count as missed.
     """
     known = {_type(tag) for tag in lexicon.tags}
     for sentence in sentences:
@@ -238,9 +197,10 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
             whole(f"data.{name}", getattr(data, name))
         known = saved.lexicon if saved else None
         if is_synthetic(data.train):
-            return MadeUpData(config, known, *synthetic_parts(data, "tag"))
+            synthetic = SyntheticData.open(data.train, data.valid, data.test, "tag")
+            return TagData(config, TagReader(), known, *synthetic.parts(_sentences), synthetic)
         reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
-        return TagData(config, reader, known, *parts(data, reader, lambda sentence: sentence.number, "sentences"))
+        return TagData(config, reader, known, *read_parts(data, reader, lambda row: row.number, "sentences"))
 
     def build(self, config: TagConfig, data: TagData) -> Tagger:
         settled = network.settled(config.model)
@@ -311,7 +271,7 @@ def _format() -> Any:
 
 @dataclass(frozen=True)
 class _Sentences(Request):
-    data: Rows = data_option(f"files, - or {synthetic.PREFIX}KIND,T=100", rows=list[list[str]])
+    data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[list[str]])
     format: str | None = _format()
     errors: str = errors_option()
     batch_size: int = batch_size(EACH, "sentences")
@@ -342,7 +302,7 @@ def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> lis
     if names is None:
         return tagger.sentences_of(rows_of(request.data, "sentences, each a list of words"))
     if is_synthetic(names):
-        return _sentences(synthetic.parse(names[0], "tag").part())
+        return _sentences(parse(names[0], "tag").part())
     # What was trained on columns may be asked for the tags of a text.
     own = "auto" if not tagged and predictor.reader.format == "columns" else predictor.reader.format
     reader = replace(predictor.reader, format=request.format or own, errors=request.errors)

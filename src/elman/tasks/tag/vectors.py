@@ -17,6 +17,7 @@ Vector = NDArray[np.float32]
 def read_vectors(name: str, wanted: Set[str], width: int) -> dict[str, Vector]:
     """The vectors of the words that are wanted, each of `width` numbers. Of a word that comes twice, the first."""
     found: dict[str, Vector] = {}
+    number = 0
     for number, line in enumerate(_lines(name), 1):
         word, *numbers = line.rstrip().split(" ")
         if number == 1 and len(numbers) == 1 and word.isdecimal() and numbers[0].isdecimal():
@@ -36,6 +37,8 @@ def read_vectors(name: str, wanted: Set[str], width: int) -> dict[str, Vector]:
             raise FileError(f"line {number} of {name} is not a word and {width} numbers: {error}") from error
         if word in wanted and word not in found:
             found[word] = vector
+    if not number:
+        raise FileError(f"{name} is empty: there is nothing to read in it")
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,9 +9,11 @@ from typing import NamedTuple
 
 from elman.data import vocabulary as vocabularies
 from elman.data.cache import Encoded, encode
-from elman.data.text import BYTES, Text, held, open_text
+from elman.data.names import Names, names_of
+from elman.data.splits import Split, fractions
+from elman.data.text import BYTES, Text, check_errors, in_memory, open_text
 from elman.data.vocabulary import Vocabulary
-from elman.errors import InputError, UnknownNameError
+from elman.errors import InputError
 from elman.options import whole
 
 
@@ -34,10 +35,10 @@ class TextDataConfig:
         window: tokens that the gradient goes back at most
     """
 
-    train: list[str] | str = "embedded"
-    valid: list[str] | str = ""
-    test: list[str] | str = ""
-    split: tuple[float, float, float] = (0.9, 0.05, 0.05)
+    train: Names = "embedded"
+    valid: Names = ""
+    test: Names = ""
+    split: Split = (0.9, 0.05, 0.05)
     errors: str = "strict"
     vocabulary: str = "char"
     min_count: int = 1
@@ -49,10 +50,10 @@ class TextDataConfig:
     @property
     def names(self) -> list[str]:
         """All texts that are named."""
-        return [name for given in (self.train, self.valid, self.test) for name in _names(given) if name]
+        return [name for part in (self.train, self.valid, self.test) for name in names_of(part) if name]
 
 
-Held = Mapping[str, str | Sequence[str]]  # texts in memory, by the name of their part
+InMemory = Mapping[str, str | Sequence[str]]  # texts in memory, by the name of their part
 
 
 class Splits(NamedTuple):
@@ -64,7 +65,7 @@ class Splits(NamedTuple):
     test: Encoded
 
 
-def open_splits(config: TextDataConfig, vocabulary: Vocabulary | None = None, given: Held | None = None) -> Splits:
+def open_splits(config: TextDataConfig, vocabulary: Vocabulary | None = None, given: InMemory | None = None) -> Splits:
     """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already.
 
     Texts that are `given` (train, valid, test) take the place of those that the config names.
@@ -99,18 +100,17 @@ def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
     )
 
 
-def split_texts(config: TextDataConfig, given: Held | None = None) -> list[Text]:
+def split_texts(config: TextDataConfig, given: InMemory | None = None) -> list[Text]:
     """The training, validation and test text."""
     errors = text_errors(config.vocabulary, config.errors)
 
-    in_memory = given or {}
-
     def text(part: str) -> Text:
-        named: list[str] | str = getattr(config, part)
-        return held(in_memory[part], errors) if part in in_memory else open_text(_names(named), errors)
+        if given and part in given:
+            return in_memory(given[part], errors)
+        return open_text(names_of(getattr(config, part)), errors)
 
     whole = text("train")
-    parts = _fractions(config)
+    parts = fractions(config.split, bool(config.valid), bool(config.test))
     _, characters = whole.measure()
     cuts = [0, *(round(characters * sum(parts[: k + 1])) for k in range(2)), characters]
     texts = [whole.cut(a, b) for a, b in pairwise(cuts)]
@@ -120,23 +120,6 @@ def split_texts(config: TextDataConfig, given: Held | None = None) -> list[Text]
     return texts
 
 
-def _names(given: list[str] | str | os.PathLike[str]) -> list[str]:
-    return [os.fspath(name) for name in ([given] if isinstance(given, str | os.PathLike) else given)]
-
-
 def text_errors(vocabulary: str, errors: str) -> str:
     """How to read for a vocabulary: to bytes, no byte is invalid."""
-    if errors not in ("strict", "replace"):
-        raise UnknownNameError("treatment of invalid UTF-8", errors, ("strict", "replace"))
-    return BYTES if vocabulary == "byte" else errors
-
-
-def _fractions(config: TextDataConfig) -> tuple[float, float, float]:
-    """What part of the training text each split is; a split with its own files takes nothing from it."""
-    if len(config.split) != 3 or min(config.split) < 0 or abs(sum(config.split) - 1) > 1e-9 or config.split[0] == 0:
-        raise InputError(
-            f"data.split is {config.split}; it must be three fractions (train, valid, test) that add up to 1"
-        )
-    train, valid, test = config.split
-    valid, test = (0 if config.valid else valid), (0 if config.test else test)
-    return (1 - valid - test, valid, test)
+    return BYTES if check_errors(errors) and vocabulary == "byte" else errors

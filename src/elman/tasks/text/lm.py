@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from elman.core import Options
-from elman.data import Encoded, Vocabulary, vocabulary
+from elman.data import Vocabulary, vocabulary
+from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError, UnknownNameError
 from elman.files.artifact import Content

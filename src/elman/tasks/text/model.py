@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from elman import state as states
-from elman.data import Batch, Encoded, Vocabulary
-from elman.data.cache import encode_string
+from elman.data import Batch, Vocabulary
+from elman.data.cache import Encoded, encode_string
 from elman.data.vocabulary import BOUNDARY
-from elman.data.windows import lane_batches
 from elman.decoding.sample import Carried
 from elman.errors import InputError
 from elman.files.config import Json
@@ -33,6 +32,7 @@ from elman.state import State
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.text.generation import Generation, prompt_ids
 from elman.tasks.text.kneser_ney import Markov
+from elman.tasks.text.windows import lane_batches
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

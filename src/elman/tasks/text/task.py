@@ -8,8 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from elman.data import Batches, Encoded, Streams, encode, open_text
-from elman.data.text import held
+from elman.data import Batches, open_text
+from elman.data.cache import Encoded, encode
+from elman.data.names import file_list
+from elman.data.splits import split_summary
+from elman.data.text import in_memory
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import whole
@@ -21,6 +24,7 @@ from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_erro
 from elman.tasks.text.generation import ALLOWED
 from elman.tasks.text.model import Score, TextModel
 from elman.tasks.text.serving import ServedText
+from elman.tasks.text.windows import Streams
 from elman.training.record import Preview
 from elman.training.scores import Scores
 
@@ -63,11 +67,12 @@ class TextData(Data):
 
     def summary(self) -> list[str]:
         symbols, train, valid, test = self.splits
-        parts = f"{train.tokens:,} tokens to train on, {valid.tokens:,} to validate, {test.tokens:,} to test"
+        parts = split_summary("tokens", train.tokens, valid.tokens, test.tokens)
         lacking = f"; it lacks {train.unknown / train.tokens:.2%} of the tokens" if train.unknown else ""
-        names = self.config.names
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return [f"data: {shown}: {parts}", f"vocabulary: {symbols.kind}, {symbols.size:,} symbols{lacking}"]
+        return [
+            f"data: {file_list(self.config.names)}: {parts}",
+            f"vocabulary: {symbols.kind}, {symbols.size:,} symbols{lacking}",
+        ]
 
     def describe_loss(self, loss: float) -> str:
         train = self.splits.train
@@ -182,7 +187,7 @@ class Generate(Request):
 def read_text(lm: AnyTextModel, request: Evaluate | InspectRequest) -> Encoded:
     """The texts that a request names, or gives, as the model reads them."""
     names, errors = opened(request.data), text_errors(lm.vocabulary.kind, request.errors)
-    text = held(rows_of(request.data, "texts"), errors) if names is None else open_text(names, errors)
+    text = in_memory(rows_of(request.data, "texts"), errors) if names is None else open_text(names, errors)
     return encode(text, lm.vocabulary, lm.unit)
 
 

@@ -6,11 +6,9 @@ symbols) is an error that names its line, or is left out where that is asked for
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,14 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from elman.data import splits
 from elman.data import vocabulary as vocabularies
 from elman.data.batches import Batch, padded
 from elman.data.cache import Ids, encode_lines
-from elman.data.synthetic import Made
-from elman.data.text import open_text
+from elman.data.records import json_fields, text_field
+from elman.data.synthetic import SyntheticRow
+from elman.data.text import read_lines
 from elman.data.vocabulary import BOUNDARY, Vocabulary
 from elman.errors import InputError
-from elman.options import choice, parse_json, whole
+from elman.options import choice, whole
 
 FORMATS = ("auto", "text", "tsv", "jsonl")
 ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
@@ -41,12 +41,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class PairReader:
-    """How pairs are read.
-
-    Args:
-        format: one of FORMATS
-        errors: invalid UTF-8, strict or replace
-    """
+    """How pairs are read, as the data section of a config says it (`TranslateDataConfig`)."""
 
     format: str = "auto"
     errors: str = "strict"
@@ -54,19 +49,15 @@ class PairReader:
     def __call__(self, source: Sequence[str], target: Sequence[str] = (), *, paired: bool = True) -> list[Pair]:
         """The pairs of some files; without `paired`, the sources alone."""
         choice("data.format", self.format, FORMATS)
-        choice("data.errors", self.errors, ("strict", "replace"))
-        found = list(self._pairs(source, target, paired))
-        if not found:
-            raise InputError(f"there is no line in {', '.join(source)}: the file is empty")
-        return found
+        return list(self._pairs(source, target, paired))
 
     def _pairs(self, source: Sequence[str], target: Sequence[str], paired: bool) -> Iterator[Pair]:
-        files = list(_files(source, self.errors))
+        files = list(read_lines(source, self.errors))
         formats = {self._format(name, bool(target) or not paired) for name, _ in files}
         if target and formats != {"text"}:
             raise InputError(f"{files[0][0]} has both sides of its pairs; leave data.target, {target[0]}, out")
         if target:
-            yield from _parallel(files, list(_files(target, self.errors)))
+            yield from _parallel(files, list(read_lines(target, self.errors)))
             return
         for name, lines in files:
             format = self._format(name, not paired)
@@ -81,15 +72,6 @@ class PairReader:
         if found == "text" and not alone:
             raise InputError(f"{name} is read as plain text, which has one side only: name the other, data.target too")
         return found
-
-
-def _files(names: Sequence[str], errors: str) -> Iterator[tuple[str, list[str]]]:
-    text = open_text(names, errors)
-    for number, pieces in groupby(text.pieces(), lambda piece: piece[0]):
-        whole = "".join(piece for _, piece in pieces).removeprefix("\ufeff")
-        # Only what ends a line in such files: other breaks, as U+2028, may stand in a sentence.
-        lines = whole.replace("\r\n", "\n").split("\n")
-        yield text.sources[number].name, lines[:-1] if lines[-1] == "" else lines
 
 
 def _parallel(source: list[tuple[str, list[str]]], target: list[tuple[str, list[str]]]) -> Iterator[Pair]:
@@ -114,29 +96,20 @@ def _pair(format: str, line: str, where: str, paired: bool) -> Pair:
         if paired and len(cells) < 2:
             raise InputError(f"{where} has no tab; a line is a source, a tab and its target")
         return Pair(cells[0], cells[1] if paired else None, where)
-    try:
-        content = parse_json(line)
-        source, target = content["source"], content["target"] if paired else None
-    except (ValueError, LookupError, TypeError) as error:
-        wanted = '{"source": ..., "target": ...}' if paired else '{"source": ...}'
-        raise InputError(f"{where} is not JSON as {wanted}: {error!r}") from error
-    for field, text in (("source", source), *((("target", target),) if paired else ())):
-        if not isinstance(text, str):
-            raise InputError(f"{where} has {text!r} in its field {field!r}, which is not a text")
-    return Pair(source, target, where)
+    fields = ("source", "target") if paired else ("source",)
+    content = json_fields(line, where, fields)
+    source, *target = (text_field(content, field, where) for field in fields)
+    return Pair(source, target[0] if paired else None, where)
 
 
-def made_up(rows: Sequence[Made]) -> list[Pair]:
-    """Pairs of made-up rows of words."""
+def synthetic_pairs(rows: Sequence[SyntheticRow]) -> list[Pair]:
+    """Pairs of synthetic rows of words."""
     return [Pair(" ".join(row.input), " ".join(row.label), f"row {i}") for i, row in enumerate(rows, 1)]
 
 
-def fingerprint(pairs: Sequence[Pair]) -> str:
+def fingerprint(pairs: Iterable[Pair]) -> str:
     """sha256 of both sides, in order."""
-    total = hashlib.sha256()
-    for pair in pairs:
-        total.update(json.dumps([pair.source, pair.target]).encode())
-    return total.hexdigest()
+    return splits.fingerprint(json.dumps([pair.source, pair.target]).encode() for pair in pairs)
 
 
 class Vocabularies(NamedTuple):
@@ -189,7 +162,7 @@ def spelt_rates(source: float, target: float) -> str:
 
 
 def encode_now(pairs: Sequence[Pair], symbols: Vocabularies) -> Encoded:
-    """Without the cache: of pairs that are made up, and read once."""
+    """Without the cache: of pairs that are synthetic, and read once."""
     source = [symbols.source.encode(pair.source) for pair in pairs]
     return Encoded(source, [symbols.target.encode(pair.target or "") for pair in pairs])  # type: ignore[arg-type]
 

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from elman import progress
-from elman.data.splits import is_synthetic
-from elman.data.synthetic import PREFIX, parse
+from elman.data.synthetic import PREFIX, is_synthetic, parse
 from elman.decoding.sample import Sampling
 from elman.errors import FileError, InputError
 from elman.options import a_text, whole
 from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
 from elman.tasks.task import InspectRequest
-from elman.tasks.translate.data import FORMATS, Pair, PairReader, made_up
+from elman.tasks.translate.data import FORMATS, Pair, PairReader, synthetic_pairs
 from elman.tasks.translate.metrics import aligned, exposure, judged
 from elman.tasks.translate.model import EACH, Search, Translator
 from elman.training.scores import Scores
@@ -103,7 +102,7 @@ def pairs_of(predictor: Translator, request: Evaluate | Inspect) -> list[Pair]:
     if len(names) > 2:
         raise InputError(f"{len(names)} files were given; this takes a file of sources and one of targets")
     if is_synthetic(names[:1]):
-        return made_up(parse(names[0], "translate").part())
+        return synthetic_pairs(parse(names[0], "translate").part())
     return _reader(predictor, request)(names[:1], names[1:])
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -14,9 +12,11 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.attention import Bound
-from elman.data import Batch, Batches, Bucketed, Numbered, Position
-from elman.data.splits import SplitConfig, is_synthetic, listed, parts, shown, synthetic_parts, told
-from elman.data.synthetic import Synthetic
+from elman.data import Batch, Batches, OrderedBatches, Position
+from elman.data.batches import Bucketed
+from elman.data.names import Names, file_list, names_of
+from elman.data.splits import Split, SplitConfig, first_rows, read_parts, split_summary
+from elman.data.synthetic import SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic
 from elman.errors import InputError
 from elman.lengths import masked
 from elman.lens import Sample
@@ -27,7 +27,7 @@ from elman.tasks.request import Request
 from elman.tasks.task import Data, Evaluation, Inspection, Response, Task, TrainedSettings
 from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
-from elman.tasks.translate.data import Encoded, Pair, PairReader, Pairs, Vocabularies, batch_of, made_up
+from elman.tasks.translate.data import Pair, PairReader, Pairs, Vocabularies, batch_of, synthetic_pairs
 from elman.tasks.translate.metrics import aligned, judged, metrics
 from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
@@ -62,13 +62,13 @@ class TranslateDataConfig:
         batch_tokens: symbols of the longer sides of a step, padding included, over all processes
     """
 
-    source: list[str] | str = "train.source"
-    target: list[str] | str = ""
-    valid_source: list[str] | str = ""
-    valid_target: list[str] | str = ""
-    test_source: list[str] | str = ""
-    test_target: list[str] | str = ""
-    split: tuple[float, float, float] = (0.9, 0.1, 0.0)
+    source: Names = "train.source"
+    target: Names = ""
+    valid_source: Names = ""
+    valid_target: Names = ""
+    test_source: Names = ""
+    test_target: Names = ""
+    split: Split = (0.9, 0.1, 0.0)
     format: str = "auto"
     errors: str = "strict"
     vocabulary: str = "word"
@@ -165,19 +165,15 @@ class Part(NamedTuple):
 
 
 class PairData(Data):
-    """Pairs, and how they become tensors."""
+    """Pairs, and how they become tensors; `synthetic` ones are made as they are needed."""
 
     unit = "tokens"
 
     def __init__(
-        self,
-        config: TranslateConfig,
-        symbols: Vocabularies | None,
-        train: list[Pair],
-        valid: list[Pair],
-        test: list[Pair],
-    ) -> None:
-        self.config, data = config, config.data
+        self, config: TranslateConfig, symbols: Vocabularies | None, train: list[Pair], valid: list[Pair],
+        test: list[Pair], synthetic: SyntheticData | None = None,
+    ) -> None:  # fmt: skip
+        self.config, self.synthetic, data = config, synthetic, config.data
         found = {"source": train, "valid_source": valid, "test_source": test}
         self.fingerprint = {f"data.{name}": reading.fingerprint(part) for name, part in found.items()}
         self.fingerprint |= dict.fromkeys(("data.target", "data.valid_target", "data.test_target"), "")
@@ -190,9 +186,26 @@ class PairData(Data):
         self.valid, self.test = Part(valid, config.decoding), Part(test, config.decoding) if test else None
 
     def batches(self, rank: int, world: int) -> Batches:
-        lengths = [max(len(a), len(b) + 1) for a, b in zip(*self.rows, strict=True)]
-        order = Bucketed(lengths, self.config.data.batch_tokens, self.config.seed, rank, world)
-        return _Batches(self.rows, order, self.config.sampling)
+        """What a row draws depends on the seed, and on the pass and the pair or on the number of a synthetic pair."""
+        tokens, seed, truth = self.config.data.batch_tokens, self.config.seed, self.config.sampling.truth
+        if self.synthetic:
+            size = max(world, tokens // (self.synthetic.train.T + 1) // world * world)
+
+            def made(rows: Sequence[SyntheticRow], number: int) -> Batch:
+                encoded = reading.encode_now(synthetic_pairs(rows), self.symbols)
+                drawn = torch.tensor([[seed, number * size + i] for i in range(rank, size, world)])
+                return batch_of(list(zip(*encoded, strict=True)), drawn, truth(number))
+
+            return SyntheticBatches(self.synthetic.train, size, seed, made, rank, world)
+        pairs = list(zip(*self.rows, strict=True))
+        order = Bucketed([max(len(a), len(b) + 1) for a, b in pairs], tokens, seed, rank, world)
+        each = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
+
+        def read(rows: Sequence[int], at: Position) -> Batch:
+            drawn = torch.tensor([[seed, at.epoch * len(pairs) + i] for i in rows])
+            return batch_of([pairs[i] for i in rows], drawn, truth(at.epoch * each + at.window))
+
+        return OrderedBatches(order, read)
 
     def summary(self) -> list[str]:
         numbers = [len(self.train), len(self.valid.pairs), len(self.test.pairs) if self.test else 0]
@@ -200,49 +213,14 @@ class PairData(Data):
         sides = ", ".join(f"{side.size:,} symbols" for side in dict.fromkeys(self.symbols))
         lacking = reading.spelt_rates(*reading.unknown_rates(self.rows, self.symbols))
         return [
-            f"data: {shown(self.config.data.source)}: {told('pairs', *numbers)}{left}",
+            f"data: {file_list(self.config.data.source)}: {split_summary('pairs', *numbers)}{left}",
             f"vocabulary: {self.symbols.source.kind}, {sides}{f'; {lacking}' if lacking else ''}",
         ]
 
     def first(self, part: Part, count: int) -> Part:
         """As many pairs as have so many words, one at least."""
-        ends = [*accumulate(len((pair.target or "").split()) for pair in part.pairs)]
-        return part if count >= ends[-1] else part._replace(pairs=part.pairs[: max(1, bisect_right(ends, count))])
-
-
-class MadeUpPairs(PairData):
-    """Pairs that are made up: there are as many as anyone wants."""
-
-    def __init__(self, config: TranslateConfig, made: Synthetic, valid: Synthetic, test: Synthetic | None) -> None:
-        self.made = made
-        some = made_up(made.rows(0, 2**62 + 1, 64))  # every symbol there is occurs in so many
-        super().__init__(config, None, some, made_up(valid.part()), made_up(test.part()) if test else [])
-
-    def batches(self, rank: int, world: int) -> Batches:
-        size = max(world, self.config.data.batch_tokens // (self.made.T + 1) // world * world)
-
-        def make(number: int) -> Batch:
-            rows = reading.encode_now(
-                made_up(self.made.rows(self.config.seed, number, size))[rank::world], self.symbols
-            )
-            drawn = torch.tensor([[self.config.seed, number * size + i] for i in range(rank, size, world)])
-            return batch_of(list(zip(*rows, strict=True)), drawn, self.config.sampling.truth(number))
-
-        return Numbered(make)
-
-
-class _Batches:
-    """Pairs in batches of like lengths. What a row draws depends on the seed, the pass and the pair alone."""
-
-    def __init__(self, rows: Encoded, order: Bucketed, sampling: SamplingConfig) -> None:
-        self.rows, self.order, self.sampling, self.after = rows, order, sampling, order.after
-        self.each = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
-
-    def batch(self, at: Position) -> Batch:
-        chosen, n = self.order.rows(at), len(self.rows.source)
-        drawn = torch.tensor([[self.order.seed, at.epoch * n + i] for i in chosen])
-        pairs = [(self.rows.source[i], self.rows.target[i]) for i in chosen]
-        return batch_of(pairs, drawn, self.sampling.truth(at.epoch * self.each + at.window))
+        some = first_rows(part.pairs, lambda pair: len((pair.target or "").split()), count)
+        return part if some is part.pairs else part._replace(pairs=some)
 
 
 class TranslateTask(Task[TranslateConfig, PairData, Translator]):
@@ -266,7 +244,8 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         if decides in ("bleu", "chrf"):
             metrics()
         if is_synthetic(data.source):
-            return MadeUpPairs(config, *_made_up(data))
+            synthetic = SyntheticData.open(data.source, data.valid_source, data.test_source, "translate")
+            return PairData(config, None, *synthetic.parts(synthetic_pairs), synthetic)
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
     def build(self, config: TranslateConfig, data: PairData) -> Translator:
@@ -339,10 +318,6 @@ def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str
     }  # fmt: skip
 
 
-def _made_up(data: TranslateDataConfig) -> tuple[Synthetic, Synthetic, Synthetic | None]:
-    return synthetic_parts(SplitConfig(data.source, data.valid_source, data.test_source), "translate")
-
-
 def _read_parts(data: TranslateDataConfig) -> tuple[list[Pair], list[Pair], list[Pair]]:
     reader = PairReader(data.format, data.errors)
     names = {
@@ -353,7 +328,7 @@ def _read_parts(data: TranslateDataConfig) -> tuple[list[Pair], list[Pair], list
 
     def read(part: Sequence[str]) -> list[Pair]:
         source, target = names[part[0]]
-        return reader(listed(source), listed(target) if target else ())
+        return reader(names_of(source), names_of(target) if target else ())
 
     train, valid, test = (name if source else "" for name, (source, _) in names.items())
-    return parts(SplitConfig(train, valid, test, data.split), read, lambda pair: 0, "pairs")
+    return read_parts(SplitConfig(train, valid, test, data.split), read, lambda pair: 0, "pairs")

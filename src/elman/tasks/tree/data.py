@@ -6,16 +6,15 @@ every word is a node, its head its parent, and a column its label ("_" is none).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from elman.data.text import open_text
+from elman.data import splits
+from elman.data.text import lines_of, open_text, read_documents
 from elman.errors import InputError
 from elman.options import choice
 from elman.tasks.tag.data import Column, Sentence, TagReader, is_conllu
@@ -45,13 +44,7 @@ class LabelledTree(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeReader:
-    """How trees are read.
-
-    Args:
-        format: one of FORMATS
-        tag: of conllu, the column of labels
-        errors: invalid UTF-8, strict or replace
-    """
+    """How trees are read, as the data section of a config says it (`TreeDataConfig`)."""
 
     format: str = "auto"
     tag: Column = "deprel"
@@ -60,7 +53,6 @@ class TreeReader:
     def __call__(self, names: Sequence[str], *, labelled: bool = True) -> list[LabelledTree]:
         """The trees of some files; `labelled` says whether nodes in brackets must have labels."""
         choice("data.format", self.format, FORMATS)
-        choice("data.errors", self.errors, ("strict", "replace"))
         found: list[LabelledTree] = []
         for name in names:
             format = self.format if self.format != "auto" else _guess(name, self.errors)
@@ -68,9 +60,8 @@ class TreeReader:
                 sentences = TagReader("conllu", "form", self.tag, ["head"], self.errors)([name], tagged=labelled)
                 found.extend(_dependencies(sentence) for sentence in sentences)
             else:
-                found.extend(_of_brackets(name, self.errors, labelled))
-        if not found:
-            raise InputError(f"there is no tree in {', '.join(names)}: the file is empty")
+                for file, text in read_documents([name], self.errors):
+                    found.extend(read_brackets(text, file, labelled))
         return [tree._replace(number=i) for i, tree in enumerate(found)]
 
 
@@ -78,22 +69,14 @@ def _guess(name: str, errors: str) -> str:
     if Path(name.removesuffix(".gz")).suffix.lower() == ".conllu":
         return "conllu"
     head = next((piece for _, piece in open_text([name], errors).pieces()), "")  # a megabyte at most
-    return "conllu" if is_conllu(head.removeprefix("\ufeff").split("\n")) else "brackets"
+    return "conllu" if is_conllu(lines_of(head)) else "brackets"
 
 
-def fingerprint(trees: Sequence[LabelledTree]) -> str:
+def fingerprint(trees: Iterable[LabelledTree]) -> str:
     """sha256 of parents, words and labels, in order."""
-    total = hashlib.sha256()
-    for tree in trees:
-        total.update(json.dumps([tree.shape.parents.tolist(), list(tree.words), list(tree.labels)]).encode())
-    return total.hexdigest()
-
-
-def _of_brackets(name: str, errors: str, labelled: bool) -> Iterator[LabelledTree]:
-    text = open_text([name], errors)
-    for number, pieces in groupby(text.pieces(), lambda piece: piece[0]):
-        whole = "".join(piece for _, piece in pieces).removeprefix("\ufeff")
-        yield from read_brackets(whole, text.sources[number].name, labelled)
+    return splits.fingerprint(
+        json.dumps([tree.shape.parents.tolist(), [*tree.words], [*tree.labels]]).encode() for tree in trees
+    )
 
 
 def read_brackets(text: str, name: str = "the text", labelled: bool = True) -> list[LabelledTree]:
@@ -104,7 +87,7 @@ def read_brackets(text: str, name: str = "the text", labelled: bool = True) -> l
     """
     found: list[LabelledTree] = []
     tree = _Open(name, labelled)
-    for line_number, line in enumerate(text.split("\n"), 1):
+    for line_number, line in enumerate(lines_of(text), 1):
         for token in _TOKENS.finditer(line):
             at = line_number, token.start() + 1
             if token[0] == "(":

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from elman import state as states
 from elman.core import Options
 from elman.data import Batch
-from elman.data.splits import refuse_alike
+from elman.data.names import refuse_alike
+from elman.data.vocabulary import Symbols
 from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.files.config import Json
@@ -22,7 +23,6 @@ from elman.nn.distributions import Categorical, Distribution, Gaussian
 from elman.nn.readout import GaussianReadout, Softmax
 from elman.tasks.classify import metrics
 from elman.tasks.predictor import Predictor
-from elman.tasks.tag.lexicon import Symbols
 from elman.tasks.tag.word_features import WordEmbedding
 from elman.tasks.tree import tree as tree_cell
 from elman.tasks.tree.data import LabelledTree, TreeReader
@@ -73,7 +73,7 @@ class TreeLexicon(NamedTuple):
     def fit(trees: Sequence[LabelledTree], target: str, min_count: int, lower: bool) -> TreeLexicon:
         """What some trees need."""
         words = Counter(word.lower() if lower else word for tree in trees for word in tree.words if word)
-        symbols = Symbols.fit(words, min_count)
+        symbols = Symbols.count(words, min_count)
         if target == "number":
             y = np.array([number_of(tree) for tree in trees])
             return TreeLexicon(symbols, lower, target, [], float(y.mean()), float(y.std()) or 1.0)

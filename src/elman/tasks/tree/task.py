@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from elman.data import Batch, Batches, Position
+from elman.data import Batch, Batches, OrderedBatches
 from elman.data.batches import Alike
-from elman.data.splits import SplitConfig, parts, shown, told
+from elman.data.names import Names, file_list
+from elman.data.splits import SplitConfig, first_rows, read_parts, split_summary
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import choice, whole
@@ -46,12 +45,6 @@ class TreeDataConfig(SplitConfig):
     """Labelled trees.
 
     Args:
-        train: files, one name or a list
-        valid: the same for validation; empty for a part of train, by trees
-        test: the same for the final test; empty for a part of train
-        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: cut the trees into so many folds, by their number, and test on one; 0 for none
-        fold: those whose number leaves this remainder
         format: auto (by the names), brackets as (3 (2 It) (4 works)), or conllu
         tag: of conllu, the column of labels, by number or by name
         target: what is learnt, the label of all nodes, of roots only, or the number that the label of a root is
@@ -61,7 +54,7 @@ class TreeDataConfig(SplitConfig):
         batch_size: trees of a step, over all processes
     """
 
-    train: list[str] | str = "train.txt"
+    train: Names = "train.txt"
     format: str = "auto"
     tag: Column = "deprel"
     target: str = "nodes"
@@ -115,32 +108,23 @@ class TreeData(Data):
     def batches(self, rank: int, world: int) -> Batches:
         heights = [tree.height for tree in self.train]
         order = Alike(heights, self.config.data.batch_size, self.config.seed, rank, world)
-        return _Trees(self.lexicon, self.train, order)
+        lexicon = self.lexicon
+        examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in self.train]
+        return OrderedBatches(order, lambda rows, at: batch_of([examples[i] for i in rows], lexicon.target))
 
     def summary(self) -> list[str]:
         numbers = [len(part) for part in (self.train, self.valid, self.test or ())]
         nodes, lexicon = sum(len(tree.words) for tree in self.train), self.lexicon
         answers = f"{len(lexicon.labels)} labels" if lexicon.labels else "a number"
         return [
-            f"data: {shown(self.config.data.train)}: {told('trees', *numbers)}; {nodes:,} nodes to train on",
+            f"data: {file_list(self.config.data.train)}: {split_summary('trees', *numbers)}; "
+            f"{nodes:,} nodes to train on",
             f"vocabulary: {len(lexicon.words.names):,} words; target: {lexicon.target}, {answers}",
         ]
 
     def first(self, part: list[LabelledTree], count: int) -> list[LabelledTree]:
         """As many trees as have so many nodes, one at least."""
-        ends = [*accumulate(len(tree.words) if self.unit == "nodes" else 1 for tree in part)]
-        return part if not part or count >= ends[-1] else part[: max(1, bisect_right(ends, count))]
-
-
-class _Trees:
-    """Trees in batches of like height."""
-
-    def __init__(self, lexicon: TreeLexicon, trees: list[LabelledTree], order: Alike) -> None:
-        self.examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in trees]
-        self.target, self.order, self.after = lexicon.target, order, order.after
-
-    def batch(self, at: Position) -> Batch:
-        return batch_of([self.examples[i] for i in self.order.rows(at)], self.target)
+        return first_rows(part, lambda tree: len(tree.words) if self.unit == "nodes" else 1, count)
 
 
 class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
@@ -163,7 +147,7 @@ class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
                 f"{saved.lexicon.target}; it has no other answers"
             )
         reader = TreeReader(data.format, data.tag, data.errors)
-        found = parts(data, reader, lambda tree: tree.number, "trees")
+        found = read_parts(data, reader, lambda tree: tree.number, "trees")
         return TreeData(config, reader, saved.lexicon if saved else None, *found)
 
     def build(self, config: TreeConfig, data: TreeData) -> TreeLabeller:

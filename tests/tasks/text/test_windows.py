@@ -6,9 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from elman.data import Encoded, Position, Streams, lanes
-from elman.data.windows import lane_batches
+from elman.data import Position
+from elman.data.cache import Encoded
 from elman.errors import InputError
+from elman.tasks.text.windows import Streams, lane_batches, lanes
 
 
 def encoded(ids):

@@ -1,4 +1,4 @@
-"""Batches are windows into parallel streams; where the next batch is, is a value, so a run can go on from anywhere.
+"""Batches are windows into parallel streams; where the next batch is, is a value, so a run can resume anywhere.
 
 The state is carried from window to window. Where an input is the boundary symbol, a new sequence begins: reset is set.
 Independent lines and one endless text are thus the same thing to the training loop.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from elman.data.batches import Batch, Position
+from elman.data.batches import Batch, Position, check_shared
 from elman.data.cache import Encoded, Ids
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import FileError, InputError
@@ -28,10 +28,8 @@ class Streams:
     def __init__(
         self, encoded: Encoded, batch_size: int, window: int, seed: int = 0, rank: int = 0, world: int = 1
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("window", window)):
-            whole(f"data.{name}", value)
-        if batch_size % world:
-            raise InputError(f"data.batch_size is {batch_size}; {world} processes need a multiple of {world}")
+        check_shared(batch_size, world)
+        whole("data.window", window)
         if encoded.tokens < batch_size * window:
             raise InputError(
                 f"the training text has {encoded.tokens} tokens; {batch_size} streams with windows of {window} need "
@@ -55,8 +53,8 @@ class Streams:
         """The windows of all rows at a position."""
         if at.window >= self.windows(at.epoch):
             raise FileError(
-                f"the checkpoint goes on at window {at.window} of a pass that has {self.windows(at.epoch)}: it is not "
-                "one of this run. Put back a copy, or start another run."
+                f"the checkpoint continues at window {at.window} of a pass that has {self.windows(at.epoch)}: it is "
+                "not one of this run. Put back a copy, or start another run."
             )
         offset, length = self._offset(at.epoch), self._length(at.epoch)
         start = at.window * self.window
