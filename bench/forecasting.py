@@ -36,12 +36,12 @@ import torch
 from torch import Tensor, nn
 
 from elman.data import Batch, Position
-from elman.tasks.forecast import loss as forecast_loss
-from elman.tasks.forecast.content import widths
+from elman.tasks.forecast.config import ForecastModelConfig
 from elman.tasks.forecast.data import PanelReader, Series
 from elman.tasks.forecast.inputs import PanelInputs, SeriesStreams
 from elman.tasks.forecast.model import Forecaster
-from elman.tasks.forecast.network import ForecastModelConfig, build
+from elman.tasks.forecast.network import Widths, build
+from elman.tasks.forecast.network import loss as loss_of
 
 LAGS = [*range(1, 8), *(day + hour for day in range(24, 169, 24) for hour in (-1, 0, 1))]
 CONTEXT, HORIZON, BATCH = 168, 48, 64
@@ -175,7 +175,7 @@ def forecaster(size: int) -> Forecaster:
     inputs = PanelInputs(reader, ("s",))
     config = ForecastModelConfig(cell="lstm", size=size, layers=2, dropout=0.1, lags=LAGS, scale="mean",
                                  readout="student_t", residual="none", readout_dropout=0.0)  # fmt: skip
-    return Forecaster(build(config, widths(inputs), 24), config, inputs, HORIZON, 24)
+    return Forecaster(build(config, Widths.of(inputs), 24), config, inputs, HORIZON, 24)
 
 
 def panel(number: int, rows: int) -> list[Series]:
@@ -198,7 +198,7 @@ def training(peer: Peer, what: str, size: int, rounds: int) -> dict[str, float]:
         batch: Batch = held
         if what == "loading":
             batch, at = streams.batch(at), streams.after(at)
-        total, count, _ = forecast_loss.loss(ours.model, batch, None)
+        total, count, _ = loss_of(ours.model, batch, None)
         return total / count
 
     case = case_of(what, size=size, rows=rows)

@@ -31,7 +31,16 @@ LAYOUT = [
     "lens", "training", "scikit", "tasks", "hmm", "trees", "run", "estimators", "laws", "serve", "cli",
     "__main__",
 ]  # fmt: skip
-TASKS = ["text", "tag", "classify", "forecast", "translate", "hmm", "tree", "image"]
+TASKS = [
+    "text",
+    "tag",
+    "classify",
+    "hmm",
+    "forecast",
+    "translate",
+    "tree",
+    "image",
+]  # a task imports from those before it
 
 PUBLIC = [
     "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LMConfig", "LanguageModel", "Norm", "Parallel",
@@ -85,6 +94,29 @@ def test_imports_follow_the_layout(path: Path) -> None:
         assert same_package or place(imported) < place(importer), (
             f"{importer} imports {imported}, which stands below it"
         )
+
+
+def task_of(module: str) -> str:
+    """Whose package a module of tasks/ is in: elman.tasks.tag.data is of tag; nothing for what all tasks share."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["tasks"] and len(parts) > 2 and parts[2] in TASKS else ""
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "tasks").rglob("*.py")), ids=name_of)
+def test_a_task_imports_from_tasks_that_are_listed_before_it(path: Path) -> None:
+    """What all tasks share imports from none of them; tasks/__init__.py, which has TASKS, from all."""
+    importer = name_of(path)
+    if importer == "elman.tasks":
+        pytest.skip("it lists all tasks")
+    own = task_of(importer)
+    before = TASKS[: TASKS.index(own) + 1] if own else []
+    others = {imported: task_of(imported) for imported in imports(ast.parse(path.read_text()))}
+    assert not {name for name, task in others.items() if task and task not in before}
+
+
+def test_the_check_of_tasks_sees_whose_a_module_is() -> None:
+    names = ["elman.tasks.tag.data", "elman.tasks.tag", "elman.tasks.plots", "elman.tasks", "elman.cells.gru"]
+    assert [task_of(name) for name in names] == ["tag", "tag", "", "", ""]
 
 
 def test_the_rooms_are_few() -> None:

@@ -5,6 +5,8 @@ A read-out is called as `readout(y, lengths)` with y (B, T, H), or as `readout(y
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 import torch
@@ -14,6 +16,7 @@ from elman import kernels
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.nn.distributions import (
+    GRID,
     AdaptiveCategorical,
     Bernoulli,
     Categorical,
@@ -21,6 +24,7 @@ from elman.nn.distributions import (
     Gaussian,
     NegativeBinomial,
     Poisson,
+    QuantileGrid,
     StudentT,
 )
 from elman.nn.softmax_loss import Product
@@ -55,6 +59,11 @@ class Linear(nn.Module):
 
     def product(self, h: Tensor) -> Tensor:
         return kernels.linear(h, self.weight, self.bias)
+
+    def categorical(self, y: Tensor) -> Categorical:
+        """A softmax over V, which knows what its logits are made of."""
+        h = self.dropped(y)
+        return Categorical(self.product(h), Product(h, self.weight, self.bias))
 
 
 class Readout(nn.Module, Generic[D_co]):
@@ -99,8 +108,7 @@ class Softmax(Affine[Categorical]):
             self.linear.weight = weight
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> Categorical:
-        h = self.linear.dropped(y)
-        return Categorical(self.linear.product(h), Product(h, self.linear.weight, self.linear.bias))
+        return self.linear.categorical(y)
 
     def distribution(self, values: Tensor) -> Categorical:
         return Categorical(values)
@@ -164,6 +172,29 @@ class NegativeBinomialReadout(Affine[NegativeBinomial]):
     def distribution(self, values: Tensor) -> NegativeBinomial:
         logits, inverse = values.chunk(2, -1)
         return NegativeBinomial(logits, 1 / (kernels.softplus(inverse) + 1e-6))
+
+
+class QuantileReadout(Affine[QuantileGrid]):
+    """Quantiles that cannot cross, of each of `size` numbers: the middle one is V h + c, and each next one is further
+    away by softplus of a value of its own."""
+
+    def __init__(self, input_size: int, size: int, *, dropout: float = 0.0, levels: Sequence[float] = GRID) -> None:
+        if len(levels) < 2 or not all(a < b for a, b in pairwise((0.0, *levels, 1.0))):
+            raise InputError(f"levels are {list(levels)}; it takes two or more between 0 and 1, which rise")
+        super().__init__(input_size, size * len(levels), dropout=dropout)
+        self.size, self.levels = size, tuple(levels)
+
+    def distribution(self, values: Tensor) -> QuantileGrid:
+        each = values.unflatten(-1, (self.size, len(self.levels)))
+        middle = len(self.levels) // 2
+        steps = kernels.softplus(each)
+        # Sums in a fixed order, place by place: a row has the same bits in any batch.
+        up, down = [each[..., middle]], list[Tensor]()
+        for i in range(middle + 1, len(self.levels)):
+            up.append(up[-1] + steps[..., i])
+        for i in range(middle - 1, -1, -1):
+            down.append((down[-1] if down else up[0]) - steps[..., i])
+        return QuantileGrid(torch.stack([*reversed(down), *up], -1), self.levels)
 
 
 class AdaptiveSoftmax(Readout[AdaptiveCategorical]):

@@ -1,4 +1,4 @@
-"""Pictures: of a run, how its validation went and which classes were taken for which; of a forecast, its fan.
+"""Pictures: of a run, how its validation went and which classes were taken for which; an alignment; a grid of images.
 
 They need the extra [plot].
 """
@@ -14,13 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.errors import FileError, InputError, MissingExtraError
-from elman.tasks.forecast.paths import Forecast
+from elman.errors import MissingExtraError
 from elman.training.record import Preview, read_metrics
 from elman.training.scores import Scores
 
 NAMED = 30  # classes whose names fit beside a matrix
-FANS = 12  # series that fit one picture
 
 
 class Found(NamedTuple):
@@ -72,47 +70,6 @@ def _matrix(axis: Any, confusion: Sequence[Sequence[int]], names: Sequence[str])
         for i, row in enumerate(confusion):
             for j, n in enumerate(row):
                 axis.text(j, i, str(n), ha="center", va="center", color="white" if shares[i][j] > 0.5 else "black")
-
-
-def fan(path: Path, forecast: Forecast, recent: NDArray[np.float64]) -> None:
-    """Draw the first few series of a forecast to a new file, as `fans` does."""
-    if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
-    picture = fans(forecast, recent)
-    if not picture:
-        raise MissingExtraError("matplotlib", "plot")
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error
-
-
-def fans(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.float64] | None = None) -> bytes:
-    """The first few series of a forecast, as PNG: what came last, medians, bands between quantiles, and what came, if
-    that is known (B, H, C). Nothing without matplotlib.
-
-    `recent` (B, m, C) are the values before the origin; of several targets the first is drawn.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return b""
-    number = min(FANS, len(forecast.names))
-    figure = Figure(figsize=(8, 2.2 * number), layout="constrained")
-    for i, axis in enumerate(figure.subplots(number, 1, squeeze=False)[:, 0]):
-        before, ahead = np.arange(-recent.shape[1] + 1, 1), np.arange(1, forecast.mean.shape[1] + 1)
-        axis.plot(before, recent[i, :, 0], color="black", linewidth=1)
-        quantiles = forecast.quantiles[i, :, 0]
-        for low in range(len(forecast.levels) // 2):
-            axis.fill_between(ahead, quantiles[:, low], quantiles[:, -1 - low], color="C0", alpha=0.2, linewidth=0)
-        axis.plot(ahead, np.median(forecast.paths[i, :, :, 0], axis=0), color="C0")
-        if truth is not None:
-            axis.plot(ahead, truth[i, :, 0], color="black", linewidth=1)
-        axis.axvline(0.5, color="0.7", linewidth=0.8)
-        axis.set_title(f"{forecast.names[i]}, from {forecast.times[i][0]}", fontsize="small", loc="left")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
-    return picture.getvalue()
 
 
 def alignment(source: Sequence[str], target: Sequence[str], weights: Sequence[Sequence[float]]) -> bytes:

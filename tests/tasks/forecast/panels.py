@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import numpy as np
 
+from elman.tasks.forecast.config import ForecastConfig, ForecastDataConfig, ForecastModelConfig
 from elman.tasks.forecast.data import Series
-from elman.tasks.forecast.network import ForecastModelConfig
-from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 

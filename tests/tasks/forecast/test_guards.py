@@ -12,10 +12,9 @@ from elman.cli import main
 from elman.data import Position
 from elman.errors import InputError
 from elman.run import train
-from elman.tasks.forecast import loss
-from elman.tasks.forecast.backtest import naive
+from elman.tasks.forecast import network
 from elman.tasks.forecast.data import PanelReader
-from elman.tasks.forecast.metrics import Judged, measure
+from elman.tasks.forecast.metrics import ForecastErrors, measure, naive
 from elman.tasks.forecast.task import ForecastTask
 
 PAST = {"load": lambda name, t: 7 * t % 11 + (0 if name == "a" else 100)}
@@ -85,7 +84,7 @@ def test_scheduled_sampling_stops_at_a_new_series(tmp_path):
     for _ in range(6):
         batch = batches.batch(at)
         torch.manual_seed(0)
-        own = loss._own(model, batch, None, batch.y[1])
+        own = network._with_own_values(model, batch, None, batch.y[1])
         changed = (own != batch.x).any(-1)
         begins = batch.reset & (torch.arange(batch.x.shape[1]) > 0)
         counted = batch.y[1][..., 0].roll(1, 1)
@@ -100,7 +99,7 @@ def test_coverage_is_of_the_truths_that_are_there():
     """Of four truths two are there, and one of these is inside; a zero in place of a missing one would be too."""
     truth = np.array([[[0.5], [np.nan], [9.0], [np.nan]]])
     quantiles = np.broadcast_to(np.linspace(-1, 1, 9), (1, 4, 1, 9))
-    found = measure(Judged(truth, np.zeros((1, 3, 4, 1)), quantiles, np.array([1.0]), np.zeros((1, 4, 1))))
+    found = measure(ForecastErrors(truth, np.zeros((1, 3, 4, 1)), quantiles, np.array([1.0]), np.zeros((1, 4, 1))))
     assert found["coverage"] == 0.5
 
 

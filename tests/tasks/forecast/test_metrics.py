@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import scoringrules
 
-from elman.nn.quantiles import LEVELS
-from elman.tasks.forecast.metrics import Judged, crps, measure
+from elman.tasks.forecast.metrics import LEVELS, ForecastErrors, crps, measure
 
 
 def test_crps_is_scoringrules():
@@ -22,7 +21,7 @@ def test_all_of_them_by_hand():
     steps = np.array(LEVELS) - 0.5
     quantiles = median[..., None] + 10 * steps  # from median - 4 to median + 4
     naive = np.array([[[3.0], [4.0]], [[8.0], [9.0]]])
-    found = measure(Judged(truth, median[:, None], quantiles, np.array([2.0, 4.0]), naive))
+    found = measure(ForecastErrors(truth, median[:, None], quantiles, np.array([2.0, 4.0]), naive))
     assert found["mase"] == pytest.approx(((1 + 0) / 2 / 2 + 4 / 4) / 2)
     assert found["smape"] == pytest.approx((2 * 1 / 3 + 0 + 2 * 4 / 24) / 3)
     assert found["nd"] == pytest.approx((1 + 0 + 4) / (1 + 4 + 14))
@@ -41,11 +40,11 @@ def test_all_of_them_by_hand():
 def test_a_window_without_a_truth_is_no_window_without_an_error():
     truth, naive = np.array([[[1.0]], [[np.nan]]]), np.array([[[4.0]], [[4.0]]])
     quantiles = np.full((2, 1, 1, len(LEVELS)), 3.0)
-    found = measure(Judged(truth, np.full((2, 1, 1, 1), 3.0), quantiles, np.array([2.0, 2.0]), naive))
+    found = measure(ForecastErrors(truth, np.full((2, 1, 1, 1), 3.0), quantiles, np.array([2.0, 2.0]), naive))
     assert found["mase"] == 1.0 and found["naive_mase"] == 1.5
 
 
 def test_what_is_not_defined_is_nan():
     nothing = np.zeros((1, 1, 1))
-    found = measure(Judged(nothing, nothing[:, None], np.zeros((1, 1, 1, 9)), np.array([np.nan]), nothing))
+    found = measure(ForecastErrors(nothing, nothing[:, None], np.zeros((1, 1, 1, 9)), np.array([np.nan]), nothing))
     assert np.isnan(found["mase"]) and np.isnan(found["nd"]) and found["smape"] == 0

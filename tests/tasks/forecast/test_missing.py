@@ -9,11 +9,12 @@ import elman
 from elman.cli import main
 from elman.data import Batch
 from elman.errors import InputError
-from elman.tasks.forecast import loss as forecast_loss
+from elman.tasks.forecast import network as forecast_network
+from elman.tasks.forecast.config import ForecastConfig, ForecastModelConfig
 from elman.tasks.forecast.inputs import PanelInputs
-from elman.tasks.forecast.network import READOUTS, ForecastModelConfig, Widths, build
+from elman.tasks.forecast.network import Widths, build
+from elman.tasks.forecast.readout import READOUTS
 from elman.tasks.forecast.serving import ServedSeries
-from elman.tasks.forecast.task import ForecastConfig
 
 GONE = [*range(20, 60, 2)]  # rows without b
 
@@ -41,7 +42,7 @@ def test_each_target_is_read_and_counted_by_itself(tmp_path):
     np.testing.assert_array_equal(found.x[1:, 0], [5 + (t - 1) % 3 for t in range(1, 60)])
     np.testing.assert_array_equal(found.x[1:, 1], last[1:])
     np.testing.assert_array_equal(found.x[1:, 2:4], there[:-1])
-    state, nats, known = face.scored(series, face.init_state(series))
+    state, nats, known = face.score(series, face.init_state(series))
     assert known.all() and state.value.tolist() == [[7.0, 54.0]] and state.seen.tolist() == [[1.0, 1.0]]
     said, _ = face.model.scan(torch.from_numpy(found.x)[None])
     each = -stats.norm.logpdf(found.y, said.mean[0].detach().numpy(), said.std[0].detach().numpy())
@@ -69,10 +70,9 @@ def test_the_scale_of_a_target_counts_its_own_values():
     inputs = PanelInputs(reader, ("series",), calendar=False)
     widths = Widths(2, inputs.others, 1, inputs.flags)
     network = build(ForecastModelConfig(residual="last", size=4), widths, 1)
-    front = network.core.get_submodule("cores.0")
     (series,) = reader(rows())
     x = torch.from_numpy(inputs.rows(series).x)[None]
-    weight = front.scan(x)[1].scale.weight[0].tolist()
+    weight = network.preprocessor.scan(x)[1].scale.weight[0].tolist()
     shown = np.array([[True, t not in GONE] for t in range(59)])  # the last value is not read yet
     pairs = (shown[1:] & shown[:-1]).sum(0).tolist()
     assert weight == [*shown.sum(0).tolist(), *pairs] and pairs[1] < pairs[0]
@@ -95,7 +95,7 @@ def test_the_loss_knows_nothing_of_what_is_missing(readout):
         y = torch.rand(1, 9, 2, generator=torch.Generator().manual_seed(1)).round()
         y[~there] = hidden
         model.zero_grad()
-        loss, count, _ = forecast_loss.loss(model, Batch(x, (y, there), reset, lengths), None)
+        loss, count, _ = forecast_network.loss(model, Batch(x, (y, there), reset, lengths), None)
         loss.backward()
         return loss.item(), count, [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
@@ -104,7 +104,7 @@ def test_the_loss_knows_nothing_of_what_is_missing(readout):
     assert all(torch.isfinite(a).all() and torch.equal(a, b) for a, b in zip(first[2], other[2], strict=True))
     # The same as two models of one target each, of which one sees all rows but one: terms add up.
     hidden, _ = model.core(model.embed(x), None, lengths=lengths, reset=reset)
-    alone = forecast_loss._apart(model.readout(hidden))
+    alone = model.readout(hidden).elementwise()
     y = torch.rand(1, 9, 2, generator=torch.Generator().manual_seed(1)).round()
     if readout != "quantiles":
         terms = -alone.log_prob(y[..., None])
@@ -119,7 +119,7 @@ def test_a_draw_stands_for_a_value_that_is_there_and_for_no_other():
     there = torch.ones(1, 9, 2, dtype=torch.bool)
     there[0, 4, 1] = there[0, 6] = False
     reset, lengths = torch.zeros(1, 9, dtype=torch.bool), torch.tensor([9])
-    own = forecast_loss._own(model, Batch(x, (torch.ones(1, 9, 2), there), reset, lengths), None, there)
+    own = forecast_network._with_own_values(model, Batch(x, (torch.ones(1, 9, 2), there), reset, lengths), None, there)
     assert torch.equal((own != x)[:, 1:, :2], there[:, :-1])  # x[t] has the values of t - 1
     assert torch.equal(own[..., 2:], x[..., 2:])
 

@@ -7,7 +7,8 @@ import pytest
 
 import elman
 from elman.errors import InputError
-from elman.tasks.forecast.task import ForecastConfig, ForecastTask
+from elman.tasks.forecast.config import ForecastConfig
+from elman.tasks.forecast.task import ForecastTask
 
 ROWS = {"ds": [str(t) for t in range(80)], "y": [f"{10 + t % 5 + (t * 7919 % 13) / 10}" for t in range(80)]}
 

@@ -1,8 +1,5 @@
 """The network of a forecaster streams natively, to the bits of its scan, whatever is asked of it."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,7 +8,8 @@ from elman import state as states
 from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
 from elman.stream import Paths, Stream
-from elman.tasks.forecast.network import ForecastModelConfig, Widths, build, layers_of, settled
+from elman.tasks.forecast.config import ForecastModelConfig, resolve_defaults
+from elman.tasks.forecast.network import Widths, build
 
 CONFIGS = {
     "as it comes": ({}, 1),
@@ -32,7 +30,7 @@ CONFIGS = {
 def network(name, **more):
     changes, C = CONFIGS[name]
     torch.manual_seed(0)
-    config = settled(ForecastModelConfig(**{"size": 7, **changes, **more}))
+    config = resolve_defaults(ForecastModelConfig(**{"size": 7, **changes, **more}))
     others = 2
     return build(config, Widths(C, others, 5), 4).eval(), C, config
 
@@ -112,22 +110,8 @@ def test_the_cells_are_built_as_those_of_other_tasks():
     assert blocks[2].block == "residual" and plain[2].block == "plain"
     names = [{name for name, _ in model.named_parameters()} for model in (blocks[0], plain[0])]
     assert names[0] > set() and names[0] != names[1]
-    assert settled(ForecastModelConfig(cell="gru")).block == "plain"
-    assert layers_of(ForecastModelConfig(residual="seasonal", residual_layers=True)).residual is True
+    assert resolve_defaults(ForecastModelConfig(cell="gru")).block == "plain"
+    assert ForecastModelConfig(residual="seasonal", residual_layers=True).adds_input is True
+    assert ForecastModelConfig(residual="seasonal").adds_input is False
     with pytest.raises(InputError, match=r"model\.block is 'round'"):
-        settled(ForecastModelConfig(block="round"))
-
-
-def test_a_model_that_was_saved_without_a_block_is_plain(tmp_path):
-    from elman.run import load, train
-    from elman.tasks.forecast.task import ForecastConfig
-
-    text = {"ds": [str(t) for t in range(40)], "y": [str(t % 3) for t in range(40)]}
-    settings = {"data": {"horizon": 2, "samples": 5}, "model": {"size": 4}, "training": {"steps": 2}}
-    face, _ = train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": text})
-    path = Path(tmp_path / "run" / "best" / "model.json")
-    content = json.loads(path.read_text())
-    assert content["config"].pop("block") == "plain"
-    path.write_text(json.dumps(content))
-    (path.parent / "checksums.json").unlink()
-    assert load(tmp_path / "run").config == face.config
+        resolve_defaults(ForecastModelConfig(block="round"))

@@ -12,15 +12,14 @@ from scipy import stats
 import elman
 from elman.cli import main
 from elman.errors import InputError
-from elman.nn.distributions import NegativeBinomial
-from elman.nn.quantiles import QuantileGrid
+from elman.nn.distributions import NegativeBinomial, QuantileGrid
 from elman.tasks import respond
-from elman.tasks.forecast import loss as forecast_loss
 from elman.tasks.forecast.calendar import find
+from elman.tasks.forecast.config import ForecastConfig
 from elman.tasks.forecast.data import PanelReader
-from elman.tasks.forecast.rescaled import located
+from elman.tasks.forecast.metrics import backtest
 from elman.tasks.forecast.season import find_season
-from elman.tasks.forecast.task import ForecastConfig, ForecastTask
+from elman.tasks.forecast.task import ForecastTask
 
 
 def days(n, first="2024-01-01"):
@@ -51,7 +50,7 @@ def test_the_width_of_a_baseline_is_that_of_its_errors(kind, tmp_path):
 def test_a_scale_leaves_the_shape_of_counts_alone():
     """Counts of mean m and shape r times a scale of 7: the mean is 7 m, the shape stays, the variance follows."""
     m, r = torch.tensor([[3.0]], dtype=torch.float64), torch.tensor([[2.0]], dtype=torch.float64)
-    found = located(NegativeBinomial(torch.log(torch.expm1(m)), r), torch.zeros(1, 1), torch.full((1, 1), 7.0))
+    found = NegativeBinomial(torch.log(torch.expm1(m)), r).rescaled(torch.zeros(1, 1), torch.full((1, 1), 7.0))
     n = torch.arange(4000.0, dtype=torch.float64)[:, None]
     p = NegativeBinomial(found.logits.double(), found.shape.double()).log_prob(n).exp()
     mean = float((p * n[:, 0]).sum())
@@ -63,13 +62,12 @@ def test_the_loss_of_quantiles_is_counted_in_scales():
     """What is 1,000 times as large in values, forecasts and scale has the same loss."""
     g = torch.Generator().manual_seed(0)
     values, y = torch.randn(5, 2, 3, generator=g).sort(-1).values, torch.randn(5, 2, generator=g)
-    hidden, there = torch.rand(5, 6, generator=g) + 0.5, torch.ones(5, 2, dtype=torch.bool)
-    loss = forecast_loss._terms(QuantileGrid(values, (0.1, 0.5, 0.9)), y, there, hidden)
-    large = torch.cat([hidden[:, :4], 1000 * hidden[:, 4:]], 1)
-    again = forecast_loss._terms(QuantileGrid(1000 * values, (0.1, 0.5, 0.9)), 1000 * y, there, large)
+    scale = torch.rand(5, 2, generator=g) + 0.5
+    loss = QuantileGrid(values, (0.1, 0.5, 0.9)).loss(y, scale)
+    again = QuantileGrid(1000 * values, (0.1, 0.5, 0.9)).loss(1000 * y, 1000 * scale)
     torch.testing.assert_close(again, loss)
     p = torch.tensor([0.1, 0.5, 0.9])
-    error = (y[..., None] - values) / hidden[:, 4:, None]
+    error = (y[..., None] - values) / scale[..., None]
     torch.testing.assert_close(loss, 2 * torch.maximum(p * error, (p - 1) * error).mean(-1).sum(-1))
 
 
@@ -132,8 +130,8 @@ def test_a_backtest_ends_with_the_last_row_whatever_its_stride(stride, tmp_path)
     def rows(n):
         return {"ds": days(n), "y": [f"{v:.9g}" for v in y[:n]]}
 
-    found = face.backtest(rows(60), windows=3, stride=stride).numbers
-    alone = [face.backtest(rows(60 - back * stride), windows=1).numbers for back in (2, 1, 0)]
+    found = backtest(face, rows(60), windows=3, stride=stride).numbers
+    alone = [backtest(face, rows(60 - back * stride), windows=1).numbers for back in (2, 1, 0)]
     assert found["windows"] == 3
     assert found["mase"] == pytest.approx(np.mean([one["mase"] for one in alone]), rel=1e-9)
 

@@ -20,7 +20,7 @@ from elman.data import Position
 from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
 from elman.run import load, train
-from elman.tasks.forecast import loss
+from elman.tasks.forecast import metrics, network
 from elman.tasks.forecast.task import ForecastTask
 from elman.training.optim import OptimConfig
 
@@ -130,8 +130,8 @@ def test_nothing_after_the_origin_is_used(trained):
     _, face, _ = trained
     series = panel()
     changed = [one._replace(y=np.where(np.arange(30)[:, None] >= 20, -7e4, one.y)) for one in series]
-    _, first, _ = face.scored(series, face.init_state(series))
-    _, second, _ = face.scored(changed, face.init_state(changed))
+    _, first, _ = face.score(series, face.init_state(series))
+    _, second, _ = face.score(changed, face.init_state(changed))
     assert torch.equal(first[:, :20], second[:, :20]) and not torch.equal(first[:, 20], second[:, 20])
     for one, other in zip(series, changed, strict=True):  # nor does what is said of the value at the origin know it
         said, after = (
@@ -147,7 +147,7 @@ def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
     history, rest = cut(series, 0, 25, 40)
 
     def scores():
-        return face.evaluate(rest, face.read(history, face.init_state(history)), samples=10)
+        return metrics.evaluate(face, rest, face.read(history, face.init_state(history)), samples=10)
 
     whole = scores()
     for name, size in (("EACH", 1), ("CHUNK", 20), ("PATHS", 1)):
@@ -160,15 +160,15 @@ def test_one_pass_over_origins_is_each_origin_alone(trained):
     _, face, _ = trained
     series = panel(n=40)
     history, rest = cut(series, 0, 25, 40)
-    rolling = face.evaluate(rest, face.read(history, face.init_state(history)), samples=10)
+    rolling = metrics.evaluate(face, rest, face.read(history, face.init_state(history)), samples=10)
     nats = []
     for origin in (25, 30, 35):
         before, after = [one.cut(0, origin) for one in series], [one.cut(origin, origin + 5) for one in series]
-        alone = face.evaluate(after, face.read(before, face.init_state(before)), samples=10)
+        alone = metrics.evaluate(face, after, face.read(before, face.init_state(before)), samples=10)
         nats.append(alone.numbers["nats"])
-    assert rolling.numbers["windows"] == 3 and face.backtest(series, windows=3, samples=10) == rolling
-    with pytest.raises(InputError, match="45 are judged"):
-        face.backtest(series, windows=9)
+    assert rolling.numbers["windows"] == 3 and metrics.backtest(face, series, windows=3, samples=10) == rolling
+    with pytest.raises(InputError, match="45 are scored"):
+        metrics.backtest(face, series, windows=9)
     assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
 
 
@@ -288,7 +288,7 @@ def test_samples_are_inputs_of_the_next_step_only(trained, tmp_path):
     model = task.build(task_config, data).model
     batch = data.batches(0, 1).batch(Position())
     torch.manual_seed(0)
-    own = loss._own(model, batch, None, batch.y[1])
+    own = network._with_own_values(model, batch, None, batch.y[1])
     counted = batch.y[1][:, :-1, 0] & ~batch.reset[:, 1:]
     changed = (own != batch.x).any(-1)
     assert torch.equal(changed[:, 1:], counted) and not changed[:, 0].any()
@@ -371,7 +371,7 @@ def test_missing_values_have_no_term_and_leave_no_trace(trained):
     face = load(trained[0] / "run")
     series = panel()
     holes = [one._replace(y=np.where((np.arange(30) % 7 == 3)[:, None], np.nan, one.y)) for one in series]
-    _, nats, known = face.scored(holes, face.init_state(holes))
+    _, nats, known = face.score(holes, face.init_state(holes))
     assert known.sum() == 3 * 26 and not nats[~known].any() and nats[known].isfinite().all()
     assert np.isfinite(face.forecast(face.read_from_start(holes), 3).quantiles).all()
 

@@ -12,8 +12,8 @@ import torch
 import elman
 from elman.files import config
 from elman.run import train
+from elman.tasks.forecast.config import ForecastConfig
 from elman.tasks.forecast.serving import ServedSeries
-from elman.tasks.forecast.task import ForecastConfig
 
 OLD = Path(__file__).parent / "version-2" / "forecast"
 SAID = json.loads((OLD / "forecast.json").read_text())

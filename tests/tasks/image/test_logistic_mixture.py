@@ -18,7 +18,7 @@ def literal(mixture: LogisticMixture) -> np.ndarray:
     """P of every level, as the docstring has it: differences of distribution functions."""
     V = mixture.levels
     w = mixture.logits.softmax(-1).numpy()
-    m, s = mixture.mean.numpy(), np.exp(mixture.log_scale.numpy())
+    m, s = mixture.centre.numpy(), np.exp(mixture.log_scale.numpy())
     F = lambda x: 1 / (1 + np.exp(-(x - m) / s))  # noqa: E731
     columns = []
     for v in range(V):
@@ -53,7 +53,7 @@ def test_far_away_it_loses_no_digits():
 def test_gradients():
     mixture = some(rows=5, K=3, levels=17)
     value = torch.tensor([0, 1, 8, 15, 16])
-    parts = [part.clone().requires_grad_() for part in (mixture.logits, mixture.mean, mixture.log_scale)]
+    parts = [part.clone().requires_grad_() for part in (mixture.logits, mixture.centre, mixture.log_scale)]
     assert torch.autograd.gradcheck(lambda *p: LogisticMixture(*p, 17).log_prob(value), parts)
 
 
@@ -75,12 +75,12 @@ def test_gradients_of_components_of_any_width(log_scale, level):
 
 def test_samples_are_as_frequent_as_they_are_probable():
     mixture, N = some(rows=1, levels=9), 20_000
-    many = LogisticMixture(*(p.expand(N, -1) for p in (mixture.logits, mixture.mean, mixture.log_scale)), 9)
+    many = LogisticMixture(*(p.expand(N, -1) for p in (mixture.logits, mixture.centre, mixture.log_scale)), 9)
     draws = torch.stack([torch.full((N,), 5), torch.arange(N)], 1)
     found = torch.bincount(many.sample(draws), minlength=9).double()
     expected = mixture.log_probs().exp()[0] * N
     assert ((found - expected) ** 2 / expected.clamp(min=1)).sum() < 30  # chi-square of 8: 26 in one of a thousand
-    alone = LogisticMixture(*(p[:1] for p in (many.logits, many.mean, many.log_scale)), 9)
+    alone = LogisticMixture(*(p[:1] for p in (many.logits, many.centre, many.log_scale)), 9)
     assert alone.sample(draws[7:8]) == many.sample(draws)[7]
 
 

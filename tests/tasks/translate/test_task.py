@@ -138,17 +138,6 @@ def test_every_model_trains_saves_and_answers_alike_in_any_batch(tmp_path, model
     assert load(tmp_path / "copy").translations(texts, search) == together
 
 
-def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):
-    model = TranslateModelConfig(size=8, embedding_size=6, cell="lru", block="plain")
-    face, _ = train(config_in(tmp_path, model=model, training=TrainingConfig(steps=1, evaluate_every=1)))
-    folder = tmp_path / "run" / "best"
-    content = json.loads((folder / "model.json").read_text())
-    del content["config"]["block"]
-    (folder / "model.json").write_text(json.dumps(content))
-    (folder / "checksums.json").unlink()
-    assert load(folder).translate("a b", num_beams=2) == face.translate("a b", num_beams=2)
-
-
 def test_the_search_finds_the_best_of_all(trained):
     """A beam as wide as there are sequences is exhaustive search."""
     face = load(trained / "run")

@@ -6,7 +6,7 @@ Of `class` labels a row has one, of `classes` any number; a `number` is predicte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman.compose import Pool, Stack
-from elman.core import Options
 from elman.data import Examples, padded
 from elman.errors import InputError
 from elman.files.artifact import Content
@@ -28,6 +27,7 @@ from elman.tasks import network
 from elman.tasks.classify import metrics
 from elman.tasks.classify.data import Label, Reader, Row
 from elman.tasks.classify.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
+from elman.tasks.network import NetworkConfig
 from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.tag.word_features import WordEmbedding
@@ -40,36 +40,22 @@ Answer = Label | tuple[Label, ...]
 
 
 @dataclass(frozen=True)
-class ClassifyModelConfig:
+class ClassifyModelConfig(NetworkConfig):
     """What the network is.
 
     Args:
-        cell: a cell; `elman laws` lists them
         size: units in each layer, and direction
-        layers: how many layers
         bidirectional: read from both ends; a model that does cannot answer before the end
         pool: what the answer is made of: last, mean, max or attention over all outputs, or both last states
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: options of the cell, as {name: value}
-        residual: add what a layer reads to what it puts out
-        norm: layer, rms or null, before each layer
-        dropout: between layers
         embedding_size: the width of the embedding of symbols, or of a linear map of numbers; 0 for as wide as a layer
         embedding_dropout: on the embedding of symbols
         word_dropout: how often a symbol is hidden in training, so that unknown ones are known
         readout_dropout: before the read-out
     """
 
-    cell: str = "gru"
     size: int = 128
-    layers: int = 1
     bidirectional: bool = True
     pool: str = "max"
-    block: str = "auto"
-    options: Options = field(default_factory=dict)
-    residual: bool = False
-    norm: str | None = None
-    dropout: float = 0.0
     embedding_size: int = 0
     embedding_dropout: float = 0.2
     word_dropout: float = 0.05
@@ -244,7 +230,7 @@ class Classifier(Predictor[SequenceModel]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[ClassifyModelConfig, Reader, AnyInputs, Labels]:
-        config, reader = ClassifyModelConfig(**network.stored(content["config"])), Reader(**content["reader"])
+        config, reader = ClassifyModelConfig(**content["config"]), Reader(**content["reader"])
         labels = Labels(**{**content["labels"], "names": tuple(content["labels"]["names"])})
         inputs, _ = inputs_from_json(content["inputs"]), labels.answers  # which is made of the names, if it can be
         return config, reader, inputs, labels

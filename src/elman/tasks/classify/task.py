@@ -211,7 +211,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows"))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
-        settled = network.settled(config.model)
+        settled = network.resolve_defaults(config.model)
         model = build(settled, data.inputs, data.labels)
         return Classifier(model, settled, data.reader, data.inputs, data.labels)
 

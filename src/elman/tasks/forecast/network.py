@@ -10,8 +10,8 @@ The way from z past the cells makes a linear autoregression of what the network 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import torch
@@ -19,120 +19,27 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.compose import Columns, Dropout, Lags, Parallel, Scale, Stack
-from elman.core import Core, Options
+from elman.core import Core
+from elman.data import Batch
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
 from elman.kernels.trace import slot_of, traced
 from elman.lengths import zero_past
 from elman.model import SequenceModel
-from elman.nn.distributions import Distribution
+from elman.nn.distributions import Numeric
 from elman.nn.embed import Embedding
-from elman.nn.quantiles import QuantileReadout
-from elman.nn.readout import (
-    Affine,
-    BernoulliReadout,
-    GaussianReadout,
-    NegativeBinomialReadout,
-    PoissonReadout,
-    Readout,
-    Softmax,
-    StudentTReadout,
-)
-from elman.options import choice, fraction, number, whole
+from elman.nn.readout import GaussianReadout, Readout
 from elman.state import State
 from elman.tasks import network
-from elman.tasks.forecast.rescaled import Located
+from elman.tasks.forecast.config import ForecastModelConfig, check, lags_of, scale_of
+from elman.tasks.forecast.data import Series
+from elman.tasks.forecast.inputs import PanelInputs
+from elman.tasks.forecast.readout import READOUTS, SCALED, Rescaled
+from elman.training.loss import Loss
 
-KINDS = ("network", "seasonal_naive", "linear")
-SCALES = ("auto", "mean", "difference", "none")
-RESIDUALS = ("auto", "none", "last", "seasonal")
-FEEDBACK = ("target", "sample", "none")
 FURTHEST = 30.0  # scales from the reference that a cell is shown: what lies beyond would drive its gates into a corner
 LEAST = 1e-3  # a scale of differences, in units of the mean absolute value
 FIRST = 0.1  # the same as long as none is known
-
-
-@dataclass(frozen=True)
-class ForecastModelConfig:
-    """What the network is.
-
-    Args:
-        kind: network; or a baseline, fitted in one go: seasonal_naive, or linear (autoregression by least squares)
-        order: of linear, how many of the last values it reads
-        cell: a cell; `elman laws` lists them
-        size: units in each layer
-        layers: how many layers
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: options of the cell, as {name: value}
-        residual_layers: add what a layer reads to what it puts out
-        norm: layer, rms or null, before each layer
-        dropout: between layers
-        input_dropout: on what the first layer reads
-        readout_dropout: before the read-out
-        readout: gaussian, student_t, quantiles, poisson, negative_binomial, bernoulli or categorical
-        classes: of categorical, how many there are; targets are 0, 1, ...
-        feedback: what is an input of the next step: target (the value before), sample (in training now and then a
-            value drawn from the model instead), or none (values are independent given the other inputs)
-        sampled: with sample, how often
-        lags: how many steps ago the values are that it reads; empty for 1 and 2, the season and one more, and of days
-            that differ within a week the week (with a residual that is named: 1, the season and one more)
-        scale: the units of a series: mean (of absolute values so far), difference (of absolute seasonal differences),
-            none, or auto for what fits the read-out
-        decay: what a value counts for the scale one step later
-        residual: what is predicted is the difference to nothing (none), to the last value or to one season ago
-            (seasonal); auto for seasonal where there is a season and last where there is none, or none for counts
-        season: of the residual and of the scale of differences; 0 for data.seasonality
-        log_scale: show the network how large a scale is
-        calendar: show the network the hour, the day of the week and of the year, as the frequency has them
-        embedding_size: of a vector that is learnt for each series; 0 for none
-    """
-
-    kind: str = "network"
-    order: int = 24
-    cell: str = "lstm"
-    size: int = 64
-    layers: int = 1
-    block: str = "auto"
-    options: Options = field(default_factory=dict)
-    residual_layers: bool = False
-    norm: str | None = None
-    dropout: float = 0.0
-    input_dropout: float = 0.0
-    readout_dropout: float = 0.1
-    readout: str = "student_t"
-    classes: int = 0
-    feedback: str = "target"
-    sampled: float = 0.25
-    lags: list[int] = field(default_factory=list)
-    scale: str = "auto"
-    decay: float = 1.0
-    residual: str = "auto"
-    season: int = 0
-    log_scale: bool = True
-    calendar: bool = True
-    embedding_size: int = 0
-
-
-@dataclass(frozen=True)
-class Layers:
-    """The settings of the cells, as tasks/network.py has them: there `residual` is about what stands around a cell."""
-
-    cell: str
-    size: int
-    layers: int
-    block: str
-    options: Options
-    residual: bool
-    norm: str | None
-    dropout: float
-
-
-def layers_of(config: ForecastModelConfig) -> Layers:
-    """The cells of a config."""
-    return Layers(
-        config.cell, config.size, config.layers, config.block, config.options, config.residual_layers, config.norm,
-        config.dropout,
-    )  # fmt: skip
 
 
 class Widths(NamedTuple):
@@ -143,101 +50,18 @@ class Widths(NamedTuple):
     series: int
     flags: int = 1
 
-
-def check(config: ForecastModelConfig) -> None:
-    """Raise an error that names the first setting that does not fit."""
-    choice("model.kind", config.kind, KINDS)
-    choice("model.readout", config.readout, READOUTS)
-    choice("model.feedback", config.feedback, FEEDBACK)
-    choice("model.scale", config.scale, SCALES)
-    choice("model.residual", config.residual, RESIDUALS)
-    number("model.decay", config.decay, 0, 1)
-    fraction("model.sampled", config.sampled)
-    for name in ("order", "size", "layers"):
-        whole(f"model.{name}", getattr(config, name))
-    for name in ("season", "embedding_size", "classes"):
-        whole(f"model.{name}", getattr(config, name), least=0)
-    for lag in config.lags:
-        whole("model.lags", lag)
-    if config.residual not in ("auto", "none") and not free(config):
-        raise InputError(
-            f"model.residual is {config.residual}; a difference needs a read-out of any number (gaussian, student_t, "
-            f"quantiles), not {config.readout}"
-        )
-    if config.scale not in ("auto", "none") and config.readout in ("bernoulli", "categorical"):
-        raise InputError(f"model.scale is {config.scale}; {config.readout} has no scale: leave it at auto")
-    named = config.residual not in ("auto", "none") or config.scale not in ("auto", "none")
-    if config.feedback == "none" and (config.lags or named):
-        raise InputError(
-            "model.feedback is none, so the past of the target is not read: leave model.lags, model.residual and "
-            "model.scale alone"
-        )
-    if config.readout == "categorical" and config.classes < 2:
-        raise InputError(f"model.classes is {config.classes}; a categorical read-out needs at least 2")
+    @staticmethod
+    def of(inputs: PanelInputs) -> Widths:
+        """What a network reads of these inputs."""
+        return Widths(inputs.targets, inputs.others, len(inputs.names), inputs.flags)
 
 
-def free(config: ForecastModelConfig) -> bool:
-    """Whether what is predicted may be any number: then it may be a difference."""
-    return config.readout in ("gaussian", "student_t", "quantiles")
-
-
-def scale_of(config: ForecastModelConfig) -> str:
-    """The scale of a config, where it says auto.
-
-    >>> scale_of(ForecastModelConfig(residual="seasonal")), scale_of(ForecastModelConfig(readout="bernoulli"))
-    ('difference', 'none')
-    """
-    if config.scale != "auto":
-        return config.scale
-    if config.feedback == "none" or config.readout in ("bernoulli", "categorical"):
-        return "none"
-    return "mean" if config.residual in ("auto", "none") else "difference"
-
-
-def lags_of(config: ForecastModelConfig, season: int) -> list[int]:
-    """The lags that the network reads.
-
-    >>> lags_of(ForecastModelConfig(residual="seasonal"), 24), lags_of(ForecastModelConfig(), 1)
-    ([1, 24, 25], [1])
-    """
-    if config.feedback == "none":
-        return []
-    if config.kind == "seasonal_naive":
-        return [season]
-    if config.kind == "linear":
-        return [*range(1, config.order + 1)]
-    return sorted(set(config.lags)) or sorted({1, *((season, season + 1) if season > 1 else ())})
-
-
-def settled(config: ForecastModelConfig) -> ForecastModelConfig:
-    """The config with what a baseline leaves no choice in."""
-    check(config)
-    if config.kind == "network":
-        return replace(config, block=network.block_of(layers_of(config)))
-    fixed = replace(
-        config, readout="gaussian", feedback="target", lags=[], calendar=False, embedding_size=0, readout_dropout=0.0
-    )
-    if config.kind == "seasonal_naive":
-        return replace(fixed, residual="seasonal", scale="difference", log_scale=False)
-    return replace(fixed, residual="none", scale="mean", log_scale=False)
-
-
-def dtype_of(config: ForecastModelConfig) -> str:
-    """What a model computes in: a baseline, which is fitted in one go, has no reason to lose digits."""
-    return "float32" if config.kind == "network" else "float64"
-
-
-def unjudged(config: ForecastModelConfig, season: int) -> int:
-    """So many values at the beginning of a series have no term in the loss: its scale is not known well enough."""
-    return {"none": 0, "mean": 1, "difference": 2 * season + 1}[scale_of(config)]
-
-
-class FrontState(NamedTuple):
+class PreprocessorState(NamedTuple):
     lags: State
     scale: State
 
 
-class Front(Core):
+class Preprocessor(Core):
     """[y', seen, others] to [z, seen, log scale, others, reference, scale], as the file says."""
 
     def __init__(self, config: ForecastModelConfig, widths: Widths, season: int) -> None:
@@ -260,25 +84,27 @@ class Front(Core):
         self.each = [*range(C)] * len(starts)
         self.lags, self.scale = Lags(C + F, self.delays), Scale(2 * C, decay=config.decay)
 
-    def init_state(self, batch_size: int) -> FrontState:
-        return FrontState(self.lags.init_state(batch_size), self.scale.init_state(batch_size))
+    def init_state(self, batch_size: int) -> PreprocessorState:
+        return PreprocessorState(self.lags.init_state(batch_size), self.scale.init_state(batch_size))
 
-    def step(self, x: Tensor, state: FrontState) -> tuple[Tensor, FrontState]:
+    def step(self, x: Tensor, state: PreprocessorState) -> tuple[Tensor, PreprocessorState]:
         return self._through(x, state, lambda core, x, before: core.step(x, before))
 
-    def _scan(self, x: Tensor, state: FrontState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, FrontState]:
+    def _scan(
+        self, x: Tensor, state: PreprocessorState, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, PreprocessorState]:
         y, after = self._through(x, state, lambda core, x, before: core.scan_unchecked(x, before, lengths, reset))
         return zero_past(y, lengths), after
 
     def _through(
-        self, x: Tensor, state: FrontState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
-    ) -> tuple[Tensor, FrontState]:
+        self, x: Tensor, state: PreprocessorState, run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
+    ) -> tuple[Tensor, PreprocessorState]:
         lagged, lags = run(self.lags, x[..., : self.C + self.F], state.lags)
         changes, seen = self._changes(lagged)
         means, scales = run(self.scale, torch.cat([changes, seen], -1), state.scale)
-        return self._features(x, lagged, self._scale(lagged, means)), FrontState(lags, scales)
+        return self._features(x, lagged, self._scale(lagged, means)), PreprocessorState(lags, scales)
 
-    def describe_step(self, builder: Builder, x: Slot, state: FrontState) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: PreprocessorState) -> Slot:
         def run(core: Core, given: Tensor, part: State) -> tuple[Tensor, State]:
             return traced(builder, core.describe_step(builder, slot_of(builder, given), cast(Slots, part))), part
 
@@ -358,47 +184,146 @@ class SeriesEmbedding(nn.Module):
         return torch.cat([x[..., :-1], self.vectors(x[..., -1].long())], -1)
 
 
-class Network(SequenceModel):
+class ForecastNetwork(SequenceModel):
     """The model, and how often it reads a value of its own in training."""
 
-    def __init__(self, embed: nn.Module, core: Core, readout: nn.Module, sampled: float) -> None:
+    core: Stack
+    readout: Readout[Numeric]
+
+    def __init__(self, embed: nn.Module, core: Stack, readout: Readout[Numeric], sampled: float) -> None:
         super().__init__(embed, core, readout)
         self.sampled = sampled
 
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """What stands before the cells: lags and scales, which have nothing to learn."""
+        return cast(Preprocessor, self.core.cores[0])
 
-READOUTS: dict[str, Callable[[int, int, float], Affine[Distribution]]] = {
-    "gaussian": lambda H, C, p: GaussianReadout(H, C, dropout=p),
-    "student_t": lambda H, C, p: StudentTReadout(H, C, dropout=p),
-    "quantiles": lambda H, C, p: QuantileReadout(H, C, dropout=p),
-    "poisson": lambda H, C, p: PoissonReadout(H, C, dropout=p),
-    "negative_binomial": lambda H, C, p: NegativeBinomialReadout(H, C, dropout=p),
-    "bernoulli": lambda H, C, p: BernoulliReadout(H, C, dropout=p),
-    "categorical": lambda H, C, p: Softmax(H, C, dropout=p),
-}
+    @property
+    def cells(self) -> Parallel:
+        """The cells, and beside them what of the preprocessor's output the read-out reads as it is."""
+        return cast(Parallel, self.core.cores[1])
 
 
-def build(config: ForecastModelConfig, widths: Widths, seasonality: int) -> Network:
+def build(config: ForecastModelConfig, widths: Widths, seasonality: int) -> ForecastNetwork:
     """The model of a config, with fresh parameters."""
     check(config)
     C, size = widths.targets, config.embedding_size
-    if config.readout == "categorical" and C != 1:
+    if config.predicts == "classes" and C != 1:
         raise InputError(f"a categorical read-out predicts one column; there are {C} targets")
     inner = widths._replace(others=widths.others + size)
     embed: nn.Module = SeriesEmbedding(widths.series, size) if size else nn.Identity()
-    front = Front(config, inner, config.season or seasonality)
-    F, Z = front.feature_width, front.z_width
+    preprocessor = Preprocessor(config, inner, config.season or seasonality)
+    W, F, Z = preprocessor.output_size, preprocessor.feature_width, preprocessor.z_width
     parts: list[Core] = []
     if config.kind == "network":
         if F == 0:
             raise InputError("the network has nothing to read: model.feedback is none, and there are no covariates")
-        first: Core = Columns(front.output_size, 0, F)
+        first: Core = Columns(W, 0, F)
         first = Dropout(first, config.input_dropout) if config.input_dropout else first
-        parts.append(Stack(first, network.core(layers_of(config), F)))
+        parts.append(Stack(first, network.core(config, F)))
     H = sum(part.output_size for part in parts) + Z
-    scaled = config.readout not in ("bernoulli", "categorical")
-    past: list[Core] = [Columns(front.output_size, 0, Z)] if Z else []
-    units: list[Core] = [Columns(front.output_size, F, 2 * C)] if scaled else []
-    core = Stack(front, Parallel(*parts, *past, *units))
-    inside = READOUTS[config.readout](H, config.classes or C, config.readout_dropout)
-    readout: Readout[Distribution] = Located(inside, C) if scaled else inside
-    return Network(embed, core, readout, config.sampled if config.feedback == "sample" else 0.0)
+    scaled = config.predicts in SCALED
+    past: list[Core] = [Columns(W, 0, Z)] if Z else []
+    units: list[Core] = [Columns(W, F, 2 * C)] if scaled else []
+    core = Stack(preprocessor, Parallel(*parts, *past, *units))
+    inside = READOUTS[config.readout].readout(H, config.classes or C, dropout=config.readout_dropout)
+    readout = Rescaled(inside, C) if scaled else inside
+    return ForecastNetwork(embed, core, readout, config.sampled if config.feedback == "sample" else 0.0)
+
+
+def loss(model: ForecastNetwork, batch: Batch, state: State | None) -> Loss:
+    """The sum over values that are there, their number, and the state that the next windows continue from.
+
+    With feedback by samples, some of the values that it reads are its own (scheduled sampling, Bengio et al. 2015, in
+    two passes as Mihaylova and Martins 2019): a first pass over the true values says what it would have drawn for each.
+    """
+    y, counted = batch.y
+    assert isinstance(batch.x, Tensor) and isinstance(y, Tensor) and isinstance(counted, Tensor)
+    x = _with_own_values(model, batch, state, counted) if model.sampled else batch.x
+    hidden, after = model.core(model.embed(x), state, lengths=batch.lengths, reset=batch.reset)
+    # The others are not read at all: in the padding the scale is zero, and a NaN there would reach the gradients.
+    places = counted.any(-1).flatten().nonzero()[:, 0]
+    chosen, truth, there = (part.flatten(0, 1).index_select(0, places) for part in (hidden, y, counted))
+    scale = chosen[..., -y.shape[-1] :]  # what `Rescaled` has it from; bits and classes do not look at it
+    terms = _where_there(lambda said, *values: said.loss(*values), model.readout(chosen), there, truth, scale)
+    return terms.sum(), max(1, len(terms)), after
+
+
+def log_prob(predicted: Numeric, y: Tensor, there: Tensor) -> Tensor:
+    """log P (...) of those of the values y (..., C) that are there (..., C); zero where none is."""
+    return _where_there(lambda said, y: said.log_prob(y), predicted, there, y)
+
+
+def _where_there(term: Callable[..., Tensor], predicted: Numeric, there: Tensor, y: Tensor, *others: Tensor) -> Tensor:
+    """The sum (...) of the terms of those of the values y (..., C) that are there. `others` (..., C) go with them."""
+    every, some = there.all(-1), there.any(-1)
+    whole = torch.where(every, term(predicted, y, *others), 0.0)
+    if bool((every == some).all()):
+        return whole
+    # A value that is not there stands at the mode: its term, which is left out, must not be infinite in the gradient.
+    value = torch.where(there, y, predicted.mode.to(y.dtype).detach())
+    terms = term(predicted.elementwise(), *(part[..., None] for part in (value, *others)))
+    return torch.where(every, whole, torch.where(there, terms, 0.0).sum(-1))
+
+
+@torch.no_grad()
+def _with_own_values(model: ForecastNetwork, batch: Batch, state: State | None, counted: Tensor) -> Tensor:
+    """The inputs (B, T, D), with draws of the model for some of the values: x[t] has the value of t - 1."""
+    x = batch.x
+    assert isinstance(x, Tensor)
+    hidden, _ = model.core(model.embed(x), state, lengths=batch.lengths, reset=batch.reset)
+    chosen = counted.any(-1) & (torch.rand(counted.shape[:2]) < model.sampled)
+    chosen[:, -1] = False  # its value is read in the next window
+    chosen[:, :-1] &= ~batch.reset[:, 1:]  # the next input would be of another series
+    predicted = model.readout(hidden[chosen])  # before the draws: its dropout draws too
+    draws = torch.stack([torch.randint(2**62, (int(chosen.sum()),)), torch.zeros(int(chosen.sum())).long()], 1)
+    values = predicted.sample(draws).to(x.dtype)
+    changed = x.clone()
+    rows, steps = chosen.nonzero(as_tuple=True)
+    before = changed[rows, steps + 1, : values.shape[1]]
+    changed[rows, steps + 1, : values.shape[1]] = torch.where(counted[rows, steps], values, before)
+    return changed
+
+
+@torch.no_grad()
+def fit(
+    model: ForecastNetwork, inputs: PanelInputs, series: Sequence[Series], seasonality: int, *, linear: bool
+) -> list[dict[str, float]]:
+    """Give the read-out of a baseline its coefficients: those of least squares if it is linear, else zero.
+
+    y[t] = reference + scale (b + sum_k a_k z_k[t] + e), e normal, as wide as what is left over. The metrics of the fit.
+    """
+    C = inputs.targets
+    targets, features, known = [], [], []
+    for one in series:
+        rows = inputs.rows(one)
+        hidden, _ = model.core.scan(model.embed(torch.from_numpy(rows.x)[None]))
+        z, reference, scale = hidden[0].double().split([hidden.shape[-1] - 2 * C, C, C], -1)
+        # In the first two seasons the scale is not worth much yet.
+        known.append(torch.from_numpy(rows.counted) & (torch.arange(len(z)) > 2 * seasonality)[:, None])
+        targets.append((torch.from_numpy(rows.y) - reference) / scale)
+        features.append(z)
+    y, there = torch.cat(targets), torch.cat(known)
+    z = torch.cat([torch.cat(features), torch.ones(len(y), 1)], 1)
+    solutions = [_least_squares(z[there[:, c]], y[there[:, c], c], linear) for c in range(C)]
+    solution, deviation = (torch.stack(part, -1) for part in zip(*solutions, strict=True))
+    assert isinstance(model.readout, Rescaled) and isinstance(model.readout.readout, GaussianReadout)
+    readout = model.readout.readout.linear
+    readout.weight.zero_()
+    readout.weight[:C] = solution[:-1].T
+    assert readout.bias is not None
+    readout.bias[:C] = solution[-1]
+    readout.bias[C:] = torch.log(torch.expm1(deviation))
+    mean = float(deviation.mean())
+    return [{"rows": float(there.any(1).sum()), "deviation": mean, "loss": math.log(mean)}]
+
+
+def _least_squares(z: Tensor, y: Tensor, linear: bool) -> tuple[Tensor, Tensor]:
+    """The coefficients (K,) of y (N,) by z (N, K), zero unless `linear`, and how far off they are."""
+    solution = torch.zeros(z.shape[1], dtype=torch.float64)
+    if linear:
+        ridge = 1e-9 * len(z) * torch.eye(z.shape[1], dtype=torch.float64)  # a constant series leaves columns alike
+        solution = torch.linalg.solve(z.T @ z + ridge, z.T @ y)
+    # Of a normal distribution the median of absolute errors is 0.6745 deviations; a few wild errors do not move it.
+    return solution, ((y - z @ solution).abs().median() / 0.6745).clamp(min=1e-6)

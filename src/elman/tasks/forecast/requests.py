@@ -9,10 +9,11 @@ from typing import Any
 
 from elman.errors import InputError
 from elman.options import whole
-from elman.tasks import plots
+from elman.tasks.forecast import metrics, plots
+from elman.tasks.forecast.config import SAMPLES
 from elman.tasks.forecast.data import MOST_FILLED
-from elman.tasks.forecast.model import SAMPLES, Forecaster
-from elman.tasks.forecast.state import Carried, places_of, take
+from elman.tasks.forecast.model import Forecaster
+from elman.tasks.forecast.state import SeriesState, places_of, take
 from elman.tasks.request import Request, Rows, data_option, opened, option
 from elman.training.scores import Scores
 
@@ -95,7 +96,7 @@ def rows_of(given: Rows) -> Any:
     return given
 
 
-def _state(predictor: Forecaster, request: _Continuing) -> Carried:
+def _state(predictor: Forecaster, request: _Continuing) -> SeriesState:
     """The state that a request continues from. It is read, never moved: a server answers many with one forecaster."""
     if request.state and request.from_start:
         raise InputError("--state and --from_start exclude each other: rows go on from a state, or hold their history")
@@ -124,9 +125,10 @@ def evaluate(predictor: Forecaster, request: Evaluate) -> Scores:
     state, given = _state(predictor, request), rows_of(request.data)
     series = predictor.series_of(given, request.filled)
     if predictor.inputs.reader.format == "arrays":
-        return predictor.likelihood(series, predictor.init_state(series))
+        return metrics.likelihood(predictor, series, predictor.init_state(series))
     windows, stride, samples, seed = request.rolling, request.stride, whole("samples", request.samples), request.seed
     if request.from_start:
-        return predictor.backtest(series, windows=windows or 1, stride=stride, samples=samples, seed=seed)
+        return metrics.backtest(predictor, series, windows=windows or 1, stride=stride, samples=samples, seed=seed)
     places, series = predictor.following(series, state, request.filled)
-    return predictor.evaluate(series, take(state, places), windows=windows, stride=stride, samples=samples, seed=seed)
+    state = take(state, places)
+    return metrics.evaluate(predictor, series, state, windows=windows, stride=stride, samples=samples, seed=seed)

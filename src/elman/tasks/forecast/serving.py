@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from elman import state as states
 from elman.errors import InputError
 from elman.files.config import Json
-from elman.nn.quantiles import mean, quantile
 from elman.tasks.forecast.data import MOST_FILLED, Series
-from elman.tasks.forecast.state import Carried
+from elman.tasks.forecast.state import SeriesState
 from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Outputs, Work, Writing, cut, joined
 
 if TYPE_CHECKING:
@@ -107,9 +106,9 @@ class ServedSeries:
     def seeded(self, state: bytes, seed: int) -> bytes:
         return state
 
-    def opened(self, rows: Bytes) -> Carried:
+    def opened(self, rows: Bytes) -> SeriesState:
         """States (n, W) as the library has them."""
-        return cast(Carried, states.from_rows(rows, self.like))
+        return cast(SeriesState, states.from_rows(rows, self.like))
 
     def current(self, state: bytes) -> bytes:
         """A stored state as it is laid out now."""
@@ -119,7 +118,7 @@ class ServedSeries:
         return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
-        carried = cast(Carried, states.parse(data, self.like, fingerprint=self.fingerprint))
+        carried = cast(SeriesState, states.parse(data, self.like, fingerprint=self.fingerprint))
         if len(carried.tick) != 1:
             raise InputError(f"a session is one series; the state that was sent has {len(carried.tick)}")
         if not _finite(carried)[0] or not _possible(carried):
@@ -210,20 +209,20 @@ class ServedSeries:
                 work.failed = NOT_FINITE
             work.done = not len(work.series.y) or not is_good
 
-    def _next(self, state: Carried) -> list[Json]:
+    def _next(self, state: SeriesState) -> list[Json]:
         """What is said of the row that follows; nothing where that depends on what is not known yet."""
         if self.reader.future:
             return [None] * len(state.tick)
         said = self.predictor.one_ahead(state)
         B, C = len(state.tick), self.predictor.inputs.targets
-        means = mean(said).numpy().reshape(B, C).tolist()
-        quantiles = quantile(said, QUANTILES).numpy().reshape(B, C, -1)
+        means = said.mean.double().numpy().reshape(B, C).tolist()
+        quantiles = said.quantile(QUANTILES).numpy().reshape(B, C, -1)
         each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
         times = self.predictor.stamps(state.tick, 1)
         return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
 
 
-def _possible(state: Carried) -> bool:
+def _possible(state: SeriesState) -> bool:
     """Whether the rest of a state may be that of a series; of its last season, values may be missing."""
     try:
         state.names  # noqa: B018  (decodes them)
@@ -237,7 +236,7 @@ def _possible(state: Carried) -> bool:
     )
 
 
-def _finite(state: Carried) -> list[bool]:
+def _finite(state: SeriesState) -> list[bool]:
     """Whether what the network remembers is finite; of the values that came, some may be missing."""
     good = torch.ones(len(state.tick), dtype=torch.bool)
     for leaf in (*states.leaves(state.core), state.value):

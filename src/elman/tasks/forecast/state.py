@@ -18,7 +18,7 @@ from elman.tasks.forecast.inputs import Tail, padded
 NAME = 128  # bytes of the name of a series, at most
 
 
-class Carried(NamedTuple):
+class SeriesState(NamedTuple):
     """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
 
     core: State
@@ -49,7 +49,7 @@ def names_leaf(names: Sequence[str]) -> Tensor:
     return torch.from_numpy(leaf)
 
 
-def places_of(state: Carried, names: Sequence[str]) -> list[int]:
+def places_of(state: SeriesState, names: Sequence[str]) -> list[int]:
     """Where some series stand in a state."""
     known = {name: i for i, name in enumerate(state.names)}
     for name in names:
@@ -58,25 +58,25 @@ def places_of(state: Carried, names: Sequence[str]) -> list[int]:
     return [known[name] for name in names]
 
 
-def take(state: Carried, places: Sequence[int]) -> Carried:
+def take(state: SeriesState, places: Sequence[int]) -> SeriesState:
     """The states of some of the series."""
     if [*places] == [*range(len(state.tick))]:
         return state  # a state is a value: nobody changes it
     found = states.take(state, torch.tensor(places, dtype=torch.int64))
-    assert isinstance(found, Carried)
+    assert isinstance(found, SeriesState)
     return found
 
 
-def put(state: Carried, places: Sequence[int], part: Carried) -> Carried:
+def put(state: SeriesState, places: Sequence[int], part: SeriesState) -> SeriesState:
     """A copy in which some of the series stand where `part` says."""
     if [*places] == [*range(len(state.tick))]:
         return part
     found = states.put(state, torch.tensor(places, dtype=torch.int64), part)
-    assert isinstance(found, Carried)
+    assert isinstance(found, SeriesState)
     return found
 
 
-def read_already(one: Series, state: Carried, place: int) -> bool:
+def read_already(one: Series, state: SeriesState, place: int) -> bool:
     """Whether a series from its first row on begins with the very rows that a state has read: their number, the last
     season and the sum of seasonal differences are the same."""
     rows, season = int(state.tick[place]) + 1, state.recent.shape[1]
@@ -89,12 +89,12 @@ def read_already(one: Series, state: Carried, place: int) -> bool:
     return same and bool(np.isclose(sums, float(state.error[place, 0]), rtol=1e-9))
 
 
-def tail_of(state: Carried) -> Tail:
+def tail_of(state: SeriesState) -> Tail:
     """What the next rows of the series need of the rows before them."""
     return Tail(state.value.numpy(), state.seen.numpy(), state.past.numpy())
 
 
-def moved(state: Carried, core: State, series: Sequence[Series], tail: Tail, season: int) -> Carried:
+def advance(state: SeriesState, core: State, series: Sequence[Series], tail: Tail, season: int) -> SeriesState:
     """The state with what the last rows leave beside that of the core."""
     lengths = np.array([len(one.y) for one in series])
     given = padded([one.y for one in series], lengths, np.nan)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from elman import random
 from elman.errors import FitError, InputError
 from elman.kernels.reference import log_sum_exp
-from elman.nn.distributions import log_normal
+from elman.nn.distributions.continuous import log_normal
 from elman.tasks.hmm.emissions import Emission, dirichlet, probabilities
 
 COVARIANCE_TYPES = ("spherical", "diag", "full", "tied")

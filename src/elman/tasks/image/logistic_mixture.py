@@ -19,14 +19,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elman import random
-from elman.nn.distributions import _one_event_per_row
+from elman.nn.distributions import Discrete
+from elman.nn.distributions.distribution import one_event_per_row
 from elman.nn.readout import Affine
 from elman.options import whole
 
 
 @dataclass(frozen=True)
-class LogisticMixture:
-    """One of `levels` levels, from K components: logits, mean and log_scale (..., K).
+class LogisticMixture(Discrete):
+    """One of `levels` levels, from K components: logits, centre and log_scale (..., K).
 
     >>> flat = LogisticMixture(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), 4)
     >>> round(flat.log_probs().exp().sum().item(), 6)
@@ -34,16 +35,16 @@ class LogisticMixture:
     """
 
     logits: Tensor
-    mean: Tensor
+    centre: Tensor
     log_scale: Tensor
     levels: int
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the levels value (...)."""
         half = 1 / (self.levels - 1)
-        x = (2 * half * value.to(self.mean.dtype) - 1)[..., None]
+        x = (2 * half * value.to(self.centre.dtype) - 1)[..., None]
         inverse = torch.exp(-self.log_scale)
-        upper, lower = (x + half - self.mean) * inverse, (x - half - self.mean) * inverse
+        upper, lower = (x + half - self.centre) * inverse, (x - half - self.centre) * inverse
         first, last = (value == 0)[..., None], (value == self.levels - 1)[..., None]
         below_upper = torch.where(last, 0.0, F.logsigmoid(torch.where(last, 0.0, upper)))
         above_lower = torch.where(first, 0.0, F.logsigmoid(-torch.where(first, 0.0, lower)))
@@ -57,22 +58,18 @@ class LogisticMixture:
 
     def log_probs(self) -> Tensor:
         """The log-probabilities (..., V) of all levels."""
-        every = torch.arange(self.levels, device=self.mean.device)
-        logits, mean, log_scale = (part[..., None, :] for part in (self.logits, self.mean, self.log_scale))
-        return LogisticMixture(logits, mean, log_scale, self.levels).log_prob(every)
+        every = torch.arange(self.levels, device=self.centre.device)
+        logits, centre, log_scale = (part[..., None, :] for part in (self.logits, self.centre, self.log_scale))
+        return LogisticMixture(logits, centre, log_scale, self.levels).log_prob(every)
 
     def sample(self, draws: Tensor) -> Tensor:
         """A level (B,) for each row: a component, then a number of it, rounded."""
-        component = random.symbols(draws, _one_event_per_row(self.logits, draws))[:, None]
-        mean, log_scale = (part.detach().gather(1, component)[:, 0].double() for part in (self.mean, self.log_scale))
-        u = random.uniform(draws, 1, 1)[:, 0].to(mean.device)
-        x = mean + log_scale.exp() * (u.log() - (-u).log1p())
+        component = random.symbols(draws, one_event_per_row(self.logits, draws))[:, None]
+        parts = self.centre, self.log_scale
+        centre, log_scale = (part.detach().gather(1, component)[:, 0].double() for part in parts)
+        u = random.uniform(draws, 1, 1)[:, 0].to(centre.device)
+        x = centre + log_scale.exp() * (u.log() - (-u).log1p())
         return ((x + 1) * ((self.levels - 1) / 2)).round().clamp(0, self.levels - 1).long()
-
-    @property
-    def mode(self) -> Tensor:
-        """The most probable level (...)."""
-        return self.log_probs().argmax(-1)
 
 
 class LogisticMixtureReadout(Affine[LogisticMixture]):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 
 from elman import state as trees
 from elman.cells import cell
-from elman.core import Options
 from elman.data import Batch
 from elman.errors import InputError
 from elman.files.artifact import Content
@@ -23,6 +22,7 @@ from elman.nn.readout import Softmax
 from elman.options import flag, fraction, several, whole
 from elman.state import State
 from elman.tasks import network
+from elman.tasks.network import NetworkConfig
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.tag import schemes
 from elman.tasks.tag.autoregressive import Feedback, log_prob
@@ -35,19 +35,12 @@ EACH = 32  # sentences at a time where nobody says how many
 
 
 @dataclass(frozen=True)
-class TagModelConfig:
+class TagModelConfig(NetworkConfig):
     """What the network is.
 
     Args:
-        cell: a cell; `elman laws` lists them
         size: units in each layer, and direction
-        layers: how many layers
         bidirectional: read from both ends
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: options of the cell, as {name: value}
-        residual: add what a layer reads to what it puts out
-        norm: layer, rms or null, before each layer
-        dropout: between layers
         embedding_size: of words
         word_dropout: how often a word is hidden in training, so that unknown ones are known
         vectors: a file of word vectors (GloVe, word2vec or fastText as text, .gz or not) to begin with; empty for none
@@ -66,13 +59,7 @@ class TagModelConfig:
 
     cell: str = "lstm"
     size: int = 100
-    layers: int = 1
     bidirectional: bool = True
-    block: str = "auto"
-    options: Options = field(default_factory=dict)
-    residual: bool = False
-    norm: str | None = None
-    dropout: float = 0.0
     embedding_size: int = 100
     word_dropout: float = 0.05
     vectors: str = ""
@@ -224,7 +211,7 @@ class Tagger(Predictor[SequenceModel | Feedback]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[TagModelConfig, TagReader, Lexicon]:
-        config, reader = TagModelConfig(**network.stored(content["config"])), TagReader(**content["reader"])
+        config, reader = TagModelConfig(**content["config"]), TagReader(**content["reader"])
         return config, reader, Lexicon.from_json(content["lexicon"])
 
     @classmethod

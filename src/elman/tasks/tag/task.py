@@ -203,7 +203,7 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
         return TagData(config, reader, known, *read_parts(data, reader, lambda row: row.number, "sentences"))
 
     def build(self, config: TagConfig, data: TagData) -> Tagger:
-        settled = network.settled(config.model)
+        settled = network.resolve_defaults(config.model)
         model = build(settled, data.lexicon)
         if settled.vectors:
             assert isinstance(model.embed, SentenceEmbedding)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from elman.data.cache import Ids
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError
-from elman.nn.distributions import Categorical
+from elman.nn.distributions import Discrete
 from elman.options import whole
 from elman.progress import Waiting
 from elman.state import State
@@ -129,7 +129,7 @@ class Markov(nn.Module):
         return logs
 
 
-class MarkovDistribution:
+class MarkovDistribution(Discrete):
     """The distribution after each context (..., m)."""
 
     def __init__(self, model: Markov, contexts: NDArray[np.int64]) -> None:
@@ -149,13 +149,6 @@ class MarkovDistribution:
         every = np.tile(np.arange(V), len(flat))
         table = self.model.log_prob(flat.repeat(V, 0), every).reshape(*self.contexts.shape[:-1], V)
         return torch.from_numpy(table)
-
-    def sample(self, draws: Tensor) -> Tensor:
-        return Categorical(self.log_probs()).sample(draws)
-
-    @property
-    def mode(self) -> Tensor:
-        return self.log_probs().argmax(-1)
 
 
 def _contexts(

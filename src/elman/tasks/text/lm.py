@@ -8,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from elman.core import Options
 from elman.data import Vocabulary, vocabulary
 from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
@@ -20,6 +19,7 @@ from elman.nn.embed import Embedding
 from elman.nn.readout import AdaptiveSoftmax, Softmax
 from elman.options import whole
 from elman.tasks import network
+from elman.tasks.network import NetworkConfig
 from elman.tasks.request import Request
 from elman.tasks.task import Inspection, InspectRequest, Response, TrainedSettings
 from elman.tasks.text.data import TextDataConfig
@@ -30,18 +30,10 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 
 @dataclass(frozen=True)
-class LMModelConfig:
+class LMModelConfig(NetworkConfig):
     """What the network is.
 
     Args:
-        cell: a cell; `elman laws` lists them
-        size: units in each layer
-        layers: how many layers
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: options of the cell, as {name: value}
-        residual: add what a layer reads to what it puts out
-        norm: layer, rms or null, before each layer
-        dropout: between layers
         embedding_size: width of the embedding; 0 for as wide as the layers
         embedding_dropout: on the embedding
         readout_dropout: before the read-out
@@ -50,14 +42,7 @@ class LMModelConfig:
         dtype: float32, float64, or bfloat16 for the activations
     """
 
-    cell: str = "gru"
-    size: int = 256
     layers: int = 2
-    block: str = "auto"
-    options: Options = field(default_factory=dict)
-    residual: bool = False
-    norm: str | None = None
-    dropout: float = 0.0
     embedding_size: int = 0
     embedding_dropout: float = 0.0
     readout_dropout: float = 0.0
@@ -129,7 +114,7 @@ class LanguageModel(TextModel[SequenceModel]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[Vocabulary, LMModelConfig, str]:
-        settings = network.stored(content["config"])
+        settings = {"block": "plain", **content["config"]}  # of version 1, which had no choice
         if content["version"] == 1:
             settings.pop("order")  # of Markov models, which are a task of their own now
         return vocabulary.from_json(content["vocabulary"]), LMModelConfig(**settings), content["unit"]
@@ -144,7 +129,7 @@ class LanguageModelTask(TextTask[LMConfig, LanguageModel]):
     title = "a language model"
 
     def build(self, config: LMConfig, data: TextData) -> LanguageModel:
-        symbols, model = data.splits.vocabulary, network.settled(config.model)
+        symbols, model = data.splits.vocabulary, network.resolve_defaults(config.model)
         return LanguageModel(build(model, symbols.size), symbols, model, config.data.unit)
 
     @property

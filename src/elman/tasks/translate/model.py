@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from elman import state as states
 from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
-from elman.core import Core, Options
+from elman.core import Core
 from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
 from elman.decoding import stepper
 from elman.decoding.beam import beam
@@ -32,6 +32,7 @@ from elman.nn.readout import Softmax
 from elman.options import a_text, choice, number, several, whole
 from elman.state import State
 from elman.tasks import network
+from elman.tasks.network import NetworkConfig
 from elman.tasks.predictor import Predictor
 from elman.tasks.translate import data as reading
 from elman.tasks.translate.data import PairReader, Pairs, Vocabularies, batch_of
@@ -43,7 +44,7 @@ TIES = ("none", "target", "all")
 
 
 @dataclass(frozen=True)
-class TranslateModelConfig:
+class TranslateModelConfig(NetworkConfig):
     """The network.
 
     Args:
@@ -52,9 +53,6 @@ class TranslateModelConfig:
         layers: of the encoder
         decoder_layers: 0 for as many as the encoder has
         bidirectional: whether the encoder reads from both ends
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: of the cell, by name
-        residual: add what a layer reads to what it puts out
         norm: before each layer, layer or rms; null for none, of residual blocks for the one of the cell's paper
         dropout: between layers, of residual blocks before each addition
         embedding_size: of symbols, on both sides
@@ -68,16 +66,8 @@ class TranslateModelConfig:
         smoothing: label smoothing in training, the share of a target that all symbols divide among them
     """
 
-    cell: str = "gru"
-    size: int = 256
-    layers: int = 1
     decoder_layers: int = 0
     bidirectional: bool = True
-    block: str = "auto"
-    options: Options = field(default_factory=dict)
-    residual: bool = False
-    norm: str | None = None
-    dropout: float = 0.0
     embedding_size: int = 256
     embedding_dropout: float = 0.2
     readout_dropout: float = 0.2
@@ -354,7 +344,7 @@ class Translator(Predictor[EncoderDecoder]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[TranslateModelConfig, PairReader, Vocabularies]:
-        config, reader = TranslateModelConfig(**network.stored(content["config"])), PairReader(**content["reader"])
+        config, reader = TranslateModelConfig(**content["config"]), PairReader(**content["reader"])
         sides = [from_json(side) for side in content["symbols"]]
         return config, reader, Vocabularies(sides[0], sides[-1])
 

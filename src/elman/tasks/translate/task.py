@@ -249,7 +249,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
     def build(self, config: TranslateConfig, data: PairData) -> Translator:
-        reader, settled = PairReader(config.data.format, config.data.errors), network.settled(config.model)
+        reader, settled = PairReader(config.data.format, config.data.errors), network.resolve_defaults(config.model)
         return Translator(build(settled, data.symbols), settled, reader, data.symbols)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:

@@ -9,9 +9,18 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from elman.errors import InputError
-from elman.nn.distributions import Bernoulli, Categorical, Gaussian, NegativeBinomial, Poisson, StudentT
-from elman.nn.quantiles import GRID, QuantileGrid, QuantileReadout, incomplete_beta, mean, quantile, student_t_quantile
-from elman.tasks.forecast.rescaled import located
+from elman.nn.distributions import (
+    GRID,
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    NegativeBinomial,
+    Poisson,
+    QuantileGrid,
+    StudentT,
+)
+from elman.nn.distributions.special import incomplete_beta, student_t_quantile
+from elman.nn.readout import QuantileReadout
 
 P = np.array([0.01, 0.1, 0.5, 0.77, 0.99])
 MEANS = torch.tensor([[0.05, 1.0, 7.5, 300.0]])
@@ -34,8 +43,8 @@ def test_quantiles_are_scipys():
         (Bernoulli(torch.tensor([[0.0, 3.0]])), stats.bernoulli(bits)),
     ]
     for ours, theirs in cases:
-        np.testing.assert_allclose(quantile(ours, P)[0].numpy(), theirs.ppf(P), rtol=2e-6, atol=1e-6)
-        np.testing.assert_allclose(mean(ours)[0].numpy(), theirs.mean()[:, 0], rtol=1e-5)
+        np.testing.assert_allclose(ours.quantile(P)[0].numpy(), theirs.ppf(P), rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(ours.mean[0].numpy(), theirs.mean()[:, 0], rtol=1e-5)
 
 
 def by_mpmath(df, t):
@@ -71,7 +80,7 @@ def test_t_of_very_many_degrees_of_freedom_is_normal():
 )  # fmt: skip
 def test_quantiles_of_heavy_counts_are_scipys(m, r, level):
     mean_, shape = (torch.tensor([[v]], dtype=torch.float64) for v in (m, r))
-    assert quantile(NegativeBinomial(mean_, shape), [level]).item() == stats.nbinom.ppf(level, r, r / (r + m))
+    assert NegativeBinomial(mean_, shape).quantile([level]).item() == stats.nbinom.ppf(level, r, r / (r + m))
 
 
 def test_quantiles_are_the_smallest_counts_that_are_enough():
@@ -81,7 +90,7 @@ def test_quantiles_are_the_smallest_counts_that_are_enough():
         total = np.cumsum(stats.nbinom.pmf(n, r, r / (r + m)))
         levels = [0.001, 0.2, 0.5, 0.9, 0.999]
         logits, shape = torch.tensor([[np.log(np.expm1(m))]]), torch.tensor([[r]], dtype=torch.float64)
-        found = quantile(NegativeBinomial(logits, shape), levels)[0, 0]
+        found = NegativeBinomial(logits, shape).quantile(levels)[0, 0]
         assert found.tolist() == [int(n[total >= level][0]) for level in levels]
 
 
@@ -97,13 +106,13 @@ def test_a_grid_of_one_level_is_refused():
 
 def test_of_classes():
     classes = Categorical(torch.tensor([[0.2, 0.5, 0.3]]).log())
-    assert quantile(classes, [0.1, 0.2001, 0.6, 0.71])[0, 0].tolist() == [0, 1, 1, 2]
-    assert mean(classes).item() == pytest.approx(1.1)
+    assert classes.quantile([0.1, 0.2001, 0.6, 0.71])[0, 0].tolist() == [0, 1, 1, 2]
+    assert classes.mean.item() == pytest.approx(1.1)
 
 
 def test_levels_are_checked():
     with pytest.raises(InputError, match="a quantile at 1"):
-        quantile(Bernoulli(torch.zeros(1, 1)), [1.0])
+        Bernoulli(torch.zeros(1, 1)).quantile([1.0])
 
 
 def grid(seed=0):
@@ -118,15 +127,15 @@ def test_quantiles_never_cross(seed):
 
 def test_a_grid_is_a_distribution():
     one = QuantileGrid(grid().values[:1, :1].double())
-    np.testing.assert_allclose(quantile(one, GRID)[0, 0].numpy(), one.values[0, 0].detach().numpy(), rtol=1e-12)
-    low, high = (float(q) for q in quantile(one, [1e-9, 1 - 1e-9])[0, 0])
+    np.testing.assert_allclose(one.quantile(GRID)[0, 0].numpy(), one.values[0, 0].detach().numpy(), rtol=1e-12)
+    low, high = (float(q) for q in one.quantile([1e-9, 1 - 1e-9])[0, 0])
     x = torch.linspace(low, high, 200_001, dtype=torch.float64)
     density = QuantileGrid(one.values.expand(len(x), 1, -1)).log_prob(x[:, None]).exp().detach()
     total = torch.cumulative_trapezoid(density, x)
     assert total[-1].item() == pytest.approx(1, abs=1e-3)
-    assert torch.trapezoid(density * x, x).item() == pytest.approx(mean(one).item(), abs=1e-3)
+    assert torch.trapezoid(density * x, x).item() == pytest.approx(one.mean.item(), abs=1e-3)
     for p in (0.005, 0.1, 0.5, 0.93, 0.995):  # in the tails too
-        place = int((quantile(one, [p]).item() - low) / (high - low) * 200_000)
+        place = int((one.quantile([p]).item() - low) / (high - low) * 200_000)
         assert total[place].item() == pytest.approx(p, abs=1e-3)
 
 
@@ -135,7 +144,7 @@ def test_samples_of_a_grid_are_its_quantiles():
     one = grid().values[:1, :1].detach()
     draws = torch.stack([torch.arange(n), torch.zeros(n, dtype=torch.int64)], 1)
     found = QuantileGrid(one.expand(n, 1, -1)).sample(draws)[:, 0].sort().values
-    exact = quantile(QuantileGrid(one), [0.05, 0.5, 0.95])[0, 0]
+    exact = QuantileGrid(one).quantile([0.05, 0.5, 0.95])[0, 0]
     width = float(exact[-1] - exact[0])
     np.testing.assert_allclose(found[[n // 20, n // 2, n * 19 // 20]].numpy(), exact.numpy(), atol=0.03 * width)
 
@@ -143,25 +152,26 @@ def test_samples_of_a_grid_are_its_quantiles():
 def test_the_pinball_loss_is_least_at_the_quantiles():
     x = torch.randn(5000, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     true = torch.special.ndtri(torch.tensor(GRID, dtype=torch.float64))
-    best = QuantileGrid(true.expand(5000, 1, -1)).pinball(x).mean()
+    one = torch.ones_like(x)
+    best = QuantileGrid(true.expand(5000, 1, -1)).loss(x, one).mean()
     for other in (true + 0.2, 0.8 * true):
-        assert QuantileGrid(other.expand(5000, 1, -1)).pinball(x).mean() > best
+        assert QuantileGrid(other.expand(5000, 1, -1)).loss(x, one).mean() > best
 
 
 def test_units_of_a_series():
     """P(reference + scale z): quantiles move with it, and densities integrate to the same."""
     reference, scale = torch.tensor([[100.0, -5.0]]), torch.tensor([[10.0, 0.5]])
     for z in (Gaussian(torch.zeros(1, 2), torch.ones(1, 2)), QuantileGrid(grid().values[:1].detach())):
-        moved = located(z, reference, scale)
-        wanted = reference.double()[..., None] + scale.double()[..., None] * quantile(z, P)
-        np.testing.assert_allclose(quantile(moved, P).numpy(), wanted.numpy(), rtol=1e-5)
+        moved = z.rescaled(reference, scale)
+        wanted = reference.double()[..., None] + scale.double()[..., None] * z.quantile(P)
+        np.testing.assert_allclose(moved.quantile(P).numpy(), wanted.numpy(), rtol=1e-5)
         x = torch.tensor([[0.3, -0.2]])
         change = z.log_prob(x) - scale.log().sum()
         np.testing.assert_allclose(moved.log_prob(reference + scale * x).detach(), change.detach(), rtol=1e-3)
-    rate = located(Poisson(LOGITS), torch.zeros(1, 4), torch.full((1, 4), 7.0))
-    np.testing.assert_allclose(mean(rate).numpy(), 7 * MEANS.numpy(), rtol=1e-5)
+    rate = Poisson(LOGITS).rescaled(torch.zeros(1, 4), torch.full((1, 4), 7.0))
+    np.testing.assert_allclose(rate.mean.numpy(), 7 * MEANS.numpy(), rtol=1e-5)
     with pytest.raises(InputError, match="Bernoulli"):
-        located(Bernoulli(torch.zeros(1, 2)), reference, scale)
+        Bernoulli(torch.zeros(1, 2)).rescaled(reference, scale)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 0.999])
@@ -170,4 +180,4 @@ def test_quantiles_of_large_geometric_counts(p):
     for m in (1e6, 1e9):
         predicted = NegativeBinomial(torch.tensor([[m]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
         wanted = np.ceil(np.log1p(-p) / -np.log1p(1 / m) - 1)
-        assert quantile(predicted, [p]).item() == pytest.approx(wanted, rel=1e-12, abs=1)
+        assert predicted.quantile([p]).item() == pytest.approx(wanted, rel=1e-12, abs=1)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import elman
-from elman.tasks.forecast.network import ForecastModelConfig
-from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig, ForecastTask
+from elman.tasks.forecast.config import ForecastConfig, ForecastDataConfig, ForecastModelConfig
+from elman.tasks.forecast.task import ForecastTask
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
