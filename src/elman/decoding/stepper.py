@@ -87,8 +87,7 @@ class Scanned:
     @torch.inference_mode()
     def logits(self, symbols: Symbols) -> Scores:
         predicted, self.state = self.model.scan(torch.from_numpy(symbols)[:, None], self.state)
-        logits = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
-        scores: Scores = logits[:, 0].cpu().numpy()
+        scores: Scores = predicted.scores()[:, 0].cpu().numpy()
         return scores
 
     @torch.inference_mode()

@@ -15,7 +15,7 @@ paths apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from elman import kernels, random
 from elman.errors import InputError
-from elman.lengths import checked, masked
-from elman.nn.readout import Linear
+from elman.lengths import checked, masked, valid
+from elman.nn.distributions import Categorical, Distribution
+from elman.nn.readout import Linear, Softmax
 from elman.options import whole
 
 SPAN = 40.0  # exp(-40)^2 / K is still above float32's smallest normal number, exp(-87)
@@ -36,6 +37,13 @@ class Allowed(NamedTuple):
     first: Tensor  # (K,)
     following: Tensor  # (K, K)
     last: Tensor  # (K,)
+
+
+class Tags(Distribution, Protocol):
+    """A distribution over the tags of sentences, K of them."""
+
+    def best_path(self, allowed: Allowed | None = None) -> Tensor: ...
+    def marginals(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -159,6 +167,34 @@ class LinearChain:
         if path.numel() and (int(path.min()) < 0 or int(path.max()) >= K):
             raise InputError(f"tags are from {int(path.min())} to {int(path.max())}; there are {K}, from 0 to {K - 1}")
         return path
+
+
+@dataclass(frozen=True)
+class WordTags(Categorical):
+    """Tags that do not know their neighbours, each by a softmax of its own: logits (B, T, K). A tag below 0 is none."""
+
+    lengths: Tensor | None = None  # (B,)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """log P of each tag (B, T), zero where there is none."""
+        counted = value >= 0 if self.lengths is None else (value >= 0) & valid(self.lengths, value.shape[1])
+        return torch.where(counted, super().log_prob(value.clamp(min=0)), 0.0)
+
+    def best_path(self, allowed: Allowed | None = None) -> Tensor:
+        """The most probable tags (B, T); what may follow what is not looked at."""
+        return self.mode
+
+    def marginals(self) -> Tensor:
+        """P(z[t] = k) (B, T, K)."""
+        return self.log_probs().exp()
+
+
+class TagSoftmax(Softmax):
+    """A read-out whose tags do not know their neighbours."""
+
+    def forward(self, y: Tensor, lengths: Tensor | None = None) -> WordTags:
+        said = self.linear.categorical(y)
+        return WordTags(said.logits, said.product, lengths)
 
 
 class CRF(nn.Module):

@@ -25,6 +25,12 @@ class Distribution(Protocol):
     def mode(self) -> Tensor: ...
 
 
+class WithValues(Distribution, Protocol):
+    """A distribution that one row of numbers says all of: what a classifier answers with."""
+
+    def values(self) -> Tensor: ...
+
+
 class Numeric(Distribution):
     """A distribution of D independent numbers; a frozen dataclass of its parameters (..., D)."""
 

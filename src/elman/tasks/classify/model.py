@@ -20,7 +20,7 @@ from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.files.config import Json
 from elman.model import SequenceModel
-from elman.nn.distributions import Bernoulli, Categorical, Distribution, Gaussian
+from elman.nn.distributions import Distribution, WithValues
 from elman.nn.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.options import choice, several, whole
 from elman.tasks import network
@@ -194,13 +194,10 @@ class Classifier(Predictor[SequenceModel]):
         ]
 
     def _values(self, predicted: Distribution) -> Tensor:
-        if isinstance(predicted, Gaussian):
-            mean, width = predicted.mean.double(), predicted.std.double()
-            scaled = torch.cat([self.labels.mean + self.labels.scale * mean, self.labels.scale * width], -1)
-            return scaled.cpu()
-        assert isinstance(predicted, Categorical | Bernoulli)
-        logits = predicted.logits.double()
-        return (torch.log_softmax(logits, -1) if isinstance(predicted, Categorical) else logits).cpu()
+        values = cast(WithValues, predicted).values().cpu()  # as the read-outs of `build` have them
+        if self.labels.kind != "number":
+            return values
+        return self.labels.scale * values + torch.tensor([self.labels.mean, 0.0], dtype=torch.float64)
 
     def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
         rows = several("inputs", inputs, "texts, one for each answer")

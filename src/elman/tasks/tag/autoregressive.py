@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
-from elman.lengths import valid
-from elman.nn.distributions import Categorical
+from elman.nn.crf import TagSoftmax, WordTags
 from elman.nn.embed import Embedding
-from elman.nn.readout import Softmax
 from elman.options import fraction, whole
 from elman.state import State
 
@@ -27,13 +25,13 @@ class Feedback(nn.Module):
     """embed -> core -> [its output, the previous tag] -> decoder -> softmax over K tags. The decoder must be causal.
 
     >>> from elman.cells import cell
-    >>> model = Feedback(nn.Identity(), cell("gru", 3, 4), cell("gru", 4 + 2, 5), Softmax(5, 6), size=2)
+    >>> model = Feedback(nn.Identity(), cell("gru", 3, 4), cell("gru", 4 + 2, 5), TagSoftmax(5, 6), size=2)
     >>> model.search(torch.zeros(2, 7, 3), torch.tensor([7, 4])).shape
     torch.Size([2, 7])
     """
 
     def __init__(
-        self, embed: nn.Module, core: Core, decoder: Core, readout: Softmax, *, size: int, sampled: float = 0.0
+        self, embed: nn.Module, core: Core, decoder: Core, readout: TagSoftmax, *, size: int, sampled: float = 0.0
     ) -> None:
         super().__init__()
         if not decoder.causal:
@@ -43,7 +41,7 @@ class Feedback(nn.Module):
         self.tags = Embedding(self.number + 1, size)
         self.sampled = fraction("sampled", sampled)
 
-    def forced(self, x: State, y: Tensor, lengths: Tensor) -> Categorical:
+    def forced(self, x: State, y: Tensor, lengths: Tensor) -> WordTags:
         """What it says of each tag when it knows those before it: y (B, T), of which only y[:, :-1] is read."""
         read = self._read(x, lengths)
         y = y.clamp(min=0)
@@ -92,16 +90,9 @@ class Feedback(nn.Module):
         y: Tensor = self.core.scan(self.embed(x), lengths=lengths)[0]
         return y
 
-    def _scan(self, read: Tensor, y: Tensor, lengths: Tensor) -> Categorical:
+    def _scan(self, read: Tensor, y: Tensor, lengths: Tensor) -> WordTags:
         first = torch.full_like(y[:, :1], self.number)
         previous = torch.cat([first, y[:, :-1]], 1)[:, : y.shape[1]]
         h, _ = self.decoder.scan(torch.cat([read, self.tags(previous)], -1), lengths=lengths)
-        predicted = self.readout(h, lengths)
-        assert isinstance(predicted, Categorical)
+        predicted: WordTags = self.readout(h, lengths)
         return predicted
-
-
-def log_prob(predicted: Categorical, y: Tensor, lengths: Tensor) -> Tensor:
-    """log P(z[t] | what came before) (B, T), zero where y is below 0 and past the lengths."""
-    counted = (y >= 0) & valid(lengths, y.shape[1])
-    return torch.where(counted, predicted.log_prob(y.clamp(min=0)), 0.0)

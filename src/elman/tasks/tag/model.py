@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -15,17 +16,15 @@ from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.files.config import Json
 from elman.model import SequenceModel
-from elman.nn.crf import CRF, Allowed, LinearChain
-from elman.nn.distributions import Categorical, Distribution
+from elman.nn.crf import CRF, Allowed, Tags, TagSoftmax
 from elman.nn.embed import Embedding
-from elman.nn.readout import Softmax
 from elman.options import flag, fraction, several, whole
 from elman.state import State
 from elman.tasks import network
 from elman.tasks.network import NetworkConfig
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.tag import schemes
-from elman.tasks.tag.autoregressive import Feedback, log_prob
+from elman.tasks.tag.autoregressive import Feedback
 from elman.tasks.tag.data import Sentence, TagReader
 from elman.tasks.tag.lexicon import CASES, Lexicon, collate
 from elman.tasks.tag.word_features import Characters, SentenceEmbedding, WordEmbedding
@@ -92,13 +91,13 @@ def build(config: TagModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
     core = network.core(config, embed.output_size, bidirectional=config.bidirectional)
     H, K, p = core.output_size, len(lexicon.tags), config.readout_dropout
     if not flag("model.feedback", config.feedback):
-        return SequenceModel(embed, core, (CRF if flag("model.crf", config.crf) else Softmax)(H, K, dropout=p))
+        return SequenceModel(embed, core, (CRF if flag("model.crf", config.crf) else TagSoftmax)(H, K, dropout=p))
     if config.crf:
         raise InputError("model.feedback and model.crf exclude each other: add --model.crf false")
     size = whole("model.feedback_size", config.feedback_size)
     decoder = cell(config.cell, H + size, config.size, **config.options)
     sampled = fraction("model.feedback_sampled", config.feedback_sampled)
-    return Feedback(embed, core, decoder, Softmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled)
+    return Feedback(embed, core, decoder, TagSoftmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled)
 
 
 def allowed(lexicon: Lexicon) -> Allowed | None:
@@ -159,7 +158,7 @@ class Tagger(Predictor[SequenceModel | Feedback]):
             if isinstance(self.model, Feedback):
                 paths, chances = self.model.scored(inputs, lengths, num_beams)
             else:
-                paths, chances = _best(self.model.scan(inputs, lengths=lengths)[0], possible, marginals)
+                paths, chances = _best(_tags(self.model, inputs, lengths), possible, marginals)
             for row, sentence in enumerate(rows):
                 n = len(sentence.words)
                 yield paths[row, :n].tolist(), chances[row, :n].tolist() if marginals else []
@@ -244,41 +243,24 @@ def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
     return found
 
 
-def _best(predicted: Distribution, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:
+def _best(predicted: Tags, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:
     """The best tags (B, T), and where they are asked for the probabilities of each (B, T)."""
-    if isinstance(predicted, LinearChain):
-        path = predicted.best_path(possible)
-        every = predicted.marginals() if marginals else None
-    else:
-        assert isinstance(predicted, Categorical)
-        path, every = predicted.mode, predicted.log_probs().exp() if marginals else None
-    return path, path if every is None else every.gather(-1, path.clamp(min=0)[..., None])[..., 0]
-
-
-def log_prob_of(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
-    """log P of tags: of a sentence (B,) by a CRF, else of each word (B, T), zero where it has no tag."""
-    assert isinstance(y, Tensor)
-    if isinstance(predicted, LinearChain):
-        return predicted.log_prob(y)
-    assert isinstance(predicted, Categorical)
-    return log_prob(predicted, y, lengths)
+    path = predicted.best_path(possible)
+    return path, predicted.marginals().gather(-1, path.clamp(min=0)[..., None])[..., 0] if marginals else path
 
 
 @torch.no_grad()
-def panels(model: SequenceModel, batch: Batch, lexicon: Lexicon) -> tuple[dict[str, object], ...]:
+def panels(predictor: Tagger, batch: Batch) -> tuple[dict[str, object], ...]:
     """What the lens shows of a tagger: P of each tag of the first sentence, and the tags that are chosen."""
+    model, lexicon = predictor.model, predictor.lexicon
+    assert isinstance(model, SequenceModel)
     with evaluating(model):
-        predicted, _ = model.scan(batch.x, lengths=batch.lengths)
-    n = int(batch.lengths[0])
-    if isinstance(predicted, LinearChain):
-        title, chances = "CRF marginals", predicted.marginals()
-    else:
-        assert isinstance(predicted, Categorical)
-        title, chances = "Probabilities of tags", predicted.log_probs().exp()
-    path, _ = _best(predicted, allowed(lexicon), False)
+        predicted = _tags(model, batch.x, batch.lengths)
+    n, chances, path = int(batch.lengths[0]), predicted.marginals(), predicted.best_path(allowed(lexicon))
     used = chances[0, :n].amax(0).topk(min(12, len(lexicon.tags))).indices.sort().values
     ribbon: dict[str, object] = {
-        "title": title, "rows": [lexicon.tags[i] for i in used.tolist()],
+        "title": "CRF marginals" if predictor.config.crf else "Probabilities of tags",
+        "rows": [lexicon.tags[i] for i in used.tolist()],
         "values": chances[0, :n, used].T.tolist(), "path": [lexicon.tags[i] for i in path[0, :n].tolist()],
     }  # fmt: skip
     return (ribbon,)
@@ -289,10 +271,12 @@ def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, State | None]:
     y, lengths = batch.y, batch.lengths
     assert isinstance(y, Tensor) and isinstance(model, SequenceModel | Feedback)
     if isinstance(model, Feedback):
-        predicted: Distribution = model.forced(batch.x, y, lengths)
+        predicted: Tags = model.forced(batch.x, y, lengths)
     else:
-        predicted, _ = model.scan(batch.x, lengths=lengths)
-    if isinstance(predicted, LinearChain):
-        return -predicted.log_prob(y).sum(), int(lengths.sum()), None
-    assert isinstance(predicted, Categorical)
-    return -log_prob(predicted, y, lengths).sum(), int((y >= 0).sum()), None
+        predicted = _tags(model, batch.x, lengths)
+    return -predicted.log_prob(y).sum(), int((y >= 0).sum()), None
+
+
+def _tags(model: SequenceModel, x: State, lengths: Tensor) -> Tags:
+    """What a model says of some sentences; its read-out is one of those of `build`."""
+    return cast(Tags, model.scan(x, lengths=lengths)[0])

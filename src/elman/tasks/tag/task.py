@@ -243,9 +243,9 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
             raise InputError(f"there is no sentence of 1 to {steps} words to look at")
         check_types(predictor.lexicon, some)
         batch = batch_of([predictor.lexicon.example(sentence) for sentence in some])
-        panels = tagger.panels(predictor.model, batch, predictor.lexicon)
+        panels = tagger.panels(predictor, batch)
         names = [[f"{word} " for word in sentence.words] for sentence in some]
-        sample = Sample(batch.x, batch.y, batch.lengths, names=names, log_prob=tagger.log_prob_of, panels=panels)
+        sample = Sample(batch.x, batch.y, batch.lengths, names=names, panels=panels)
         return Inspection(predictor.model, sample)
 
 

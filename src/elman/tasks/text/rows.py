@@ -11,7 +11,6 @@ from torch import Tensor
 from elman import state as states
 from elman.decoding.stepper import Scores, Symbols
 from elman.model import SequenceModel
-from elman.nn.distributions import Categorical
 from elman.nn.readout import Softmax
 from elman.state import State
 from elman.stream import Stream
@@ -58,5 +57,4 @@ def scanned(model: Any, x: Symbols, core: State, lengths: Tensor, wanted: bool) 
     predicted, state = model.scan(given, core, lengths=lengths)
     if not wanted:
         return None, states.to_rows(state)
-    scores = predicted.logits if isinstance(predicted, Categorical) else predicted.log_probs()
-    return scores.numpy(), states.to_rows(state)
+    return predicted.scores().numpy(), states.to_rows(state)

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 
 from elman import state as states
 from elman.errors import InputError
+from elman.lengths import valid
 from elman.lens import Sample
 from elman.lens.fresh import fresh
 from elman.lens.layers import frozen
 from elman.model import SequenceModel
-from elman.nn.distributions import Categorical, Distribution, Gaussian
+from elman.nn.distributions import Distribution
 from elman.nn.embed import Embed
 from elman.state import State
-from elman.tasks.tag.autoregressive import log_prob as of_labels
 from elman.tasks.task import Inspection
 from elman.tasks.tree import Climb, TreeCore, climbs, deepest
 from elman.tasks.tree.data import LabelledTree
@@ -98,11 +98,11 @@ def _targets(predictor: TreeLabeller, trees: Sequence[LabelledTree], ways: Seque
 def _log_prob(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
     """log P of what counts (B, T), zero elsewhere."""
     assert isinstance(y, Tensor)
-    if isinstance(predicted, Gaussian):
+    if y.is_floating_point():  # numbers, not classes
         there = y.isfinite()
         return torch.where(there, predicted.log_prob(torch.where(there, y, 0.0)[..., None]), 0.0)
-    assert isinstance(predicted, Categorical)
-    return of_labels(predicted, y, lengths)
+    counted = (y >= 0) & valid(lengths, y.shape[1])
+    return torch.where(counted, predicted.log_prob(y.clamp(min=0)), 0.0)
 
 
 def _names(tree: LabelledTree, way: Sequence[int]) -> list[str]:

@@ -19,7 +19,7 @@ from elman.data.vocabulary import Symbols
 from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.files.config import Json
-from elman.nn.distributions import Categorical, Distribution, Gaussian
+from elman.nn.distributions import WithValues
 from elman.nn.readout import GaussianReadout, Softmax
 from elman.tasks.classify import metrics
 from elman.tasks.predictor import Predictor
@@ -160,10 +160,10 @@ class TreeModel(nn.Module):
             else Softmax(H, len(lexicon.labels), dropout=p)
         )
 
-    def forward(self, given: TreeInput) -> Distribution:
+    def forward(self, given: TreeInput) -> WithValues:
         """Of every row of the forest (N,), or of every tree (B,)."""
         y, _ = self.core.scan(self.embed(given.words), given.forest)
-        found: Distribution = self.readout(y if self.every else y[given.forest.roots])
+        found: WithValues = self.readout(y if self.every else y[given.forest.roots])
         return found
 
 
@@ -193,9 +193,8 @@ def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, None]:
     """- sum of log P(target), over nodes or trees that have one, and how many do."""
     predicted = model(batch.x)
     assert isinstance(batch.y, Tensor)
-    if isinstance(predicted, Gaussian):
+    if batch.y.is_floating_point():  # numbers, not classes
         return -predicted.log_prob(batch.y[:, None]).sum(), len(batch.y), None
-    assert isinstance(predicted, Categorical)
     total = nn.functional.cross_entropy(predicted.logits, batch.y, ignore_index=NONE, reduction="sum")
     return total, int((batch.y != NONE).sum()), None
 
@@ -243,12 +242,11 @@ class TreeLabeller(Predictor[TreeModel]):
 
         return self.batched(trees, run, batch_size, lambda tree: tree.height)
 
-    def _values(self, predicted: Distribution) -> Tensor:
-        if isinstance(predicted, Gaussian):
-            mean, width = (part.double().cpu() * self.lexicon.scale for part in (predicted.mean, predicted.std))
-            return torch.cat([mean + self.lexicon.mean, width], -1)
-        assert isinstance(predicted, Categorical)
-        return torch.log_softmax(predicted.logits.double(), -1).cpu()
+    def _values(self, predicted: WithValues) -> Tensor:
+        values = predicted.values().cpu()
+        if self.lexicon.target != "number":
+            return values
+        return self.lexicon.scale * values + torch.tensor([self.lexicon.mean, 0.0], dtype=torch.float64)
 
     def evaluate(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> Scores:
         """How good the answers are: of roots and, where every node has a label, of nodes."""
