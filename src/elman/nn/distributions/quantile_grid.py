@@ -19,8 +19,8 @@ GRID = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 class QuantileGrid(Numeric):
     """D independent numbers, each by its quantiles at `levels`: values (..., D, Q), which rise.
 
-    Between them the distribution function is a line; below the first and above the last, an exponential tail that goes
-    on with the density of the outermost piece.
+    Between them the distribution function is a line; below the first and above the last, an exponential tail that
+    continues the density of the outermost piece.
 
     >>> grid = QuantileGrid(torch.tensor([[[0.0, 1.0, 3.0]]]), (0.25, 0.5, 0.75))
     >>> grid.quantile([0.5, 0.625]).flatten().tolist()

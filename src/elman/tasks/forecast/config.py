@@ -276,7 +276,7 @@ def warmup_steps(config: ForecastModelConfig, season: int) -> int:
 def resolve_by_data(
     config: ForecastConfig, reader: PanelReader, series: Sequence[Series], *, tested: bool, seasonality: int = 0
 ) -> ForecastConfig:
-    """The config with what it leaves open; `tested` are other rows, `seasonality` that of a model that goes on."""
+    """The config with what it leaves open; `tested` are other rows, `seasonality` that of a model trained further."""
     data, model = config.data, config.model
     long = reader.format != "arrays"
     lengths = [len(one.y) for one in series]

@@ -1,7 +1,7 @@
-"""What forecasts: a network, how it reads series, and the state of each, from which it goes on.
+"""What forecasts: a network, how it reads series, and the state of each, from which it continues.
 
 A series' state is everything: what its cells, lags and scale remember, and the last row, which they have not read yet.
-Rows are read once; tomorrow's go on from there, to the bits of one scan over all. A path of a forecast is a row of a
+Rows are read once; tomorrow's continue from there, to the bits of one scan over all. A path of a forecast is a row of a
 Stream that reads what it draws itself.
 """
 
@@ -163,13 +163,13 @@ class Forecaster(Predictor[ForecastNetwork]):
     def following(
         self, series: Sequence[Series], state: SeriesState, filled: int = MOST_FILLED
     ) -> tuple[list[int], list[Series]]:
-        """Which rows of a state some series go on from; each begins where its state ends."""
+        """Which rows of a state some series continue from; each begins where its state ends."""
         numbers = {name: i for i, name in enumerate(state.names)}
         unknown = next((one.name for one in series if one.name not in numbers), None)
         if unknown is not None:
             some = ", ".join([*numbers][:5]) or "none"
             raise InputError(
-                f"there is no state of series {unknown!r}, so it cannot go on (there are {len(numbers)} series: "
+                f"there is no state of series {unknown!r}, so it cannot continue (there are {len(numbers)} series: "
                 f"{some} ...). With --from_start series are read from their first row on."
             )
         places, ticks = [numbers[one.name] for one in series], state.tick.tolist()

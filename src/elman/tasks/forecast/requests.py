@@ -99,7 +99,9 @@ def rows_of(given: Rows) -> Any:
 def _state(predictor: Forecaster, request: _Continuing) -> SeriesState:
     """The state that a request continues from. It is read, never moved: a server answers many with one forecaster."""
     if request.state and request.from_start:
-        raise InputError("--state and --from_start exclude each other: rows go on from a state, or hold their history")
+        raise InputError(
+            "--state and --from_start exclude each other: rows continue from a state, or hold their history"
+        )
     assert isinstance(request, Predict | Evaluate)
     if request.from_start and _is_absent(request.data):
         raise InputError("--from_start needs data that hold their own history")

@@ -1,7 +1,7 @@
 """A mixture of logistic distributions over the levels of a number that was rounded: grey values, say.
 
-Level v of V is the interval x_v - d to x_v + d, x_v = 2 v / (V - 1) - 1 and d = 1 / (V - 1); the first and the last go
-on without end. With F the logistic distribution function, 1 / (1 + exp(-x)),
+Level v of V is the interval x_v - d to x_v + d, x_v = 2 v / (V - 1) - 1 and d = 1 / (V - 1); the first and the last
+have no end. With F the logistic distribution function, 1 / (1 + exp(-x)),
 
     P(v) = sum_k w_k (F((x_v + d - m_k) / s_k) - F((x_v - d - m_k) / s_k)),    w = softmax(logits)
 
