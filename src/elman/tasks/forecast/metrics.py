@@ -32,8 +32,7 @@ from elman.options import whole
 from elman.tasks.forecast.config import SAMPLES
 from elman.tasks.forecast.data import Series
 from elman.tasks.forecast.model import Forecaster, PanelRows
-from elman.tasks.forecast.paths import Forecast, sample_quantiles
-from elman.tasks.forecast.state import SeriesState, take
+from elman.tasks.forecast.state import Forecast, SeriesState, sample_quantiles, take
 from elman.training.scores import Scores
 
 Numbers = NDArray[np.float64]

@@ -33,8 +33,19 @@ from elman.tasks.forecast.covariates import Covariate
 from elman.tasks.forecast.data import MOST_FILLED, PanelReader, Series
 from elman.tasks.forecast.inputs import PanelInputs
 from elman.tasks.forecast.network import ForecastNetwork, Widths, build, log_prob
-from elman.tasks.forecast.paths import Forecast, sample_quantiles, seeds
-from elman.tasks.forecast.state import SeriesState, advance, names_leaf, places_of, put, read_already, tail_of, take
+from elman.tasks.forecast.state import (
+    Forecast,
+    SeriesState,
+    advance,
+    names_leaf,
+    places_of,
+    put,
+    read_already,
+    sample_quantiles,
+    seeds,
+    tail_of,
+    take,
+)
 from elman.tasks.predictor import Predictor, evaluating
 
 EACH = 64  # series that are read side by side

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elman.errors import FileError, InputError, MissingExtraError
-from elman.tasks.forecast.paths import Forecast
+from elman.tasks.forecast.state import Forecast
 
 FANS = 12  # series that fit one picture
 
