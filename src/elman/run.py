@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import torch
 
@@ -20,7 +21,7 @@ from elman.options import flag
 from elman.progress import quiet, say
 from elman.tasks import load, open_source
 from elman.tasks.predictor import Predictor
-from elman.tasks.task import AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
+from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.alone import alone, seed
 from elman.training.average import Average
@@ -34,40 +35,75 @@ from elman.training.scores import Scores
 
 Callback = Callable[[int, Scores], None] | None
 Opener = Callable[[Any, Any], Any]  # a config, and the model that was saved -> Data
+P = TypeVar("P", bound=Predictor[Any])
+S = TypeVar("S", bound=AnySettings)
 
 
 def train(
-    settings: Settings, data: Any = None, callback: Callback = None, *, progress: bool = True
-) -> tuple[Any, list[dict[str, float]]]:
+    settings: Settings[P],
+    data: object = None,
+    callback: Callback = None,
+    *,
+    out: str | Path | None = None,
+    progress: bool = True,
+) -> tuple[P, list[dict[str, float]]]:
     """Run a config: the best model, and the lines of its metrics. `elman train` is a thin layer on this.
 
-    `data` in memory takes the place of what the config names: a text, a list of documents or an array (a list of them
-    for several sequences), whatever the task reads; or a mapping with several of train, valid and test.
+    `data` in memory takes the place of what the config names: a text or a list of documents; pairs of words and their
+    tags, or of an input and its label; a frame or a mapping of columns; an array, or a list of them: whatever the task
+    reads. Or a mapping with several of train, valid and test.
+
+    `out`, here or in the config, is the run directory, which keeps the config, the metrics and the checkpoints. Without
+    it nothing is kept but what is returned, and such a run cannot be resumed.
+
     `callback(step, scores)` is called after each evaluation on the validation data; what it raises ends the run, which
     can be resumed. With `progress` false nothing is said on standard error but warnings.
 
     A process trains one model at a time: a second call, from another thread, waits. Torch's random numbers are
     afterwards where they were. Ctrl-C raises `Interrupted`, a KeyboardInterrupt, once the checkpoint is written.
 
-    >>> import tempfile
-    >>> from elman.tasks.text.markov import MarkovConfig
-    >>> config = MarkovConfig(out=tempfile.mkdtemp() + "/run")
-    >>> model, history = train(config, data="to be or not to be, " * 99, progress=False)
+    >>> text = "to be or not to be, " * 99
+    >>> model, history = train(elman.MarkovConfig(), text, progress=False)
     >>> model.generate("to be or", max_new_tokens=7)
+    ' not to'
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> model, history = train(elman.MarkovConfig(), text, out=folder, progress=False)
+    >>> load(folder).generate("to be or", max_new_tokens=7)
     ' not to'
     """
     task = tasks.of_settings(settings)
-    settings = replace(settings, out=os.path.expanduser(settings.out))
+    settings = replace(settings, out=os.path.expanduser(settings.out if out is None else out))
     with (
         nullcontext() if flag("progress", progress) else quiet(),
         alone(),
         ranks() as processes,
+        _in_folder(settings, processes) as settings,
         lock(Path(settings.out)) if processes.first else nullcontext(),
         threads.of_run(settings) as counted,
     ):
         named, opener = _opener(task, counted, data)
         (_fit if task.fits(named) else _train)(task, named, processes, opener, callback)
         return load(settings.out), read_metrics(Path(settings.out))
+
+
+@contextmanager
+def _in_folder(settings: S, processes: Ranks) -> Iterator[S]:
+    """The settings with the run directory that they name; or with a temporary one, which is gone afterwards."""
+    if settings.out:
+        yield settings
+        return
+    if settings.resume != "never":
+        raise InputError(f"resume is {settings.resume}, and there is no run directory to resume: name it by out")
+    if processes.world > 1:
+        raise InputError(f"{processes.world} processes need one run directory that all of them see: name it by out")
+    with TemporaryDirectory(prefix="elman-") as folder:
+        try:
+            yield replace(settings, out=f"{folder}/run")
+        except Interrupted as stop:
+            stop.args = ("stopped; the run has no directory (out), so nothing of it is kept",)
+            raise
 
 
 def _opener(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opener]:
@@ -93,7 +129,7 @@ class _Run(Supervisor):
     """A run that the loop trains: what it has, how it is evaluated and what is kept of it."""
 
     task: AnyTask
-    settings: TrainedSettings
+    settings: TrainedSettings[Any]
     data: Data
     part: Any  # of the data, on which the model is evaluated while it trains
     predictor: Predictor[Any]
@@ -137,7 +173,7 @@ class _Run(Supervisor):
             checkpoint.save(folder, kept.write_to, snapshot)
 
 
-def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: Opener, callback: Callback) -> None:
+def _train(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, opener: Opener, callback: Callback) -> None:
     """A run that was killed continues from its checkpoint, to the same bytes."""
     run, out = _open(task, settings, processes, opener, callback), Path(settings.out)
     try:
@@ -154,7 +190,7 @@ def _train(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: O
         run.recorder.close()
 
 
-def _open(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: Opener, callback: Callback) -> _Run:
+def _open(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, opener: Opener, callback: Callback) -> _Run:
     """All that a run needs, new or as its checkpoint has it; and its folder."""
     _check(task, settings)
     out = Path(settings.out)
@@ -197,7 +233,7 @@ def _open(task: AnyTask, settings: TrainedSettings, processes: Ranks, opener: Op
     )  # fmt: skip
 
 
-def _check(task: AnyTask, settings: TrainedSettings) -> None:
+def _check(task: AnyTask, settings: TrainedSettings[Any]) -> None:
     """Raise an error that names the first setting that is out of its range, before any work is done."""
     loop.check(settings.training, settings.device)
     if settings.training.lens and type(task).inspect_inputs is Task.inspect_inputs:
@@ -205,7 +241,7 @@ def _check(task: AnyTask, settings: TrainedSettings) -> None:
     optim.check(settings.optim)
 
 
-def _resumed(settings: TrainedSettings, state: LoopState, changes: dict[str, config.Change]) -> str:
+def _resumed(settings: TrainedSettings[Any], state: LoopState, changes: dict[str, config.Change]) -> str:
     """What a resumed run does: what has changed, how its schedule continues, and why it does nothing if it does not."""
     progress, training = state.progress, settings.training
     step = progress.step
@@ -226,7 +262,7 @@ def _resumed(settings: TrainedSettings, state: LoopState, changes: dict[str, con
 # In one go
 
 
-def _fit(task: AnyTask, settings: Settings, processes: Ranks, opener: Opener, callback: Callback) -> None:
+def _fit(task: AnyTask, settings: AnySettings, processes: Ranks, opener: Opener, callback: Callback) -> None:
     """What was killed is started again, and comes to the same end."""
     if processes.world > 1:
         raise InputError(f"{task.title} is fitted by one process; there are {processes.world}")

@@ -47,7 +47,7 @@ def test_help_does_not_wait_for_torch(arguments, tmp_path):
     elif arguments == ["init", "forecast"]:
         from elman.tasks import TASKS
 
-        assert done.stdout == render(TASKS["forecast"].Config())
+        assert done.stdout == render(TASKS["forecast"].Config(out="runs/forecast"))
     else:
         assert "hidden Markov model" in done.stdout
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from elman.errors import UnknownNameError
 from elman.files.config import Json, Setting, describe
+
+if TYPE_CHECKING:
+    from elman.tasks.task import AnySettings, AnyTask
 
 FILE = Path(__file__).with_name("settings.json")
 
@@ -38,7 +42,13 @@ def live() -> dict[str, Described]:
     """The same, as the configs say it now."""
     from elman.tasks import TASKS
 
-    return {name: Described(task.title, describe(task.Config())) for name, task in TASKS.items()}
+    return {name: Described(task.title, describe(defaults(name, task))) for name, task in TASKS.items()}
+
+
+def defaults(name: str, task: AnyTask) -> AnySettings:
+    """The config of a task as the command line has it: what is trained there is kept, in runs/ unless you say."""
+    config: AnySettings = task.Config()
+    return config if config.out else replace(config, out=f"runs/{name}")
 
 
 def find(name: str) -> Described:

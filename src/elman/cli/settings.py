@@ -14,13 +14,14 @@ from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from elman.cli.described import defaults
 from elman.errors import FileError, InputError
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
     from elman.files.config import Json
-    from elman.tasks.task import Settings
+    from elman.tasks.task import AnySettings
 
     Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
 
@@ -30,7 +31,7 @@ TRAINS_ON = ("train", "source")  # the settings of data that name what is traine
 KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
 
 
-def read_config(arguments: Sequence[str]) -> Settings:
+def read_config(arguments: Sequence[str]) -> AnySettings:
     """The config of a command line. A run that goes on has its own, and so has a model that a run begins with."""
     named = _named(arguments)
     files = [(Path(path), _content(Path(path))) for path in named.config]
@@ -42,8 +43,10 @@ def read_config(arguments: Sequence[str]) -> Settings:
 
     own = _own(named, files) if (named.resume or _last(files, "resume")) == "auto" else []
     files = [*own, *files]
-    task = tasks.find(named.task or _last(own, "task") or DEFAULT)
+    name = named.task or _last(own, "task") or DEFAULT
+    task = tasks.find(name)
     parser = _parser(task.Config)
+    parser.set_defaults({"out": defaults(name, task).out})
     source = named.init_from or _last(files, "init_from")
     if source and not own:
         from elman.tasks import open_source
@@ -52,7 +55,7 @@ def read_config(arguments: Sequence[str]) -> Settings:
     for path, content in files:
         _check_sections(path, content, task.Config)
     given = [word for _, content in files for word in ("--config", json.dumps(content))]
-    found: Settings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    found: AnySettings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
     return replace(found, out=os.path.expanduser(found.out))  # of `--out=~/run` a shell leaves the ~ alone
 
 
@@ -77,8 +80,8 @@ def _own(named: argparse.Namespace, files: Files) -> Files:
     from elman import tasks
     from elman.files import artifact, config
 
-    default = tasks.find(named.task or DEFAULT).Config().out
-    out = Path(named.out or _last(files, "out") or default).expanduser()
+    name = named.task or DEFAULT
+    out = Path(named.out or _last(files, "out") or defaults(name, tasks.find(name)).out).expanduser()
     path = out / config.NAME
     if path.exists():
         content = _content(path)

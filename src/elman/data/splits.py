@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TypeVar
@@ -41,16 +41,20 @@ class SplitConfig:
 
 
 def read_parts(
-    config: SplitConfig, read: Callable[[Sequence[str]], list[R]], number: Callable[[R], int], what: str
+    config: SplitConfig,
+    read: Callable[[Sequence[str]], list[R]],
+    number: Callable[[R], int],
+    what: str,
+    in_memory: Mapping[str, list[R]] | None = None,
 ) -> tuple[list[R], list[R], list[R]]:
-    """The rows to train on, to validate on and to test on; `what` they are called.
+    """The rows to train on, to validate on and to test on; `what` they are called. Those `in_memory` are not read.
 
     What has no file of its own is drawn from the training rows, the same rows for every seed of a run. With `folds`,
     rows whose `number` in their file leaves the remainder `fold` are for the test.
     """
 
     def rows_of(part: str) -> list[R]:
-        return read(names_of(getattr(config, part)))
+        return in_memory[part] if in_memory and part in in_memory else read(names_of(getattr(config, part)))
 
     rows = rows_of("train")
     _check_folds(config)

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from elman.tasks.serving import Served
 
 
+P_co = TypeVar("P_co", bound=Predictor[Any], covariant=True)  # the model that a run of a config gives
+
+
 @dataclass(frozen=True)
-class Settings(Sections):
+class Settings(Sections, Generic[P_co]):
     """Of a run that is fitted in one go.
 
     Args:
@@ -50,7 +53,7 @@ class Settings(Sections):
 
 
 @dataclass(frozen=True)
-class TrainedSettings(Settings):
+class TrainedSettings(Settings[P_co]):
     """Of a run that the loop trains. It may begin with a model if the config of its task has `init_from` too.
 
     Args:
@@ -264,3 +267,4 @@ class Task(Generic[C, D, F]):
 
 
 AnyTask = Task[Any, Any, Any]
+AnySettings = Settings[Predictor[Any]]

@@ -20,7 +20,7 @@ from elman.files.config import Json
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical
-from elman.options import choice, fraction, whole
+from elman.options import choice, fraction, several, whole
 from elman.state import State
 from elman.tasks import network, plots
 from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
@@ -81,7 +81,7 @@ class LossConfig:
 
 
 @dataclass(frozen=True)
-class ClassifyConfig(TrainedSettings):
+class ClassifyConfig(TrainedSettings[Classifier]):
     """A run from labelled rows to a classifier.
 
     >>> ClassifyConfig(model=ClassifyModelConfig(pool="mean")).data.label_kind
@@ -99,7 +99,6 @@ class ClassifyConfig(TrainedSettings):
     data: ClassifyDataConfig = field(default_factory=ClassifyDataConfig)
     model: ClassifyModelConfig = field(default_factory=ClassifyModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    out: str = "runs/classify"
     init_from: str = ""
 
 
@@ -199,6 +198,9 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: ClassifyConfig, saved: Classifier | None) -> RowData:
+        return self.open_in_memory(config, saved, {})
+
+    def open_in_memory(self, config: ClassifyConfig, saved: Classifier | None, given: dict[str, Any]) -> RowData:
         data = config.data
         for name in ("min_count", "vocabulary_size", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -208,7 +210,8 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
             config = replace(config, data=replace(data, label_kind=kind, vocabulary="char"))
             return RowData(config, Reader(), saved, *synthetic.parts(_rows_of), synthetic)
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
-        return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows"))
+        in_memory = {name: labelled_rows(pairs) for name, pairs in given.items()}
+        return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows", in_memory))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
         settled = network.resolve_defaults(config.model)
@@ -299,6 +302,24 @@ def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) ->
         return _rows_of(parse(names[0], "classify").part())
     reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
     return reader(names, labelled=labelled)
+
+
+def labelled_rows(pairs: Sequence[tuple[object, object] | Row]) -> list[Row]:
+    """Pairs of a row, a text or the numbers of a series, and its label; or its labels, a list of them.
+
+    >>> labelled_rows([("a good day", 1)])[0].labels
+    (1,)
+    """
+    rows = []
+    for i, pair in enumerate(several("data", pairs, "pairs: a text or the numbers of a series, and its label")):
+        if not isinstance(pair, Row):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise InputError(f"row {i} is {str(pair)[:60]!r}; it must be a pair, a text or numbers and its label")
+            labels = pair[1] if isinstance(pair[1], tuple | list) else (pair[1],)
+            own = tuple(label.item() if isinstance(label, np.generic) else label for label in labels)
+            pair = Row(_input(pair[0], i), own, f"row {i}", i)
+        rows.append(pair)
+    return rows
 
 
 def _input(row: str | ArrayLike, number: int) -> str | NDArray[np.float64]:

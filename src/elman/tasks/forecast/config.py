@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from elman.tasks.network import NetworkConfig
 from elman.tasks.task import TrainedSettings
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
+
+if TYPE_CHECKING:
+    pass
 
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
@@ -164,7 +168,7 @@ class ForecastTraining(TrainingConfig):
 
 
 @dataclass(frozen=True)
-class ForecastConfig(TrainedSettings):
+class ForecastConfig(TrainedSettings["Forecaster"]):
     """A run from series to a forecaster.
 
     >>> ForecastConfig(model=ForecastModelConfig(readout="poisson")).data.horizon
@@ -181,7 +185,6 @@ class ForecastConfig(TrainedSettings):
     model: ForecastModelConfig = field(default_factory=ForecastModelConfig)
     optim: ForecastOptim = field(default_factory=ForecastOptim)
     training: ForecastTraining = field(default_factory=ForecastTraining)
-    out: str = "runs/forecast"
 
     def __post_init__(self) -> None:
         for name, kind, own in (("optim", OptimConfig, ForecastOptim), ("training", TrainingConfig, ForecastTraining)):

@@ -102,7 +102,7 @@ def _structure(config: HMMModelConfig) -> Options:
 
 
 @dataclass(frozen=True)
-class HMMConfig(Settings):
+class HMMConfig(Settings["HiddenMarkovEstimator"]):
     """A run from observations to a hidden Markov model.
 
     >>> HMMConfig(model=HMMModelConfig(emission="poisson")).data.read
@@ -117,7 +117,6 @@ class HMMConfig(Settings):
     task: str = "hmm"
     data: HMMDataConfig = field(default_factory=HMMDataConfig)
     model: HMMModelConfig = field(default_factory=HMMModelConfig)
-    out: str = "runs/hmm"
 
 
 class HMMData(Data):

@@ -64,7 +64,7 @@ class ImageDataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class ImageConfig(TrainedSettings):
+class ImageConfig(TrainedSettings[Painter]):
     """A run from images to a model of them.
 
     >>> ImageConfig(model=ImageModelConfig(layer="row")).data.train
@@ -80,7 +80,6 @@ class ImageConfig(TrainedSettings):
     task: str = "image"
     data: ImageDataConfig = field(default_factory=ImageDataConfig)
     model: ImageModelConfig = field(default_factory=ImageModelConfig)
-    out: str = "runs/image"
     init_from: str = ""
 
 

@@ -243,6 +243,26 @@ def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
     return found
 
 
+def tagged_sentences(pairs: Sequence[tuple[Sequence[str], Sequence[str]] | Sentence]) -> list[Sentence]:
+    """Pairs of the words of a sentence and their tags.
+
+    >>> tagged_sentences([(["He", "ran"], ["N", "V"])])[0].tags
+    ['N', 'V']
+    """
+    tagged = []
+    for i, pair in enumerate(several("data", pairs, "pairs: the words of a sentence, and their tags")):
+        if isinstance(pair, Sentence):
+            tagged.append(pair)
+            continue
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InputError(f"sentence {i} is {str(pair)[:60]!r}; it must be a pair, its words and their tags")
+        words, tags = (sentences_of([part])[0].words for part in pair)
+        if len(words) != len(tags):
+            raise InputError(f"sentence {i} has {len(words)} words and {len(tags)} tags; each word needs one")
+        tagged.append(Sentence(words, tags, where=f"sentence {i}", number=i))
+    return tagged
+
+
 def _best(predicted: Tags, possible: Allowed | None, marginals: bool) -> tuple[Tensor, Tensor]:
     """The best tags (B, T), and where they are asked for the probabilities of each (B, T)."""
     path = predicted.best_path(possible)

@@ -68,7 +68,7 @@ class TagDataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class TagConfig(TrainedSettings):
+class TagConfig(TrainedSettings[Tagger]):
     """A run from tagged sentences to a tagger.
 
     >>> TagConfig(model=TagModelConfig(crf=False)).data.scheme
@@ -84,7 +84,6 @@ class TagConfig(TrainedSettings):
     task: str = "tag"
     data: TagDataConfig = field(default_factory=TagDataConfig)
     model: TagModelConfig = field(default_factory=TagModelConfig)
-    out: str = "runs/tag"
     init_from: str = ""
 
 
@@ -192,6 +191,9 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
         return {"evaluate": (Evaluate, evaluate), "predict": (Predict, predict), "inspect": (Inspect, inspect)}
 
     def open(self, config: TagConfig, saved: Tagger | None) -> TagData:
+        return self.open_in_memory(config, saved, {})
+
+    def open_in_memory(self, config: TagConfig, saved: Tagger | None, given: dict[str, Any]) -> TagData:
         data = config.data
         for name in ("min_count", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -200,7 +202,9 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
             synthetic = SyntheticData.open(data.train, data.valid, data.test, "tag")
             return TagData(config, TagReader(), known, *synthetic.parts(_sentences), synthetic)
         reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
-        return TagData(config, reader, known, *read_parts(data, reader, lambda row: row.number, "sentences"))
+        in_memory = {name: tagger.tagged_sentences(pairs) for name, pairs in given.items()}
+        sentences = read_parts(data, reader, lambda row: row.number, "sentences", in_memory)
+        return TagData(config, reader, known, *sentences)
 
     def build(self, config: TagConfig, data: TagData) -> Tagger:
         settled = network.resolve_defaults(config.model)

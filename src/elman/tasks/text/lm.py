@@ -52,7 +52,7 @@ class LMModelConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
-class LMConfig(TrainedSettings):
+class LMConfig(TrainedSettings["LanguageModel"]):
     """A run from text to language model.
 
     >>> LMConfig(model=LMModelConfig(cell="lstm", size=512)).model.cell
@@ -70,7 +70,6 @@ class LMConfig(TrainedSettings):
     data: TextDataConfig = field(default_factory=TextDataConfig)
     model: LMModelConfig = field(default_factory=LMModelConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
-    out: str = "runs/lm"
     init_from: str = ""
 
 

@@ -29,7 +29,7 @@ class MarkovModelConfig:
 
 
 @dataclass(frozen=True)
-class MarkovConfig(Settings):
+class MarkovConfig(Settings["MarkovModel"]):
     """A run from text to Markov model.
 
     >>> MarkovConfig(model=MarkovModelConfig(order=3)).data.vocabulary
@@ -46,11 +46,15 @@ class MarkovConfig(Settings):
     data: TextDataConfig = field(default_factory=TextDataConfig)
     model: MarkovModelConfig = field(default_factory=MarkovModelConfig)
     preview: PreviewConfig = field(default_factory=PreviewConfig)
-    out: str = "runs/markov"
 
 
 class MarkovModel(TextModel[Markov]):
-    """Counts, their vocabulary, and what can be done with the two."""
+    """Counts, their vocabulary, and what can be done with the two.
+
+    >>> model, _ = elman.train(MarkovConfig(model={"order": 3}), "to be or not to be, " * 99, progress=False)
+    >>> model.generate("to be or", max_new_tokens=7)
+    ' not to'
+    """
 
     task: ClassVar[str] = "markov"
 

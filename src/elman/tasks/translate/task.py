@@ -135,7 +135,7 @@ class SamplingConfig:
 
 
 @dataclass(frozen=True)
-class TranslateConfig(TrainedSettings):
+class TranslateConfig(TrainedSettings[Translator]):
     """A run from sentence pairs to a translator.
 
     >>> TranslateConfig(model=TranslateModelConfig(attention="general")).data.vocabulary
@@ -154,7 +154,6 @@ class TranslateConfig(TrainedSettings):
     model: TranslateModelConfig = field(default_factory=TranslateModelConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     decoding: DecodingConfig = field(default_factory=DecodingConfig)
-    out: str = "runs/translate"
 
 
 class Part(NamedTuple):

@@ -65,7 +65,7 @@ class TreeDataConfig(SplitConfig):
 
 
 @dataclass(frozen=True)
-class TreeConfig(TrainedSettings):
+class TreeConfig(TrainedSettings[TreeLabeller]):
     """A run from labelled trees to a network that labels trees.
 
     >>> TreeConfig(model=TreeModelConfig(cell="recursive")).data.target
@@ -81,7 +81,6 @@ class TreeConfig(TrainedSettings):
     task: str = "tree"
     data: TreeDataConfig = field(default_factory=TreeDataConfig)
     model: TreeModelConfig = field(default_factory=TreeModelConfig)
-    out: str = "runs/tree"
     init_from: str = ""
 
 
