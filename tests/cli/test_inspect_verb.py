@@ -2,10 +2,13 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
+import elman
 from elman.cli import main
+from elman.errors import UnknownNameError
 
 SMALL = [
     "--model.size", "6", "--training.steps", "4", "--training.evaluate_every", "2", "--threads", "1",
@@ -75,6 +78,25 @@ def test_named_data_another_run_and_fresh_weights_side_by_side(runs, capfd):
     assert {gate["gate"] for gate in other["gates"]} == {"i", "f", "o"}
     assert fresh["reach"][0]["raw"] != here["reach"][0]["raw"] and fresh["names"] == here["names"]
     assert here["command"].startswith("elman inspect lm book.txt")
+
+
+@pytest.mark.parametrize("name", ["lm", "tag", "classify"])
+def test_python_makes_the_page_that_the_command_makes(runs, capfd, name):
+    arguments = [name, "--rows", "4", "--steps", "30", "--at", "init", "--out", f"{name}-command.html"]
+    code, _, err = answer(capfd, *arguments)
+    assert code == 0, err
+    command = f"elman inspect {' '.join(arguments)}"
+    report, fresh = (elman.inspect(name, rows=4, steps=30, at_init=at, command=command) for at in (False, True))
+    report.save(f"{name}-python.html", [fresh])
+    assert (runs / f"{name}-python.html").read_bytes() == (runs / f"{name}-command.html").read_bytes()
+    assert report.config["task"] == name and report.training
+
+
+def test_python_inspects_files_texts_and_rows(runs):
+    file, text = (elman.inspect("lm", data, rows=4) for data in (Path("book.txt"), Path("book.txt").read_text()))
+    assert file.to_json() == text.to_json() and file.command == ""
+    with pytest.raises(UnknownNameError, match="unknown verb 'inspect'"):
+        elman.inspect("markov")
 
 
 def test_a_translator_beside_its_fresh_decoder(runs, capfd):

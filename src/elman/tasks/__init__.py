@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from elman.errors import FileError, InputError, UnknownNameError
-from elman.files import artifact, plugins
+from elman.files import artifact, config, plugins
+from elman.lens import Report
+from elman.lens import inspect as look
+from elman.lens.fresh import fresh, rebound
 from elman.tasks.classify.task import ClassifyTask
 from elman.tasks.forecast.task import ForecastTask
 from elman.tasks.hmm.task import HMMTask
 from elman.tasks.image.task import ImageTask
 from elman.tasks.predictor import Predictor
-from elman.tasks.request import Request, option
+from elman.tasks.request import Files, Request, Rows, option
 from elman.tasks.tag.task import TagTask
-from elman.tasks.task import AnyTask, Data, Evaluation, Generated, Settings, Task
+from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Generated, Inspection, Task
 from elman.tasks.text.lm import LanguageModel, LanguageModelTask
 from elman.tasks.text.markov import MarkovTask
 from elman.tasks.translate.task import TranslateTask
 from elman.tasks.tree.task import TreeTask
 from elman.training.alone import Undisturbed
+from elman.training.record import read_metrics
 
 TASKS: dict[str, AnyTask] = {
     "lm": LanguageModelTask(),
@@ -34,8 +39,8 @@ TASKS: dict[str, AnyTask] = {
 }
 
 __all__ = [
-    "TASKS", "Data", "Evaluation", "Generated", "LanguageModel", "Predictor", "Request", "Task", "find", "load",
-    "of_folder", "of_settings", "open_model", "open_source", "option", "respond",
+    "TASKS", "Data", "Evaluation", "Generated", "LanguageModel", "Predictor", "Request", "Task", "find", "inspect",
+    "load", "of_folder", "of_settings", "open_model", "open_source", "option", "report", "respond",
 ]  # fmt: skip
 
 
@@ -50,7 +55,7 @@ def find(name: str) -> AnyTask:
     return TASKS[name]
 
 
-def of_settings(settings: Settings) -> AnyTask:
+def of_settings(settings: AnySettings) -> AnyTask:
     """The task of a run's settings, once what all tasks have in them is checked."""
     task = find(settings.task)
     if not isinstance(settings, task.Config):
@@ -81,6 +86,50 @@ def respond(model: Predictor[Any], verb: str, /, **keywords: Any) -> Any:
         raise UnknownNameError("verb", verb, requests)
     kind, response = requests[verb]
     return response(model, kind(**keywords))
+
+
+def inspect(run: str | Path, data: Rows = (), *, at_init: bool = False, command: str = "", **options: object) -> Report:
+    """What the lens sees of the model of a run: the report that `elman inspect` makes, whose `save` writes the page.
+
+    `data` are rows as the model reads them, a text, or the Path of a file; nothing for the validation data of the run.
+    `options` are those of the command, as rows=16. With `at_init` the network has fresh weights. Other reports stand
+    beside one on a page by report.save("page.html", [other]).
+
+    >>> import tempfile
+    >>> settings = {"model": {"size": 8}, "training": {"steps": 2, "evaluate_every": 2}}
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> _ = elman.train(elman.LMConfig(**settings), "to be or not to be, " * 400, out=folder, progress=False)
+    >>> report = inspect(folder, "that is the question", rows=4)
+    >>> report.config["model.size"], len(report.verdict)
+    (8, 5)
+    >>> report.save(folder + "/page.html")
+    """
+    named = Files([str(data)]) if isinstance(data, Path) else data
+    inspection = respond(load(run), "inspect", data=named, run=str(run), **options)
+    return report(inspection, run, at_init=at_init, command=command)
+
+
+def report(inspection: Inspection, run: str | Path, *, at_init: bool = False, command: str = "") -> Report:
+    """What the lens sees of what a run's model was asked to show, with the config of the run and what it noted."""
+    folder, title = Path(run).expanduser(), f"{run} at init" if at_init else str(run)
+    settings, metrics = folder / config.NAME, folder / "metrics.jsonl"
+    if at_init:
+        inspection = _at_init(inspection)
+    noted = read_metrics(folder) if metrics.exists() else []
+    return replace(
+        look(inspection.model, inspection.sample, title=title),
+        command=command,
+        config=config.flat(config.read(settings)) if settings.exists() else {},
+        training=[line for line in noted if "update_ratio" in line or any(name.startswith("lens") for name in line)],
+    )
+
+
+def _at_init(inspection: Inspection) -> Inspection:
+    """The same with fresh weights; what the task shows is of the trained ones, and left out."""
+    if inspection.begun is not None:
+        return inspection.begun()
+    model = fresh(inspection.model)
+    return inspection._replace(model=model, sample=replace(rebound(model, inspection.sample), panels=()))
 
 
 def load(path: str | Path) -> Any:
