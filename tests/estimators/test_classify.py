@@ -111,5 +111,5 @@ def test_a_model_that_is_not_fitted_says_so():
     ],
 )  # fmt: skip
 def test_what_is_not_fitted_says_so_as_scikit_learn_does(kind, ask):
-    with pytest.raises(NotFittedError, match=rf"this {kind} is not fitted yet; call fit\(X, y\) first"):
+    with pytest.raises(NotFittedError, match=rf"this {kind} is not fitted yet; call fit first"):
         getattr(getattr(elman, kind)(), ask)(*((ROWS, [0.0] * 40) if ask == "score" else (ROWS,)))

@@ -1,13 +1,13 @@
-"""The task classify as scikit-learn estimators: fit(X, y), predict, predict_proba; clone, grids and pipelines work.
+"""The task classify: a class or a number for each sequence.
 
 X is a list of texts; a list of arrays (T, D) or (T,), each as long as it is; or a padded array (N, T, D) or (N, T) with
-`lengths` (N,), all of it without. What is trained is what `elman train --task classify` trains; `model_` is its model.
+`lengths` (N,), all of it without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,31 +17,33 @@ from elman.core import Options
 from elman.data.names import refuse_alike
 from elman.data.tables import ABSENT
 from elman.errors import InputError
-from elman.options import positive, several, whole
-from elman.scikit import Configured, NotFitted, RandomState, seed
+from elman.estimators.trained import TrainedOnRows
+from elman.options import several
+from elman.scikit import RandomState
 from elman.tasks.classify import metrics
-from elman.tasks.classify.data import Reader, Row
+from elman.tasks.classify.data import Input, Row
 from elman.tasks.classify.model import Classifier, ClassifyModelConfig
-from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, ClassifyTask, LossConfig, RowData
-from elman.training import loop, optim
-from elman.training.alone import alone
-from elman.training.alone import seed as begin
-from elman.training.average import Average
-from elman.training.loop import TrainingConfig
-from elman.training.loss import LossModule
-from elman.training.optim import OptimConfig
+from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, LossConfig
+
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
+<<<<<<< HEAD:src/elman/estimators.py
 MODEL = ("cell", "size", "layers", "bidirectional", "pool", "block", "residual", "norm", "dropout", "embedding_size",
          "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
+=======
+MISSING = ("None", "nan", "NaT", "<NA>")  # as numpy, pandas and Python spell a value that is not there
+>>>>>>> b666b44 (Add estimators for tagging and forecasting):src/elman/estimators/classify.py
 
 
-class _Sequences(Configured):
+class _Sequences(TrainedOnRows[Classifier]):
     """What the two have in common."""
 
     kind: ClassVar[str]
-    model_: Classifier
     n_features_in_: int
+    class_weight: str | None
+    label_smoothing: float
 
     def __init__(
         self,
@@ -74,41 +76,15 @@ class _Sequences(Configured):
         self._store(locals())
 
     def _fit(self, rows: list[Row]) -> None:
-        """Train on rows, by the loop that `elman train` has. The caller's random numbers are left alone."""
-        options: dict[str, Any] = self.get_params()
-        key = seed(options["random_state"])
-        size, passes = whole("batch_size", options["batch_size"]), whole("epochs", options["epochs"])
-        weights = {None: "equal", "balanced": "balanced"}.get(options["class_weight"], str(options["class_weight"]))
-        config = ClassifyConfig(
-            data=ClassifyDataConfig(
-                label_kind=self.kind, vocabulary=options["vocabulary"], min_count=options["min_count"], batch_size=size
-            ),
-            model=ClassifyModelConfig(**{name: options[name] for name in MODEL}, options=options["options"] or {}),
-            loss=LossConfig(weights, options["label_smoothing"]),
-            optim=OptimConfig(
-                lr=positive("learning_rate", options["learning_rate"]), weight_decay=options["weight_decay"]
-            ),
-            seed=key % 2**62,
-        )
-        with alone():
-            begin(key)
-            task, data = ClassifyTask(), RowData(config, Reader(), None, rows, [], [])
-            predictor = task.build(config, data)
-            batches = data.batches(0, 1)
-            steps = passes * -(-len(rows) // size)
-            training = TrainingConfig(steps=steps, evaluate_every=steps, log_every=steps)
-            state = loop.LoopState(
-                LossModule(task, predictor.model.train()), batches, optim.optimiser(config.optim, predictor.model),
-                optim.Schedule(config.optim, steps), Average(predictor.model),
-            )  # fmt: skip
-            loop.train(state, training, config.optim, loop.Supervisor(verbose=bool(options["verbose"])))
-        predictor.model.eval()
-        self.model_ = predictor
+        weights = {None: "equal", "balanced": "balanced"}.get(self.class_weight, str(self.class_weight))
+        data, model = self._section(ClassifyDataConfig, label_kind=self.kind), self._section(ClassifyModelConfig)
+        loss = LossConfig(weights, self.label_smoothing)
+        self._train_on(rows, ClassifyConfig(data=data, model=model, loss=loss))
 
-    def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Any]:
+    def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Input]:
         """The rows of X, each as long as it is."""
-        given = several("X", X, "texts, or of arrays (T, D)")
-        rows = [row if isinstance(row, str) else np.asarray(row) for row in given]
+        sequences = several("X", X, "texts, or of arrays (T, D)")
+        rows = [row if isinstance(row, str) else np.asarray(row) for row in sequences]
         if lengths is None:
             return rows
         sizes = np.asarray(lengths)
@@ -119,16 +95,10 @@ class _Sequences(Configured):
         return [row[:n] for row, n in zip(rows, sizes, strict=True)]
 
     def _outputs(self, X: Inputs, lengths: ArrayLike | None) -> torch.Tensor:
-        if not hasattr(self, "model_"):
-            raise NotFitted(f"this {type(self).__name__} is not fitted yet; call fit(X, y) first")
-        return self.model_.outputs(
-            [self.model_.inputs(x, f"row {i} of X") for i, x in enumerate(self._inputs(X, lengths))]
-        )
+        model = self._predictor
+        return model.outputs([model.inputs(x, f"row {i} of X") for i, x in enumerate(self._inputs(X, lengths))])
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
-
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         from sklearn.utils import ClassifierTags, RegressorTags
 
         tags, classifies = super().__sklearn_tags__(), self.kind == "class"
@@ -148,7 +118,7 @@ class SequenceClassifier(_Sequences):
     """
 
     kind = "class"
-    classes_: NDArray[Any]
+    classes_: NDArray[np.generic]
 
     def fit(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> Self:
         """Fit to sequences X and a label y (N,) for each, of any type."""
@@ -164,11 +134,11 @@ class SequenceClassifier(_Sequences):
         self.classes_ = classes
         return self
 
-    def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[Any]:
+    def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.generic]:
         """The most probable label (N,) of each sequence."""
         places = self._outputs(X, lengths).argmax(-1).numpy()  # first: it refuses what is not fitted
-        found: NDArray[Any] = self.classes_[places]
-        return found
+        labels: NDArray[np.generic] = self.classes_[places]
+        return labels
 
     def predict_proba(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:
         """P of each class (N, C), in the order of `classes_`."""
@@ -212,7 +182,7 @@ class SequenceRegressor(_Sequences):
         return metrics.of_numbers(outputs[:, 0], outputs[:, 1], truth).numbers["r2"]
 
 
-def _check(inputs: Sequence[object], y: NDArray[Any]) -> None:
+def _check(inputs: Sequence[object], y: NDArray[np.generic]) -> None:
     if y.ndim != 1 or len(y) != len(inputs):
         raise InputError(f"y is {y.dtype}{list(y.shape)}; there are {len(inputs)} sequences, each needs one label")
     if not len(inputs):
