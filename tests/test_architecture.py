@@ -28,7 +28,7 @@ SOURCE = ROOT / "src" / "elman"
 LAYOUT = [
     "_native", "errors", "options", "progress", "tables", "files", "state", "lengths", "data",
     "kernels", "core", "cells", "compose", "attention", "convert", "random", "nn", "model", "stream", "decoding",
-    "lens", "training", "scikit", "tasks", "hmm", "trees", "run", "estimators", "laws", "serve", "cli",
+    "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "estimators", "laws", "serve", "cli",
     "__main__",
 ]  # fmt: skip
 TASKS = [
@@ -43,11 +43,23 @@ TASKS = [
 ]  # a task imports from those before it
 
 PUBLIC = [
-    "CELLS", "Bidirectional", "Core", "Dense", "Dropout", "ElmanError", "LMConfig", "LanguageModel", "Norm", "Parallel",
-    "Pool", "Recompute", "Residual", "Reverse", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
-    "Stack", "Stream", "WeightDrop", "Zoneout", "cell", "cells", "compose", "data", "decoding", "errors",
-    "from_torch", "hmm", "kernels", "laws", "lens", "load", "stack", "state", "tasks", "to_torch", "train",
-    "training", "trees",
+    "AdaptiveCategorical", "AdaptiveSoftmax", "Bernoulli", "BernoulliHMM", "BernoulliReadout", "Bidirectional",
+    "BothEnds", "CELLS", "CRF", "Categorical", "CategoricalHMM", "Classifier", "ClassifyConfig", "ClassifyDataConfig",
+    "ClassifyModelConfig", "Columns", "Core", "DecodingConfig", "DeepTransition", "Dense", "Distribution", "Dropout",
+    "Elman", "ElmanError", "Embedding", "ForecastConfig", "ForecastDataConfig", "ForecastModelConfig", "ForecastOptim",
+    "ForecastTraining", "Forecaster", "GLU", "GMMHMM", "GRU", "Gaussian", "GaussianHMM", "GaussianReadout", "HMM",
+    "HMMConfig", "HMMDataConfig", "HMMModelConfig", "ImageConfig", "ImageDataConfig", "ImageModelConfig", "IndRNN",
+    "Jordan", "LMConfig", "LMModelConfig", "LRU", "LSTM", "Lags", "LanguageModel", "LinearChain", "LossConfig", "MGU",
+    "Mamba", "MarkovConfig", "MarkovModel", "MarkovModelConfig", "MinGRU", "MinLSTM", "NegativeBinomial",
+    "NegativeBinomialReadout", "Norm", "OptimConfig", "Painter", "Parallel", "Poisson", "PoissonHMM", "PoissonReadout",
+    "Pool", "Pooled", "PreviewConfig", "QuantileGrid", "QuantileReadout", "Rate", "Recompute", "Residual", "Reverse",
+    "S4D", "S5", "SamplingConfig", "Scale", "SequenceClassifier", "SequenceModel", "SequenceRegressor",
+    "SequenceTagger", "SeriesForecaster", "Softmax", "Stack", "Stream", "StudentT", "StudentTReadout", "TagConfig",
+    "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig",
+    "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller",
+    "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding",
+    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "stack", "state",
+    "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -1,32 +1,84 @@
 """Recurrent sequence models whose state you own.
 
-`__init__.pyi` lists the public names and where they come from. They are imported when they are first used: `elman
---help` must not wait for Torch.
+A name is imported when it is first used: `elman --help` must not wait for Torch. `__init__.pyi` tells type checkers and
+editors what is listed here.
 """
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    alias.name: str(node.module)
-    for node in ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
+_MODULES = (
+    "cells", "compose", "data", "decoding", "errors", "hmm", "images", "kernels", "laws", "lens", "state", "tasks",
+    "trees",
+)  # fmt: skip
 
-__all__ = sorted(_HOMES)
+_NAMES = {
+    "elman.cells": (
+        "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan",
+        "Mamba", "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+    ),
+    "elman.compose": (
+        "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool", "Recompute",
+        "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "stack",
+    ),
+    "elman.convert": ("from_torch", "state_from_torch", "state_to_torch", "to_torch"),
+    "elman.core": ("Core",),
+    "elman.errors": ("ElmanError",),
+    "elman.estimators": ("SequenceClassifier", "SequenceRegressor", "SequenceTagger", "SeriesForecaster"),
+    "elman.hmm": ("GMMHMM", "BernoulliHMM", "CategoricalHMM", "GaussianHMM", "PoissonHMM"),
+    "elman.model": ("SequenceModel",),
+    "elman.nn.crf": ("CRF", "LinearChain"),
+    "elman.nn.distributions": (
+        "AdaptiveCategorical", "Bernoulli", "Categorical", "Distribution", "Gaussian", "NegativeBinomial", "Poisson",
+        "QuantileGrid", "StudentT",
+    ),
+    "elman.nn.embed": ("Embedding",),
+    "elman.nn.readout": (
+        "AdaptiveSoftmax", "BernoulliReadout", "BothEnds", "GaussianReadout", "NegativeBinomialReadout",
+        "PoissonReadout", "Pooled", "QuantileReadout", "Softmax", "StudentTReadout",
+    ),
+    "elman.run": ("train",),
+    "elman.stream": ("Stream",),
+    "elman.tasks": ("inspect", "load"),
+    "elman.tasks.classify.model": ("Classifier", "ClassifyModelConfig"),
+    "elman.tasks.classify.task": ("ClassifyConfig", "ClassifyDataConfig", "LossConfig"),
+    "elman.tasks.forecast.config": (
+        "ForecastConfig", "ForecastDataConfig", "ForecastModelConfig", "ForecastOptim", "ForecastTraining",
+    ),
+    "elman.tasks.forecast.model": ("Forecaster",),
+    "elman.tasks.hmm.data": ("HMMDataConfig",),
+    "elman.tasks.hmm.task": ("HMMConfig", "HMMModelConfig"),
+    "elman.tasks.image.model": ("ImageModelConfig", "Painter"),
+    "elman.tasks.image.task": ("ImageConfig", "ImageDataConfig"),
+    "elman.tasks.tag.model": ("TagModelConfig", "Tagger"),
+    "elman.tasks.tag.task": ("TagConfig", "TagDataConfig"),
+    "elman.tasks.text.data": ("TextDataConfig",),
+    "elman.tasks.text.lm": ("LMConfig", "LMModelConfig", "LanguageModel"),
+    "elman.tasks.text.markov": ("MarkovConfig", "MarkovModel", "MarkovModelConfig"),
+    "elman.tasks.text.task": ("PreviewConfig",),
+    "elman.tasks.translate.model": ("TranslateModelConfig", "Translator"),
+    "elman.tasks.translate.task": ("DecodingConfig", "SamplingConfig", "TranslateConfig", "TranslateDataConfig"),
+    "elman.tasks.tree.model": ("TreeLabeller", "TreeModelConfig"),
+    "elman.tasks.tree.task": ("TreeConfig", "TreeDataConfig"),
+    "elman.training.loop": ("TrainingConfig",),
+    "elman.training.optim": ("OptimConfig",),
+}  # fmt: skip
+
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+
+__all__ = sorted([*_MODULES, *_HOMES])
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = import_module(f"elman.{name}")
+    else:
         raise AttributeError(f"module 'elman' has no attribute {name!r}")
-    home = _HOMES[name]
-    value = import_module(f"elman.{name}") if home == "elman" else getattr(import_module(home), name)
     globals()[name] = value
     return value
 

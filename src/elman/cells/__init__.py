@@ -24,7 +24,10 @@ from elman.core import Core
 from elman.errors import InputError, UnknownNameError
 from elman.options import accepted
 
-__all__ = ["CELLS", "cell"]
+__all__ = [
+    "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan", "Mamba",
+    "MinGRU", "MinLSTM", "Rate", "Window", "cell",
+]  # fmt: skip
 
 CELLS: dict[str, type[Core]] = {
     "elman": Elman,

@@ -29,6 +29,9 @@ class LRUState(NamedTuple):
 class LRU(Diagonal[LRUState]):
     """h = lambda * h' + gamma * (B x), y = Re(C h) + D x.
 
+    `state_size` is N, None for as many as `size`. At first |lambda| is between `r_min` and `r_max`, and its phase
+    between 0 and `max_phase`.
+
     >>> y, state = LRU(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape, state.h.dtype
     (torch.Size([2, 5, 4]), torch.Size([2, 8]), torch.complex64)

@@ -42,8 +42,10 @@ class LSTMState(NamedTuple):
 class LSTM(Gated[LSTMState]):
     """c = f * c' + i * g, h = o * tanh(c). W, U and b hold i, f, g, o in PyTorch's order (i, g, o when coupled).
 
-    `size` is the width of the cell; the output is as wide, or `projection` wide. `t_max` is the longest dependency that
-    is expected: it replaces the forget bias by the chrono initialisation.
+    `size` is the width of the cell; the output is as wide, or `projection` wide. `peephole` shows c to the gates,
+    `coupled` makes f = 1 - i, `layer_norm` normalises what the gates and tanh(c) read, `candidate` "logistic" makes g
+    positive. `forget_bias` is what b_f starts at. `t_max` is the longest dependency that is expected: it replaces the
+    forget bias by the chrono initialisation.
 
     >>> y, state = LSTM(3, 8, projection=4, peephole=True).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape, state.c.shape

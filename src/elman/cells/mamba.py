@@ -37,6 +37,9 @@ class MambaState(NamedTuple):
 class Mamba(Core):
     """h = exp(dt A) * h' + dt B v, with dt, B and C functions of the input; see the top of the file.
 
+    `state_size` is N, the states of each channel; `expand` makes expand * size channels; `conv` is K, the taps of the
+    convolution; `dt_rank` is R, the width that dt is made of, "auto" for size / 16.
+
     >>> y, state = Mamba(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.window.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 3, 8]), torch.Size([2, 8, 8]))

@@ -46,6 +46,9 @@ class MinGRUState(NamedTuple):
 class MinGRU(Diagonal[MinGRUState]):
     """h = (1 - z) * h' + z * g(U_n x + b_n), z = s(U_z x + b_z).
 
+    `form` is "plain", g(v) = v, or "log", the positive g of the paper. `chrono` starts the units with memories of 1 to
+    so many steps.
+
     >>> y, state = MinGRU(3, 4).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))

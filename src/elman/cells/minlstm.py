@@ -28,6 +28,8 @@ class MinLSTMState(NamedTuple):
 class MinLSTM(Diagonal[MinLSTMState]):
     """h = f / (f + i) * h' + i / (f + i) * g(U_n x + b_n), f = s(U_f x + b_f), i = s(U_i x + b_i).
 
+    `form` is "plain", g(v) = v, or "log", the positive g of the paper.
+
     >>> y, state = MinLSTM(3, 4).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))

@@ -35,6 +35,9 @@ class S4DState(NamedTuple):
 class S4D(Bank[S4DState]):
     """h = exp(dt A) * h' + (exp(dt A) - 1) / A * u, y = 2 Re(sum_n C_n h_n) + D u.
 
+    `state_size` is N of each channel, conjugates included; `init` says where A starts, "lin" or "inv"; `dt_min`
+    and `dt_max` bound the steps at first.
+
     >>> y, state = S4D(4, 4, state_size=8).scan(torch.zeros(2, 5, 4))
     >>> y.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 4, 4]))

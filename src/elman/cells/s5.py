@@ -41,6 +41,9 @@ class S5State(NamedTuple):
 class S5(Diagonal[S5State]):
     """h = exp(dt A) * h' + (exp(dt A) - 1) / A * (B x), y = 2 Re(C h) + D x.
 
+    `state_size` is N, conjugates included; `init` says where A starts, "hippo" or "lin"; `dt_min` and
+    `dt_max` bound the steps at first.
+
     >>> y, state = S5(3, 4, state_size=8).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape
     (torch.Size([2, 5, 4]), torch.Size([2, 4]))

@@ -29,12 +29,6 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 Inputs = Sequence[str] | Sequence[ArrayLike] | NDArray[np.generic]
-<<<<<<< HEAD:src/elman/estimators.py
-MODEL = ("cell", "size", "layers", "bidirectional", "pool", "block", "residual", "norm", "dropout", "embedding_size",
-         "embedding_dropout", "word_dropout", "readout_dropout")  # fmt: skip
-=======
-MISSING = ("None", "nan", "NaT", "<NA>")  # as numpy, pandas and Python spell a value that is not there
->>>>>>> b666b44 (Add estimators for tagging and forecasting):src/elman/estimators/classify.py
 
 
 class _Sequences(TrainedOnRows[Classifier]):

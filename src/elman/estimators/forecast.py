@@ -13,10 +13,15 @@ from elman.errors import InputError
 from elman.estimators.trained import Trained
 from elman.options import positive
 from elman.scikit import RandomState
+from elman.tasks.forecast.config import (
+    ForecastConfig,
+    ForecastDataConfig,
+    ForecastModelConfig,
+    ForecastOptim,
+    ForecastTraining,
+)
 from elman.tasks.forecast.model import Forecaster
-from elman.tasks.forecast.network import ForecastModelConfig
-from elman.tasks.forecast.paths import Forecast
-from elman.tasks.forecast.task import ForecastConfig, ForecastDataConfig, ForecastOptim, ForecastTraining
+from elman.tasks.forecast.state import Forecast
 
 Frame = object  # a pandas or polars frame, or a mapping of columns by name
 

@@ -20,7 +20,11 @@ class Embed(nn.Module):
 
 
 class Embedding(Embed):
-    """x[t] = E[symbol], with dropout. Activations are in `dtype` where that is given (bfloat16), else as wide as E."""
+    """x[t] = E[symbol], with dropout. Activations are in `dtype` where that is given (bfloat16), else as wide as E.
+
+    >>> Embedding(10, 4)(torch.tensor([[7, 0, 7]])).shape
+    torch.Size([1, 3, 4])
+    """
 
     def __init__(
         self, vocabulary_size: int, size: int, *, dropout: float = 0.0, dtype: torch.dtype | None = None

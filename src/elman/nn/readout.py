@@ -93,7 +93,11 @@ class Affine(Readout[D_co]):
 
 
 class Softmax(Affine[Categorical]):
-    """P(v) is proportional to exp(V h + c): a softmax over all symbols. `weight` shares the embedding's (V, H)."""
+    """P(v) is proportional to exp(V h + c): a softmax over all symbols. `weight` shares the embedding's (V, H).
+
+    >>> Softmax(4, 10)(torch.zeros(2, 5, 4)).log_probs().shape
+    torch.Size([2, 5, 10])
+    """
 
     def __init__(
         self, input_size: int, vocabulary_size: int, *, dropout: float = 0.0, weight: nn.Parameter | None = None
@@ -115,7 +119,11 @@ class Softmax(Affine[Categorical]):
 
 
 class BernoulliReadout(Affine[Bernoulli]):
-    """A bit for each of `size` places, with logits V h + c."""
+    """A bit for each of `size` places, with logits V h + c.
+
+    >>> BernoulliReadout(4, 3)(torch.zeros(2, 5, 4)).mode.shape
+    torch.Size([2, 5, 3])
+    """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
         super().__init__(input_size, size, dropout=dropout)
@@ -125,7 +133,11 @@ class BernoulliReadout(Affine[Bernoulli]):
 
 
 class GaussianReadout(Affine[Gaussian]):
-    """Mean V h + c and standard deviation softplus(V' h + c'), for each of `size` numbers."""
+    """Mean V h + c and standard deviation softplus(V' h + c'), for each of `size` numbers.
+
+    >>> GaussianReadout(4, 3)(torch.zeros(2, 5, 4)).std.shape
+    torch.Size([2, 5, 3])
+    """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
         super().__init__(input_size, 2 * size, dropout=dropout)
@@ -139,6 +151,9 @@ class StudentTReadout(Affine[StudentT]):
     """Mean V h + c, scale softplus(V' h + c') and degrees of freedom 2 + softplus(V'' h + c''), for `size` numbers.
 
     With more than 2 the variance exists.
+
+    >>> bool((StudentTReadout(4, 3)(torch.zeros(2, 5, 4)).df > 2).all())
+    True
     """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
@@ -150,7 +165,11 @@ class StudentTReadout(Affine[StudentT]):
 
 
 class PoissonReadout(Affine[Poisson]):
-    """A count for each of `size` places, with rates softplus(V h + c)."""
+    """A count for each of `size` places, with rates softplus(V h + c).
+
+    >>> PoissonReadout(4, 3)(torch.zeros(2, 5, 4)).rate.shape
+    torch.Size([2, 5, 3])
+    """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
         super().__init__(input_size, size, dropout=dropout)
@@ -164,6 +183,9 @@ class NegativeBinomialReadout(Affine[NegativeBinomial]):
 
     What is learnt is the inverse of the shape, because at zero that is a Poisson distribution; its least value keeps
     log G(n + r) - log G(r) accurate.
+
+    >>> NegativeBinomialReadout(4, 3)(torch.zeros(2, 5, 4)).shape.shape
+    torch.Size([2, 5, 3])
     """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0) -> None:
@@ -176,7 +198,11 @@ class NegativeBinomialReadout(Affine[NegativeBinomial]):
 
 class QuantileReadout(Affine[QuantileGrid]):
     """Quantiles that cannot cross, of each of `size` numbers: the middle one is V h + c, and each next one is further
-    away by softplus of a value of its own."""
+    away by softplus of a value of its own.
+
+    >>> QuantileReadout(4, 3, levels=[0.1, 0.5, 0.9])(torch.zeros(2, 5, 4)).values.shape
+    torch.Size([2, 5, 3, 3])
+    """
 
     def __init__(self, input_size: int, size: int, *, dropout: float = 0.0, levels: Sequence[float] = GRID) -> None:
         if len(levels) < 2 or not all(a < b for a, b in pairwise((0.0, *levels, 1.0))):
@@ -203,6 +229,9 @@ class AdaptiveSoftmax(Readout[AdaptiveCategorical]):
     Symbols are numbered by decreasing frequency. With the cutoffs c1 < c2 < V, the head chooses among the first c1
     symbols and one cluster per tail; P(v) = P(cluster) P(v | cluster). The i-th tail sees a projection to H / 4^i
     numbers.
+
+    >>> AdaptiveSoftmax(16, 1000, [100, 500])(torch.zeros(2, 16)).log_probs().shape
+    torch.Size([2, 1000])
     """
 
     def __init__(self, input_size: int, vocabulary_size: int, cutoffs: list[int], *, dropout: float = 0.0) -> None:
@@ -252,6 +281,9 @@ class BothEnds(Readout[Distribution]):
     """One target per row of a bidirectional core: the read-out of both last states, [left at lengths - 1, right at 0].
 
     `size` is how many columns of y come from the left. It needs the whole row, so there is no step.
+
+    >>> BothEnds(Softmax(6, 3), 4)(torch.zeros(2, 5, 6), torch.tensor([5, 2])).logits.shape
+    torch.Size([2, 3])
     """
 
     def __init__(self, readout: Readout[Distribution], size: int) -> None:

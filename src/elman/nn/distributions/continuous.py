@@ -17,7 +17,11 @@ from elman.nn.distributions.special import log_rising, student_t_quantile
 
 @dataclass(frozen=True)
 class Gaussian(Numeric):
-    """D independent numbers x_d = mean_d + std_d z, z standard normal; mean and std (..., D)."""
+    """D independent numbers x_d = mean_d + std_d z, z standard normal; mean and std (..., D).
+
+    >>> Gaussian(torch.zeros(1, 2), torch.ones(1, 2)).sample(torch.tensor([[7, 0]])).shape
+    torch.Size([1, 2])
+    """
 
     mean: Tensor
     std: Tensor
@@ -59,6 +63,10 @@ class StudentT(Numeric):
 
     log p(t) = log G((df + 1) / 2) - log G(df / 2) - log(df pi) / 2 - (df + 1) / 2 log(1 + t^2 / df),
     G the gamma function; df, mean and scale (..., D). The fewer degrees of freedom, the heavier the tails.
+
+    >>> one = torch.ones(1, 2)
+    >>> StudentT(3 * one, 0 * one, one).mode
+    tensor([[0., 0.]])
     """
 
     df: Tensor

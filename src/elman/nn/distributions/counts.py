@@ -17,7 +17,11 @@ from elman.nn.distributions.special import log_rising, negative_binomial_cdf, sm
 
 @dataclass(frozen=True)
 class Poisson(Numeric):
-    """D independent counts with the rates m = softplus(logits): log P(n) = n log m - m - log n!, logits (..., D)."""
+    """D independent counts with the rates m = softplus(logits): log P(n) = n log m - m - log n!, logits (..., D).
+
+    >>> Poisson(torch.zeros(1, 1)).log_prob(torch.tensor([[0.0]])).exp().item()  # exp(-log 2)
+    0.5
+    """
 
     logits: Tensor
 
@@ -55,6 +59,9 @@ class NegativeBinomial(Numeric):
 
     log P(n) = log G(n + r) - log G(r) - log n! + r log(r / (r + m)) + n log(m / (r + m)),   G the gamma function;
     logits and shape (..., D). They are Poisson counts whose rate is m / r times a gamma variable of shape r.
+
+    >>> NegativeBinomial(torch.zeros(1, 1), torch.ones(1, 1)).sample(torch.tensor([[7, 0]])).shape
+    torch.Size([1, 1])
     """
 
     logits: Tensor

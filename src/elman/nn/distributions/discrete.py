@@ -83,6 +83,11 @@ class AdaptiveCategorical(Discrete):
 
     `head` (..., bounds[0] + number of tails) are the logits of the first bounds[0] symbols and of the tails; a tail
     maps h (N, H) to the logits of its symbols, and is computed for the places that need it.
+
+    >>> tail = torch.nn.Linear(4, 2)
+    >>> predicted = AdaptiveCategorical(torch.zeros(1, 3), torch.zeros(1, 4), [tail], [2, 4])
+    >>> predicted.log_probs().exp().sum(-1).allclose(torch.ones(1))
+    True
     """
 
     head: Tensor

@@ -17,7 +17,13 @@ from elman.errors import InputError
 
 
 class Distribution(Protocol):
-    """What models predict with. Batch and time axes stand in front."""
+    """What models predict with. Batch and time axes stand in front.
+
+    >>> from elman.nn.readout import Softmax
+    >>> predicted: Distribution = Softmax(4, 10)(torch.zeros(2, 4))
+    >>> predicted.log_prob(torch.tensor([7, 0])).shape, predicted.sample(torch.tensor([[1, 0], [2, 0]])).shape
+    (torch.Size([2]), torch.Size([2]))
+    """
 
     def log_prob(self, value: Tensor) -> Tensor: ...
     def sample(self, draws: Tensor) -> Tensor: ...

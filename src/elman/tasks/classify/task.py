@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman.data import Batch, Batches, Examples, OrderedBatches, Shuffled, padded
@@ -322,7 +322,7 @@ def labelled_rows(pairs: Sequence[tuple[object, object] | Row]) -> list[Row]:
     return rows
 
 
-def _input(row: str | ArrayLike, number: int) -> str | NDArray[np.float64]:
+def _input(row: object, number: int) -> str | NDArray[np.float64]:
     """A row that was given: a text, or the numbers of a series, as many at each step."""
     try:
         return row if isinstance(row, str) else np.asarray(row, dtype=np.float64)

@@ -26,6 +26,9 @@ from elman.training.optim import OptimConfig
 if TYPE_CHECKING:
     pass
 
+if TYPE_CHECKING:
+    pass
+
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
 RESIDUALS = ("auto", "none", "last", "seasonal")
