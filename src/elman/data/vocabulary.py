@@ -80,7 +80,7 @@ class Vocabulary(ABC):
         decoder = self.decoder()
         return ["" if symbol == BOUNDARY else decoder.push(symbol) for symbol in ids]
 
-    def names(self, ids: Iterable[int]) -> list[str]:
+    def texts(self, ids: Iterable[int]) -> list[str]:
         """The text of each of some symbols by itself, and a space where symbols are words; nothing for a boundary."""
         space = " " if self.kind == "word" else ""
         return ["" if symbol == BOUNDARY else self.decode([symbol]) + space for symbol in ids]

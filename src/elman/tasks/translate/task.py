@@ -275,7 +275,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
         assert isinstance(batch.x, Pairs)
         model, state = predictor.model.given(batch.x.source, batch.x.sizes)
-        names = [predictor.symbols.target.names(row) for row in batch.x.target.tolist()]
+        names = [predictor.symbols.target.texts(row) for row in batch.x.target.tolist()]
         bound = model.core if isinstance(model.core, Bound) else None
         panels: tuple[dict[str, object], ...] = ()
         if bound is not None and predictor.config.attention != "none":
@@ -306,12 +306,12 @@ def _alignment(predictor: Translator, batch: Batch, weights: Tensor) -> dict[str
     assert isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
     source = [
         f"{i} {name.strip()}"
-        for i, name in enumerate(predictor.symbols.source.names(batch.x.source[0, : batch.x.sizes[0]].tolist()))
+        for i, name in enumerate(predictor.symbols.source.texts(batch.x.source[0, : batch.x.sizes[0]].tolist()))
     ]
     places = weights[:, : len(source)].argmax(1).tolist()
     return {
         "title": "Alignment", "rows": source, "values": weights[:, : len(source)].T.tolist(),
-        "path": [source[j] for j in places], "columns": predictor.symbols.target.names(batch.y[0].tolist()),
+        "path": [source[j] for j in places], "columns": predictor.symbols.target.texts(batch.y[0].tolist()),
         "about": "Of the first pair: a row for each symbol of the source, a column for each that is written, and how "
         "much the decoder looks there then; at the top, where it looks most.",
     }  # fmt: skip
