@@ -103,7 +103,7 @@ def test_models_stream_as_they_scan(readout):
     for t in range(6):
         given = stream.distribution(symbols[:, t])
         for tensor in ("logits", "mean", "std", "scale", "df", "shape"):
-            if hasattr(wanted, tensor):
+            if tensor in vars(wanted):  # its parameters; what is computed of them is not the stream's
                 assert same(getattr(given, tensor), getattr(wanted, tensor)[:, t])
         assert same(given.mode, wanted.mode[:, t])
 
