@@ -24,10 +24,7 @@ from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    pass
+    from elman.tasks.forecast.model import Forecaster  # noqa: F401  (in the base of ForecastConfig)
 
 KINDS = ("network", "seasonal_naive", "linear")
 SCALES = ("auto", "mean", "difference", "none")
