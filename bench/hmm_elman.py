@@ -7,7 +7,7 @@ import torch
 from bench import inputs
 from bench.worker import Outputs, Run
 from elman import kernels
-from elman.tasks.hmm.em import expected, posterior
+from elman.tasks.hmm.fit import expected, posterior
 from elman.tasks.hmm.sequences import rows
 
 

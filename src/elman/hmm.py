@@ -2,14 +2,12 @@
 hmmlearn's names."""
 
 from elman.tasks.hmm.continuous import GMMHMM, GaussianHMM
-from elman.tasks.hmm.convert import from_hmmlearn
 from elman.tasks.hmm.discrete import BernoulliHMM, CategoricalHMM, PoissonHMM
-from elman.tasks.hmm.em import FitWarning
-from elman.tasks.hmm.files import load, save
+from elman.tasks.hmm.estimator import BaseHMM
+from elman.tasks.hmm.files import from_hmmlearn, load, save
+from elman.tasks.hmm.fit import ConvergenceMonitor, FitWarning
 from elman.tasks.hmm.model import HiddenMarkov
-from elman.tasks.hmm.monitor import ConvergenceMonitor
-from elman.tasks.hmm.own import BaseHMM
-from elman.tasks.hmm.structure import banded, left_to_right
+from elman.tasks.hmm.parameters import banded, left_to_right
 
 __all__ = [
     "GMMHMM", "BaseHMM", "BernoulliHMM", "CategoricalHMM", "ConvergenceMonitor", "FitWarning", "GaussianHMM",

@@ -123,3 +123,13 @@ def test_the_default_prior_of_a_mixture_costs_no_likelihood() -> None:
             setattr(theirs, name, getattr(start, name))
         assert ours.score(X, lengths) > theirs.fit(X, lengths).score(X, lengths) - 5
         assert (np.diff(ours.log_likelihoods_) > -0.01).all()
+
+
+@pytest.mark.parametrize("covariance_type", ["spherical", "diag", "full", "tied"])
+def test_a_gaussian_model_takes_the_prior_that_the_advice_names(covariance_type: str) -> None:
+    """covars_prior None is a millionth of the variance of the data: a state on a single point keeps a variance."""
+    X = np.concatenate([np.zeros((50, 2)), np.random.default_rng(0).normal(9.0, 1.0, (50, 2))])
+    model = quietly(lambda: GaussianHMM(2, covariance_type, random_state=0, covars_prior=None).fit(X))
+    assert np.isfinite(model.covars_).all() and np.min(np.abs(model.means_).max(1)) < 1e-9
+    if covariance_type == "diag":  # the prior, over the 50 observations of the state
+        np.testing.assert_allclose(model.covars_.min(0), 1e-6 * X.var(0) / 50)

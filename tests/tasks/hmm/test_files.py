@@ -1,5 +1,6 @@
 """Models on the disk: what was saved comes back, to the bit; what is broken or foreign is refused in one sentence."""
 
+import copy
 import json
 import warnings
 
@@ -45,6 +46,29 @@ def test_what_was_saved_comes_back(fitted, tmp_path):
         with pytest.raises(InputError, match=r"features|columns"):
             again.score(np.zeros((3, 7)))
     assert {path.suffix for path in (tmp_path / "model").iterdir()} == {".json", ".safetensors"}
+
+
+def test_what_was_loaded_cannot_be_changed_and_a_copy_can(fitted, tmp_path):
+    model, X = fitted
+    model.save(tmp_path / "model")
+    loaded = type(model).load(tmp_path / "model")
+    for array in (value for value in vars(loaded).values() if isinstance(value, np.ndarray)):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    before = loaded.score(X)
+    again = copy.deepcopy(loaded)
+    again.transmat_[...] = 1 / len(again.transmat_)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        again.fit(X)
+    assert loaded.score(X) == before == model.score(X)
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path):
+    model = PoissonHMM(2, random_state=0).fit(RNG.poisson(3, (60, 2)))
+    model.save(tmp_path / "model")
+    with pytest.raises(FileError, match="holds a PoissonHMM, not a GaussianHMM"):
+        GaussianHMM.load(tmp_path / "model")
 
 
 def test_what_has_no_parameters_is_not_written(tmp_path):

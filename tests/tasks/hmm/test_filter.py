@@ -7,7 +7,7 @@ from brute import enumerate_paths
 from torch import Tensor
 
 from elman import kernels
-from elman.tasks.hmm.em import expected
+from elman.tasks.hmm.fit import expected
 from elman.tasks.hmm.sequences import rows
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())

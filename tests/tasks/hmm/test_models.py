@@ -21,7 +21,7 @@ from elman.hmm import (
     banded,
     left_to_right,
 )
-from elman.tasks.hmm.em import Priors
+from elman.tasks.hmm.fit import Priors
 from elman.tasks.hmm.sequences import rows
 
 
@@ -300,7 +300,7 @@ def test_filtering_one_at_a_time_is_filtering_the_whole(model: Any, X: np.ndarra
     whole, last = model.filter(X)
     state, pieces = None, []
     for x in X:
-        p, state = model.filter(x, state)
+        p, state = model.filter_step(x, state)
         pieces.append(p)
     np.testing.assert_allclose(np.stack(pieces), whole, atol=1e-14)
     np.testing.assert_allclose(state.p, last.p, atol=1e-14)
@@ -472,7 +472,7 @@ def test_an_interrupted_fit_leaves_everything_as_it_was(monkeypatch: pytest.Monk
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("elman.tasks.hmm.em.em", interrupted)
+    monkeypatch.setattr("elman.tasks.hmm.estimator.em", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.fit(X2)
     assert vars(model) == before

@@ -140,10 +140,10 @@ def test_a_step_that_no_chain_makes_is_impossible_too() -> None:
     for ask in (model.predict, model.predict_proba, model.filter):
         with pytest.raises(FitError, match="no chain of states can emit them"):
             ask([[0], [1]])
-    _, state = model.filter([0])
+    _, state = model.filter_step([0])
     with pytest.raises(FitError):
-        model.filter([1], state)
-    assert np.isfinite(model.filter([0], state)[0]).all()  # the state that was given is as it was
+        model.filter_step([1], state)
+    assert np.isfinite(model.filter_step([0], state)[0]).all()  # the state that was given is as it was
     assert model.filter(np.zeros((0, 1)), state)[0].shape == (0, 2)
 
 

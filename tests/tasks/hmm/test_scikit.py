@@ -1,5 +1,6 @@
 """scikit-learn's conventions, held by its own checks."""
 
+import inspect
 import subprocess
 import sys
 import warnings
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from elman.errors import InputError
-from elman.hmm import GMMHMM, CategoricalHMM, GaussianHMM, PoissonHMM
+from elman.hmm import GMMHMM, BaseHMM, BernoulliHMM, CategoricalHMM, GaussianHMM, PoissonHMM
 
 sklearn = pytest.importorskip("sklearn")
 from sklearn.base import BaseEstimator, clone  # noqa: E402
@@ -48,6 +49,37 @@ def test_every_model_is_an_estimator() -> None:
     assert isinstance(GaussianHMM(), BaseEstimator)
     assert get_tags(GaussianHMM()).input_tags.three_d_array and get_tags(GaussianHMM()).input_tags.allow_nan
     assert get_tags(PoissonHMM()).input_tags.positive_only and get_tags(CategoricalHMM()).input_tags.string
+
+
+SHARED = {
+    "n_components", "startprob_prior", "transmat_prior", "startprob_mask", "transmat_mask", "algorithm", "random_state",
+    "n_init", "n_iter", "tol", "verbose", "params", "init_params", "implementation", "method", "learning_rate",
+    "batch_size",
+}  # fmt: skip
+GAUSSIAN = {"covariance_type", "min_covar", "means_prior", "means_weight", "covars_prior", "covars_weight"}
+
+
+@pytest.mark.parametrize(
+    ("model", "letters", "positional", "own"),
+    [
+        (BaseHMM, "st", ["n_components"], set()),
+        (CategoricalHMM, "ste", ["n_components"], {"n_features", "emissionprob_prior"}),
+        (BernoulliHMM, "ste", ["n_components"], {"emissionprob_prior"}),
+        (PoissonHMM, "stl", ["n_components"], {"lambdas_prior", "lambdas_weight"}),
+        (GaussianHMM, "stmc", ["n_components", "covariance_type"], GAUSSIAN),
+        (GMMHMM, "stmcw", ["n_components", "n_mix", "covariance_type"], GAUSSIAN | {"n_mix", "weights_prior"}),
+    ],
+)
+def test_the_constructor_says_what_it_takes(model: Any, letters: str, positional: list[str], own: set[str]) -> None:
+    parameters = inspect.signature(model).parameters
+    assert set(parameters) == SHARED | own and set(model._get_param_names()) == SHARED | own
+    assert [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD] == positional
+    assert {name: one.default for name, one in parameters.items()} == model().get_params()
+    assert model().params == model().init_params == letters
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_component'"):
+        model(n_component=2)
+    changed = model(3).set_params(**{name: f"another {name}" for name in own}, n_iter=7)
+    assert clone(changed).get_params() == changed.get_params() != model(3).get_params()
 
 
 def test_what_is_not_fitted_says_so() -> None:

@@ -10,7 +10,7 @@ from elman.errors import InputError, UnknownNameError
 from elman.run import train
 from elman.tasks import load
 from elman.tasks.hmm.data import HMMDataConfig, Reader
-from elman.tasks.hmm.describe import stationary
+from elman.tasks.hmm.parameters import stationary
 from elman.tasks.hmm.task import HMMConfig, HMMModelConfig, build
 
 

@@ -6,7 +6,7 @@ import torch
 
 from elman import kernels
 from elman.hmm import GaussianHMM, left_to_right
-from elman.tasks.hmm.em import expected
+from elman.tasks.hmm.fit import expected
 from elman.tasks.hmm.sequences import rows
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())

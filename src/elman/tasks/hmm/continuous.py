@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,17 +12,33 @@ from torch import Tensor
 
 from elman.errors import InputError
 from elman.options import number, whole
-from elman.scikit import RandomState
 from elman.tables import Table
-from elman.tasks.hmm import describe, initial
+from elman.tasks.hmm import initial, parameters
 from elman.tasks.hmm.emissions import Emission
 from elman.tasks.hmm.estimator import HiddenMarkovEstimator
 from elman.tasks.hmm.gaussian import Gaussian, Mixture, check_covariance_type
-from elman.tasks.hmm.parameters import check_prior, distribution, prior, tensor
-from elman.tasks.hmm.predictor import Array
+from elman.tasks.hmm.parameters import Arguments, Array, check_prior, distribution, prior, tensor
 
 
-class GaussianHMM(HiddenMarkovEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CovarianceArguments(Arguments):
+    """Priors of Gaussians, as gaussian.py has them."""
+
+    min_covar: float = 1e-3  # added to the variances of the data where a fit starts
+    means_prior: ArrayLike = 0.0
+    means_weight: float = 0.0
+    covars_prior: ArrayLike | None = 1e-2
+    covars_weight: float = 1.0
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class GaussianArguments(CovarianceArguments):
+    covariance_type: str = field(default="diag", kw_only=False)
+    params: str = "stmc"
+    init_params: str = "stmc"
+
+
+class GaussianHMM(HiddenMarkovEstimator, GaussianArguments):
     """Gaussian observations. covars_ is (K,) spherical, (K, D) diag, (K, D, D) full or (D, D) tied.
 
     The priors are hmmlearn's: covars_prior is added to every scatter, 0.01 by default, so no covariance can collapse.
@@ -33,54 +50,14 @@ class GaussianHMM(HiddenMarkovEstimator):
 
     emission: ClassVar[str] = "gaussian"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "m": "mean", "c": "covariance"}
-    covariance_type: str
-    min_covar: float
-    means_prior: ArrayLike
-    means_weight: float
-    covars_prior: ArrayLike
-    covars_weight: float
     means_: Array
     covars_: Array
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        covariance_type: str = "diag",
-        *,
-        min_covar: float = 1e-3,
-        startprob_prior: ArrayLike = 1.0,
-        transmat_prior: ArrayLike = 1.0,
-        means_prior: ArrayLike = 0.0,
-        means_weight: float = 0.0,
-        covars_prior: ArrayLike = 1e-2,
-        covars_weight: float = 1.0,
-        startprob_mask: ArrayLike | None = None,
-        transmat_mask: ArrayLike | None = None,
-        algorithm: str = "viterbi",
-        random_state: RandomState = None,
-        n_init: int = 1,
-        n_iter: int = 100,
-        tol: float = 1e-4,
-        verbose: bool = False,
-        params: str = "stmc",
-        init_params: str = "stmc",
-        implementation: str = "log",
-        method: str = "em",
-        learning_rate: float = 0.05,
-        batch_size: int = 32,
-    ) -> None:
-        self._store(locals())
-
     def _emission(self) -> Emission:
-        check_covariance_type(self.covariance_type)
         mean = tensor("means_", self.means_)
         if mean.dim() != 2 or len(mean) != self.n_components:
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({self.n_components}, D)")
-        return Gaussian(
-            mean, _covariances(self.covars_, self.covariance_type, mean.shape, 1), self.covariance_type,
-            means_prior=prior(self.means_prior), means_weight=self.means_weight,
-            covars_prior=prior(self.covars_prior), covars_weight=self.covars_weight,
-        )  # fmt: skip
+        return _gaussian(self, mean, 1)
 
     def _keep(self, emission: Emission) -> None:
         assert isinstance(emission, Gaussian)
@@ -99,8 +76,8 @@ class GaussianHMM(HiddenMarkovEstimator):
 
     def _emission_tables(self) -> list[Table]:
         return [
-            describe.by_state("means", self.means_, self.reader_.names),
-            describe.covariances(self.covars_, self.covariance_type == "tied", self.reader_.names),
+            parameters.by_state("means", self.means_, self.reader_.names),
+            parameters.covariances(self.covars_, self.covariance_type == "tied", self.reader_.names),
         ]
 
     def _check_priors(self, o: Tensor) -> None:
@@ -116,9 +93,19 @@ class GaussianHMM(HiddenMarkovEstimator):
         return {"m": K * D, "c": _n_covariances(self.covariance_type, K, D, 1)}
 
 
-class GMMHMM(HiddenMarkovEstimator):
-    """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M,
-    D), (K, M, D, D), or (K, D, D) tied.
+@dataclass(kw_only=True, eq=False, repr=False)
+class MixtureArguments(CovarianceArguments):
+    n_mix: int = field(default=1, kw_only=False)  # Gaussians in each state
+    covariance_type: str = field(default="diag", kw_only=False)
+    weights_prior: ArrayLike = 1.0
+    covars_prior: ArrayLike | None = None
+    params: str = "stmcw"
+    init_params: str = "stmcw"
+
+
+class GMMHMM(HiddenMarkovEstimator, MixtureArguments):
+    """A mixture of n_mix Gaussians in each state: weights_ (K, M), means_ (K, M, D), covars_ (K, M), (K, M, D),
+    (K, M, D, D), or (K, D, D) tied.
 
     covars_prior None is a millionth of the variance of each feature.
 
@@ -128,69 +115,17 @@ class GMMHMM(HiddenMarkovEstimator):
     """
 
     emission: ClassVar[str] = "mixture"
-    letters: ClassVar[dict[str, str]] = {
-        "s": "start",
-        "t": "transition",
-        "m": "mean",
-        "c": "covariance",
-        "w": "weights",
-    }
-    n_mix: int
-    weights_prior: ArrayLike
-    covariance_type: str
-    min_covar: float
-    means_prior: ArrayLike
-    means_weight: float
-    covars_prior: ArrayLike | None
-    covars_weight: float
+    letters: ClassVar[dict[str, str]] = {**GaussianHMM.letters, "w": "weights"}
     weights_: Array
     means_: Array
     covars_: Array
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        n_mix: int = 1,
-        covariance_type: str = "diag",
-        *,
-        min_covar: float = 1e-3,
-        startprob_prior: ArrayLike = 1.0,
-        transmat_prior: ArrayLike = 1.0,
-        weights_prior: ArrayLike = 1.0,
-        means_prior: ArrayLike = 0.0,
-        means_weight: float = 0.0,
-        covars_prior: ArrayLike | None = None,
-        covars_weight: float = 1.0,
-        startprob_mask: ArrayLike | None = None,
-        transmat_mask: ArrayLike | None = None,
-        algorithm: str = "viterbi",
-        random_state: RandomState = None,
-        n_init: int = 1,
-        n_iter: int = 100,
-        tol: float = 1e-4,
-        verbose: bool = False,
-        params: str = "stmcw",
-        init_params: str = "stmcw",
-        implementation: str = "log",
-        method: str = "em",
-        learning_rate: float = 0.05,
-        batch_size: int = 32,
-    ) -> None:
-        self._store(locals())
-
     def _emission(self) -> Emission:
-        check_covariance_type(self.covariance_type)
         K, M = int(self.n_components), int(self.n_mix)
         mean = tensor("means_", self.means_)
         if mean.dim() != 3 or mean.shape[:2] != (K, M):
             raise InputError(f"means_ has the shape {tuple(mean.shape)}; expected ({K}, {M}, D)")
-        components = Gaussian(
-            mean.flatten(0, 1), _covariances(self.covars_, self.covariance_type, (K * M, mean.shape[2]), K),
-            self.covariance_type,
-            means_prior=prior(self.means_prior), means_weight=self.means_weight,
-            covars_prior=None if self.covars_prior is None else prior(self.covars_prior),
-            covars_weight=self.covars_weight,
-        )  # fmt: skip
+        components = _gaussian(self, mean.flatten(0, 1), K)
         return Mixture(distribution("weights_", self.weights_, (K, M)), components, prior=prior(self.weights_prior))
 
     def _keep(self, emission: Emission) -> None:
@@ -220,7 +155,7 @@ class GMMHMM(HiddenMarkovEstimator):
         whole("n_mix", self.n_mix)
 
     def _emission_tables(self) -> list[Table]:
-        return [describe.by_state("weights of the mixture", self.weights_)]
+        return [parameters.by_state("weights of the mixture", self.weights_)]
 
     def _check_priors(self, o: Tensor) -> None:
         K, M = int(self.n_components), whole("n_mix", self.n_mix)
@@ -230,6 +165,17 @@ class GMMHMM(HiddenMarkovEstimator):
     def _n_emission_parameters(self) -> dict[str, int]:
         K, M, D = np.shape(self.means_)
         return {"w": K * (M - 1), "m": K * M * D, "c": _n_covariances(self.covariance_type, K * M, D, K)}
+
+
+def _gaussian(model: GaussianHMM | GMMHMM, mean: Tensor, groups: int) -> Gaussian:
+    """The Gaussians of a model, with means (K, D)."""
+    check_covariance_type(model.covariance_type)
+    return Gaussian(
+        mean, _covariances(model.covars_, model.covariance_type, mean.shape, groups), model.covariance_type,
+        means_prior=prior(model.means_prior), means_weight=model.means_weight,
+        covars_prior=None if model.covars_prior is None else prior(model.covars_prior),
+        covars_weight=model.covars_weight,
+    )  # fmt: skip
 
 
 def _check_gaussian_priors(model: GaussianHMM | GMMHMM, shape: tuple[int, int]) -> None:

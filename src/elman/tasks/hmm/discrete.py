@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,19 +12,25 @@ from torch import Tensor
 
 from elman.errors import InputError
 from elman.options import number, whole
-from elman.scikit import RandomState
 from elman.tables import Table
-from elman.tasks.hmm import describe, initial
+from elman.tasks.hmm import initial, parameters
 from elman.tasks.hmm.emissions import Bernoulli, Categorical, Emission, Poisson, check_symbols
 from elman.tasks.hmm.estimator import HiddenMarkovEstimator
-from elman.tasks.hmm.frames import Given
-from elman.tasks.hmm.parameters import check_prior, distribution, prior, tensor
-from elman.tasks.hmm.predictor import Array
+from elman.tasks.hmm.parameters import Arguments, Array, check_prior, distribution, prior, tensor
+from elman.tasks.hmm.sequences import Given
 
 LARGEST_ALPHABET = 1_000_000  # that is taken from the largest symbol alone: a stray number must not fill the memory
 
 
-class CategoricalHMM(HiddenMarkovEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class CategoricalArguments(Arguments):
+    n_features: int | None = None  # symbols; None for one more than the largest that is seen
+    emissionprob_prior: ArrayLike = 1.0
+    params: str = "ste"
+    init_params: str = "ste"
+
+
+class CategoricalHMM(HiddenMarkovEstimator, CategoricalArguments):
     """One symbol per step: a whole number from 0, or a text label.
 
     >>> X = np.array([[0], [0], [1], [1], [0], [0], [1], [1]])
@@ -34,34 +41,8 @@ class CategoricalHMM(HiddenMarkovEstimator):
 
     emission: ClassVar[str] = "categorical"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
-    emissionprob_prior: ArrayLike
     emissionprob_: Array
     symbols_: list[str]  # where X held text: the labels, in the order of their numbers
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        n_features: int | None = None,
-        startprob_prior: ArrayLike = 1.0,
-        transmat_prior: ArrayLike = 1.0,
-        emissionprob_prior: ArrayLike = 1.0,
-        startprob_mask: ArrayLike | None = None,
-        transmat_mask: ArrayLike | None = None,
-        algorithm: str = "viterbi",
-        random_state: RandomState = None,
-        n_init: int = 1,
-        n_iter: int = 100,
-        tol: float = 1e-4,
-        verbose: bool = False,
-        params: str = "ste",
-        init_params: str = "ste",
-        implementation: str = "log",
-        method: str = "em",
-        learning_rate: float = 0.05,
-        batch_size: int = 32,
-    ) -> None:
-        self._store(locals())
 
     def _emission(self) -> Emission:
         p = tensor("emissionprob_", self.emissionprob_)
@@ -132,14 +113,21 @@ class CategoricalHMM(HiddenMarkovEstimator):
 
     def _emission_tables(self) -> list[Table]:
         names = self.reader_.names if self.reader_.read != "columns" else getattr(self, "symbols_", ())
-        return [describe.symbols(self.emissionprob_, self.startprob_, self.transmat_, names)]
+        return [parameters.symbols(self.emissionprob_, self.startprob_, self.transmat_, names)]
 
     def _n_emission_parameters(self) -> dict[str, int]:
         K, V = np.shape(self.emissionprob_)
         return {"e": K * (V - 1)}
 
 
-class BernoulliHMM(HiddenMarkovEstimator):
+@dataclass(kw_only=True, eq=False, repr=False)
+class BernoulliArguments(Arguments):
+    emissionprob_prior: float = 1.0
+    params: str = "ste"
+    init_params: str = "ste"
+
+
+class BernoulliHMM(HiddenMarkovEstimator, BernoulliArguments):
     """D independent bits per step: emissionprob_[k, d] = p(o_d = 1 | z = k).
 
     >>> X = np.array([[0, 1], [0, 1], [1, 0], [1, 0]] * 5)
@@ -149,32 +137,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
 
     emission: ClassVar[str] = "bernoulli"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "e": "emission"}
-    emissionprob_prior: float
     emissionprob_: Array
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        startprob_prior: ArrayLike = 1.0,
-        transmat_prior: ArrayLike = 1.0,
-        emissionprob_prior: float = 1.0,
-        startprob_mask: ArrayLike | None = None,
-        transmat_mask: ArrayLike | None = None,
-        algorithm: str = "viterbi",
-        random_state: RandomState = None,
-        n_init: int = 1,
-        n_iter: int = 100,
-        tol: float = 1e-4,
-        verbose: bool = False,
-        params: str = "ste",
-        init_params: str = "ste",
-        implementation: str = "log",
-        method: str = "em",
-        learning_rate: float = 0.05,
-        batch_size: int = 32,
-    ) -> None:
-        self._store(locals())
 
     def _emission(self) -> Emission:
         p = tensor("emissionprob_", self.emissionprob_)
@@ -197,7 +160,7 @@ class BernoulliHMM(HiddenMarkovEstimator):
             raise InputError("X holds values other than 0 and 1; a BernoulliHMM reads bits (NaN where one is missing)")
 
     def _emission_tables(self) -> list[Table]:
-        return [describe.by_state("probability of a 1", self.emissionprob_, self.reader_.names)]
+        return [parameters.by_state("probability of a 1", self.emissionprob_, self.reader_.names)]
 
     def _check_priors(self, o: Tensor) -> None:
         number("emissionprob_prior", self.emissionprob_prior, 1)
@@ -209,9 +172,17 @@ class BernoulliHMM(HiddenMarkovEstimator):
         return {"e": int(np.size(self.emissionprob_))}
 
 
-class PoissonHMM(HiddenMarkovEstimator):
-    """D independent counts per step with the rates lambdas_ (K, D); a Gamma prior adds lambdas_prior to sums
-    and lambdas_weight to numbers.
+@dataclass(kw_only=True, eq=False, repr=False)
+class PoissonArguments(Arguments):
+    lambdas_prior: float = 0.0
+    lambdas_weight: float = 0.0
+    params: str = "stl"
+    init_params: str = "stl"
+
+
+class PoissonHMM(HiddenMarkovEstimator, PoissonArguments):
+    """D independent counts per step with the rates lambdas_ (K, D); a Gamma prior adds lambdas_prior to sums and
+    lambdas_weight to numbers.
 
     >>> X = np.array([[1], [0], [9], [11]] * 5)
     >>> sorted(PoissonHMM(n_components=2, random_state=0).fit(X).lambdas_[:, 0].round(1).tolist())
@@ -220,34 +191,7 @@ class PoissonHMM(HiddenMarkovEstimator):
 
     emission: ClassVar[str] = "poisson"
     letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition", "l": "emission"}
-    lambdas_prior: float
-    lambdas_weight: float
     lambdas_: Array
-
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        startprob_prior: ArrayLike = 1.0,
-        transmat_prior: ArrayLike = 1.0,
-        lambdas_prior: float = 0.0,
-        lambdas_weight: float = 0.0,
-        startprob_mask: ArrayLike | None = None,
-        transmat_mask: ArrayLike | None = None,
-        algorithm: str = "viterbi",
-        random_state: RandomState = None,
-        n_init: int = 1,
-        n_iter: int = 100,
-        tol: float = 1e-4,
-        verbose: bool = False,
-        params: str = "stl",
-        init_params: str = "stl",
-        implementation: str = "log",
-        method: str = "em",
-        learning_rate: float = 0.05,
-        batch_size: int = 32,
-    ) -> None:
-        self._store(locals())
 
     def _emission(self) -> Emission:
         rate = tensor("lambdas_", self.lambdas_)
@@ -276,7 +220,7 @@ class PoissonHMM(HiddenMarkovEstimator):
             )
 
     def _emission_tables(self) -> list[Table]:
-        return [describe.by_state("rates", self.lambdas_, self.reader_.names)]
+        return [parameters.by_state("rates", self.lambdas_, self.reader_.names)]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

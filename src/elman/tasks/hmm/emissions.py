@@ -1,10 +1,8 @@
-"""Emissions: what a hidden state says of an observation. Each is an embed, observations (..., D) -> log p(o |
-z = k) (..., K),
-whose parameters are unconstrained (for gradient steps) and have a closed-form maximum under weights (for EM).
+"""Emissions: what a hidden state says of an observation. Each is an embed, observations (..., D) -> log p(o | z = k)
+(..., K), whose parameters are unconstrained (for gradient steps) and have a closed-form maximum under weights (for EM).
 
-A NaN is a value that was not observed, and is integrated out. Letters: N observations, D their width, K hidden
-states, V symbols.
-`weight` (N, K) is the posterior of each state; a state without weight keeps its parameters.
+A NaN is a value that was not observed, and is integrated out. Letters: N observations, D their width, K hidden states,
+V symbols. `weight` (N, K) is the posterior of each state; a state without weight keeps its parameters.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ class Emission(nn.Module):
 
 
 class Categorical(Emission):
-    """p(o = v | z = k) = softmax(logits[k])[v], for one symbol per step, o (..., 1) in 0 ... V - 1; Dirichlet
-    `prior` (1 is flat)."""
+    """p(o = v | z = k) = softmax(logits[k])[v], for one symbol per step, o (..., 1) in 0 ... V - 1; Dirichlet `prior`
+    (1 is flat)."""
 
     parts: ClassVar[dict[str, str]] = {"emission": "logits"}
 
@@ -106,8 +104,8 @@ class Categorical(Emission):
 
 
 class Bernoulli(Emission):
-    """p(o_d = 1 | z = k) = sigmoid(logits[k, d]), D independent bits; `prior` pseudo-counts plus one on each
-    side (1 is flat)."""
+    """p(o_d = 1 | z = k) = sigmoid(logits[k, d]), D independent bits; `prior` pseudo-counts plus one on each side
+    (1 is flat)."""
 
     parts: ClassVar[dict[str, str]] = {"emission": "logits"}
 
@@ -254,9 +252,8 @@ def check_symbols(o: Tensor, V: int) -> None:
     seen = o[~o.isnan()]
     if seen.numel() and (bool((seen != seen.round()).any()) or float(seen.min()) < 0 or float(seen.max()) >= V):
         raise InputError(
-            f"the symbols go from {float(seen.min()):g} to {float(seen.max()):g}; this model knows the whole "
-            f"numbers 0 to {V - 1}. "
-            "Number your symbols from 0, or set n_features to the size of the alphabet before fitting."
+            f"the symbols go from {float(seen.min()):g} to {float(seen.max()):g}; this model knows the whole numbers 0 "
+            f"to {V - 1}. Number your symbols from 0, or set n_features to the size of the alphabet before fitting."
         )
 
 

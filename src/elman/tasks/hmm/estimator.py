@@ -8,29 +8,32 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import Self
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, Self
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from elman import progress
-from elman.errors import FitError, InputError
+from elman.errors import FileError, FitError, InputError
 from elman.options import choice, whole
-from elman.scikit import seed
-from elman.tasks.hmm import em, initial
-from elman.tasks.hmm.em import Fit, FitWarning
+from elman.scikit import RandomState, seed
+from elman.tables import Table
+from elman.tasks.hmm import initial
 from elman.tasks.hmm.emissions import Emission
-from elman.tasks.hmm.gradient import gradient
+from elman.tasks.hmm.fit import ConvergenceMonitor, Fit, FitWarning, em, gradient
 from elman.tasks.hmm.model import Priors
-from elman.tasks.hmm.monitor import ConvergenceMonitor
-from elman.tasks.hmm.parameters import check_prior, prior
+from elman.tasks.hmm.parameters import Array, check_mask, check_prior, prior
 from elman.tasks.hmm.predictor import PARAMETERS, Hidden, HiddenMarkovPredictor
 from elman.tasks.hmm.sequences import Sequences
-from elman.tasks.hmm.structure import checked_mask
 
 METHODS = ("em", "adam", "sgd")
 IMPLEMENTATIONS = ("log", "scaling")  # hmmlearn has two; here there is one, and both name it
+
+Computed = Callable[[Array], ArrayLike]  # observations (N, D) -> log p(o | z = k) (N, K)
 
 _log = logging.getLogger("elman.hmm")
 _log.addHandler(logging.NullHandler())  # what is logged is a warning too: once is enough on standard error
@@ -38,19 +41,6 @@ _log.addHandler(logging.NullHandler())  # what is logged is a warning too: once 
 
 class HiddenMarkovEstimator(HiddenMarkovPredictor):
     """A model that can be fitted. A subclass says where its emission starts, too."""
-
-    startprob_prior: ArrayLike
-    transmat_prior: ArrayLike
-    n_init: int
-    n_iter: int
-    tol: float
-    verbose: bool
-    params: str
-    init_params: str
-    implementation: str
-    method: str
-    learning_rate: float
-    batch_size: int
 
     history_: list[float]  # of what the fit maximised: log-likelihood + log prior
     log_likelihoods_: list[float]
@@ -70,6 +60,16 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
     def _check_priors(self, o: Tensor) -> None:
         """Raise an InputError for a prior of the emission that does not fit it, or what it is to emit."""
         raise NotImplementedError
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote, frozen: a copy of it (`copy.deepcopy`) may be changed."""
+        from elman.tasks.hmm.files import load  # which knows all models
+
+        model = load(path)
+        if not isinstance(model, cls):
+            raise FileError(f"{path} holds a {type(model).__name__}, not a {cls.__name__}")
+        return model
 
     # Fitting
 
@@ -150,7 +150,7 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
         priors = Priors(prior(self.startprob_prior), prior(self.transmat_prior))
         self.monitor_ = self._fresh_monitor()
         if self.method == "em":
-            fit = em.em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen, report=self._report)
+            fit = em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen, report=self._report)
         else:
             fit = gradient(
                 model, data, priors, method=self.method, n_iter=self.n_iter, tol=self.tol, report=self._report,
@@ -165,10 +165,10 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
         """Set what init_params names, and what is not there, to where a fit should start."""
         K = int(self.n_components)
         if self._starts("s"):
-            allowed = checked_mask("startprob_mask", self.startprob_mask, (K,))
+            allowed = check_mask("startprob_mask", self.startprob_mask, (K,))
             self.startprob_ = initial.dirichlet((K,), allowed, generator).numpy()
         if self._starts("t"):
-            allowed = checked_mask("transmat_mask", self.transmat_mask, (K, K))
+            allowed = check_mask("transmat_mask", self.transmat_mask, (K, K))
             self.transmat_ = initial.dirichlet((K, K), allowed, generator).numpy()
         self._start_emission(o, generator)
 
@@ -244,6 +244,108 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
         check_prior("startprob_prior", self.startprob_prior, (K,), 1)
         check_prior("transmat_prior", self.transmat_prior, (K, K), 1)
         self._check_priors(o)
+
+
+class BaseHMM(HiddenMarkovEstimator):
+    """An emission of one's own, as hmmlearn has it: override `_compute_log_likelihood(X)`, (N, D) -> log p(o | z = k)
+    (N, K). A fit changes the chain alone.
+
+    >>> class Coin(BaseHMM):
+    ...     def _compute_log_likelihood(self, X):
+    ...         return np.log(np.where(X == 1, [0.5, 0.9], [0.5, 0.1]))
+    >>> coin = Coin(2)
+    >>> coin.startprob_, coin.transmat_ = [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]]
+    >>> coin.predict([[0], [0], [1], [1], [1], [1], [1], [1]]).tolist()
+    [0, 0, 1, 1, 1, 1, 1, 1]
+    """
+
+    emission: ClassVar[str] = "own"
+    letters: ClassVar[dict[str, str]] = {"s": "start", "t": "transition"}
+
+    def _compute_log_likelihood(self, X: Array) -> ArrayLike:
+        raise NotImplementedError(f"{type(self).__name__} has no _compute_log_likelihood(X), (N, D) -> (N, K)")
+
+    def _generate_sample_from_state(self, state: int, random_state: np.random.RandomState) -> ArrayLike:
+        """An observation (D,) of a state; without numbers unless a subclass draws some."""
+        return ()
+
+    def sample(
+        self, n_samples: int = 1, random_state: RandomState = None, currstate: int | None = None
+    ) -> tuple[NDArray[np.generic], Hidden]:
+        """As for every model; observations by `_generate_sample_from_state`."""
+        _, states = super().sample(n_samples, random_state, currstate)
+        given = self.random_state if random_state is None else random_state
+        random = given if isinstance(given, np.random.RandomState) else np.random.RandomState(_small(given))
+        drawn = [np.asarray(self._generate_sample_from_state(int(z), random)).reshape(-1) for z in states]
+        return np.array(drawn).reshape(n_samples, -1 if drawn and drawn[0].size else 0), states
+
+    def write_to(self, folder: Path) -> None:
+        raise InputError(
+            f"a {type(self).__name__} computes its emissions by code of its own, which no file holds; keep startprob_ "
+            "and transmat_, and set them on a new one"
+        )
+
+    def _emission(self) -> Emission:
+        return _Own(self._compute_log_likelihood, int(self.n_components))
+
+    def _keep(self, emission: Emission) -> None:
+        """There is nothing to keep."""
+
+    def _start_emission(self, o: Tensor, generator: torch.Generator) -> None:
+        """There is nothing to start."""
+
+    def _check_observations(self, o: Tensor, fitting: bool) -> None:
+        """The subclass knows what it takes."""
+
+    def _check_priors(self, o: Tensor) -> None:
+        """There are none of the emission."""
+
+    def _n_emission_parameters(self) -> dict[str, int]:
+        return {}
+
+    def _emission_tables(self) -> list[Table]:
+        return []
+
+
+class _Own(Emission):
+    """log p(o | z) by a function of arrays, without parameters."""
+
+    parts: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, compute: Computed, K: int) -> None:
+        super().__init__()
+        self.compute, self.K = compute, K
+
+    @property
+    def width(self) -> None:
+        """Whatever the function takes."""
+
+    def forward(self, o: Tensor) -> Tensor:
+        found = np.asarray(self.compute(o.detach().reshape(-1, o.shape[-1]).numpy()), dtype=np.float64)
+        wanted = (o[..., 0].numel(), self.K)
+        if found.shape != wanted:
+            raise InputError(f"_compute_log_likelihood gave an array of shape {found.shape}; it must be {wanted}")
+        if np.isnan(found).any() or (found == np.inf).any():
+            raise InputError("_compute_log_likelihood gave values that are NaN or infinite; they must be logarithms")
+        return torch.from_numpy(found).reshape(*o.shape[:-1], self.K)
+
+    def maximise(self, o: Tensor, weight: Tensor) -> None:
+        """There is nothing to maximise."""
+
+    def log_prior(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64)
+
+    def sample(self, z: Tensor, draws: Tensor, first: int = 0) -> Tensor:
+        return torch.zeros(len(z), 0, dtype=torch.float64)
+
+
+def _small(random_state: int | np.random.Generator | None) -> int | None:
+    """A seed for numpy's RandomState, which takes 32 bits."""
+    if random_state is None:
+        return None
+    if isinstance(random_state, np.random.Generator):
+        return int(random_state.integers(2**32))
+    return int(random_state) % 2**32
 
 
 def _warn(message: str) -> None:

@@ -245,8 +245,8 @@ class Gaussian(Emission):
     def _completed(
         self, o: Tensor, weight: Tensor, k: int, groups: list[tuple[Tensor, Tensor]]
     ) -> tuple[Tensor, Tensor]:
-        """o with what is missing replaced by its expectation in state k, and the weighted covariance of what
-        was replaced."""
+        """o with what is missing replaced by its expectation in state k, and the weighted covariance of what was
+        replaced."""
         covariance, mean = self.covariance[self._group()[k]], self.mean[k]
         filled, spread = o.clone(), torch.zeros_like(covariance)
         for rows, seen in groups:
@@ -301,8 +301,8 @@ class Gaussian(Emission):
 
 
 class Mixture(Emission):
-    """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o;
-    component k * M + m)."""
+    """A mixture of M Gaussians in each of K states: p(o | z = k) = sum_m softmax(logits[k])[m] Normal(o; component
+    k * M + m)."""
 
     parts: ClassVar[dict[str, str]] = {"weights": "logits"}
 

@@ -1,5 +1,4 @@
-"""Where a fit starts: random chains, and centres by k-means (Lloyd's iterations from Arthur and
-Vassilvitskii's seeding)."""
+"""Where a fit starts: random chains, and centres by k-means (Lloyd's iterations, seeded as in k-means++)."""
 
 from __future__ import annotations
 
@@ -52,8 +51,8 @@ def _seed(o: Tensor, K: int, generator: torch.Generator) -> Tensor:
 
 
 def spread(o: Tensor, K: int, generator: torch.Generator) -> Tensor:
-    """Centres (K, D) for emissions whose observations may have fewer distinct values than there are states:
-    k-means, jittered."""
+    """Centres (K, D) for emissions whose observations may have fewer distinct values than there are states: k-means,
+    jittered."""
     o = torch.where(o.isnan(), o.nanmean(0).nan_to_num(0.0), o)
     scale = o.std(0).nan_to_num(0.0)
     return kmeans(o + 0.1 * scale * torch.randn(o.shape, generator=generator, dtype=o.dtype), min(K, len(o)), generator)

@@ -27,17 +27,15 @@ from elman.options import choice, whole
 from elman.random import uniform
 from elman.scikit import Configured, NotFitted, RandomState, seed
 from elman.tables import Table
-from elman.tasks.hmm import describe, em, frames, sequences
+from elman.tasks.hmm import parameters, sequences
 from elman.tasks.hmm.data import Reader
 from elman.tasks.hmm.emissions import Emission
-from elman.tasks.hmm.frames import Given
+from elman.tasks.hmm.fit import posterior
 from elman.tasks.hmm.model import HiddenMarkov
-from elman.tasks.hmm.parameters import distribution
-from elman.tasks.hmm.sequences import Sequences
-from elman.tasks.hmm.structure import checked_mask
+from elman.tasks.hmm.parameters import Arguments, Array, check_mask, distribution
+from elman.tasks.hmm.sequences import Given, Sequences
 from elman.tasks.predictor import Predictor
 
-Array = NDArray[np.float64]
 Hidden = NDArray[np.int64]  # a state per step
 PARAMETERS = {
     "s": "startprob_", "t": "transmat_", "e": "emissionprob_", "m": "means_", "c": "covars_", "w": "weights_",
@@ -45,7 +43,7 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
+class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
     """score, predict, sample and the rest. A subclass says what its emission is, and what it is called.
 
     It is fitted in place, as scikit-learn has it; one that was loaded is frozen, and a copy of it (`copy.deepcopy`) may
@@ -57,20 +55,11 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
     emission: ClassVar[str]  # what it is called in configs and files
     letters: ClassVar[dict[str, str]]  # what it has parameters for, and what `freeze` calls that
 
-    n_components: int
-    startprob_mask: ArrayLike | None
-    transmat_mask: ArrayLike | None
-    algorithm: str
-    random_state: RandomState
-
     startprob_: Array
     transmat_: Array
     n_features_in_: int
     feature_names_in_: NDArray[np.object_]
     reader_: Reader = Reader()  # how `elman evaluate` and `elman predict` read files for this model
-
-    def __init__(self, **options: Any) -> None:
-        raise NotImplementedError(f"{type(self).__name__} does not say what its options are")
 
     def __setattr__(self, name: str, value: object) -> None:  # type: ignore[override]
         if "_frozen" in vars(self):
@@ -124,8 +113,7 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
         lengths: ArrayLike | None = None,
         mask: ArrayLike | None = None,
     ) -> float:
-        """The log-likelihood of X, all sequences together; -inf where the model excludes them. Arguments are as for
-        `fit`."""
+        """The log-likelihood of X, all sequences together; -inf where it excludes them. Arguments as for `fit`."""
         data, model = self._prepared(X, lengths, mask, y)
         return model.score(data.o, sequences.rows(data.lengths))
 
@@ -134,8 +122,8 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
     ) -> tuple[float, Array]:
         """The log-likelihood and the posterior p(z[t] | all of the sequence) of every state at every step."""
         data, model = self._prepared(X, lengths, mask)
-        total, posterior = _posterior(data, model)
-        return total, data.unflatten(posterior, math.nan)
+        total, probabilities = _posterior(data, model)
+        return total, data.unflatten(probabilities, math.nan)
 
     def predict_proba(self, X: ArrayLike, lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Array:
         """The posterior p(z[t] | all of the sequence): (N, K), or (B, T, K) for a padded X."""
@@ -148,8 +136,8 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
         algorithm: str | None = None,
         mask: ArrayLike | None = None,
     ) -> tuple[float, Hidden]:
-        """The most probable states and their log probability, jointly with the data ("viterbi"); or state by
-        state ("map")."""
+        """The most probable states and their log probability, jointly with the data ("viterbi"); or state by state
+        ("map")."""
         return self._decode(*self._prepared(X, lengths, mask), algorithm or self.algorithm)
 
     def _decode(self, data: Sequences, model: HiddenMarkov, algorithm: str) -> tuple[float, Hidden]:
@@ -168,14 +156,12 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
         """The most probable states, jointly: (N,), or (B, T) with -1 in the padding."""
         return self.decode(X, lengths, mask=mask)[1]
 
-    def filter(self, x: ArrayLike, state: HMMState | None = None) -> tuple[Array, HMMState]:
-        """p(z[t] | what was seen so far), observation by observation: x (D,) -> (K,), or a piece (T, D) -> (T,
-        K); and the state to go on from.
+    def filter(self, X: ArrayLike, state: HMMState | None = None) -> tuple[Array, HMMState]:
+        """p(z[t] | what was seen so far) for a piece of a sequence, X (T, D) -> (T, K); and the state to continue from.
 
         The same numbers come out however the sequence is cut, so this is what streams.
         """
-        one = np.ndim(x) == 1
-        data, model = self._prepared(np.asarray(x)[None] if one else x, None, None, empty=True)
+        data, model = self._prepared(X, None, None, empty=True)
         with torch.no_grad():
             emitted = model.emission(data.o)
             before = model.core.init_state(1) if state is None else state
@@ -183,8 +169,12 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
             log_u = kernels.log(torch.cat([before.p, y[0]])[: len(emitted)]) + emitted
         if len(emitted):
             _refuse_impossible(float(log_u.amax(-1).min()), emitted)
-        filtered = torch.softmax(log_u, -1).numpy()
-        return (filtered[0] if one else filtered), after
+        return torch.softmax(log_u, -1).numpy(), after
+
+    def filter_step(self, x: ArrayLike, state: HMMState | None = None) -> tuple[Array, HMMState]:
+        """The same for one observation, x (D,) -> (K,)."""
+        filtered, after = self.filter(np.asarray(x)[None], state)
+        return filtered[0], after
 
     def sample(
         self, n_samples: int = 1, random_state: RandomState = None, currstate: int | None = None
@@ -227,15 +217,15 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
 
     def _n_free(self) -> dict[str, int]:
         K = int(self.n_components)
-        start = int(checked_mask("startprob_mask", self.startprob_mask, (K,)).sum()) - 1
-        transition = int(checked_mask("transmat_mask", self.transmat_mask, (K, K)).sum()) - K
+        start = int(check_mask("startprob_mask", self.startprob_mask, (K,)).sum()) - 1
+        transition = int(check_mask("transmat_mask", self.transmat_mask, (K, K)).sum()) - K
         return {"s": start, "t": transition, **self._n_emission_parameters()}
 
     def get_stationary_distribution(self) -> Array:
         """How often the chain is in each state in the long run (K,)."""
         K = int(self.n_components)
         start = getattr(self, "startprob_", np.full(K, 1 / K))
-        return describe.stationary(start, distribution("transmat_", self._set("transmat_"), (K, K)).numpy())
+        return parameters.stationary(start, distribution("transmat_", self._set("transmat_"), (K, K)).numpy())
 
     def module(self) -> HiddenMarkov:
         """The model as a Torch module: emission and core, with the parameters that stand here."""
@@ -263,7 +253,7 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
 
     def describe(self) -> list[Table]:
         """Where the states begin and go, and what they emit."""
-        return [describe.chain(self.startprob_, self.transmat_), *self._emission_tables()]
+        return [parameters.chain(self.startprob_, self.transmat_), *self._emission_tables()]
 
     @property
     def fingerprint(self) -> str:
@@ -332,7 +322,7 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
         y: ArrayLike | None = None,
         fitting: bool = False,
     ) -> Sequences:
-        given = frames.read(X)
+        given = sequences.read_values(X)
         values = self._numbers(given, fitting)
         data = sequences.read(values, sequences.lengths_of(values.shape, y, lengths), mask)
         if fitting:
@@ -378,9 +368,9 @@ class HiddenMarkovPredictor(Predictor[HiddenMarkov], Configured):
 def _posterior(data: Sequences, model: HiddenMarkov) -> tuple[float, Tensor]:
     with torch.no_grad():
         x = model.emission(data.o)
-    total, posterior = em.posterior(x, model.start, model.transition, sequences.rows(data.lengths))
+    total, probabilities = posterior(x, model.start, model.transition, sequences.rows(data.lengths))
     _refuse_impossible(total, x)
-    return total, posterior
+    return total, probabilities
 
 
 def _refuse_impossible(total: float, x: Tensor) -> None:

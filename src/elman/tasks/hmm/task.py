@@ -46,7 +46,7 @@ class HMMModelConfig:
     Args:
         emission: categorical, gaussian, mixture (of Gaussians), poisson or bernoulli
         n_components: hidden states
-        structure: of the transitions, full, left-to-right (stay or go on, from the first) or banded (to neighbours)
+        structure: of the transitions, full, left-to-right (stay or continue, from the first) or banded (to neighbours)
         method: em, or adam or sgd for gradient steps in batches of sequences
         n_iter: steps of EM, or passes of gradient steps
         tol: a step or pass that gains less ends the fit
@@ -93,7 +93,7 @@ def build(config: HMMModelConfig, seed: int) -> HiddenMarkovEstimator:
 
 
 def _structure(config: HMMModelConfig) -> Options:
-    from elman.tasks.hmm.structure import banded, left_to_right
+    from elman.tasks.hmm.parameters import banded, left_to_right
 
     K = config.n_components
     if config.structure == "left-to-right":
@@ -242,7 +242,7 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
             return [{"next_state": p, "next_observation": mode} for p, mode in each]
 
         def possible(rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-            """What no state can have emitted leaves nothing to go on from: no state is possible after it."""
+            """What no state can have emitted leaves nothing to continue from: no state is possible after it."""
             return rows.view(dtype).sum(axis=1) > 0
 
         return Numbers(module, about, predictor.fingerprint, D, dtype, encode, outputs, possible)

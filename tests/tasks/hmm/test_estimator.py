@@ -46,7 +46,7 @@ def test_what_cannot_be_is_said(tmp_path):
     own = Own(2)
     own.startprob_, own.transmat_ = [0.5, 0.5], [[0.5, 0.5], [0.5, 0.5]]
     with pytest.raises(InputError, match="code of its own, which no file holds"):
-        own.fill(tmp_path)
+        own.save(tmp_path)
     own._compute_log_likelihood = lambda X: np.zeros((len(X), 3))
     with pytest.raises(InputError, match=r"shape \(1, 3\); it must be \(1, 2\)"):
         own.score([[0]])

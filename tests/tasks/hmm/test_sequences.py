@@ -7,7 +7,7 @@ import pytest
 
 from elman.errors import InputError
 from elman.hmm import CategoricalHMM, GaussianHMM, PoissonHMM, load, save
-from elman.tasks.hmm import frames
+from elman.tasks.hmm import sequences
 
 X = np.random.default_rng(0).normal(4.0 * ((np.arange(200) // 20) % 2)[:, None], 1.0, (200, 2))
 MODEL = GaussianHMM(2, random_state=0).fit(X)
@@ -30,7 +30,7 @@ def test_a_masked_array_keeps_its_mask() -> None:
     spoilt = np.where(hidden, 1e6, X)
     assert MODEL.score(np.ma.masked_array(spoilt, mask=hidden)) == MODEL.score(np.where(hidden, np.nan, X))
     counts = np.ma.masked_array([[3], [999], [4]], mask=[[0], [1], [0]])
-    np.testing.assert_array_equal(frames.read(counts).values, [[3], [np.nan], [4]])
+    np.testing.assert_array_equal(sequences.read_values(counts).values, [[3], [np.nan], [4]])
 
 
 @pytest.mark.parametrize(
