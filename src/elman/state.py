@@ -32,7 +32,6 @@ from elman.options import parse_json
 State = Tensor | tuple["State", ...]
 
 FORMAT = "elman-state-2"
-BEFORE = "elman-state-1"  # has neither checksum nor fingerprint
 
 # Fields of running sums (pools, scales). They were float32, which loses digits as a sum grows, and are float64 now:
 # what was written before is widened as it is read.
@@ -329,9 +328,8 @@ def _restored(
     stored = sorted(name.removeprefix("state") for name in tensors)
     if stored != sorted(names(like)):
         raise FileError(
-            f"{path} holds a state with the leaves {stored}; this core's has {names(like)}. Another core wrote it, or "
-            "an older version of this one, whose state had another meaning: read what came before once more, and save "
-            "the state anew."
+            f"{path} holds a state with the leaves {stored}; this core's has {names(like)}. Another core wrote it: "
+            "read what came before once more, and save the state anew."
         )
     loaded = iter([_as_leaf(name, tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
@@ -375,11 +373,12 @@ def _header(metadata: dict[str, str]) -> dict[str, str]:
 def _undamaged(
     path: str | os.PathLike[str], header: dict[str, str], tensors: dict[str, Tensor]
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
-    if header.get("format") not in (FORMAT, BEFORE):
+    if header.get("format") != FORMAT:
         raise FileError(
-            f"{path} has the format {header.get('format')!r}, not {FORMAT!r}: not a state that this version knows"
+            f"{path} has the format {header.get('format')!r}, not {FORMAT!r}: not a state that this version knows. "
+            "Read what came before once more, and save the state anew."
         )
-    if header["format"] != BEFORE and header.get("sha256") != artifact.digest(tensors):
+    if header.get("sha256") != artifact.digest(tensors):
         raise FileError(
             f"{path} is damaged: it does not hold the bytes that Elman wrote there. Put back a copy, or begin from "
             "the initial state and read what came before once more."
@@ -391,8 +390,8 @@ def _check_fingerprint(path: str | os.PathLike[str], header: dict[str, str], wan
     written = header.get("fingerprint")
     if not written:
         raise FileError(
-            f"{path} does not say which model wrote it: it has the format {header['format']!r}, or was saved without "
-            "a fingerprint. Read what came before once more with this model, and save the state anew."
+            f"{path} does not say which model wrote it: it was saved without a fingerprint. Read what came before once "
+            "more with this model, and save the state anew."
         )
     if written != wanted:
         raise FileError(

@@ -3,6 +3,7 @@ import errno
 import pytest
 import torch
 
+import elman
 from elman import state as states
 from elman.errors import FileError, InputError
 from elman.files import artifact
@@ -109,7 +110,7 @@ def test_checksums_that_cannot_be_read_verify_nothing(tmp_path):
             read(tmp_path / "m")
 
 
-def test_a_folder_of_the_version_before_has_no_checksums(tmp_path):
+def test_a_folder_without_checksums_is_read_as_it_is(tmp_path):
     artifact.write(tmp_path / "m", fill)
     (tmp_path / "m" / artifact.CHECKSUMS).unlink()
     assert read(tmp_path / "m")[1]["x"].tolist() == [0, 1, 2, 3]
@@ -136,6 +137,20 @@ def test_a_version_that_is_none(tmp_path, version):
     (tmp_path / "x.json").write_text('{"format": "kind"' + (", " + version if version else "") + "}")
     with pytest.raises(FileError, match="nothing about its version"):
         artifact.read_json(tmp_path / "x.json", "kind", 1)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [
+        (1, r"written by an early version of Elman: it is version 1 of elman-model, this one reads version 2\. Train"),
+        (3, r"written by a newer version of Elman: it is version 3 of elman-model, this one reads version 2\. Upgrade"),
+    ],
+)
+def test_a_model_of_another_version_is_refused_by_name(tmp_path, version, says):
+    artifact.write_json(tmp_path / "model.json", artifact.MODEL, version, {"task": "lm"})
+    for load in (artifact.read_model_json, elman.load):
+        with pytest.raises(FileError, match=says):
+            load(tmp_path)
 
 
 def test_who_may_read_json_may_read_tensors(tmp_path):

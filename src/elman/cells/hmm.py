@@ -31,7 +31,7 @@ from elman.kernels.reference import log, log_sum_exp
 
 
 class HMMState(NamedTuple):
-    p: Tensor  # (B, N) p(z(t+1) | o(1) ... o(t)). Up to version 1 the field was `h`, its logarithm.
+    p: Tensor  # (B, N) p(z(t+1) | o(1) ... o(t))
 
 
 class HMM(Core):

@@ -1,8 +1,8 @@
 """A model, a checkpoint: a folder of safetensors and JSON that is there whole or not at all.
 
 A folder is written under a temporary name, flushed and renamed; the one that was there before stays until then. The
-checksums of its files stand in checksums.json, and are verified whenever one of them is read. A folder that a version
-before this wrote has none, and is read as it is.
+checksums of its files stand in checksums.json, and are verified whenever one of them is read. A folder
+without it is read as it is.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def write_model_json(folder: Path, task: str, content: Content) -> None:
 
 
 def read_model_json(folder: Path) -> Content:
-    """Read model.json, of this version or an earlier one."""
+    """Read model.json."""
     return read_json(folder / "model.json", MODEL, MODEL_VERSION)
 
 
@@ -142,10 +142,12 @@ def read_json(path: Path, kind: str, version: int) -> Content:
         )
     if not isinstance(content.get("version"), int):
         raise FileError(f"{path} says nothing about its version; it is not an {kind} that Elman wrote")
-    if content["version"] > version:
+    if content["version"] != version:
+        newer = content["version"] > version
         raise FileError(
-            f"{path} was written by a newer version of Elman: it is version {content['version']} of {kind}, "
-            f"this one reads up to {version}. Upgrade Elman."
+            f"{path} was written by {'a newer' if newer else 'an early'} version of Elman: it is version "
+            f"{content['version']} of {kind}, this one reads version {version}. "
+            + ("Upgrade Elman." if newer else "Train again, with another --out, or use the Elman that wrote it.")
         )
     return content
 

@@ -70,10 +70,7 @@ def of_settings(settings: AnySettings) -> AnyTask:
 
 def of_folder(folder: Path) -> AnyTask:
     """The task of a saved model."""
-    content = artifact.read_model_json(folder)
-    # Version 1 had no task for Markov models: they were language models with a cell of that name.
-    markov = content["version"] == 1 and dict(content.get("config", {})).get("cell") == "markov"
-    return find("markov" if markov else str(content.get("task")))
+    return find(str(artifact.read_model_json(folder).get("task")))
 
 
 def respond(model: Predictor[Any], verb: str, /, **keywords: Any) -> Any:

@@ -71,12 +71,6 @@ def save(folder: Path, fill_model: Callable[[Path], None], checkpoint: Checkpoin
 def load(folder: Path, like: Callable[[], State]) -> Checkpoint:
     """Read what `save` wrote. `like` gives a state of the model, where it has one."""
     content = artifact.read_json(folder / FILE, KIND, VERSION)
-    if content["version"] < VERSION:
-        raise FileError(
-            f"{folder} is a checkpoint of an earlier version of Elman, which kept what the optimiser remembers by the "
-            "position of a parameter, not by its name: it cannot be resumed. Its model still loads; to train, start "
-            "another run with another --out."
-        )
     tensors = artifact.read_tensors(folder / "optimiser.safetensors")
     stored = folder / "state.safetensors"
     state = states.load(stored, like()) if stored.exists() else None
@@ -106,8 +100,8 @@ def _from_json(content: artifact.Content) -> Progress:
     position = Position(whole("position", epoch, least=0), whole("position", window, least=0))
     step, count, bad = (whole(name, content[name], least=0) for name in ("step", "count", "bad"))
     best = None if content["best"] is None else number("best", content["best"], -math.inf)
-    settled, larger = (flag(name, content.get(name, False)) for name in ("settled", "larger_is_better"))
-    return Progress(step, count, position, best, bad, settled, str(content.get("decides", "")), larger)
+    settled, larger = (flag(name, content[name]) for name in ("settled", "larger_is_better"))
+    return Progress(step, count, position, best, bad, settled, str(content["decides"]), larger)
 
 
 def resume(checkpoint: Checkpoint, state: LoopState) -> None:
@@ -138,15 +132,13 @@ def save_fitted(folder: Path, fill_model: Callable[[Path], None], identity: Iden
 
 
 def read_identity(folder: Path) -> Identity:
-    """The identity of the run that wrote `folder`; none for one of an earlier version, which no run is the same as."""
+    """The identity of the run that wrote `folder`."""
     return dict(artifact.read_json(folder / FILE, KIND, VERSION).get("identity", {}))
 
 
 def read_primary(out: Path) -> tuple[str, bool]:
-    """The score by which the best model of the run in `out` is chosen, and whether more of it is better.
-
-    No name where there is no checkpoint yet, or one of a version that did not note it.
-    """
+    """The score by which the best model of the run in `out` is chosen, and whether more of it is better; no name where
+    there is no checkpoint yet."""
     content = _noted(out, "last") or _noted(out, "best")
     return str(content.get("decides", "")), bool(content.get("larger_is_better", False))
 

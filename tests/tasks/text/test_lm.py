@@ -362,13 +362,3 @@ def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
         build(LMModelConfig(block="papers"), 11)
     with pytest.raises(InputError, match=r"model.cell is hmm.*--task hmm"):
         build(LMModelConfig(cell="hmm"), 11)
-
-
-def test_a_model_that_was_saved_before_there_were_blocks_is_plain(tmp_path):
-    lm_of(cell="mamba", block="plain").save(tmp_path / "model")
-    path = tmp_path / "model" / "model.json"
-    content = json.loads(path.read_text())
-    del content["config"]["block"]
-    path.write_text(json.dumps(content))
-    (tmp_path / "model" / "checksums.json").unlink()
-    assert LanguageModel.load(tmp_path / "model").config.block == "plain"

@@ -113,10 +113,7 @@ class LanguageModel(TextModel[SequenceModel]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[Vocabulary, LMModelConfig, str]:
-        settings = {"block": "plain", **content["config"]}  # of version 1, which had no choice
-        if content["version"] == 1:
-            settings.pop("order")  # of Markov models, which are a task of their own now
-        return vocabulary.from_json(content["vocabulary"]), LMModelConfig(**settings), content["unit"]
+        return vocabulary.from_json(content["vocabulary"]), LMModelConfig(**content["config"]), content["unit"]
 
     @classmethod
     def network(cls, symbols: Vocabulary, config: LMModelConfig, unit: str) -> SequenceModel:
