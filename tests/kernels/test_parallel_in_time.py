@@ -21,6 +21,8 @@ from elman.errors import ElmanError, InputError, KernelError
 from elman.kernels import newton
 from elman.kernels.parallel import affine_scan
 from elman.laws import sequence
+from elman.laws.report import distance as distance_of
+from elman.laws.report import error
 
 CORES: dict[str, Callable[[], Core]] = {
     "tanh": lambda: cell("elman", 3, 4),
@@ -58,7 +60,7 @@ def distance(core: Core, scan: Callable[..., Any], sample: laws.Sample, **option
     """The largest difference from autograd through the loop: outputs, last state, gradients of everything."""
     wanted = sequence._gradients(by_loop(core), sample)
     given = sequence._gradients(scanned(core, scan, **options), sample)
-    return sequence._distance(tuple(given), tuple(wanted))
+    return distance_of(tuple(given), tuple(wanted))
 
 
 @each_kernel
@@ -123,7 +125,7 @@ def test_full_newton_takes_few_iterations_at_any_length(name: str, dtype: torch.
             y, _, report = kernels.newton_scan(*given)
             wanted, _ = kernels.loop(*given)
         assert not report.fallback.any() and report.iterations.max() <= 10
-        assert sequence._error(y, wanted) <= laws.TOLERANCES[dtype]
+        assert error(y, wanted) <= laws.TOLERANCES[dtype]
 
 
 class Growing(Core):

@@ -32,59 +32,10 @@ from elman import state as states
 from elman.cells import CELLS
 from elman.core import Core, Options
 from elman.errors import InputError, UnknownNameError
+from elman.laws.report import Report, distance, dtype_of, error, try_laws
 from elman.lengths import valid
 from elman.state import State
 from elman.stream import Stream
-
-REMEDY = (
-    "Torch's own products and nonlinearities round differently with the number of rows. To be exact, take them in the\n"
-    "step from elman.kernels: kernels.linear(x, W, b) for nn.Linear, and kernels.tanh, sigmoid, softplus and silu."
-)
-
-# One tolerance per dtype, none per cell: the largest error that is still rounding, relative to 1 + the largest value.
-TOLERANCES = {torch.float32: 2e-5, torch.float64: 1e-10}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What one law said."""
-
-    law: int
-    ok: bool
-    worst_error: float
-
-
-@dataclass(frozen=True)
-class Report:
-    """What all laws said of one core. Prints as a table; true if the core is correct."""
-
-    core: str
-    kernels: str
-    dtype: torch.dtype
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def ok(self) -> bool:
-        """The core is correct: laws 1 to 7 hold."""
-        return all(verdict.ok for verdict in self.verdicts if verdict.law != 8)
-
-    @property
-    def exact(self) -> bool:
-        """Law 8 holds too. It is a promise of the native kernels: on others it is not tried, and this is False."""
-        return any(verdict.ok for verdict in self.verdicts if verdict.law == 8)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        title = f"{self.core}, {str(self.dtype).removeprefix('torch.')}, {self.kernels} kernels"
-        lines = [title, "law  holds  worst error"]
-        for v in self.verdicts:
-            lines.append(f"{v.law:>3}  {'yes' if v.ok else 'NO':<5}  {v.worst_error:<11.1e}  {TITLES[v.law]}")
-        lines.append(f"{'correct' if self.ok else 'NOT correct'}, {'exact' if self.exact else 'not exact'}")
-        if self.ok and any(verdict.law == 8 for verdict in self.verdicts) and not self.exact:
-            lines.append(REMEDY)
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -118,25 +69,16 @@ def check(core: Core, *, seed: int = 0, batch_size: int = 5, time: int = 8) -> R
     """
     if not isinstance(core, Core):
         raise InputError(
-            f"laws.check was given {_a(core)}; it takes a Core: a cell, a word of elman.compose, or your own subclass. "
+            f"laws.check was given {_a(core)}; it takes a Core: a cell, a combinator of elman.compose, or your own "
+            "subclass. "
             "elman.from_torch makes a Core of an nn.RNN, nn.GRU or nn.LSTM."
         )
     core = copy.deepcopy(core).eval()
-    dtype = next((p.dtype for p in core.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    if dtype not in TOLERANCES:
-        raise InputError(
-            f"the parameters are {dtype}; laws are checked in float32 or float64: core.float() or core.double()"
-        )
+    dtype = dtype_of(core)
     if core.causal:
         _check_step(core, dtype)
     sample = draw(core, dtype, seed=seed, batch_size=batch_size, time=time)
-    verdicts = []
-    for law, error_of in LAWS.items():
-        if law == 8 and kernels.active() != "native":
-            continue  # Torch's own kernels make no such promise
-        error = error_of(core, sample)
-        verdicts.append(Verdict(law, error <= (0.0 if law == 8 else TOLERANCES[dtype]), error))
-    return Report(type(core).__name__, kernels.active(), dtype, tuple(verdicts))
+    return try_laws(core, sample, LAWS, TITLES, bitwise=8)
 
 
 def rows(names: Iterable[str] = (), kernel_names: Iterable[str] = ()) -> Iterator[Row]:
@@ -179,7 +121,7 @@ def step_is_scan(core: Core, sample: Sample) -> float:
             y, state = core.step(sample.x[:, t], state)
             ys.append(y)
         y = torch.stack(ys, 1) if ys else whole[0]
-    return _distance(whole, (y, state))
+    return distance(whole, (y, state))
 
 
 def chunks_are_whole(core: Core, sample: Sample) -> float:
@@ -188,7 +130,7 @@ def chunks_are_whole(core: Core, sample: Sample) -> float:
     T = sample.x.shape[1]
     cuts = [[t] for t in range(T + 1)] + [list(range(T + 1)), [T // 2, T // 2]]
     whole = _scan(core, sample)
-    return max(_distance(_in_chunks(core, sample, [0, *cut, T]), whole) for cut in cuts)
+    return max(distance(_in_chunks(core, sample, [0, *cut, T]), whole) for cut in cuts)
 
 
 def ragged_is_alone(core: Core, sample: Sample) -> float:
@@ -197,8 +139,8 @@ def ragged_is_alone(core: Core, sample: Sample) -> float:
     for b, length in enumerate(sample.lengths.tolist()):
         row = _take(sample, [b])
         alone = _scan(core.take([b]), Sample(row.x[:, :length], row.state, row.lengths, row.reset[:, :length]))
-        worst = max(worst, _distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
-        worst = max(worst, _error(y[b, length:], torch.zeros_like(y[b, length:])))
+        worst = max(worst, distance(alone, (y[b : b + 1, :length], states.take(state, [b]))))
+        worst = max(worst, error(y[b, length:], torch.zeros_like(y[b, length:])))
     return worst
 
 
@@ -216,9 +158,9 @@ def reset_is_episode(core: Core, sample: Sample) -> float:
                 fresh = bool(sample.reset[b, start])
                 before = core.init_state(1) if fresh else state
                 episode, state = core.take([b]).scan(sample.x[b : b + 1, start:end], before)
-            worst = max(worst, _error(episode, y[b : b + 1, start:end]))
+            worst = max(worst, error(episode, y[b : b + 1, start:end]))
         if core.causal:  # the last state of what reads backwards is that of the first episode
-            worst = max(worst, _distance(state, states.take(last, [b])))
+            worst = max(worst, distance(state, states.take(last, [b])))
     return worst
 
 
@@ -229,32 +171,32 @@ def padding_is_irrelevant(core: Core, sample: Sample) -> float:
     for rubbish in (math.nan, math.inf, 1e30):
         x = torch.where(padding[..., None], torch.full_like(sample.x, rubbish), sample.x)
         dirty = _gradients(core, Sample(x, sample.state, sample.lengths, sample.reset ^ padding))
-        worst = max(worst, _distance(tuple(dirty), tuple(clean)))
+        worst = max(worst, distance(tuple(dirty), tuple(clean)))
     return worst
 
 
 def rows_commute(core: Core, sample: Sample) -> float:
     whole, B = _scan(core, sample), len(sample.x)
     shuffled = [*range(B - 1, -1, -1), *range(0, B, 2)]
-    taken = _distance(_scan(core.take(shuffled), _take(sample, shuffled)), states.take(whole, shuffled))
+    taken = distance(_scan(core.take(shuffled), _take(sample, shuffled)), states.take(whole, shuffled))
     repeated = Sample(*(states.repeat(part, 3) for part in _parts(sample)))  # type: ignore[arg-type]
-    return max(taken, _distance(_scan(core.repeat(3), repeated), states.repeat(whole, 3)))
+    return max(taken, distance(_scan(core.repeat(3), repeated), states.repeat(whole, 3)))
 
 
 def kernel_is_loop(core: Core, sample: Sample) -> float:
-    return _distance(tuple(_gradients(core, sample)), tuple(_gradients(_by_definition(core), sample)))
+    return distance(tuple(_gradients(core, sample)), tuple(_gradients(_by_definition(core), sample)))
 
 
 def bits_are_the_same(core: Core, sample: Sample) -> float:
     whole, B = _scan(core, sample), len(sample.x)
-    worst = max(chunks_are_whole(core, sample), _distance(_streamed(core, sample), whole) if core.causal and B else 0.0)
+    worst = max(chunks_are_whole(core, sample), distance(_streamed(core, sample), whole) if core.causal and B else 0.0)
     for rows_ in (*([b] for b in range(B)), list(range(B)) * 5):
-        worst = max(worst, _distance(_scan(core.take(rows_), _take(sample, rows_)), states.take(whole, rows_)))
+        worst = max(worst, distance(_scan(core.take(rows_), _take(sample, rows_)), states.take(whole, rows_)))
     threads = torch.get_num_threads()
     try:
         for other in (1, 2, 3):
             torch.set_num_threads(other)
-            worst = max(worst, _distance(_scan(core, sample), whole))
+            worst = max(worst, distance(_scan(core, sample), whole))
     finally:
         torch.set_num_threads(threads)
     return worst
@@ -304,8 +246,8 @@ def _check_step(core: Core, dtype: torch.dtype) -> None:
         raise InputError(f"{name}.step and {name}.init_state do not agree: {error}") from error
 
 
-def _a(given: object) -> str:
-    return states.describe(given) if isinstance(given, Tensor | tuple) else f"a {type(given).__name__}"
+def _a(value: object) -> str:
+    return states.describe(value) if isinstance(value, Tensor | tuple) else f"a {type(value).__name__}"
 
 
 def _scan(core: Core, sample: Sample) -> tuple[Tensor, State]:
@@ -377,24 +319,6 @@ def _by_definition(core: Core) -> Core:
         if isinstance(part, Core) and part.causal:
             part._scan = types.MethodType(Core._scan, part)  # type: ignore[method-assign]
     return core
-
-
-def _distance(given: State, wanted: State) -> float:
-    """The largest error over all leaves of two states (or tuples of results)."""
-    pairs = zip(states.leaves(given), states.leaves(wanted), strict=True)
-    return max((_error(a, b) for a, b in pairs), default=0.0)
-
-
-def _error(given: Tensor, wanted: Tensor) -> float:
-    """The largest difference, relative to 1 + the largest value wanted; infinities may be equal, a NaN never is."""
-    if given.shape != wanted.shape:
-        return math.inf
-    if given.numel() == 0 or torch.equal(given, wanted):
-        return 0.0
-    finite = wanted[wanted.isfinite()]
-    scale = 1 + float(finite.abs().max()) if finite.numel() else 1.0
-    difference = torch.where(given == wanted, torch.zeros_like(given), given - wanted).abs()
-    return float(difference.nan_to_num(nan=math.inf, posinf=math.inf).max()) / scale
 
 
 def _differentiable(tensor: Tensor) -> bool:

@@ -19,10 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from elman import kernels
 from elman import state as states
 from elman.errors import InputError
-from elman.laws.sequence import TOLERANCES, Verdict
+from elman.laws.report import Report, distance, dtype_of, error, try_laws
 from elman.state import State, leaves
 from elman.tasks.tree import ShiftReduce, TreeCore, steps
 from elman.tasks.tree.forest import Forest, Shape, shape
@@ -39,35 +38,7 @@ DEEP = 5000  # levels, more than recursion could go
 
 
 @dataclass(frozen=True)
-class Report:
-    """What all laws said of one core. Prints as a table; true if the core is correct."""
-
-    core: str
-    kernels: str
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def ok(self) -> bool:
-        return all(verdict.ok for verdict in self.verdicts if verdict.law != 6)
-
-    @property
-    def exact(self) -> bool:
-        """Law 6 holds too; False where it is not tried."""
-        return any(verdict.ok for verdict in self.verdicts if verdict.law == 6)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        lines = [f"{self.core}, {self.kernels} kernels", "law  holds  worst error"]
-        for v in self.verdicts:
-            lines.append(f"{v.law:>3}  {'yes' if v.ok else 'NO':<5}  {v.worst_error:<11.1e}  {TITLES[v.law]}")
-        lines.append(f"{'correct' if self.ok else 'NOT correct'}, {'exact' if self.exact else 'not exact'}")
-        return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Sample:
+class TreeSample:
     """Trees, in post-order, and their inputs x (M, D)."""
 
     shapes: list[Shape]
@@ -84,26 +55,17 @@ def check(core: TreeCore, *, seed: int = 0) -> Report:
     if not isinstance(core, TreeCore):
         raise InputError(f"laws.tree.check was given a {type(core).__name__}; it takes a TreeCore")
     core = copy.deepcopy(core).eval()
-    dtype = next((p.dtype for p in core.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    sample = draw(core, dtype, seed)
-    native = kernels.active() == "native"
-    verdicts = []
-    for law, error_of in LAWS.items():
-        if law == 6 and not native:
-            continue  # Torch's own kernels make no such promise
-        error = error_of(core, sample)
-        verdicts.append(Verdict(law, error <= (0.0 if law == 6 else TOLERANCES[dtype]), error))
-    return Report(type(core).__name__, kernels.active(), tuple(verdicts))
+    return try_laws(core, draw(core, dtype_of(core), seed), LAWS, TITLES, bitwise=6)
 
 
-def draw(core: TreeCore, dtype: torch.dtype, seed: int = 0) -> Sample:
+def draw(core: TreeCore, dtype: torch.dtype, seed: int = 0) -> TreeSample:
     """Trees of every form that a core takes: some nodes read an input and some do not."""
     random = torch.Generator().manual_seed(seed)
     most = 4 if core.places is None else core.places
     shapes = [shape([-1]), shape([1, 2, -1])]
     shapes += [random_tree(int(torch.randint(2, 12, (1,), generator=random)), most, random) for _ in range(4)]
     inputs = sum(int(s.reads.sum()) for s in shapes)
-    return Sample(shapes, torch.randn(inputs, core.input_size, generator=random, dtype=dtype))
+    return TreeSample(shapes, torch.randn(inputs, core.input_size, generator=random, dtype=dtype))
 
 
 def random_tree(leaf_count: int, most: int, random: torch.Generator) -> Shape:
@@ -129,11 +91,11 @@ def random_tree(leaf_count: int, most: int, random: torch.Generator) -> Shape:
     return shape(parents, reads)
 
 
-def scan_is_definition(core: TreeCore, sample: Sample) -> float:
+def scan_is_definition(core: TreeCore, sample: TreeSample) -> float:
     forest = Forest.of(sample.shapes)
     found = _with_gradients(core, sample.x, lambda x: core.scan(x, forest)[1])
     wanted = _with_gradients(core, sample.x, lambda x: _recursive(core, sample.shapes, x, forest))
-    return max(_error(a, b) for a, b in zip(found, wanted, strict=True))
+    return max(error(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def _recursive(core: TreeCore, shapes: list[Shape], x: Tensor, forest: Forest) -> State:
@@ -142,13 +104,10 @@ def _recursive(core: TreeCore, shapes: list[Shape], x: Tensor, forest: Forest) -
     read = 0
     for tree in shapes:
         own: list[State] = []
-        for node, (reads, parents) in enumerate(
-            zip(tree.reads.tolist(), [tree.parents] * len(tree.reads), strict=True)
-        ):
-            children = [own[i] for i in range(node) if parents[i] == node]
-            some = children or [core.init_state(1)][:0]
-            stacked = _side_by_side(core, some)
-            own.append(core.combine(x[read : read + 1] if reads else x.new_zeros(1, x.shape[1]), stacked))
+        for node, reads in enumerate(tree.reads.tolist()):
+            children = [own[i] for i in range(node) if tree.parents[i] == node]
+            own_x = x[read : read + 1] if reads else x.new_zeros(1, x.shape[1])
+            own.append(core.combine(own_x, _side_by_side(core, children)))
             read += int(reads)
         found += own
     order = torch.empty_like(forest.rows)
@@ -173,7 +132,7 @@ def _with_gradients(core: TreeCore, x: Tensor, run: Callable[[Tensor], State]) -
 
 
 @torch.no_grad()
-def batch_is_alone(core: TreeCore, sample: Sample) -> float:
+def batch_is_alone(core: TreeCore, sample: TreeSample) -> float:
     forest = Forest.of(sample.shapes)
     _, state = core.scan(sample.x, forest)
     worst, node, read = 0.0, 0, 0
@@ -181,41 +140,41 @@ def batch_is_alone(core: TreeCore, sample: Sample) -> float:
         own, inputs = Forest.of([tree]), int(tree.reads.sum())
         _, alone = core.scan(sample.x[read : read + inputs], own)
         rows = forest.rows[node : node + len(tree.parents)]
-        worst = max(worst, _distance(states.take(state, rows), states.take(alone, own.rows)))
+        worst = max(worst, distance(states.take(state, rows), states.take(alone, own.rows)))
         node, read = node + len(rows), read + inputs
     return worst
 
 
 @torch.no_grad()
-def order_is_irrelevant(core: TreeCore, sample: Sample) -> float:
+def order_is_irrelevant(core: TreeCore, sample: TreeSample) -> float:
     if core.ordered:
         return 0.0
     forest = Forest.of(sample.shapes)
     turned = forest.children.clone()
     for first, end in zip(forest.first[:-1].tolist(), forest.first[1:].tolist(), strict=True):
         turned[first:end] = turned[first:end].flip(0)
-    return _distance(core.scan(sample.x, forest)[1], core.scan(sample.x, forest._replace(children=turned))[1])
+    return distance(core.scan(sample.x, forest)[1], core.scan(sample.x, forest._replace(children=turned))[1])
 
 
 @torch.no_grad()
-def steps_are_scan(core: TreeCore, sample: Sample) -> float:
+def steps_are_scan(core: TreeCore, sample: TreeSample) -> float:
     forest, shift = Forest.of(sample.shapes), ShiftReduce(core, depth=16)
     y, _ = core.scan(sample.x, forest)
     worst, node = 0.0, 0
-    for given in steps(sample.x, sample.shapes):
-        rows = y[forest.rows[node : node + len(given)]]
-        whole, _ = shift.scan(given[None])
-        state, each = shift.init_state(1), []
-        for t in range(len(given)):
-            one, state = shift.scan(given[None, t : t + 1], state)
-            each.append(one[0])
-        worst = max(worst, _error(whole[0], rows), _error(torch.cat(each), rows))
-        node += len(given)
+    for x in steps(sample.x, sample.shapes):
+        rows = y[forest.rows[node : node + len(x)]]
+        whole, _ = shift.scan(x[None])
+        state, outputs = shift.init_state(1), []
+        for t in range(len(x)):
+            one, state = shift.scan(x[None, t : t + 1], state)
+            outputs.append(one[0])
+        worst = max(worst, error(whole[0], rows), error(torch.cat(outputs), rows))
+        node += len(x)
     return worst
 
 
 @torch.no_grad()
-def odd_forests_work(core: TreeCore, sample: Sample) -> float:
+def odd_forests_work(core: TreeCore, sample: TreeSample) -> float:
     """The deep chain is compared with the definition, node by node."""
     empty, _ = core.scan(sample.x[:0], Forest.of([]))
     chain = shape([*range(1, DEEP), -1], [True, *[False] * (DEEP - 1)])
@@ -225,14 +184,14 @@ def odd_forests_work(core: TreeCore, sample: Sample) -> float:
     nothing = torch.zeros_like(sample.x[:1])
     for _ in range(DEEP - 1):
         found = core.combine(nothing, _side_by_side(core, [found]))
-    return max(float(len(empty)), _distance(states.take(state, forest.roots), found))
+    return max(float(len(empty)), distance(states.take(state, forest.roots), found))
 
 
-def exact(core: TreeCore, sample: Sample) -> float:
+def exact(core: TreeCore, sample: TreeSample) -> float:
     return max(batch_is_alone(core, sample), steps_are_scan(core, sample))
 
 
-LAWS: dict[int, Callable[[TreeCore, Sample], float]] = {
+LAWS: dict[int, Callable[[TreeCore, TreeSample], float]] = {
     1: scan_is_definition,
     2: batch_is_alone,
     3: order_is_irrelevant,
@@ -240,18 +199,3 @@ LAWS: dict[int, Callable[[TreeCore, Sample], float]] = {
     5: odd_forests_work,
     6: exact,
 }
-
-
-def _distance(a: State, b: State) -> float:
-    return max(_error(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
-
-
-def _error(a: Tensor, b: Tensor) -> float:
-    """The largest difference relative to 1 + the largest value; infinite where shapes differ or a NaN is."""
-    if a.shape != b.shape:
-        return torch.inf
-    if not a.numel():
-        return 0.0
-    a, b = a.detach(), b.detach()
-    error = float((a - b).abs().max() / (1 + b.abs().max()))
-    return error if error == error else torch.inf
