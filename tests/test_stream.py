@@ -17,6 +17,7 @@ from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residua
 from elman.core import Core
 from elman.errors import InputError
 from elman.model import SequenceModel
+from elman.nn.distributions import Categorical
 from elman.nn.embed import Embedding
 from elman.nn.readout import (
     AdaptiveSoftmax,
@@ -27,7 +28,7 @@ from elman.nn.readout import (
     Softmax,
     StudentTReadout,
 )
-from elman.stream import Stream
+from elman.stream import CoreStream, ModelStream, Stream, logits_of
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
@@ -101,7 +102,7 @@ def test_models_stream_as_they_scan(readout):
         wanted, _ = model.scan(symbols)
     stream = Stream(model, 3)
     for t in range(6):
-        given = stream.distribution(symbols[:, t])
+        given = stream.step(symbols[:, t])
         for tensor in ("logits", "mean", "std", "scale", "df", "shape"):
             if tensor in vars(wanted):  # its parameters; what is computed of them is not the stream's
                 assert same(getattr(given, tensor), getattr(wanted, tensor)[:, t])
@@ -130,7 +131,7 @@ def test_activations_in_bfloat16_stream_as_they_scan():
     whole, x = model(11, dtype=torch.bfloat16), torch.tensor([[3], [4]])
     with torch.no_grad():
         wanted = whole.scan(x)[0].logits[:, 0]
-    assert torch.equal(Stream(whole, 2).distribution(x[:, 0].int()).logits, wanted)
+    assert torch.equal(Stream(whole, 2).step(x[:, 0].int()).logits, wanted)
 
 
 @native_only
@@ -140,7 +141,7 @@ def test_activations_in_bfloat16_stream_as_they_scan():
 )
 def test_bad_symbols_are_refused(x, message):
     with pytest.raises(InputError, match=message):
-        Stream(model(11), 2).distribution(x)
+        Stream(model(11), 2).step(x)
 
 
 def test_logits_take_int64_alone():
@@ -194,6 +195,11 @@ def test_bad_rows_are_refused(x, message):
         Stream(cell("gru", 3, 4), 2).step(x)
 
 
+def test_a_stream_is_one_of_a_core_or_of_a_model():
+    assert type(Stream(cell("gru", 3, 4), 1)) is CoreStream and type(Stream(model(11), 1)) is ModelStream
+    assert isinstance(Stream(cell("gru", 3, 4), 1).share(2), CoreStream)
+
+
 def test_bad_states_sizes_and_cores_are_refused():
     with pytest.raises(InputError, match=r"Stream was given a LSTM; it takes a Core .*elman\.from_torch"):
         Stream(torch.nn.LSTM(3, 4), 2)
@@ -214,16 +220,14 @@ def test_rows_as_bytes_are_those_of_the_state_and_go_on(name: str, size: int) ->
     stream, other = Stream(core, 4), Stream(core, 2)
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
     stream.step(x)
-    rows = stream.read([3, 1])
-    assert rows.dtype == np.uint8 and rows.shape == (2, stream.row_bytes)
-    assert np.array_equal(rows, states.to_rows(stream.take([3, 1])))
-    other.write([0, 1], rows)
+    rows = states.to_rows(stream.take([3, 1]))
+    other.put([0, 1], states.from_rows(rows, core.init_state(1)))
     assert np.array_equal(other.step(x[[3, 1]]), stream.step(x)[[3, 1]])
-    assert np.array_equal(other.read(), stream.read([3, 1]))
-    with pytest.raises(InputError, match="it takes uint8"):
-        other.write([0], rows)
+    assert np.array_equal(states.to_rows(other.state), states.to_rows(stream.take([3, 1])))
+    with pytest.raises(InputError, match="but the stream's is"):
+        other.put([0], stream.take([3, 1]))
     with pytest.raises(InputError, match="none may be named twice"):
-        other.write([0, 0], rows)
+        other.put([0, 0], stream.take([3, 1]))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +242,7 @@ def test_states_that_are_carried_go_on_as_rows_do(make) -> None:
         _, before = core.scan(x[:, :2])
         y, after = core.scan(x[:, 2:], before)
     stream = Stream(core, 1)
-    untouched = stream.read().tobytes()
+    untouched = states.to_rows(stream.state).tobytes()
     found, carried = stream.carry(x[:, 2].numpy(), states.to_rows(before).tobytes())
     last = states.from_rows(np.frombuffer(carried, np.uint8).reshape(300, -1).copy(), core.init_state(1))
     assert same(torch.from_numpy(found), y[:, 0])
@@ -246,7 +250,54 @@ def test_states_that_are_carried_go_on_as_rows_do(make) -> None:
     alone, one = stream.carry(x[:1, 2].numpy(), states.to_rows(before)[:1].tobytes())
     if kernels.active() == "native":
         assert np.array_equal(alone, found[:1]) and carried.startswith(one)
-    assert stream.carry(x[:0, 2].numpy(), b"")[1] == b"" and stream.read().tobytes() == untouched
+    assert stream.carry(x[:0, 2].numpy(), b"")[1] == b"" and states.to_rows(stream.state).tobytes() == untouched
+
+
+@pytest.mark.parametrize("size", [16, 9])  # with and without gaps between the leaves
+@pytest.mark.parametrize("readout", [Softmax, lambda n, V: AdaptiveSoftmax(n, V, [4])], ids=["softmax", "adaptive"])
+def test_symbols_are_carried_as_rows_read_them(size, readout) -> None:
+    """One, many, fewer again: to the bits of a stream that has as many rows, which are not touched."""
+    torch.manual_seed(0)
+    whole = SequenceModel(Embedding(11, 5), stack("lstm", 5, size, layers=2), readout(size, 11)).eval()
+    stream, symbols = Stream(whole, 70), np.arange(70) % 11
+    stream.step(symbols)
+    carried, untouched = states.to_rows(stream.state), states.to_rows(stream.state).tobytes()
+    for n in (1, 70, 3):
+        said, after = stream.carry(symbols[:n], carried[:n].tobytes())
+        rows = stream.share(n)
+        rows.state = states.from_rows(carried[:n].copy(), whole.init_state(1))
+        assert np.array_equal(logits_of(said), rows.logits(symbols[:n]))
+        assert after == states.to_rows(rows.state).tobytes()
+    assert states.to_rows(stream.state).tobytes() == untouched
+    with pytest.raises(InputError, match="2 inputs were given"):
+        stream.carry(symbols[:2], carried[:1].tobytes())
+
+
+class Doubling:
+    """A model that is not a SequenceModel; its state is how much it has read."""
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 1)
+
+    def step(self, x, state):
+        return Categorical(torch.nn.functional.one_hot(x * 2 % 5, 5).float()), state + x[:, None]
+
+
+def test_whatever_has_a_state_and_a_step_is_streamed() -> None:
+    stream = ModelStream(Doubling(), 3)
+    assert not stream.native
+    assert stream.step(np.array([1, 2, 4])).mode.tolist() == [2, 4, 3]
+    assert stream.logits(np.array([3]), rows=[1]).argmax(1).tolist() == [1]
+    assert stream.state.tolist() == [[1.0], [5.0], [4.0]]
+    said, after = stream.carry(np.array([1, 1]), states.to_rows(stream.take([2, 0])).tobytes())
+    assert said.mode.tolist() == [2, 2] and np.frombuffer(after, np.float32).tolist() == [5.0, 2.0]
+
+
+def test_a_model_over_numbers_has_no_logits() -> None:
+    numbers = SequenceModel(Embedding(11, 5), cell("gru", 5, 9), GaussianReadout(9, 2)).eval()
+    for ask in (Stream(numbers, 1).logits, Stream(numbers, 1).log_probs):
+        with pytest.raises(InputError, match="a Gaussian, which is not over symbols"):
+            ask(np.array([3]))
 
 
 def test_carrying_refuses_what_does_not_fit() -> None:
@@ -264,7 +315,7 @@ def test_what_is_not_an_array_is_refused(name):
     with pytest.raises(InputError, match=r"a step was given a list; it takes a numpy array or a tensor"):
         stream.step([[1.0, 2.0, 3.0]])
     with pytest.raises(InputError, match="carry was given a list"):
-        stream.carry([[1.0, 2.0, 3.0]], stream.read().tobytes())
+        stream.carry([[1.0, 2.0, 3.0]], bytes(16))
 
 
 class Own(Core):
@@ -287,7 +338,7 @@ def test_a_deep_copy_stands_where_the_stream_stands_and_goes_its_own_way(core):
     wanted = stream.step(x[1])
     assert np.array_equal(twin.step(x[1]), wanted)
     twin.step(x[2])
-    assert not np.array_equal(twin.read(), stream.read())
+    assert not np.array_equal(states.to_rows(twin.state), states.to_rows(stream.state))
     for how in (copy.copy, pickle.dumps):
         with pytest.raises(InputError, match="cannot be pickled"):
             how(stream)

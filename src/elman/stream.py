@@ -4,16 +4,20 @@ A module describes one step of itself (kernels/builder.py) to a native program, 
 snapshot), the state of a row lies in one stretch of memory, and a step of any of the rows is one call. Where the core,
 or the embedding, says that it cannot be described, the core is scanned in steps of one. A read-out that cannot be
 described, and an embedding that is a module like any other, are called behind and before the core.
+
+This is the one place that knows whether a model is streamed or scanned: sampling, beam search, forecast paths and the
+server step rows of a stream.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar, cast, overload
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman import kernels
@@ -21,11 +25,11 @@ from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Slot, Slots, Unstreamable
-from elman.kernels.trace import slot_of, traced
+from elman.kernels.rows import Inputs, NativeRows, Rows, check_distinct, check_inside, row_numbers
 from elman.model import SequenceModel
-from elman.nn.distributions import Distribution, StudentT
+from elman.nn.distributions import Categorical, Discrete, Distribution
 from elman.nn.embed import Embed
-from elman.nn.readout import Readout
+from elman.nn.readout import Readout, Softmax
 from elman.options import whole
 from elman.state import REAL, State
 
@@ -33,14 +37,26 @@ if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 Array = TypeVar("Array", np.ndarray, Tensor)
-Rows = Sequence[int] | np.ndarray | Tensor | None
+Y_co = TypeVar("Y_co", covariant=True)
+Y = TypeVar("Y")
+M = TypeVar("M", bound=nn.Module)
+Symbols = NDArray[np.int64]
+Scores = NDArray[np.float32] | NDArray[np.float64]
+
+
+class Steps(Protocol[Y_co]):
+    """What has a state and a step: a SequenceModel, or anything like it."""
+
+    def init_state(self, batch_size: int) -> State: ...
+    def step(self, x: Tensor, state: State) -> tuple[Y_co, State]: ...
 
 
 class Stream:
     """A module that is fed one input of some sessions at a time, and keeps the states of all: a row is a session.
 
-    `module` is a Core, or a whole model, which takes what its embedding takes. Later changes of the module do not reach
-    the stream. Not for several threads at once; `share` gives a second stream on the same packed weights.
+    `Stream(core, batch_size)` is a CoreStream, `Stream(model, batch_size)` a ModelStream, which takes what the model's
+    embedding takes. Later changes of the module do not reach the stream. Not for several threads at once; `share` gives
+    a second stream on the same packed weights.
 
     >>> import elman
     >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
@@ -49,47 +65,34 @@ class Stream:
     >>> stream.step(np.zeros((1, 3), np.float32), rows=[1]).shape      # the second session alone
     (1, 4)
     >>> saved = stream.take([1])        # its state, a value
-    >>> stream.put([0], saved)          # the first session goes on from there
+    >>> stream.put([0], saved)          # the first session continues from there
     """
 
-    def __init__(self, module: Core | SequenceModel, batch_size: int) -> None:
-        if not isinstance(module, Core | SequenceModel):
-            raise InputError(
-                f"Stream was given a {type(module).__name__}; it takes a Core or a SequenceModel. "
-                "elman.from_torch makes a Core of an nn.RNN, nn.GRU or nn.LSTM."
-            )
-        self.batch_size = batch_size = whole("batch_size", batch_size)
-        model = _frozen(module) if any(part.training for part in module.modules()) else module
-        self._whole = isinstance(model, SequenceModel)
-        core, embed, readout = _parts(model)
-        if not core.causal:
-            raise InputError(
-                f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
-            )
-        self._looks_up = False
-        # Packing copies the weights; what is not packed has to be copied here.
-        try:
-            program, x, y = _described(core, embed)
-        except Unstreamable:
-            self._engine: _Native | _Scanned = _Scanned(_frozen(core), batch_size)
-            self._embed: Callable[[Tensor], Tensor] = _frozen(embed)
-            self._finish: Callable[[Tensor], Distribution] = _frozen(readout)
-            return
-        self._looks_up, self._embed = program.looks_up, _symbols if program.looks_up else _frozen(embed)
-        try:
-            y = readout.describe_step(program, y) if isinstance(readout, Readout) else y
-            self._finish = readout.distribution if isinstance(readout, Readout) else _frozen(readout)
-        except Unstreamable:
-            self._finish = _frozen(readout)  # it is called on y
-        program.finish(x, y)
-        self._engine = _Native(program, core.init_state, batch_size)
+    batch_size: int
+    _engine: NativeRows | _Scanned[Tensor] | _Scanned[Distribution]
+
+    @overload
+    def __new__(cls, module: Core, batch_size: int) -> CoreStream: ...
+    @overload
+    def __new__(cls, module: SequenceModel, batch_size: int) -> ModelStream: ...
+    def __new__(cls, module: object, batch_size: int) -> Stream:
+        if cls is not Stream:
+            return super().__new__(cls)
+        if isinstance(module, Core):
+            return super().__new__(CoreStream)
+        if isinstance(module, SequenceModel):
+            return super().__new__(ModelStream)
+        raise InputError(
+            f"Stream was given a {type(module).__name__}; it takes a Core or a SequenceModel. "
+            "elman.from_torch makes a Core of an nn.RNN, nn.GRU or nn.LSTM."
+        )
 
     @property
     def native(self) -> bool:
         """Whether a step is one native call, rather than a scan of length one."""
-        return isinstance(self._engine, _Native)
+        return isinstance(self._engine, NativeRows)
 
-    def share(self, batch_size: int) -> Stream:
+    def share(self, batch_size: int) -> Self:
         """Another stream on the same weights, which are not packed again, with rows of its own."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
@@ -97,7 +100,7 @@ class Stream:
         other._engine = self._engine.share(other.batch_size)
         return other
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Stream:
+    def __deepcopy__(self, memo: dict[int, object]) -> Self:
         """A stream of its own that stands where this one stands; packed weights, which nobody changes, are shared.
 
         >>> import copy, elman
@@ -109,309 +112,213 @@ class Stream:
         twin.state = self.state
         return twin
 
-    def __getstate__(self) -> object:
+    def __getstate__(self) -> NoReturn:
         raise InputError(
             "a Stream cannot be pickled, nor copied by copy.copy: two streams would move one state. share(batch_size) "
             "and copy.deepcopy give another; elman.state.save keeps its state in a file."
         )
 
-    def step(self, x: Array, rows: Rows = None) -> Array:
-        """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
+    @property
+    def state(self) -> State:
+        """The states of all rows, a value: changing it does not change the stream. They can be set, too."""
+        return self._engine.take(np.arange(self.batch_size))
 
-        The states of these rows move on; the others do not. No row may be named twice.
-        """
-        if self._whole:
-            raise InputError("the stream has a whole model: ask for `distribution(x)`, or for `logits(symbols)`")
-        if isinstance(x, np.ndarray):
-            return self._engine.step(x, None if rows is None else _numbers(rows))
-        if not isinstance(x, Tensor):
-            raise InputError(
-                f"a step was given a {type(x).__name__}; it takes a numpy array or a tensor (n, D): "
-                "np.asarray(x, np.float32)"
-            )
-        return self._engine.tensors(x, _numbers(rows))
+    @state.setter
+    def state(self, state: State) -> None:
+        self.put(np.arange(self.batch_size), state)
 
-    @torch.no_grad()
-    def distribution(self, x: Any, rows: Rows = None) -> Any:
-        """What a whole model says of what follows one input for each of the rows."""
-        if not self._whole:
-            raise InputError("the stream has a core, which gives no distribution: ask for `step(x)`")
-        return self._finish(self._engine.tensors(self._embed(torch.as_tensor(x)), _numbers(rows)))
-
-    def logits(self, symbols: np.ndarray, rows: Rows = None) -> np.ndarray:
-        """The logits (n, V) of a model that ends in a softmax for symbols (n,) int64, if possible without Torch."""
-        symbols = np.asarray(symbols)
-        if symbols.dtype != np.int64:  # 0.5 is not the symbol 0
-            given = f"{symbols.dtype}{list(symbols.shape)}"
-            raise InputError(f"logits was given {given}; it needs int64[{self.batch_size if rows is None else 'n'}]")
-        if self._looks_up:
-            return self._engine.step(symbols, None if rows is None else _numbers(rows))
-        logits: np.ndarray = self.distribution(symbols, rows).logits.numpy()
-        return logits
-
-    @torch.no_grad()
-    def carry(self, x: Any, given: bytes) -> tuple[Any, bytes]:
-        """One input for each of n states that are kept elsewhere, and the states after it. No row is touched.
-
-        The states are bytes, one behind the other, each as `elman.state.to_rows` has it; n is any number. What comes
-        first is y (n, H), or the distribution of a whole model. It is what `write`, a step and `read` would give.
-
-        >>> import elman
-        >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=1)
-        >>> y, after = stream.carry(np.ones((2, 3), np.float32), stream.read().tobytes() * 2)
-        >>> y.shape, len(after) == 2 * stream.row_bytes
-        ((2, 4), True)
-        """
-        if len(given) != len(x) * self.row_bytes:
-            raise InputError(f"{len(x)} inputs were given, and {len(given)} bytes; a state has {self.row_bytes}")
-        if not self._whole:
-            if not isinstance(x, np.ndarray):
-                raise InputError(f"carry was given a {type(x).__name__}; it takes a numpy array (n, D)")
-            return self._engine.carry(x, given)
-        y, after = self._engine.carry(self._embed(torch.as_tensor(x)).numpy(), given)
-        return self._finish(torch.from_numpy(y)), after
-
-    def take(self, rows: Rows = None) -> State:
-        """The states of the rows, all by default, as a value: changing it does not change the stream."""
-        return self._engine.take(self._checked(rows))
+    def take(self, rows: Rows) -> State:
+        """The states of some rows, a value."""
+        return self._engine.take(self._inside(rows))
 
     def put(self, rows: Rows, state: State) -> None:
-        """The rows, or all if that is None, go on from these states: the inverse of `take`."""
-        numbers = _distinct(self._checked(rows))
+        """These rows continue from these states: the inverse of `take`."""
+        numbers = check_distinct(self._inside(rows))
         like = states.map(lambda leaf: leaf.new_empty((len(numbers), *leaf.shape[1:])), self._engine.like)
         if states.describe(states.map(torch.empty_like, state)) != states.describe(like):
             raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
         self._engine.put(numbers, state)
 
-    def read(self, rows: Rows = None) -> np.ndarray:
-        """The states of the rows as bytes (n, W), as `elman.state.to_rows` has them."""
-        return self._engine.read(self._checked(rows))
-
-    def write(self, rows: Rows, given: np.ndarray) -> None:
-        """The rows, or all if that is None, go on from these bytes: the inverse of `read`."""
-        numbers = _distinct(self._checked(rows))
-        if given.dtype != np.uint8 or given.shape != (len(numbers), self.row_bytes):
-            raise InputError(
-                f"the states are {given.dtype}{list(given.shape)}; it takes uint8[{len(numbers)}, {self.row_bytes}]"
-            )
-        self._engine.write(numbers, given)
-
-    @property
-    def row_bytes(self) -> int:
-        """How many bytes the state of a row has."""
-        return self._engine.row_bytes
-
     def reorder(self, parents: Rows) -> None:
-        """Row i goes on from where row parents[i] stands, one copy a row: what a beam search does at each step."""
-        numbers = self._checked(parents)
+        """Row i continues from where row parents[i] stands, one copy a row: what a beam search does at each step."""
+        numbers = self._inside(parents)
         if len(numbers) != self.batch_size:
             raise InputError(f"{len(numbers)} parents were named; each of the {self.batch_size} rows has one")
         self._engine.reorder(numbers)
 
-    @property
-    def state(self) -> State:
-        """The state of every row: take() and put() of all."""
-        return self.take()
+    def _inside(self, rows: Rows) -> np.ndarray:
+        return check_inside(row_numbers(rows), self.batch_size)
 
-    @state.setter
-    def state(self, state: State) -> None:
-        self.put(None, state)
-
-    def _checked(self, rows: Rows) -> np.ndarray:
-        numbers = _numbers(rows)
-        return np.arange(self.batch_size) if numbers is None else _inside(numbers, self.batch_size)
+    def _check_carried(self, inputs: int, before: bytes) -> None:
+        if len(before) != inputs * self._engine.row_bytes:
+            raise InputError(
+                f"{inputs} inputs were given, and {len(before)} bytes; a state has {self._engine.row_bytes}"
+            )
 
 
-class Paths:
-    """What a model draws for the steps ahead, reading each value that it has drawn: native, or Unstreamable is raised.
+class CoreStream(Stream):
+    """A core: numbers in, numbers out."""
 
-    `paths(state, x, draws)` begins at the states of B rows, x (B, H, D) being what the core reads. The first C columns
-    of all steps but the first do not count: the C numbers that were drawn for the step before stand there. draws
-    (B * S, 2) has S paths of the first row, then those of the second: (B * S, H, C), in float64. A path is what
-    `Stream.distribution` and `sample` would give, step by step, to the bit.
-    """
-
-    def __init__(self, model: SequenceModel) -> None:
-        core, _, readout = _parts(_frozen(model))
-        program, x, y = _described(core, None)
-        if not isinstance(readout, Readout):
-            raise Unstreamable(f"{type(readout).__name__} does not describe its step")
-        said = readout.distribution(traced(program, readout.describe_step(program, y)))
-        if not isinstance(said, StudentT):
-            raise Unstreamable(f"a draw from a {type(said).__name__}")
-        program.finish(x, program.student_t(*(slot_of(program, part) for part in (said.df, said.mean, said.scale))))
-        self._program, self._init_state = program, core.init_state
-
-    def __call__(self, state: State, x: Tensor, draws: Tensor) -> Tensor:
-        rows = _Native(self._program, self._init_state, len(x))
-        rows.put(np.arange(len(x)), state)
-        return rows.paths(x, draws)
-
-
-def _numbers(rows: Rows) -> np.ndarray | None:
-    if rows is None:
-        return None
-    numbers = np.asarray(rows)
-    if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and len(numbers)):
-        raise InputError(f"rows is {numbers.dtype}{list(numbers.shape)}; it names rows by their numbers: [0, 2, 5]")
-    return np.ascontiguousarray(numbers, np.int64)
-
-
-def _inside(rows: np.ndarray, batch_size: int) -> np.ndarray:
-    if len(rows) and not 0 <= rows.min() <= rows.max() < batch_size:
-        raise InputError(f"the rows {rows.tolist()} were named; the stream has the rows 0 to {batch_size - 1}")
-    return rows
-
-
-def _distinct(rows: np.ndarray) -> np.ndarray:
-    if len(np.unique(rows)) < len(rows):
-        raise InputError(f"the rows {rows.tolist()} were named; none may be named twice")
-    return rows
-
-
-class _Native:
-    """The rows of a stream, stepped, read and written by csrc/stream.cpp."""
-
-    def __init__(self, program: Program, init_state: Callable[[int], State], batch_size: int) -> None:
-        self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
-        self._numpy = np.dtype(str(program.dtype).removeprefix("torch."))
-        self._run = self._rows.step_symbols if program.looks_up else self._rows.step
-        self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
-        self.like = init_state(1)
-        self.row_bytes = states.row_bytes(self.like)
-        # Leaves begin at cache lines; where each is as wide as some, there is nothing between them.
-        self._dense = self.row_bytes == self._rows.state_row * self._numpy.itemsize
-        self.put(np.arange(batch_size), init_state(batch_size))
-
-    def share(self, batch_size: int) -> _Native:
-        return _Native(self._program, self._init_state, batch_size)
-
-    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        y = np.empty(self._shape if rows is None else (len(rows), self._program.output_size), self._numpy)
-        try:  # checked where it costs least, in the call
-            self._run(x, rows, y, 1 if len(y) == 1 else torch.get_num_threads())
-        except IndexError:
-            if rows is not None:
-                _distinct(_inside(rows, self._batch_size))
-            raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
-        except (TypeError, ValueError):
-            width = self._program.input_size
-            needs = f"int64[{len(y)}]" if self._program.looks_up else f"{self._numpy}[{len(y)}, {width}]"
-            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
-        return y
-
-    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
-        return torch.from_numpy(self.step(x.detach().numpy(), rows))
-
-    def carry(self, x: np.ndarray, given: bytes) -> tuple[np.ndarray, bytes]:
-        n, threads = len(x), 1 if len(x) == 1 else torch.get_num_threads()
-        if self._program.looks_up:
-            raise InputError("the stream reads symbols, which are not carried: write, ask for logits, and read")
-        y = np.empty((n, self._program.output_size), self._numpy)
-        after = np.empty((n, self._rows.state_row), self._numpy)
-        if not self._dense:
-            width = self.row_bytes // self._numpy.itemsize
-            given = self._spread(np.frombuffer(given, self._numpy).reshape(n, width)).tobytes()
-        try:
-            self._rows.carry(x, given, after, y, threads)
-        except (TypeError, ValueError):
-            needs = f"{self._numpy}[n, {self._program.input_size}]"
-            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
-        return y, (after if self._dense else self._packed(after)).tobytes()
-
-    def take(self, rows: np.ndarray) -> State:
-        stretches = torch.empty((len(rows), self._rows.state_row), dtype=self._program.dtype)
-        self._rows.take(rows.ctypes.data, len(rows), stretches.data_ptr())
-        return self._leaves(stretches)
-
-    def put(self, rows: np.ndarray, state: State) -> None:
-        stretches = torch.zeros((len(rows), self._rows.state_row), dtype=self._program.dtype)
-        states.map(lambda leaf, new: leaf.copy_(new.detach()), self._leaves(stretches), state)
-        self._rows.put(rows.ctypes.data, len(rows), stretches.data_ptr())
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        stretches = np.empty((len(rows), self._rows.state_row), self._numpy)
-        self._rows.take(rows.ctypes.data, len(rows), stretches.ctypes.data)
-        return (stretches if self._dense else self._packed(stretches)).view(np.uint8)
-
-    def write(self, rows: np.ndarray, given: np.ndarray) -> None:
-        numbers = np.ascontiguousarray(given).view(self._numpy)
-        stretches = numbers if self._dense else self._spread(numbers)
-        self._rows.put(rows.ctypes.data, len(rows), stretches.ctypes.data)
-
-    def _packed(self, stretches: np.ndarray) -> np.ndarray:
-        """The leaves without what is between them."""
-        return np.concatenate([stretches[:, part] for part in self._program.columns], axis=1)
-
-    def _spread(self, numbers: np.ndarray) -> np.ndarray:
-        """The inverse."""
-        stretches, at = np.zeros((len(numbers), self._rows.state_row), self._numpy), 0
-        for part in self._program.columns:
-            stretches[:, part] = numbers[:, at : at + part.stop - part.start]
-            at += part.stop - part.start
-        return stretches
-
-    def reorder(self, parents: np.ndarray) -> None:
-        self._rows.reorder(parents.ctypes.data)
-
-    def paths(self, x: Tensor, draws: Tensor) -> Tensor:
-        y = torch.empty((len(draws), x.shape[1], self._program.output_size), dtype=torch.float64)
-        given = x.detach().to(self._program.dtype).contiguous()
-        self._rows.paths(given.numpy(), draws.contiguous().numpy(), y.numpy(), torch.get_num_threads())
-        return y
-
-    def _leaves(self, stretches: Tensor) -> State:
-        """The leaves of the states, each a view of its columns."""
-        columns = iter(self._program.columns)
-
-        def view(like: Tensor) -> Tensor:
-            numbers = stretches[:, next(columns)]
-            if like.dtype == torch.float64:  # of a float32 program too
-                numbers = numbers.view(torch.float64)
-            shape = (*like.shape[1:], 2) if like.is_complex() else like.shape[1:]
-            leaf = numbers.unflatten(1, shape)
-            return torch.view_as_complex(leaf) if like.is_complex() else leaf
-
-        return states.map(view, self.like)
-
-
-class _Scanned:
-    """What has no native form: scans of length one."""
+    _engine: NativeRows | _Scanned[Tensor]
 
     def __init__(self, core: Core, batch_size: int) -> None:
-        self._core, self._batch_size, self._all = core, batch_size, np.arange(batch_size)
-        self.like, self._state = core.init_state(1), core.init_state(batch_size)
-        self.row_bytes = states.row_bytes(self.like)
-        self._bound = (
-            self._all,
-            core,
-        )  # the core of the rows that were named last: a memory is not copied in each step
+        self.batch_size = batch_size = whole("batch_size", batch_size)
+        core = _snapshot(core)
+        try:
+            program, x, y = described(core, None)
+        except Unstreamable:
+            self._engine = _Scanned(_ScanOfOne(frozen(core)), batch_size)
+            return
+        program.finish(x, y)
+        self._engine = NativeRows(program, core.init_state, batch_size)
 
-    def share(self, batch_size: int) -> _Scanned:
-        return _Scanned(self._core, batch_size)
+    def step(self, x: Array, rows: Rows | None = None) -> Array:
+        """One input for each of the rows, all by default: x (n, D) -> y (n, H), array to array and tensor to tensor.
 
-    def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        after: np.ndarray = self.tensors(torch.from_numpy(np.ascontiguousarray(x)), rows).numpy()
-        return after
+        The states of these rows move on; the others do not. No row may be named twice.
+        """
+        if isinstance(x, np.ndarray):
+            return self._engine.step(x, None if rows is None else row_numbers(rows))
+        if not isinstance(x, Tensor):
+            raise InputError(
+                f"a step was given a {type(x).__name__}; it takes a numpy array or a tensor (n, D): "
+                "np.asarray(x, np.float32)"
+            )
+        return self._engine.tensors(x, None if rows is None else row_numbers(rows))
+
+    def carry(self, x: np.ndarray, before: bytes) -> tuple[np.ndarray, bytes]:
+        """One input for each of n states that are kept elsewhere, and the states after it. No row is touched.
+
+        The states are bytes, one behind the other, each as `elman.state.to_rows` has it; n is any number. What comes
+        first is y (n, H). It is what `put`, a step and `take` would give.
+
+        >>> import elman
+        >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=1)
+        >>> before = elman.state.to_rows(stream.state).tobytes()
+        >>> y, after = stream.carry(np.ones((2, 3), np.float32), before * 2)
+        >>> y.shape, len(after) == 2 * len(before)
+        ((2, 4), True)
+        """
+        if not isinstance(x, np.ndarray):
+            raise InputError(f"carry was given a {type(x).__name__}; it takes a numpy array (n, D)")
+        self._check_carried(len(x), before)
+        y, after = self._engine.carry(x, before)
+        return y.numpy() if isinstance(y, Tensor) else y, after
+
+
+class ModelStream(Stream):
+    """A whole model: what its embedding takes in, a distribution of what follows out.
+
+    A SequenceModel, or anything else with `init_state` and `step`, which is stepped as it is.
+    """
+
+    _embed: Callable[[Tensor], Tensor]
+    _finish: Callable[..., Distribution]
+    _softmax = False  # whether the native program looks symbols up and ends in logits
+
+    def __init__(self, model: SequenceModel | Steps[Distribution], batch_size: int) -> None:
+        self.batch_size = batch_size = whole("batch_size", batch_size)
+        if not isinstance(model, SequenceModel):
+            self._engine, self._embed, self._finish = _Scanned(model, batch_size), _same, _same
+            return
+        model = _snapshot(model)
+        core, embed, readout = model.core, model.embed, model.readout
+        # Packing copies the weights; what is not packed has to be copied here.
+        try:
+            program, x, y = described(core, embed)
+        except Unstreamable:
+            self._engine = _Scanned(_ScanOfOne(frozen(core)), batch_size)
+            self._embed, self._finish = frozen(embed), frozen(readout)
+            return
+        self._embed = _symbols if program.looks_up else frozen(embed)
+        try:
+            y = readout.describe_step(program, y) if isinstance(readout, Readout) else y
+            self._finish = readout.distribution if isinstance(readout, Readout) else frozen(readout)
+        except Unstreamable:
+            self._finish = frozen(readout)  # it is called on y
+        self._softmax = program.looks_up and isinstance(readout, Softmax)
+        program.finish(x, y)
+        self._engine = NativeRows(program, core.init_state, batch_size)
 
     @torch.no_grad()
-    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
+    def step(self, x: Inputs, rows: Rows | None = None) -> Distribution:
+        """What the model says of what follows one input for each of the rows, all by default."""
+        features = self._embed(torch.as_tensor(x))
+        return self._finish(self._engine.tensors(features, None if rows is None else row_numbers(rows)))
+
+    def logits(self, symbols: Symbols, rows: Rows | None = None) -> Scores:
+        """The logits (n, V) of what follows symbols (n,) int64, of a model over symbols; if possible without Torch.
+
+        Where the model does not end in a softmax, they are its log-probabilities.
+        """
+        symbols = np.asarray(symbols)
+        if symbols.dtype != np.int64:  # 0.5 is not the symbol 0
+            given = f"{symbols.dtype}{list(symbols.shape)}"
+            raise InputError(f"logits was given {given}; it needs int64[{self.batch_size if rows is None else 'n'}]")
+        if self._softmax and isinstance(self._engine, NativeRows):
+            return self._engine.step(symbols, None if rows is None else row_numbers(rows))
+        return logits_of(self.step(symbols, rows))
+
+    def log_probs(self, symbols: Symbols, rows: Rows | None = None) -> Scores:
+        """The log-probabilities (n, V) of what follows symbols (n,), of a model over symbols."""
+        return _discrete(self.step(symbols, rows)).log_probs().cpu().numpy()
+
+    @torch.no_grad()
+    def carry(self, x: Inputs, before: bytes) -> tuple[Distribution, bytes]:
+        """One input for each of n states that are kept elsewhere, and the states after it, as in CoreStream.carry."""
+        self._check_carried(len(x), before)
+        y, after = self._engine.carry(self._embed(torch.as_tensor(x)), before)
+        return self._finish(torch.from_numpy(y) if isinstance(y, np.ndarray) else y), after
+
+
+def logits_of(predicted: Distribution) -> Scores:
+    """The logits (..., V) of a softmax; of another distribution over symbols the log-probabilities."""
+    scores = predicted.logits if isinstance(predicted, Categorical) else _discrete(predicted).log_probs()
+    return scores.cpu().numpy()
+
+
+def _discrete(predicted: Distribution) -> Discrete:
+    if not hasattr(predicted, "log_probs"):
+        raise InputError(
+            f"the model predicts with a {type(predicted).__name__}, which is not over symbols: use step(x)"
+        )
+    return cast(Discrete, predicted)
+
+
+class _Scanned(Generic[Y]):
+    """What has no native form: rows of states, stepped by the module itself."""
+
+    def __init__(self, module: Steps[Y], batch_size: int) -> None:
+        self._module, self._batch_size, self._all = module, batch_size, np.arange(batch_size)
+        self.like, self._state = module.init_state(1), module.init_state(batch_size)
+        self.row_bytes = states.row_bytes(self.like)
+        self._bound = self._all, module  # the rows that were named last: their memory is not copied in each step
+
+    def share(self, batch_size: int) -> _Scanned[Y]:
+        return _Scanned(self._module, batch_size)
+
+    def step(self: _Scanned[Tensor], x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        return self.tensors(torch.from_numpy(np.ascontiguousarray(x)), rows).numpy()
+
+    @torch.no_grad()
+    def tensors(self, x: Tensor, rows: np.ndarray | None) -> Y:
         if rows is None or np.array_equal(rows, self._all):
-            y, self._state = self._core.scan(x.unsqueeze(1), self._state)
+            y, self._state = self._module.step(x, self._state)
         else:
-            before = self.take(_distinct(_inside(rows, self._batch_size)))
-            y, moved = self._core_of(rows).scan(x.unsqueeze(1), before)
-            self.put(rows, moved)
-        return y.squeeze(1)
+            before = self.take(check_distinct(check_inside(rows, self._batch_size)))
+            y, after = self._module_of(rows).step(x, before)
+            self.put(rows, after)
+        return y
 
-    def carry(self, x: np.ndarray, given: bytes) -> tuple[np.ndarray, bytes]:
-        before = states.from_rows(np.frombuffer(given, np.uint8).reshape(len(x), self.row_bytes), self.like)
-        y, after = self._core.scan(torch.from_numpy(np.ascontiguousarray(x)).unsqueeze(1), before)
-        return y.squeeze(1).numpy(), states.to_rows(after).tobytes()
+    @torch.no_grad()
+    def carry(self, x: Inputs, before: bytes) -> tuple[Y, bytes]:
+        rows = np.frombuffer(before, np.uint8).reshape(len(x), self.row_bytes)
+        y, after = self._module.step(torch.as_tensor(x), states.from_rows(rows, self.like))
+        return y, states.to_rows(after).tobytes()
 
-    def _core_of(self, rows: np.ndarray) -> Core:
-        if not np.array_equal(rows, self._bound[0]):
-            self._bound = (rows.copy(), self._core.take(torch.from_numpy(rows)))
+    def _module_of(self, rows: np.ndarray) -> Steps[Y]:
+        if isinstance(self._module, _ScanOfOne) and not np.array_equal(rows, self._bound[0]):
+            self._bound = rows.copy(), cast(Steps[Y], self._module.take(torch.from_numpy(rows)))
         return self._bound[1]
 
     def take(self, rows: np.ndarray) -> State:
@@ -420,19 +327,36 @@ class _Scanned:
     def put(self, rows: np.ndarray, state: State) -> None:
         self._state = states.put(self._state, torch.from_numpy(rows), state)
 
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        return states.to_rows(self.take(rows))
-
-    def write(self, rows: np.ndarray, given: np.ndarray) -> None:
-        self.put(rows, states.from_rows(given, self.like))
-
     def reorder(self, parents: np.ndarray) -> None:
         self._state = self.take(parents)
 
 
-def _frozen(module: Any) -> Any:
+class _ScanOfOne:
+    """A core whose steps are scans of length one: unlike those of `step`, their bits do not depend on the batch."""
+
+    def __init__(self, core: Core) -> None:
+        self._core, self.init_state = core, core.init_state
+
+    def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        y, state = self._core.scan(x.unsqueeze(1), state)
+        return y.squeeze(1), state
+
+    def take(self, rows: Tensor) -> _ScanOfOne:
+        return _ScanOfOne(self._core.take(rows))
+
+
+def frozen(module: M) -> M:
     """A copy that later changes of the module do not reach."""
-    return None if module is None else copy.deepcopy(module).eval().requires_grad_(False)
+    return copy.deepcopy(module).eval().requires_grad_(False)
+
+
+def _snapshot(module: M) -> M:
+    """The module without dropout."""
+    return frozen(module) if any(part.training for part in module.modules()) else module
+
+
+def _same(x: Y) -> Y:
+    return x
 
 
 def _symbols(x: Tensor) -> Tensor:
@@ -441,12 +365,12 @@ def _symbols(x: Tensor) -> Tensor:
     return x.long()
 
 
-def _parts(model: Core | SequenceModel) -> tuple[Core, nn.Module | None, nn.Module | None]:
-    return (model.core, model.embed, model.readout) if isinstance(model, SequenceModel) else (model, None, None)
-
-
-def _described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]:
+def described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]:
     """A program of one step, and the slots of what it is given and of what the core makes of it."""
+    if not core.causal:
+        raise InputError(
+            f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
+        )
     like = core.init_state(1)
     # A core without parameters says its dtype by a buffer; its sums, which grow long, are float64 all the same.
     weights = [*core.parameters(), *(buffer for buffer in core.buffers() if buffer.is_floating_point())]

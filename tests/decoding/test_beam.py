@@ -156,7 +156,7 @@ class Hesitant:
     def init_state(self, batch_size):
         return torch.zeros(batch_size, 1)
 
-    def scan(self, x, state):
+    def step(self, x, state):
         p = torch.tensor([0.1, 0.9, 0.0]) if x.numel() else None
         return Categorical(p.log().expand(*x.shape, 3)), state
 
@@ -206,12 +206,12 @@ def test_greedy_is_beam_one():
     assert best.tokens == greedy
 
 
-class Trap:
+class Trap(Hesitant):
     """After 1, 2 is likelier than 3; but what follows 2 is anyone's guess, and 3 is surely followed by 3."""
 
     table = torch.tensor([[0.25] * 4, [0.0, 0.0, 0.6, 0.4], [0.25] * 4, [0.0, 0.0, 0.0, 1.0]])
 
-    def scan(self, x, state):
+    def step(self, x, state):
         return Categorical(self.table[x].log()), state
 
 
@@ -231,13 +231,13 @@ def test_the_state_of_a_hypothesis_has_read_all_but_its_last_symbol():
     torch.testing.assert_close(best.state, state)
 
 
-class Constant:
+class Constant(Hesitant):
     """Predicts the same at every step; its state is how much it has read."""
 
     def __init__(self, log_probs):
         self.log_probs = torch.as_tensor(log_probs, dtype=torch.float32)
 
-    def scan(self, x, state):
+    def step(self, x, state):
         return Categorical(self.log_probs.expand(*x.shape, -1)), state + 1
 
 

@@ -5,7 +5,6 @@ import torch
 from elman import kernels, random
 from elman import state as states
 from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
-from elman.decoding.stepper import Scanned, Streamed
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
 from elman.tasks.text.lm import LMModelConfig, build
@@ -108,10 +107,15 @@ def test_without_settings_it_is_the_distributions_sample_and_mode():
     assert Sampling(temperature=0).choose(logits, seen, u).tolist() == predicted.mode.tolist()
 
 
-class Counter:
+class WithState:
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 1)
+
+
+class Counter(WithState):
     """The symbol after v is v + 1, nearly always; the state counts the steps."""
 
-    def scan(self, x, state):
+    def step(self, x, state):
         logits = torch.nn.functional.one_hot((x + 1) % 5, 5).float() * 2
         return Categorical(logits), state + 1
 
@@ -140,7 +144,7 @@ def test_a_step_is_one_draw_of_each_row():
     sampler = Sampler(Counter(), start, Sampling())
     token = start.token
     for k in range(AHEAD + 3):
-        predicted, _ = Counter().scan(token, torch.zeros(()))
+        predicted, _ = Counter().step(token, torch.zeros(()))
         token = predicted.sample(random.after(start.draws, k))
         assert sampler.next().tolist() == token.tolist()
     assert sampler.state.draws.tolist() == [[1, AHEAD + 3], [2, AHEAD + 10], [1, AHEAD + 3]]
@@ -158,17 +162,25 @@ def test_a_row_samples_the_same_whoever_stands_beside_it():
         assert [int(alone.next()[0]) for _ in range(90)] == whole[row].tolist()
 
 
+class ScansOfOne:
+    def __init__(self, model):
+        self.model, self.init_state = model, model.init_state
+
+    def step(self, x, state):
+        predicted, state = self.model.scan(x[:, None], state)
+        return Categorical(predicted.logits[:, 0]), state
+
+
 @pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
 @pytest.mark.parametrize("name", ["gru", "lstm", "mingru"])
 def test_a_streamed_model_samples_what_its_scan_samples(name):
-    """The stepper is a native stream, and the bits are those of the scan: the same symbols, the same last state."""
+    """The stream is native, and the bits are those of the scan: the same symbols, the same last state."""
     torch.manual_seed(0)
     model = build(LMModelConfig(cell=name, size=16, layers=2), 9).eval()
     seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 0], [3, 0]])
     start = Carried(model.scan(torch.tensor([[1, 2], [3, 4], [5, 6]]))[1], torch.tensor([2, 4, 6]), seen, draws)
-    streamed, scanned = Sampler(model, start, Sampling()), Sampler(model, start, Sampling())
-    scanned.stepper = Scanned(model, start.core)
-    assert isinstance(streamed.stepper, Streamed) and streamed.stepper.stream.native
+    streamed, scanned = Sampler(model, start, Sampling()), Sampler(ScansOfOne(model), start, Sampling())
+    assert streamed.stream.native and not scanned.stream.native
     assert [streamed.next().tolist() for _ in range(20)] == [scanned.next().tolist() for _ in range(20)]
     for a, b in zip(states.leaves(streamed.state), states.leaves(scanned.state), strict=True):
         assert torch.equal(a, b)
@@ -181,8 +193,8 @@ def test_a_repetition_penalty_counts_what_was_written_so_far_row_by_row():
     Row 1 begins with 2: then 1, and then 1 once more.
     """
 
-    class Constant:
-        def scan(self, x, state):
+    class Constant(WithState):
+        def step(self, x, state):
             return Categorical(torch.tensor([0.1, 0.5, 0.4]).log().expand(*x.shape, -1)), state
 
     assert 3 * np.log(0.5) > np.log(0.1) > 3 * np.log(0.4) and np.log(0.4) > 3 * np.log(0.5)

@@ -316,7 +316,7 @@ def test_take_and_put_fork_a_row_and_leave_the_others() -> None:
     torch.manual_seed(8)
     for name in ("stack", "mamba", "scanned"):
         stream, _ = chosen_steps(CORES[name](), 4, 6, 1)
-        before = stream.take()
+        before = stream.state
         stream.put([2, 0], stream.take([1, 3]))
         for now, was in zip(leaves(stream.state), leaves(before), strict=True):
             assert torch.equal(now[[2, 0, 1, 3]], was[[1, 3, 1, 3]])
@@ -329,7 +329,7 @@ def test_rows_go_on_from_their_parents() -> None:
     for name in ("stack", "scanned"):
         stream, _ = chosen_steps(CORES[name](), 4, 6, 1)
         for parents in ([1, 1, 3, 0], [3, 2, 1, 0], [0, 1, 2, 3]):
-            before = stream.take()
+            before = stream.state
             stream.reorder(parents)
             for now, was in zip(leaves(stream.state), leaves(before), strict=True):
                 assert torch.equal(now, was[parents])
@@ -374,12 +374,12 @@ def test_streams_share_weights_but_no_state() -> None:
 @pytest.mark.parametrize("rows", [[0, 0], [0, 4], [-1, 0], [0.5, 1], [[0, 1]]])
 def test_rows_that_are_not_there_or_named_twice_are_refused(name: str, rows: list[int]) -> None:
     stream = Stream(CORES[name](), 4)
-    before = stream.take()
+    before = stream.state
     with pytest.raises(InputError, match="rows"):
         stream.step(np.ones((2, 3), np.float32), rows)
     with pytest.raises(InputError, match="rows"):
         stream.put(rows, stream.take([0, 1]))
-    assert all(map(torch.equal, leaves(stream.take()), leaves(before)))
+    assert all(map(torch.equal, leaves(stream.state), leaves(before)))
 
 
 def test_a_step_of_no_rows_is_nothing() -> None:
@@ -388,16 +388,12 @@ def test_a_step_of_no_rows_is_nothing() -> None:
         assert len(stream.step(np.ones((0, 3), np.float32), [])) == 0
 
 
-def test_each_question_has_its_own_method() -> None:
+def test_a_shared_stream_of_a_model_is_one_of_a_model() -> None:
     from elman.model import SequenceModel
     from elman.nn.embed import Embedding
     from elman.nn.readout import Softmax
 
     model = Stream(SequenceModel(Embedding(5, 3), cell("gru", 3, 4), Softmax(4, 5)), 2)
-    with pytest.raises(InputError, match="distribution"):
-        model.step(np.ones((2, 3), np.float32))
-    with pytest.raises(InputError, match="step"):
-        Stream(cell("gru", 3, 4), 2).distribution(torch.ones(2, 3))
     alone = model.share(1)
     assert np.array_equal(model.logits(np.array([4, 2]))[1:], alone.logits(np.array([2])))
     assert np.array_equal(model.logits(np.array([1]), [1]), alone.logits(np.array([1])))

@@ -202,7 +202,7 @@ def test_a_pooled_model_answers_after_each_input(readout, kind):
             whole = model.scan(X[:, : t + 1])[0].log_prob(SYMBOLS[:, t])
             assert whole.shape == (3,)
             torch.testing.assert_close(stepped.log_prob(SYMBOLS[:, t]), whole)
-            torch.testing.assert_close(stream.distribution(X[:, t]).log_prob(SYMBOLS[:, t]), whole)
+            torch.testing.assert_close(stream.step(X[:, t]).log_prob(SYMBOLS[:, t]), whole)
 
 
 def test_a_row_without_an_input_gives_the_start_of_the_pool():

@@ -80,6 +80,7 @@ def test_texts(classes, translates, writes):
     for call in (
         lambda: classes.predict("good"),
         lambda: classes.predict_proba("good"),
+        lambda: translates.translate("a b"),
         lambda: translates.translations("a b", translator.Search()),
         lambda: translates.samples("a b", Sampling()),
         lambda: translates.translations(["a b"], translator.Search(), prefixes="b"),

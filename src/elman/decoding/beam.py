@@ -25,16 +25,18 @@ from torch import Tensor
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
-from elman.decoding.stepper import Predictor, Scores, Symbols, stepper
+from elman.model import SequenceModel
+from elman.nn.distributions import Distribution
 from elman.options import number, whole
 from elman.state import State
+from elman.stream import ModelStream, Scores, Steps, Symbols
 
 Sums = NDArray[np.float64]
 MOST = 10_000  # beams: each is a row of the model
 
 
 def beam(
-    model: Predictor,
+    model: Steps[Distribution],
     state: State,
     token: Tensor,
     *,
@@ -59,15 +61,16 @@ def beam(
     penalty = number("length_penalty", length_penalty, 0)
     allowed = Allowed(banned, each(min_new_tokens, B, K), [p for p in prefixes for _ in range(K)])
     rows = _Rows(B, K, token.numpy(), each(max_new_tokens, B, K))
-    model_rows = stepper(model, state, B, times=K)
+    stream = ModelStream(model.repeat(K) if isinstance(model, SequenceModel) else model, B * K)
+    stream.state = states.repeat(state, K)
     while len(going_on := rows.going_on()):
         check()
-        log_probs = model_rows.log_probs(rows.token[going_on], going_on).cpu().numpy()
+        log_probs = stream.log_probs(rows.token[going_on], going_on)
         allowed.apply(log_probs, rows.lengths[going_on], going_on)
-        extra = np.zeros(B * K) if bonus is None else bonus(model_rows.state)
-        model_rows.reorder(rows.grow(log_probs, going_on, penalty, extra))
+        extra = np.zeros(B * K) if bonus is None else bonus(stream.state)
+        stream.reorder(rows.grow(log_probs, going_on, penalty, extra))
         rows.end(ended)
-    return rows.hypotheses(model_rows.state)
+    return rows.hypotheses(stream.state)
 
 
 class _Rows:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from elman.data.vocabulary import BOUNDARY
-from elman.decoding.stepper import Scores, Symbols
 from elman.errors import InputError
 from elman.options import whole
 from elman.state import State
+from elman.stream import Scores, Symbols
 
 Limit = int | Sequence[int]  # one for all rows, or one each
 

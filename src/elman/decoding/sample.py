@@ -21,9 +21,10 @@ from elman import random
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
-from elman.decoding.stepper import Predictor, Scores, Symbols, stepper
 from elman.errors import InputError
+from elman.nn.distributions import Distribution
 from elman.state import State
+from elman.stream import ModelStream, Scores, Steps, Symbols
 
 AHEAD = 64  # steps whose uniform numbers are made at once: one call costs as much as those of as many steps
 
@@ -113,41 +114,53 @@ def _largest(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return p[np.arange(len(p)), p.argmax(axis=1)][:, None]
 
 
+class Uniform:
+    """The uniform number of each row's next draw, made for some steps ahead."""
+
+    def __init__(self, draws: Tensor) -> None:
+        self._first, self._drawn = draws.clone(), 0
+
+    def next(self) -> NDArray[np.float64]:
+        """(B, 1)."""
+        at = self._drawn % AHEAD
+        if at == 0:
+            self._ahead: NDArray[np.float64] = random.ahead(self.draws, AHEAD).numpy()
+        self._drawn += 1
+        return self._ahead[:, at : at + 1]
+
+    @property
+    def draws(self) -> Tensor:
+        """The seed of each row, and how many numbers have been drawn with it."""
+        return random.after(self._first, self._drawn)
+
+
 class Sampler:
     """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it."""
 
-    def __init__(self, model: Predictor, start: Carried, settings: Sampling) -> None:
-        self.settings = settings
-        self.stepper = stepper(model, start.core, len(start.token))
+    def __init__(self, model: Steps[Distribution], start: Carried, settings: Sampling) -> None:
+        self.settings, self.stream = settings, ModelStream(model, len(start.token))
+        self.stream.state = start.core
         self.token: Symbols = start.token.numpy().copy()
         self.seen = start.seen.numpy().copy()
         self.rows = np.arange(len(self.token)) * self.seen.shape[1]  # where each begins in `seen`
-        self.draws, self.drawn = start.draws.clone(), 0
+        self.uniform = Uniform(start.draws)
 
     def next(self) -> Symbols:
         """The next symbol (B,) of each row."""
-        logits = self.stepper.logits(self.token)
-        self.token = self.settings.choose(logits, self.seen, self._uniform())
+        logits = self.stream.logits(self.token)
+        self.token = self.settings.choose(logits, self.seen, self.uniform.next())
         self.seen.put(self.rows + self.token, True)
         return self.token
 
-    def _uniform(self) -> NDArray[np.float64]:
-        """The uniform number (B, 1) of each row's next draw."""
-        at = self.drawn % AHEAD
-        if at == 0:
-            self.ahead = random.ahead(random.after(self.draws, self.drawn), AHEAD).numpy()
-        self.drawn += 1
-        return self.ahead[:, at : at + 1]
-
     @property
     def state(self) -> Carried:
-        """What the rows go on from."""
+        """What the rows continue from."""
         token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
-        return Carried(self.stepper.state, token, seen, random.after(self.draws, self.drawn))
+        return Carried(self.stream.state, token, seen, self.uniform.draws)
 
 
 def sample(
-    model: Predictor,
+    model: Steps[Distribution],
     state: State,
     token: Tensor,
     drawn: Tensor,
@@ -163,18 +176,18 @@ def sample(
     `beam`. A row is the same alone and in any batch, and is not computed any more once it has ended. log_prob is what
     the model says of what was drawn, whatever the settings made of it; score is that divided by the symbols.
     """
-    B, rows = len(token), stepper(model, state, len(token))
+    B, rows, uniform = len(token), ModelStream(model, len(token)), Uniform(drawn)
+    rows.state = state
     least, most = each(min_new_tokens, B), each(max_new_tokens, B)
     allowed, pending = Allowed(settings.banned, least, prefixes), token.numpy().copy()
     written, sums, t = [list[int]() for _ in range(B)], np.zeros(B), 0
     seen: NDArray[np.bool_] = np.zeros((B, 0), bool)
-    u = random.ahead(drawn, max(1, int(most.max(initial=0)))).numpy()
     while len(going_on := np.flatnonzero((most > t) & ((pending != BOUNDARY) | (t == 0)))):
-        log_probs = rows.log_probs(pending[going_on], going_on).cpu().numpy()
+        log_probs = rows.log_probs(pending[going_on], going_on)
         seen = seen if seen.size else np.zeros((B, log_probs.shape[1]), bool)
         left = log_probs.copy()
         allowed.apply(left, np.full(len(going_on), t), going_on)
-        pending[going_on] = chosen = settings.choose(left, seen[going_on], u[going_on, t : t + 1])
+        pending[going_on] = chosen = settings.choose(left, seen[going_on], uniform.next()[going_on])
         seen[going_on, chosen] = True
         sums[going_on] += log_probs[np.arange(len(chosen)), chosen]
         for row, symbol in zip(going_on.tolist(), chosen.tolist(), strict=True):

@@ -22,15 +22,15 @@ from elman.core import Core
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.model import SequenceModel
-from elman.stream import Stream
+from elman.stream import CoreStream, ModelStream, Stream
 from elman.tasks.serving import (
     NOT_FINITE,
     PIECE,
     ROWS,
     Bytes,
     Outputs,
+    ServedRows,
     Work,
-    Writing,
     cut,
     finite,
     joined,
@@ -68,7 +68,7 @@ class NumberWork(Work):
 
 
 @dataclass
-class Numbers:
+class Numbers(ServedRows):
     """A core, or a model with a distribution for each step, that reads numbers.
 
     Args:
@@ -98,16 +98,16 @@ class Numbers:
     encode: Callable[[object], NDArray[Any]]
     outputs: Callable[[Any], Outputs]
     possible: Callable[[Bytes], NDArray[np.bool_]] | None = None
-    stream: Stream = field(init=False)
+    stream: CoreStream | ModelStream = field(init=False)
 
     def __post_init__(self) -> None:
         self.module.eval()
         self.stream = Stream(self.module, 1)
         self.core = self.module.core if isinstance(self.module, SequenceModel) else self.module
-        self.row_bytes = self.stream.row_bytes
+        self._like = self.core.init_state(1)
+        self.row_bytes = states.row_bytes(self._like)
         if not self.row_bytes:
             raise InputError("the model remembers nothing, so there is no session to keep; use `elman predict`")
-        self._like = self.core.init_state(1)
         self._start = states.to_rows(self._like).tobytes()
 
     @classmethod
@@ -124,22 +124,8 @@ class Numbers:
     def start(self, seed: int) -> bytes:
         return self._start
 
-    def seeded(self, state: bytes, seed: int) -> bytes:
-        return state
-
     def reading(self, inputs: object) -> Work:
         return NumberWork(self.encode(inputs))
-
-    def writing(self, prompt: object, settings: Writing) -> Work:
-        raise InputError("this model reads numbers and does not write any; send inputs to step")
-
-    def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
-    ) -> list[tuple[dict[str, Any], bytes]]:
-        raise InputError("this model reads numbers and does not write any")
-
-    def spelt(self, prompt: object) -> str:
-        raise InputError("this model reads numbers")
 
     def probe(self) -> Work:
         return NumberWork(np.zeros((1, self.width), self.dtype))
@@ -155,18 +141,18 @@ class Numbers:
     def parse(self, data: bytes) -> bytes:
         return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self._like)
 
-    def encoded(self, inputs: list[Any]) -> NDArray[Any] | None:
+    def encoded(self, inputs: list[object]) -> NDArray[Any] | None:
         try:
             return self.encode(inputs)
         except InputError:
             return None
 
-    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
-        joint = b"".join(given)
-        if len(joint) != len(given) * self.row_bytes:
-            joint = b"".join(map(self.current, given))
+    def together(self, x: NDArray[Any], before: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        joint = b"".join(before)
+        if len(joint) != len(before) * self.row_bytes:
+            joint = b"".join(map(self.current, before))
         y, after = self.stream.carry(x, joint)
-        rows = np.frombuffer(after, np.uint8).reshape(len(given), self.row_bytes)
+        rows = np.frombuffer(after, np.uint8).reshape(len(before), self.row_bytes)
         return cut(after, self.row_bytes), self.outputs(y), self._good(rows)
 
     def current(self, state: bytes) -> bytes:

@@ -7,9 +7,10 @@ slot that could be shared, leaked or lost; and what comes out does not depend on
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,10 +40,6 @@ class Work:
         """Go on from this state."""
         raise NotImplementedError
 
-    def begin_read(self, state: bytes) -> None:
-        """The same, for a state that has read the inputs of this work already."""
-        raise NotImplementedError
-
     def end(self) -> bytes:
         """The state after it."""
         raise NotImplementedError
@@ -61,6 +58,14 @@ class Work:
 
     def __len__(self) -> int:
         """How many inputs it was given."""
+        raise NotImplementedError
+
+
+class WritingWork(Work):
+    """What writes after what it reads."""
+
+    def begin_read(self, state: bytes) -> None:
+        """Continue from a state that has read the inputs of this work already."""
         raise NotImplementedError
 
 
@@ -101,69 +106,83 @@ class Writing:
     scored: bool = False
 
 
-class Served(Protocol):
-    """A model as a server runs it."""
+class Served(ABC):
+    """A model as a server runs it: it reads inputs. Some do more: see ServedRows and ServedWriter."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Of the weights: a state goes on with the model that it came from."""
+    fingerprint: str  # of the weights: a state continues with the model that it came from
+    about: dict[str, Json]  # what a client wants to know: what it is, and what an input is
+    row_bytes: int  # how long a state is
 
-    @property
-    def about(self) -> dict[str, Json]:
-        """What a client wants to know: what it is, and what an input is."""
-
-    @property
-    def row_bytes(self) -> int:
-        """How long a state is."""
-
+    @abstractmethod
     def current(self, state: bytes) -> bytes:
         """A stored state, of an earlier version perhaps, as it is laid out now; a FileError if it is not one."""
 
+    @abstractmethod
     def start(self, seed: int) -> bytes:
         """The state before the first input."""
 
     def seeded(self, state: bytes, seed: int) -> bytes:
         """The state with other random numbers, where it has some."""
+        return state
 
+    @abstractmethod
     def reading(self, inputs: object) -> Work:
         """To read some inputs. An InputError says what an input is."""
 
-    def writing(self, prompt: object, settings: Writing) -> Work:
-        """To read a prompt and go on with it. An InputError where the model does not write."""
+    @abstractmethod
+    def replaying(self, records: Sequence[bytes], most: int) -> Work:
+        """To do once more what works have recorded, `most` inputs of it."""
 
+    @abstractmethod
+    def probe(self) -> Work:
+        """To read one input of no meaning: whether the model still runs."""
+
+    @abstractmethod
+    def advance(self, works: Sequence[Work]) -> None:
+        """A tick: each of the works, of different sessions, advances by a piece."""
+
+    @abstractmethod
+    def dump(self, state: bytes) -> bytes:
+        """A state as a state file."""
+
+    @abstractmethod
+    def parse(self, data: bytes) -> bytes:
+        """The state in a state file; a FileError where it is not one of this model."""
+
+
+class ServedRows(Served):
+    """It reads one input for each of many states in one call."""
+
+    @abstractmethod
+    def encoded(self, inputs: list[object]) -> NDArray[np.generic] | None:
+        """One input for each of some states, as `together` takes it. None if something is not an input: then each goes
+        by `reading`, which says why."""
+
+    @abstractmethod
+    def together(self, x: NDArray[np.generic], before: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+        """One input for each of some states, in one go: the states after it, what came of it, and whether each state is
+        finite."""
+
+
+class ServedWriter(Served):
+    """It writes text."""
+
+    @abstractmethod
+    def writing(self, prompt: object, settings: Writing) -> WritingWork:
+        """To read a prompt and continue it. An InputError says what a prompt is."""
+
+    @abstractmethod
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
-    ) -> list[tuple[dict[str, Any], bytes]]:
+    ) -> list[tuple[dict[str, Json], bytes]]:
         """The most probable texts after a state that has read a prompt, the best first: answers, and states after them.
 
         It computes by itself, in any thread, and calls `check` with every token, which may raise to leave it.
         """
 
+    @abstractmethod
     def spelt(self, prompt: object) -> str:
         """A prompt as a text."""
-
-    def replaying(self, records: Sequence[bytes], most: int) -> Work:
-        """To do once more what works have recorded, `most` inputs of it."""
-
-    def probe(self) -> Work:
-        """To read one input of no meaning: whether the model still runs."""
-
-    def advance(self, works: Sequence[Work]) -> None:
-        """A tick: each of the works, of different sessions, goes on a piece."""
-
-    def encoded(self, inputs: list[Any]) -> NDArray[Any] | None:
-        """One input for each of some states, as `together` takes it. None if this model has no such way, or if
-        something is not an input: then each goes by `reading`, which says why."""
-
-    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
-        """One input for each of some states, in one go: the states after it, what came of it, and whether each state is
-        finite."""
-
-    def dump(self, state: bytes) -> bytes:
-        """A state as a state file."""
-
-    def parse(self, data: bytes) -> bytes:
-        """The state in a state file; a FileError where it is not one of this model."""
 
 
 def joined(states: list[bytes]) -> Bytes:

@@ -338,7 +338,7 @@ def test_a_state_from_elsewhere_cannot_make_the_server_fail():
 
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed():
     served = MODELS["gru"]
-    rows = states.from_rows(served.stream.read([0]).copy(), served._like)
+    rows = served.core.init_state(1)
     with running(MODELS) as server:
         id = server.session()
         server.step(id, [[1.0]])

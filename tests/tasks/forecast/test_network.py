@@ -5,9 +5,10 @@ import torch
 
 from elman import kernels, laws, random
 from elman import state as states
+from elman.decoding.paths import NativePaths
 from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
-from elman.stream import Paths, Stream
+from elman.stream import Stream
 from elman.tasks.forecast.config import ForecastModelConfig, resolve_defaults
 from elman.tasks.forecast.network import Widths, build
 
@@ -55,7 +56,7 @@ def test_a_step_of_the_stream_is_native_and_has_the_bits_of_the_scan(name):
     y, last = model.core.scan(model.embed(x))
     whole = vars(model.readout(y))
     for t in range(x.shape[1]):
-        said = vars(stream.distribution(x[:, t]))
+        said = vars(stream.step(x[:, t]))
         for field, value in said.items():
             if isinstance(value, torch.Tensor):
                 assert torch.equal(value, whole[field][:, t]), (t, field)
@@ -72,7 +73,7 @@ def test_paths_have_the_bits_of_steps_and_draws(name):
     _, state = model.core.scan(model.embed(x[:, :8]))
     ahead, S = x[:, 8:], 61
     draws = torch.stack([torch.arange(5 * S) * 2**33 + 7, torch.arange(5 * S) % 3], 1)
-    paths = Paths(model)(state, model.embed(ahead), draws)
+    paths = NativePaths(model)(state, model.embed(ahead), draws)
     assert paths.shape == (5 * S, 9, C) and paths.dtype == torch.float64
     stream, drawn = Stream(model, 5 * S), None
     stream.state = states.repeat(state, S)
@@ -80,9 +81,10 @@ def test_paths_have_the_bits_of_steps_and_draws(name):
         given = ahead[:, t].repeat_interleave(S, 0)
         if drawn is not None:
             given[:, :C] = drawn
-        drawn = stream.distribution(given).sample(random.after(draws, t))
+        drawn = stream.step(given).sample(random.after(draws, t))
         assert torch.equal(paths[:, t], drawn.double()), t
-    alone = Paths(model)(states.take(state, torch.tensor([3])), model.embed(ahead)[3:4], draws[3 * S + 5 : 3 * S + 7])
+    one = states.take(state, torch.tensor([3]))
+    alone = NativePaths(model)(one, model.embed(ahead)[3:4], draws[3 * S + 5 : 3 * S + 7])
     assert torch.equal(alone, paths[3 * S + 5 : 3 * S + 7])
 
 
@@ -90,8 +92,8 @@ def test_paths_have_the_bits_of_steps_and_draws(name):
 def test_paths_are_of_what_is_drawn_natively_and_a_path_is_no_step():
     for name in ("seasonal of two", "quantiles", "counts", "bits"):
         with pytest.raises(Unstreamable):
-            Paths(network(name)[0])
-    follow, x = Paths(network("as it comes")[0]), torch.zeros(2, 3, 4)
+            NativePaths(network(name)[0])
+    follow, x = NativePaths(network("as it comes")[0]), torch.zeros(2, 3, 4)
     state = network("as it comes")[0].core.init_state(2)
     with pytest.raises(ValueError, match="the arrays of paths"):
         follow(state, x, torch.zeros(3, 2, dtype=torch.int64))

@@ -118,9 +118,9 @@ def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
     def refuse(_):
         raise Unstreamable("step by step, then")
 
-    monkeypatch.setattr("elman.tasks.forecast.model.Paths", refuse)
+    monkeypatch.setattr("elman.decoding.paths.NativePaths", refuse)
     np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
-    monkeypatch.setattr("elman.tasks.forecast.model.PATHS", 8)
+    monkeypatch.setattr("elman.decoding.paths.PATHS", 8)
     np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
     assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
 
@@ -150,8 +150,12 @@ def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
         return metrics.evaluate(face, rest, face.read(history, face.init_state(history)), samples=10)
 
     whole = scores()
-    for name, size in (("EACH", 1), ("CHUNK", 20), ("PATHS", 1)):
-        monkeypatch.setattr(f"elman.tasks.forecast.model.{name}", size)
+    for name, size in (
+        ("tasks.forecast.model.EACH", 1),
+        ("tasks.forecast.model.CHUNK", 20),
+        ("decoding.paths.PATHS", 1),
+    ):
+        monkeypatch.setattr(f"elman.{name}", size)
         assert scores() == whole
 
 

@@ -79,7 +79,7 @@ def test_a_stream_predicts_what_the_scan_predicts_to_the_bit(name: str) -> None:
     with torch.no_grad():
         predicted, _ = model.scan(o)
     for t in range(T):
-        given = stream.distribution(o[:, t])
+        given = stream.step(o[:, t])
         assert torch.equal(given.p, predicted.p[:, t])
 
 

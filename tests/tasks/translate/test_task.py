@@ -325,7 +325,7 @@ def test_symbols_made_up_are_reversed(tmp_path):
             data=data, model=model, decoding=decoding, training=TrainingConfig(steps=3), out=str(tmp_path / "r")
         )
     )
-    assert "valid" in lines[-1] and isinstance(face.translate("0 1 2"), str)
+    assert "valid" in lines[-1] and isinstance(face.translate(["0 1 2"])[0], str)
 
 
 def test_the_share_of_unknown_words_is_said(tmp_path, capfd):

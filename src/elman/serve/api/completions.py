@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from elman.files.config import Json
 from elman.serve.api import bodies
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check, stops
@@ -78,7 +79,7 @@ async def _search(
     x: RequestContext, answer: _Answer, prompts: list[object], settings: Writing, state: bytes | None
 ) -> None:
     """The most probable texts. The engine reads the prompts; the search runs in a thread, so nobody waits for it."""
-    body, served = answer.body, x.service.model(answer.body.model)
+    body, served = answer.body, jobs.writer(x.service.model(answer.body.model))
     read = dataclasses.replace(settings, max_new_tokens=0)
     begun: Completed = await x.ask(
         lambda reply: text_jobs.Complete(reply, x.tenant, body.model, prompts, read, 1, 0, state, None)
@@ -87,7 +88,7 @@ async def _search(
     for one in begun.choices:
         prompt = prompts[one.prompt]
         search = partial(served.search, one.state, prompt, settings, body.num_beams)
-        found: list[tuple[dict[str, Any], bytes]] = await x.service.workers.run(x.tenant, search, x.gone)
+        found: list[tuple[dict[str, Json], bytes]] = await x.service.workers.run(x.tenant, search, x.gone)
         choices += [Choice(one.prompt, *each, []) for each in found[: body.n or 1]]
     wrote = sum(len(choice.answer["tokens"]) for choice in choices)
     whole = Completed(choices, begun.prompt_tokens, wrote)
@@ -185,7 +186,7 @@ class _Answer:
         prompt = self.prompts[number]
         if not self.body.echo:
             return ""
-        return prompt if isinstance(prompt, str) else self.x.service.model(self.body.model).spelt(prompt)
+        return prompt if isinstance(prompt, str) else jobs.writer(self.x.service.model(self.body.model)).spelt(prompt)
 
     def chunks(self, place: int, events: list[dict[str, Any]], _: str | None) -> list[dict[str, Any]]:
         found = []

@@ -26,7 +26,7 @@ from elman.serve.engine.turns import Turns
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.store import StoreFailed, StoreUnknown
-from elman.tasks.serving import Served, Work
+from elman.tasks.serving import Served, ServedRows, Work
 
 SWEEP = 5.0  # seconds between two looks for what has expired
 PACE = 2e-5  # seconds that a model takes for a work in a tick, until it is known
@@ -210,8 +210,8 @@ class Engine:
         """A job has done a part of its start, and starts once more in the next tick."""
         self.ready.append(job)
 
-    def step(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
-        """Have one input read after each of some states; `then` takes what `Served.together` gives."""
+    def step(self, job: Job, served: ServedRows, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
+        """Have one input read after each of some states; `then` takes what `ServedRows.together` gives."""
         self._choose(Rows(job, served, x, states, then))
 
     def _choose(self, one: Running | Rows) -> None:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.tasks.serving import Outputs, Served, Work
+from elman.tasks.serving import Outputs, Served, ServedRows, Work
 
 if TYPE_CHECKING:
     from elman.serve.engine.engine import Job
 
-Found = tuple[list[bytes], Outputs, list[bool]]  # what `Served.together` gives
+Found = tuple[list[bytes], Outputs, list[bool]]  # what `ServedRows.together` gives
 TakesFound = Callable[[list[bytes], Outputs, list[bool]], None]
 
 
@@ -32,7 +32,7 @@ class Rows:
 
     __slots__ = ("error", "found", "job", "served", "size", "states", "then", "x")
 
-    def __init__(self, job: Job, served: Served, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
+    def __init__(self, job: Job, served: ServedRows, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
         self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
         self.size = len(states)
         self.found: Found | None = None
@@ -79,7 +79,8 @@ class Group:
         else:
             try:
                 x = np.concatenate([rows.x for rows in self.rows])
-                after, outputs, good = self.served.together(x, [one for rows in self.rows for one in rows.states])
+                served = self.rows[0].served
+                after, outputs, good = served.together(x, [one for rows in self.rows for one in rows.states])
                 at = 0
                 for rows in self.rows:
                     mine = slice(at, at + rows.size)

@@ -18,7 +18,7 @@ from elman.serve.engine.engine import Engine, Job, Listening
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.records import Answered, Checkpoint, Damaged, Inputs, Session
 from elman.serve.store.sessions import Sessions, key_id, new_id, reused
-from elman.tasks.serving import Served, Work, Writing
+from elman.tasks.serving import Served, ServedWriter, Work, Writing, WritingWork
 
 json = msgspec.json.Encoder().encode
 Listener = Callable[[Any], None]
@@ -314,10 +314,17 @@ class PutState(Write):
         self.committed(engine, session, {"state_bytes": len(state)})
 
 
-def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Work:
+def writer(served: Served) -> ServedWriter:
+    """A model that writes text, or a refusal."""
+    if not isinstance(served, ServedWriter):
+        raise HttpError(400, "this model does not write text; send inputs to step", param="prompt")
+    return served
+
+
+def prompted(served: Served, prompt: object, settings: Writing, most: int) -> WritingWork:
     """A work that reads a prompt and writes."""
     try:
-        work = served.writing(prompt, settings)
+        work = writer(served).writing(prompt, settings)
     except ElmanError as error:
         raise HttpError(400, str(error), param="prompt") from error
     if len(work) - settings.max_new_tokens > most:

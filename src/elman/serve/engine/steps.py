@@ -1,6 +1,6 @@
 """Steps: one input, or several, of one session; one input of each of many, from a request or from a socket.
 
-One input goes through `Served.together`, beside those of all other sessions of the tick, whoever asked for them.
+One input goes through `ServedRows.together`, beside those of all other sessions of the tick, whoever asked for them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from elman.errors import ElmanError
 from elman.serve.api.bodies import Item, given
@@ -18,7 +20,7 @@ from elman.serve.engine.engine import Engine, Job
 from elman.serve.engine.jobs import Asked, Listener, Reply, Write, json
 from elman.serve.errors import HttpError
 from elman.serve.store.records import Session
-from elman.tasks.serving import NOT_FINITE, Outputs, Served, Work
+from elman.tasks.serving import NOT_FINITE, Outputs, Served, ServedRows, Work
 
 OUTPUT = b'{"session":"%b","version":%d,"position":%d,"output":%b}'
 ANSWER = b'{"status":200,"replayed":false,"body":' + OUTPUT + b"}"
@@ -39,10 +41,12 @@ class Step(Write):
         return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
-        x = served.encoded(self.inputs) if self.one else None
-        if x is None:
-            return self._read(engine, session, served)
+        if self.one and isinstance(served, ServedRows) and (x := served.encoded(self.inputs)) is not None:
+            self._step(engine, session, served, x)
+        else:
+            self._read(engine, session, served)
 
+    def _step(self, engine: Engine, session: Session, served: ServedRows, x: NDArray[np.generic]) -> None:
         def then(after: list[bytes], outputs: Outputs, good: list[bool]) -> None:
             if not good[0]:
                 raise HttpError(422, NOT_FINITE, code="state_not_finite")
@@ -111,12 +115,12 @@ class Steps(Job):
     def start(self, engine: Engine) -> None:
         places, ids, sessions, inputs, rest = self._sorted(engine)
         served = engine.sessions.models[sessions[0].model] if sessions else None
-        x = None if served is None else served.encoded(inputs)
+        x = served.encoded(inputs) if isinstance(served, ServedRows) else None
         if x is None:
             places, rest = [], self.items
         apart = [Step.of(self.apart(place), self.tenant, item) for place, item in rest]
         self.places = places  # not before: until here, whatever fails is told to all
-        if served is None or x is None:
+        if not isinstance(served, ServedRows) or x is None:
             engine.finish(self, Stepped([], [], [], [], [], []))
             return engine.enter_more(apart)
 

@@ -11,7 +11,7 @@ from elman.serve.engine.jobs import Asked, Get, Keyed, Listener, Reply, json, pr
 from elman.serve.errors import HttpError
 from elman.serve.store.records import Response
 from elman.serve.store.sessions import new_id
-from elman.tasks.serving import Served, Work, Writing
+from elman.tasks.serving import Served, Work, Writing, WritingWork
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Complete(Listening):
             work.begin(start)
             engine.go(self, served, work, self._read(engine, served, number))
 
-    def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> Work:
+    def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> WritingWork:
         s = self.settings
         settings = Writing(**{**vars(s), "max_new_tokens": most, "seed": (self.seed + i) % 2**63})
         return prompted(served, prompt, settings, engine.sessions.limits.prompt)

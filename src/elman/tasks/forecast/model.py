@@ -18,15 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman import random
 from elman import state as states
+from elman.decoding.paths import draw_paths
 from elman.errors import InputError
 from elman.files.artifact import Content
 from elman.files.config import Json
-from elman.kernels.builder import Unstreamable
 from elman.nn.distributions import Numeric
 from elman.options import several, whole
-from elman.stream import Paths, Stream
 from elman.tasks.forecast.calendar import Frequency
 from elman.tasks.forecast.config import SAMPLES, ForecastModelConfig
 from elman.tasks.forecast.covariates import Covariate
@@ -50,7 +48,6 @@ from elman.tasks.predictor import Predictor, evaluating
 
 EACH = 64  # series that are read side by side
 CHUNK = 1 << 20  # numbers of x that are read at a time
-PATHS = 4096  # paths that are drawn side by side: their states stay near the processor
 STATE = "series.safetensors"
 PanelRows = object  # names of files, columns by name, a data frame, or series
 
@@ -273,20 +270,15 @@ class Forecaster(Predictor[ForecastNetwork]):
         """What the model says of the next row of each series, exactly. Its future covariates, if any, are not known."""
         return self._first(state, self._ahead(state, 1, None))
 
-    @torch.inference_mode()
     def paths(self, state: SeriesState, ahead: Tensor, samples: int, seed: int) -> NDArray[np.float64]:
         """Draws of what follows (B, S, H, C): path s of a series is the same alone and in any batch."""
-        found = np.zeros((len(state.tick), samples, ahead.shape[1], self.inputs.targets))
+        shape = len(state.tick), samples, ahead.shape[1], self.inputs.targets
         if not samples:
-            return found
+            return np.zeros(shape)
         with evaluating(self.model):
-            try:
-                follow = Paths(self.model)
-            except Unstreamable:
-                return self._stepped(state, ahead, found, seed)
-            x = self.model.embed(self._inputs_ahead(state, ahead))
-            drawn: NDArray[np.float64] = follow(state.core, x, seeds(state.names, samples, seed)).numpy()
-        return drawn.reshape(found.shape)
+            x, draws = self._inputs_ahead(state, ahead), seeds(state.names, samples, seed)
+            drawn: NDArray[np.float64] = draw_paths(self.model, state.core, x, draws).numpy()
+        return drawn.reshape(shape)
 
     def _inputs_ahead(self, state: SeriesState, ahead: Tensor) -> Tensor:
         """Inputs (B, H, D) of all steps. From the second on values are drawn, and nothing else of the past is known."""
@@ -294,36 +286,6 @@ class Forecaster(Predictor[ForecastNetwork]):
         later = [torch.zeros_like(state.value), torch.ones_like(state.seen), torch.zeros_like(state.past)]
         rest = torch.cat([torch.cat(later, -1)[:, None].expand(-1, H - 1, -1), ahead[:, 1:]], -1)
         return torch.cat([first[:, None], rest], 1)
-
-    def _stepped(self, state: SeriesState, ahead: Tensor, found: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-        """The paths `found` (B, S, H, C) of a model whose draws are not native, step by step."""
-        B, samples = found.shape[:2]
-        each = max(1, PATHS // samples)
-        stream = Stream(self.model, each * samples)
-        for start in range(0, B, each):
-            rows = list(range(start, min(start + each, B)))
-            part = take(state, rows)
-            found[rows] = self._paths(stream, part, ahead[rows], samples, seed).unflatten(0, (-1, samples)).numpy()
-        return found
-
-    @torch.inference_mode()
-    def _paths(self, stream: Stream, state: SeriesState, ahead: Tensor, samples: int, seed: int) -> Tensor:
-        draws, n = seeds(state.names, samples, seed), len(state.tick) * samples
-        core, value, seen, past = (
-            states.repeat(part, samples) for part in (state.core, state.value, state.seen, state.past)
-        )
-        known = ahead.repeat_interleave(samples, 0)
-        if n < stream.batch_size:
-            stream = stream.share(n)
-        stream.state = core
-        drawn = []
-        for step in range(ahead.shape[1]):
-            predicted = stream.distribution(torch.cat([value, seen, past, known[:, step]], -1))  # type: ignore[list-item]
-            value = predicted.sample(draws)
-            seen, past = torch.ones_like(seen), torch.zeros_like(past)  # type: ignore[arg-type]
-            draws = random.after(draws)
-            drawn.append(value)
-        return torch.stack(drawn, 1).double()
 
     # Files
 

@@ -4,19 +4,18 @@ model says of the row that follows it, exactly. Side by side or alone the bits a
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from elman import state as states
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.tasks.forecast.data import MOST_FILLED, Series
 from elman.tasks.forecast.state import SeriesState
-from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Outputs, Work, Writing, cut, joined
+from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Served, Work, cut, joined
 
 if TYPE_CHECKING:
     from elman.tasks.forecast.model import Forecaster
@@ -65,7 +64,7 @@ class Probe(Work):
         self.core = state
 
 
-class ServedSeries:
+class ServedSeries(Served):
     """A forecaster with the states of series that it has not seen.
 
     >>> import elman, tempfile
@@ -102,9 +101,6 @@ class ServedSeries:
 
     def start(self, seed: int) -> bytes:
         return self._start
-
-    def seeded(self, state: bytes, seed: int) -> bytes:
-        return state
 
     def opened(self, rows: Bytes) -> SeriesState:
         """States (n, W) as the library has them."""
@@ -152,29 +148,12 @@ class ServedSeries:
             raise InputError("a value of a row is a number, a text, or null where it is missing")
         return SeriesWork(self, rows)
 
-    def writing(self, prompt: object, settings: Writing) -> Work:
-        raise InputError("a forecaster does not write; step answers with what it says of the next row")
-
-    def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
-    ) -> list[tuple[dict[str, Any], bytes]]:
-        raise InputError("a forecaster does not write")
-
-    def spelt(self, prompt: object) -> str:
-        raise InputError("a forecaster reads rows")
-
     def replaying(self, records: Sequence[bytes], most: int) -> Work:
         rows = [json.loads(line) for record in records for line in record.splitlines()]
         return SeriesWork(self, rows[:most])
 
     def probe(self) -> Work:
         return Probe()
-
-    def encoded(self, inputs: list[Any]) -> None:
-        return None
-
-    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
-        raise NotImplementedError
 
     # A tick
 

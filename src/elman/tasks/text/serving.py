@@ -15,26 +15,24 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from elman import random
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY, Ids, Vocabulary
 from elman.decoding.beam import beam
-from elman.decoding.sample import AHEAD, Carried, Sampling
-from elman.decoding.stepper import Scores
+from elman.decoding.sample import Carried, Sampling, Uniform
 from elman.errors import FileError, InputError
 from elman.files.config import Json
 from elman.model import SequenceModel
 from elman.state import State
-from elman.tasks.serving import PIECE, ROWS, Bytes, Outputs, Work, Writing, finite
+from elman.stream import ModelStream, Scores, logits_of
+from elman.tasks.serving import NOT_FINITE, PIECE, ROWS, ServedWriter, Work, Writing, WritingWork, finite, joined
 from elman.tasks.text.generation import Row, banned_symbols, prompt_ids, stopped
 from elman.tasks.text.model import TextModel
-from elman.tasks.text.rows import ScanRows, StreamRows, scanned
 
 TAIL = struct.Struct("<qqq")  # the pending symbol, the seed, the number of draws
 RECORD = struct.Struct("<qq")  # of a work: the seed, and the number of draws when it began; its symbols follow
 
 
-class TextWork(Work):
+class TextWork(WritingWork):
     """Symbols to read, then some to write."""
 
     def __init__(self, served: ServedText, ids: Ids, before: str, settings: Writing | None, scored: bool) -> None:
@@ -57,7 +55,7 @@ class TextWork(Work):
         self.core, self.token, self.seed, self.drawn, self.seen = self.served.opened(state)
         if self.settings is not None and self.settings.seed is not None:
             self.seed, self.drawn = self.settings.seed, 0
-        self.ahead: list[float] = []
+        self.uniform = Uniform(torch.tensor([[self.seed, self.drawn]]))
         vocabulary = self.served.vocabulary
         before = self.before or vocabulary.decode([self.token])
         self.row = Row(vocabulary.decoder(before), list(self.settings.stop) if self.settings else [])
@@ -92,12 +90,6 @@ class TextWork(Work):
         if self.scored and self.settings is None:
             self.fresh.extend(cast(list[dict[str, Json]], self.scores[-count:]))
         self.done = not self.reads and not self.most
-
-    def uniform(self) -> float:
-        """The uniform number of the next draw."""
-        if not self.ahead:
-            self.ahead = random.ahead(torch.tensor([[self.seed, self.drawn]]), AHEAD)[0].tolist()[::-1]
-        return self.ahead.pop()
 
     def was_drawn(self, symbol: int, scores: Scores) -> None:
         assert self.settings is not None
@@ -166,7 +158,7 @@ def _without_stop(text: str, stops: Sequence[str]) -> str:
     return text[: -max(len(stop) for stop in stops if text.endswith(stop))]
 
 
-class ServedText:
+class ServedText(ServedWriter):
     """A language model with its vocabulary.
 
     >>> from elman.data import VOCABULARIES
@@ -188,10 +180,9 @@ class ServedText:
             predictor.fingerprint,
         )
         self.endless = predictor.unit == "text"
-        self.rows = StreamRows(self.model, rows) if isinstance(self.model, SequenceModel) else ScanRows(self.model)
-        self.most = rows
+        self.stream, self.most = ModelStream(self.model, 1), rows
         self._like: State = self.model.init_state(1)
-        self._blank = states.to_rows(self._like)[0]
+        self._blank = states.to_rows(self._like).tobytes()
         V = self.vocabulary.size
         self._bits = (V + 7) // 8
         self.row_bytes = len(self._blank) + TAIL.size + self._bits
@@ -214,20 +205,20 @@ class ServedText:
         core, token, _, _, seen = self.opened(state)
         return self.closed(core, token, seed, 0, seen)
 
-    def opened(self, state: bytes) -> tuple[Bytes, int, int, int, NDArray[np.bool_]]:
+    def opened(self, state: bytes) -> tuple[bytes, int, int, int, NDArray[np.bool_]]:
         """The core, the pending symbol, seed and number of draws, and the symbols seen."""
         W, V = len(self._blank), self.vocabulary.size
         bits = np.frombuffer(state, np.uint8, offset=W + TAIL.size)
         seen = np.unpackbits(bits, count=V, bitorder="little").view(bool)
-        return np.frombuffer(state, np.uint8, count=W), *TAIL.unpack_from(state, W), seen
+        return state[:W], *TAIL.unpack_from(state, W), seen
 
-    def closed(self, core: Bytes, token: int, seed: int, drawn: int, seen: NDArray[np.bool_]) -> bytes:
-        return core.tobytes() + TAIL.pack(token, seed, drawn) + np.packbits(seen, bitorder="little").tobytes()
+    def closed(self, core: bytes, token: int, seed: int, drawn: int, seen: NDArray[np.bool_]) -> bytes:
+        return core + TAIL.pack(token, seed, drawn) + np.packbits(seen, bitorder="little").tobytes()
 
     def dump(self, state: bytes) -> bytes:
         core, token, seed, drawn, seen = self.opened(state)
         carried = Carried(
-            states.from_rows(core[None], self._like), torch.tensor([token]), torch.from_numpy(seen[None].copy()),
+            self._core(core), torch.tensor([token]), torch.from_numpy(seen[None].copy()),
             torch.tensor([[seed, drawn]]),
         )  # fmt: skip
         return states.dump(carried, fingerprint=self.fingerprint)
@@ -246,14 +237,14 @@ class ServedText:
         core = states.to_rows(carried.core)
         if not 0 <= token < V or not seed >= 0 or not 0 <= drawn < 2**62 or not finite(core, self._like)[0]:
             raise FileError("the state that was sent has numbers that no text can lead to: not finite, or no symbol")
-        return self.closed(core[0], token, seed, drawn, carried.seen[0].numpy())
+        return self.closed(core.tobytes(), token, seed, drawn, carried.seen[0].numpy())
 
     # Works
 
     def reading(self, inputs: object) -> Work:
         return TextWork(self, self._ids(inputs), inputs if isinstance(inputs, str) else "", None, True)
 
-    def writing(self, prompt: object, settings: Writing) -> Work:
+    def writing(self, prompt: object, settings: Writing) -> WritingWork:
         V = self.vocabulary.size
         if any(not 0 <= symbol < V for symbol, _ in settings.bias):
             raise InputError(f"logit_bias names a token that is not there; the model has the tokens 0 to {V - 1}")
@@ -262,16 +253,16 @@ class ServedText:
 
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
-    ) -> list[tuple[dict[str, Any], bytes]]:
+    ) -> list[tuple[dict[str, Json], bytes]]:
         core, token, seed, drawn, seen = self.opened(state)
         stops = list(settings.stop)
         (found,) = beam(
-            self.model, states.from_rows(core[None], self._like), torch.tensor([token]), num_beams=num_beams,
+            self.model, self._core(core), torch.tensor([token]), num_beams=num_beams,
             max_new_tokens=settings.max_new_tokens, ended=stopped(self.vocabulary, stops),
             banned=banned_symbols(self.vocabulary, settings.allow, self.endless), check=check,
         )  # fmt: skip
         before = self.spelt(prompt) or self.vocabulary.decode([token])
-        answers = []
+        answers: list[tuple[dict[str, Json], bytes]] = []
         for one in found:
             row = Row(self.vocabulary.decoder(before), stops)
             text = "".join(map(row.push, one.tokens))
@@ -280,8 +271,8 @@ class ServedText:
             now = seen.copy()
             now[one.tokens] = True
             last = one.tokens[-1] if one.tokens else token
-            after = self.closed(states.to_rows(one.state)[0], last, seed, drawn, now)
-            answers.append(({"text": text, "finish_reason": row.reason, "tokens": one.tokens}, after))
+            after = self.closed(states.to_rows(one.state).tobytes(), last, seed, drawn, now)
+            answers.append(({"text": text, "finish_reason": row.reason, "tokens": [*one.tokens]}, after))
         return answers
 
     def spelt(self, prompt: object) -> str:
@@ -307,12 +298,6 @@ class ServedText:
             raise InputError(f"a text is a string, or a list of tokens from 0 to {V - 1}")
         return np.array(given, np.int64)
 
-    def encoded(self, inputs: list[Any]) -> None:
-        return None
-
-    def together(self, x: NDArray[Any], given: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
-        raise NotImplementedError
-
     # A tick
 
     def advance(self, works: Sequence[Work]) -> None:
@@ -329,8 +314,9 @@ class ServedText:
             self._scan(several[at : at + self.most])
 
     def _step(self, works: list[TextWork]) -> None:
-        core = np.stack([work.core for work in works])
-        logits, after = self.rows.step(core, np.array([work.token for work in works]))
+        symbols = np.array([work.token for work in works])
+        predicted, after = self.stream.carry(symbols, b"".join([work.core for work in works]))
+        logits = logits_of(predicted)
         self._moved(works, after)
         going_on = [(work, row) for work, row in zip(works, logits, strict=True) if not work.failed]
         draws = [(work, row) for work, row in going_on if not work.reads]
@@ -347,31 +333,42 @@ class ServedText:
             groups.setdefault(work.sampling, []).append((work, row))
         for sampling, group in groups.items():
             seen = np.stack([work.seen for work, _ in group])
-            u = np.array([[work.uniform()] for work, _ in group])
+            u = np.concatenate([work.uniform.next() for work, _ in group])
             rows = [work.adjusted(row.astype(np.float64)) if work.adjusts else row for work, row in group]
             scores = cast(Scores, np.stack(rows))
             chosen = sampling.choose(scores, seen, u).tolist()
             for (work, row), symbol in zip(group, chosen, strict=True):
                 work.was_drawn(symbol, row)
 
+    @torch.inference_mode()
     def _scan(self, works: list[tuple[TextWork, Ids]]) -> None:
         lengths = [len(piece) for _, piece in works]
         x = np.zeros((len(works), max(lengths)), np.int64)
         for row, (_, piece) in zip(x, works, strict=True):
             row[: len(piece)] = piece
-        core = states.from_rows(np.stack([work.core for work, _ in works]), self._like)
-        scored_ = any(work.scored for work, _ in works)
-        scores, after = scanned(self.model, x, core, torch.tensor(lengths), scored_)
-        self._moved([work for work, _ in works], after)
+        core = self._core(*(work.core for work, _ in works))
+        symbols, ends = torch.from_numpy(x), torch.tensor(lengths)
+        scores: Scores | None = None
+        if isinstance(self.model, SequenceModel) and not any(work.scored for work, _ in works):
+            _, state = self.model.core.scan(self.model.embed(symbols), core, lengths=ends)
+        else:
+            predicted, state = self.model.scan(symbols, core, lengths=ends)
+            scores = logits_of(predicted)
+        self._moved([work for work, _ in works], states.to_rows(state).tobytes())
         for i, (work, piece) in enumerate(works):
             if not work.failed:
                 work.was_read(len(piece), None if scores is None else scores[i, : len(piece)])
 
-    def _moved(self, works: list[TextWork], after: Bytes) -> None:
-        for work, core, good in zip(works, after, finite(after, self._like), strict=True):
-            work.core = core
-            if not good:
-                work.failed, work.done = "the state would no longer be a number", True
+    def _core(self, *rows: bytes) -> State:
+        """States of the core."""
+        return states.from_rows(joined(list(rows)), self._like)
+
+    def _moved(self, works: list[TextWork], after: bytes) -> None:
+        rows = np.frombuffer(after, np.uint8).reshape(len(works), -1)
+        for work, core, is_good in zip(works, rows, finite(rows, self._like), strict=True):
+            work.core = core.tobytes()
+            if not is_good:
+                work.failed, work.done = NOT_FINITE, True
 
 
 class _Replay(TextWork):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, 
 from elman.cells import cell
 from elman.core import Core
 from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
-from elman.decoding import stepper
 from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Sampling, sample
@@ -184,11 +183,9 @@ class Translator(Predictor[EncoderDecoder]):
     ) -> None:
         super().__init__(model, config=config, reader=reader, symbols=symbols)
 
-    def translate(self, text: str | Sequence[str], **search: Any) -> str | list[str]:
-        """The best translation of a text, or of several; `search` as Search has it."""
-        texts = [text] if isinstance(text, str) else several("texts", text, "texts")
-        best = [row[0].text for row in self.translations(texts, Search(**search))]
-        return best[0] if isinstance(text, str) else best
+    def translate(self, texts: Sequence[str], **search: Any) -> list[str]:
+        """The best translation of each text; `search` as Search has it."""
+        return [row[0].text for row in self.translations(texts, Search(**search))]
 
     def translations(
         self, texts: Sequence[str], search: Search, batch_size: int = EACH, prefixes: Sequence[str] = ()
@@ -274,7 +271,7 @@ class Translator(Predictor[EncoderDecoder]):
             lengths = core.repeat(search.num_beams).memory.lengths
             bonus = partial(_covered, lengths=lengths, penalty=penalty)
         return beam(
-            cast(stepper.Predictor, model), state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
+            model, state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
             max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty, banned=self._banned,
             prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
@@ -287,7 +284,7 @@ class Translator(Predictor[EncoderDecoder]):
         drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
         least, most = limits.limits([n for n in sizes for _ in seeds])
         found = sample(
-            cast(stepper.Predictor, model.repeat(N)), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY),
+            model.repeat(N), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY),
             drawn, settings, max_new_tokens=most, min_new_tokens=least, prefixes=[p for p in prefixes for _ in seeds],
         )  # fmt: skip
         return [found[i : i + N] for i in range(0, len(found), N)]
