@@ -9,7 +9,7 @@ import torch
 from elman.data.cache import encode_string
 from elman.data.vocabulary import BOUNDARY, Characters, Words
 from elman.errors import InputError
-from elman.tasks.text.generation import Generation, Row
+from elman.tasks.text.generation import Row
 from elman.tasks.text.kneser_ney import Markov
 from elman.tasks.text.markov import MarkovModel, MarkovModelConfig
 
@@ -25,8 +25,7 @@ def lm():
 
 
 def start(lm, prompts, **settings):
-    state = lm.init_state(range(len(prompts)))
-    return Generation(lm.model, lm.vocabulary, lambda: lm.read(prompts, state), prompts, **settings)
+    return lm.start_batch(prompts, seeds=range(len(prompts)), allow=["end"], **settings)
 
 
 def test_a_row_ends_behind_the_first_stop_string_even_across_pieces():
@@ -44,10 +43,7 @@ def test_a_row_that_has_ended_waits_as_it_was(lm):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
     assert all(text.endswith(". ") for text in texts) and len(texts[0]) != len(texts[1])
     for row, prompt in enumerate(["ab", "abe"]):
-        alone = Generation(
-            lm.model, lm.vocabulary, lambda: lm.read([prompt], lm.init_state([row])), [prompt],  # noqa: B023
-            max_new_tokens=30, stop=". ",
-        )  # fmt: skip
+        alone = lm.start(prompt, seed=row, max_new_tokens=30, stop=". ", allow=["end"])
         assert "".join(piece for (piece,) in alone) == texts[row]
         for a, b in zip(alone.state, both.state, strict=True):
             assert torch.equal(a[0], b[row])
@@ -59,13 +55,15 @@ def test_no_tokens_is_no_text_and_the_state_after_the_prompt(lm):
     assert lm.vocabulary.decode(generation.state.token.tolist()) == "b"
 
 
-def test_settings_are_checked_before_anything_is_read(lm):
-    def read():
+def test_settings_are_checked_before_anything_is_read(lm, monkeypatch):
+    def read(*given):
         raise AssertionError("it was read")
 
-    for settings in ({"max_new_tokens": -1}, {"num_beams": 0}, {"temperature": -1.0}, {"stop": ""}):
+    monkeypatch.setattr(MarkovModel, "read", read)
+    bad = ({"max_new_tokens": -1}, {"num_beams": 0}, {"temperature": -1.0}, {"stop": ""}, {"allow": ["all"]})
+    for settings in (*bad, {"num_beams": 2, "top_k": 3}):
         with pytest.raises(InputError):
-            Generation(lm.model, lm.vocabulary, read, [""], **settings)
+            lm.start("", **settings)
 
 
 def ending(unit):

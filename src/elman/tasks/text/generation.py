@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 
@@ -20,8 +21,10 @@ from elman.decoding.beam import MOST, beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
+from elman.model import SequenceModel
 from elman.options import choice, number, whole
 from elman.tasks.predictor import evaluating
+from elman.tasks.text.kneser_ney import Markov
 
 ALLOWED = ("end", "unknown")
 EDGE = 4  # characters that may be in parts where a text is cut
@@ -41,51 +44,58 @@ def prompt_ids(vocabulary: Vocabulary, text: str) -> Ids:
     return ids
 
 
-class Generation:
-    """Iterate over it for the pieces of text of all rows, one list per step; `state` is what they go on from.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How to continue a text; `elman generate --help` says what each of them means."""
 
-    A row ends after `max_new_tokens` ("length"), with one of the strings in `stop` ("stop") or with the boundary symbol
-    ("end"); `finish_reasons` says which. `endless` is for models of one text without end, which do not choose the
-    boundary unless `allow` has "end". Beams are compared by log P / length ** length_penalty.
-    """
+    max_new_tokens: int = 200
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    stop: str | Sequence[str] | None = None
+    allow: Sequence[str] | None = None
 
-    def __init__(
-        self,
-        model: Any,
-        vocabulary: Vocabulary,
-        read: Callable[[], Carried],
-        prompts: Sequence[str],
-        endless: bool = False,
-        *,
-        max_new_tokens: int = 200,
-        temperature: float = 1.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        repetition_penalty: float = 1.0,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
-        stop: str | list[str] | None = None,
-        allow: Sequence[str] | None = None,
-    ) -> None:
-        banned = banned_symbols(vocabulary, [] if allow is None else allow, endless)
-        self.sampling = Sampling(temperature, top_k, top_p, repetition_penalty, banned)
-        whole("max_new_tokens", max_new_tokens, least=0)
-        whole("num_beams", num_beams, most=MOST)
-        self.length_penalty = number("length_penalty", length_penalty, 0)
-        if num_beams > 1 and self.sampling != Sampling(banned=banned):
+    def __post_init__(self) -> None:
+        whole("max_new_tokens", self.max_new_tokens, least=0)
+        whole("num_beams", self.num_beams, most=MOST)
+        number("length_penalty", self.length_penalty, 0)
+        if self.sampling() != Sampling() and self.num_beams > 1:
             raise InputError(
                 "a beam search does not sample: leave temperature, top_k, top_p and repetition_penalty, or num_beams"
             )
-        self.model, self.vocabulary = model, vocabulary
-        self.max_new_tokens, self.num_beams = max_new_tokens, num_beams
-        self.stops = [stop] if isinstance(stop, str) else list(stop or [])
         if "" in self.stops:
             raise InputError("stop is the empty string, which every text holds; leave it out")
-        start = read()
-        # Where no prompt was given, the text goes on from the symbol that is pending.
-        self.before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
+
+    @property
+    def stops(self) -> list[str]:
+        """The strings that end a text."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+
+    def sampling(self, banned: tuple[int, ...] = ()) -> Sampling:
+        """How symbols are chosen, without those that are banned."""
+        return Sampling(self.temperature, self.top_k, self.top_p, self.repetition_penalty, banned)
+
+
+class Generation:
+    """Iterate over it for the pieces of text of all rows, one list per step; `state` is what they continue from.
+
+    A row ends after `max_new_tokens` ("length"), with one of the strings in `stop` ("stop") or with the boundary symbol
+    ("end"); `finish_reasons` says which. Symbols that are banned are not chosen. `start` is the state that has read the
+    prompts. Beams are compared by log P / length ** length_penalty.
+    """
+
+    def __init__(
+        self, model: SequenceModel | Markov, vocabulary: Vocabulary, settings: Settings, banned: tuple[int, ...],
+        prompts: Sequence[str], start: Carried,
+    ) -> None:  # fmt: skip
+        self.model, self.vocabulary, self.settings, self.banned = model, vocabulary, settings, banned
         self._state: Callable[[], Carried] = lambda: start
-        self._rows = [Row(vocabulary.decoder(before), self.stops) for before in self.before]
+        # Where no prompt was given, the text continues from the symbol that is pending.
+        before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
+        self._rows = [Row(vocabulary.decoder(text), settings.stops) for text in before]
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -94,19 +104,19 @@ class Generation:
 
     @property
     def state(self) -> Carried:
-        """What the rows go on from, as far as they have come."""
+        """What the rows continue from, as far as they have come."""
         return self._state()
 
     def __iter__(self) -> Iterator[list[str]]:
         with evaluating(self.model):
-            yield from self._beams() if self.num_beams > 1 else self._samples()
+            yield from self._beams() if self.settings.num_beams > 1 else self._samples()
 
     def _samples(self) -> Iterator[list[str]]:
-        sampler = Sampler(self.model, self.state, self.sampling)
+        sampler = Sampler(self.model, self.state, self.settings.sampling(self.banned))
         ended: dict[int, Carried] = {}  # the rows that have ended, as they were then: the others go on
         self._state = lambda: _with_rows(sampler.state, ended)
         rows = self._rows
-        for _ in range(self.max_new_tokens):
+        for _ in range(self.settings.max_new_tokens):
             pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
             for place, row in enumerate(rows):
                 if row.done and place not in ended:
@@ -116,10 +126,11 @@ class Generation:
                 return
 
     def _beams(self) -> Iterator[list[str]]:
+        s = self.settings
         found = beam(
             self.model, self.state.core, self.state.token,
-            num_beams=self.num_beams, max_new_tokens=self.max_new_tokens, length_penalty=self.length_penalty,
-            banned=self.sampling.banned, ended=stopped(self.vocabulary, self.stops),
+            num_beams=s.num_beams, max_new_tokens=s.max_new_tokens, length_penalty=s.length_penalty,
+            banned=self.banned, ended=stopped(self.vocabulary, s.stops),
         )  # fmt: skip
         best = [row[0] for row in found]
         after = self._after(best)

@@ -94,7 +94,7 @@ class Markov(nn.Module):
     def init_state(self, batch_size: int) -> Tensor:
         return torch.full((batch_size, self.order), BOUNDARY)
 
-    def step(self, x: Tensor, state: Tensor) -> tuple[MarkovDistribution, Tensor]:
+    def step(self, x: Tensor, state: State) -> tuple[MarkovDistribution, Tensor]:
         predicted, state = self.scan(x[:, None], state)
         return MarkovDistribution(self, predicted.contexts[:, 0]), state
 

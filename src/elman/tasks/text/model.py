@@ -9,7 +9,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,7 +29,7 @@ from elman.options import a_text, several, whole
 from elman.progress import Waiting
 from elman.state import State
 from elman.tasks.predictor import Predictor, evaluating
-from elman.tasks.text.generation import Generation, prompt_ids
+from elman.tasks.text.generation import Generation, Settings, banned_symbols, prompt_ids
 from elman.tasks.text.kneser_ney import Markov
 from elman.tasks.text.windows import lane_batches
 
@@ -89,9 +88,8 @@ class Score:
 
 
 def _listed(method: R) -> R:
-    """A method that takes the settings of `Generation` names them in its signature, where `help` shows them."""
-    own, theirs = inspect.signature(method).parameters.values(), inspect.signature(Generation).parameters.values()
-    settings = [parameter for parameter in theirs if parameter.kind is parameter.KEYWORD_ONLY]
+    """A method that takes the fields of `Settings` names them in its signature, where `help` shows them."""
+    settings, own = inspect.signature(Settings).parameters.values(), inspect.signature(method).parameters.values()
     named = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     vars(method)["__signature__"] = inspect.signature(method).replace(parameters=[*named, *settings])
     return method
@@ -189,9 +187,9 @@ class TextModel(Predictor[M]):
     def start(
         self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
     ) -> Generation:
-        """Begin to generate after a prompt. `settings` are those of `Generation`; its `state` is the state after it.
+        """Read a prompt, to generate after it. `settings` are the fields of `generation.Settings`.
 
-        Without a seed, a state goes on with its own random numbers; without a state, the seed is 0.
+        Without a seed, a state continues with its own random numbers; without a state, the seed is 0.
         """
         return self.start_batch([prompt], state=state, seeds=None if seed is None else [seed], **settings)
 
@@ -204,15 +202,14 @@ class TextModel(Predictor[M]):
         seeds: Sequence[int] | None = None,
         **settings: Any,
     ) -> Generation:
-        """Begin to generate after several prompts, each with its own seed: the texts are the same as alone."""
+        """Read several prompts, to generate after each with its own seed: the texts are the same as alone."""
         prompts = [a_text("a prompt", prompt) for prompt in several("prompts", prompts, "prompts")]
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
-        start = self._seeded(len(prompts), state, seeds)
-        endless = self.unit == "text"
-        with evaluating(self.model):
-            read = partial(self.read, prompts, start)
-            return Generation(self.model, self.vocabulary, read, prompts, endless, **settings)
+        chosen = Settings(**settings)
+        banned = banned_symbols(self.vocabulary, chosen.allow or (), endless=self.unit == "text")
+        start = self.read(prompts, self._seeded(len(prompts), state, seeds))
+        return Generation(self.model, self.vocabulary, chosen, banned, prompts, start)
 
     def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
         if state is None:

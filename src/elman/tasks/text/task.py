@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -21,17 +21,12 @@ from elman.tasks.request import Request, Rows, data_option, errors_option, opene
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, InspectRequest, Response, Task
 from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
-from elman.tasks.text.generation import ALLOWED
+from elman.tasks.text.generation import ALLOWED, Generation, Settings
 from elman.tasks.text.model import Score, TextModel
 from elman.tasks.text.serving import ServedText
 from elman.tasks.text.windows import Streams
 from elman.training.record import Preview
 from elman.training.scores import Scores
-
-GENERATION = (
-    "max_new_tokens", "temperature", "top_k", "top_p", "repetition_penalty", "num_beams", "length_penalty", "stop",
-    "allow",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class TextTask(Task[C, TextData, F]):
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
-        return {"generate": (Generate, GeneratedText), "evaluate": (Evaluate, evaluate)}
+        return {"generate": (Generate, generate), "evaluate": (Evaluate, evaluate)}
 
     def open(self, config: C, saved: F | None) -> TextData:
         return self.open_in_memory(config, saved, {})
@@ -195,16 +190,24 @@ def evaluate(lm: AnyTextModel, request: Evaluate) -> Scores:
     return _scores(lm.evaluate(read_text(lm, request), request.batch_size, request.chunk))
 
 
+def generate(lm: AnyTextModel, request: Generate) -> GeneratedText:
+    if request.save_state and Path(request.save_state).exists() and not request.force:
+        raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
+    start = lm.load_state(request.state) if request.state else None
+    settings = {field.name: getattr(request, field.name) for field in fields(Settings)}
+    generation = lm.start(request.prompt, state=start, seed=request.seed, **settings)
+    return GeneratedText(lm, generation, request.prompt, request.save_state)
+
+
+@dataclass
 class GeneratedText:
     """The prompt and what follows it, as it comes."""
 
-    def __init__(self, lm: AnyTextModel, request: Generate) -> None:
-        if request.save_state and Path(request.save_state).exists() and not request.force:
-            raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
-        start = lm.load_state(request.state) if request.state else None
-        settings = {name: getattr(request, name) for name in GENERATION}
-        self.generation = lm.start(request.prompt, state=start, seed=request.seed, **settings)
-        self.lm, self.prompt, self.save_state, self.text = lm, request.prompt, request.save_state, ""
+    lm: AnyTextModel
+    generation: Generation
+    prompt: str
+    save_state: str | None
+    text: str = ""
 
     def pieces(self) -> Iterable[str]:
         yield self.prompt
