@@ -7,11 +7,11 @@ import torch
 from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
-from elman.errors import ElmanError, InputError
+from elman.errors import ElmanError, InputError, MissingExtraError
 from elman.run import load, train
 from elman.tasks import plots
 from elman.tasks.image.model import ImageModelConfig, Painter, Reader, build, levels, prepared
-from elman.tasks.image.task import ImageConfig, ImageDataConfig, ImageTask
+from elman.tasks.image.task import Generate, ImageConfig, ImageDataConfig, ImageTask, generate
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 
@@ -139,6 +139,19 @@ def test_generate_writes_a_grid_and_arrays(trained, tmp_path, capsys):
     assert main(["generate", run, "--complete", whole_images, "--out", str(tmp_path / "b.png")]) == 2
     assert "leave out those to be drawn" in capsys.readouterr().err
     assert not (tmp_path / "b.png").exists()
+
+
+def test_matplotlib_is_looked_for_before_anything_is_drawn(tmp_path, monkeypatch):
+    reader, model = Reader(4, 4, 1.0, "fixed"), ImageModelConfig(size=2)
+    painter = Painter(build(model, reader), model, reader)
+
+    def missing():
+        raise MissingExtraError("matplotlib", "plot")
+
+    monkeypatch.setattr(plots, "check_plot", missing)
+    monkeypatch.setattr(Painter, "draw", lambda *given, **named: pytest.fail("it was drawn"))
+    with pytest.raises(MissingExtraError):
+        generate(painter, Generate(out=str(tmp_path / "grid.png")))
 
 
 def test_a_grid_shows_each_image(tmp_path):

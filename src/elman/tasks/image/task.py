@@ -275,10 +275,10 @@ def generate(predictor: Painter, request: Generate) -> GeneratedImages:
     choice("the ending of --out", path.suffix, (".png", ".npz"))
     if path.exists():
         raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
-    above = None if request.complete is None else _upper(predictor, request.complete)
-    drawn = predictor.draw(request.count or (64 if above is None else 1), seed=request.seed, above=above)
     if path.suffix == ".png":
         plots.check_plot()
+    above = None if request.complete is None else _upper(predictor, request.complete)
+    drawn = predictor.draw(request.count or (64 if above is None else 1), seed=request.seed, above=above)
     images, white = drawn.images.numpy(), predictor.reader.levels - 1
     try:
         artifact.replace(path, lambda new: _write(new, path.suffix, images, white))
