@@ -261,6 +261,8 @@ class ModelStream(Stream):
 
     def log_probs(self, symbols: Symbols, rows: Rows | None = None) -> Scores:
         """The log-probabilities (n, V) of what follows symbols (n,), of a model over symbols."""
+        if self._softmax:
+            return torch.log_softmax(torch.from_numpy(self.logits(symbols, rows)), -1).numpy()
         return _discrete(self.step(symbols, rows)).log_probs().cpu().numpy()
 
     @torch.no_grad()
@@ -376,8 +378,8 @@ def described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]
     weights = [*core.parameters(), *(buffer for buffer in core.buffers() if buffer.is_floating_point())]
     leaves = [leaf for leaf in states.leaves(like) if leaf.dtype != torch.float64 or not weights]
     dtypes = {REAL.get(t.dtype, t.dtype) for t in (*weights, *leaves)}
-    if len(dtypes) != 1:
-        raise Unstreamable(f"a core of the dtypes {dtypes}")
+    if len(dtypes) != 1 or any(weight.device.type != "cpu" for weight in weights):
+        raise Unstreamable(f"a core of the dtypes {dtypes}, or not on the CPU")
     program = kernels.program(dtypes.pop())
     x = embed.describe_step(program) if isinstance(embed, Embed) else program.input(core.input_size)
     state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf, program.dtype))), like)

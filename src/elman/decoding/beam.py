@@ -68,7 +68,9 @@ def beam(
         log_probs = stream.log_probs(rows.token[going_on], going_on)
         allowed.apply(log_probs, rows.lengths[going_on], going_on)
         extra = np.zeros(B * K) if bonus is None else bonus(stream.state)
-        stream.reorder(rows.grow(log_probs, going_on, penalty, extra))
+        parents = rows.grow(log_probs, going_on, penalty, extra)
+        if K > 1:
+            stream.reorder(parents)
         rows.end(ended)
     return rows.hypotheses(stream.state)
 
@@ -128,9 +130,13 @@ class _Rows:
     def hypotheses(self, state: State) -> list[list[Hypothesis]]:
         """Those of each row that are possible, with their rows of `state`."""
         all_ = zip(self.written, self.lengths.tolist(), self.sums.tolist(), self.scores.tolist(), strict=True)
-        found = [Hypothesis(t[:n].tolist(), s, states.take(state, [i]), c) for i, (t, n, s, c) in enumerate(all_)]
+        found = [Hypothesis(t[:n].tolist(), s, _row(state, i), c) for i, (t, n, s, c) in enumerate(all_)]
         rows = (found[b * self.K : (b + 1) * self.K] for b in range(self.B))
         return [[h for h in row if h.log_prob > -np.inf] for row in rows]
+
+
+def _row(state: State, i: int) -> State:
+    return states.map(lambda leaf: leaf[i : i + 1], state)
 
 
 def _best(log_probs: Scores, K: int) -> Symbols:
