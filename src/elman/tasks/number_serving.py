@@ -44,21 +44,11 @@ class NumberWork(Work):
     """Rows of numbers x (T, D) to read; an output for each."""
 
     def __init__(self, x: NDArray[Any]) -> None:
-        self.x, self.outputs = x, []
-
-    x: NDArray[Any]
-    core: bytes
-    outputs: Outputs
+        self.x = x
 
     def begin(self, state: bytes) -> None:
-        self.core = state
+        super().begin(state)
         self.done = not len(self.x)
-
-    def end(self) -> bytes:
-        return self.core
-
-    def answer(self) -> dict[str, Any]:
-        return {"outputs": self.outputs}
 
     def record(self) -> bytes:
         return self.x.tobytes()
@@ -104,11 +94,11 @@ class Numbers(ServedRows):
         self.module.eval()
         self.stream = Stream(self.module, 1)
         self.core = self.module.core if isinstance(self.module, SequenceModel) else self.module
-        self._like = self.core.init_state(1)
-        self.row_bytes = states.row_bytes(self._like)
+        self.like = self.core.init_state(1)
+        self.row_bytes = states.row_bytes(self.like)
         if not self.row_bytes:
             raise InputError("the model remembers nothing, so there is no session to keep; use `elman predict`")
-        self._start = states.to_rows(self._like).tobytes()
+        self.blank = states.to_rows(self.like).tobytes()
 
     @classmethod
     def of_core(cls, core: Core) -> Numbers:
@@ -121,9 +111,6 @@ class Numbers(ServedRows):
 
         return cls(core, about, states.fingerprint(core), D, dtype, encode, _spelt)
 
-    def start(self, seed: int) -> bytes:
-        return self._start
-
     def reading(self, inputs: object) -> Work:
         return NumberWork(self.encode(inputs))
 
@@ -134,12 +121,8 @@ class Numbers(ServedRows):
         x = np.frombuffer(b"".join(records), self.dtype).reshape(-1, self.width)
         return NumberWork(x[:most])
 
-    def dump(self, state: bytes) -> bytes:
-        rows = np.frombuffer(self.current(state), np.uint8)[None]
-        return states.dump(states.from_rows(rows, self._like), fingerprint=self.fingerprint)
-
     def parse(self, data: bytes) -> bytes:
-        return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self._like)
+        return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self.like)
 
     def encoded(self, inputs: list[object]) -> NDArray[Any] | None:
         try:
@@ -155,12 +138,8 @@ class Numbers(ServedRows):
         rows = np.frombuffer(after, np.uint8).reshape(len(before), self.row_bytes)
         return cut(after, self.row_bytes), self.outputs(y), self._good(rows)
 
-    def current(self, state: bytes) -> bytes:
-        """Of before sums were float64, they are widened."""
-        return state if len(state) == self.row_bytes else states.widen_row(state, self._like)
-
     def _good(self, rows: Bytes) -> list[bool]:
-        good = finite(rows, self._like)
+        good = finite(rows, self.like)
         return good if self.possible is None else (self.possible(rows) & good).tolist()
 
     def advance(self, works: Sequence[Work]) -> None:
@@ -177,7 +156,7 @@ class Numbers(ServedRows):
             row[: len(piece)] = piece
         given = torch.from_numpy(x)
         features = self.module.embed(given) if isinstance(self.module, SequenceModel) else given
-        state = states.from_rows(joined([self.current(work.core) for work in works]), self._like)
+        state = states.from_rows(joined([self.current(work.core) for work in works]), self.like)
         y, state = self.core.scan(features, state, lengths=lengths)
         after = states.to_rows(state)
         good, cores = self._good(after), cut(after.tobytes(), self.row_bytes)

@@ -35,18 +35,20 @@ class Work:
     taken = 0  # inputs that it has read or made itself
     failed = ""  # why it cannot go on; then nothing of it counts
     most_filled = 0  # rows of a series that may be missing before its inputs, and are filled in
+    core: bytes  # the state so far
+    outputs: Outputs  # what came of each input
 
     def begin(self, state: bytes) -> None:
-        """Go on from this state."""
-        raise NotImplementedError
+        """Continue from this state."""
+        self.core, self.outputs = state, []
 
     def end(self) -> bytes:
         """The state after it."""
-        raise NotImplementedError
+        return self.core
 
     def answer(self) -> dict[str, Any]:
         """What came of it, once it is done: Json, or under `outputs` a list of `Outputs`."""
-        raise NotImplementedError
+        return {"outputs": self.outputs}
 
     def events(self) -> list[dict[str, Json]]:
         """What came of it since this was asked last."""
@@ -111,15 +113,17 @@ class Served(ABC):
 
     fingerprint: str  # of the weights: a state continues with the model that it came from
     about: dict[str, Json]  # what a client wants to know: what it is, and what an input is
+    like: State  # of any number of rows, one of this model
+    blank: bytes  # the state before the first input, as `states.to_rows` has it
     row_bytes: int  # how long a state is
 
-    @abstractmethod
     def current(self, state: bytes) -> bytes:
         """A stored state, of an earlier version perhaps, as it is laid out now; a FileError if it is not one."""
+        return state if len(state) == self.row_bytes else states.widen_row(state, self.like)
 
-    @abstractmethod
     def start(self, seed: int) -> bytes:
         """The state before the first input."""
+        return self.blank
 
     def seeded(self, state: bytes, seed: int) -> bytes:
         """The state with other random numbers, where it has some."""
@@ -141,9 +145,9 @@ class Served(ABC):
     def advance(self, works: Sequence[Work]) -> None:
         """A tick: each of the works, of different sessions, advances by a piece."""
 
-    @abstractmethod
     def dump(self, state: bytes) -> bytes:
         """A state as a state file."""
+        return states.dump(states.from_rows(joined([self.current(state)]), self.like), fingerprint=self.fingerprint)
 
     @abstractmethod
     def parse(self, data: bytes) -> bytes:

@@ -31,24 +31,17 @@ class SeriesWork(Work):
     """Rows of a series to read, as they were sent."""
 
     def __init__(self, served: ServedSeries, rows: Sequence[Row]) -> None:
-        self.served, self.rows, self.outputs = served, rows, []
+        self.served, self.rows = served, rows
 
     most_filled = MOST_FILLED  # rows that may be missing in front; a server lowers it
     series: Series  # what is left to read: rows that are missing stand in front
-    core: bytes
-    outputs: list[Json]
 
     def begin(self, state: bytes) -> None:
-        self.core, self.done = self.served.current(state), not self.rows
+        super().begin(self.served.current(state))
+        self.done = not self.rows
         if not self.done:
             self.core, self.series = self.served.follow(self.core, self.rows, self.most_filled)
             self.missing = len(self.series.y) - len(self.rows)
-
-    def end(self) -> bytes:
-        return self.core
-
-    def answer(self) -> dict[str, Any]:
-        return {"outputs": self.outputs}
 
     def record(self) -> bytes:
         return b"".join(json.dumps(row).encode() + b"\n" for row in self.rows)
@@ -59,9 +52,6 @@ class SeriesWork(Work):
 
 class Probe(Work):
     """One step of the network, on nothing."""
-
-    def begin(self, state: bytes) -> None:
-        self.core = state
 
 
 class ServedSeries(Served):
@@ -91,27 +81,17 @@ class ServedSeries(Served):
         ]
         y, past, future = blank
         none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
-        self._start = states.to_rows(predictor.init_state([none])).tobytes()
-        self.row_bytes = len(self._start)
+        self.blank = states.to_rows(predictor.init_state([none])).tobytes()
+        self.row_bytes = len(self.blank)
         columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
         shown = ", ".join(columns)
         self.about: dict[str, Json] = {"reads": "rows", "input": f"an object with {shown}", "writes": False}
 
     # States
 
-    def start(self, seed: int) -> bytes:
-        return self._start
-
     def opened(self, rows: Bytes) -> SeriesState:
         """States (n, W) as the library has them."""
         return cast(SeriesState, states.from_rows(rows, self.like))
-
-    def current(self, state: bytes) -> bytes:
-        """A stored state as it is laid out now."""
-        return state if len(state) == self.row_bytes else states.widen_row(state, self.like)
-
-    def dump(self, state: bytes) -> bytes:
-        return states.dump(self.opened(joined([self.current(state)])), fingerprint=self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
         carried = cast(SeriesState, states.parse(data, self.like, fingerprint=self.fingerprint))

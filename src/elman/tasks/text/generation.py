@@ -17,13 +17,14 @@ import torch
 from elman import state as states
 from elman.data import Vocabulary
 from elman.data.vocabulary import BOUNDARY, Decoder, Ids
-from elman.decoding.beam import MOST, beam
+from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
 from elman.model import SequenceModel
-from elman.options import choice, number, whole
+from elman.options import choice
 from elman.tasks.predictor import evaluating
+from elman.tasks.request import Request, option
 from elman.tasks.text.kneser_ney import Markov
 
 ALLOWED = ("end", "unknown")
@@ -45,34 +46,31 @@ def prompt_ids(vocabulary: Vocabulary, text: str) -> Ids:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How to continue a text; `elman generate --help` says what each of them means."""
+class Settings(Request):
+    """How to continue a text."""
 
-    max_new_tokens: int = 200
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    num_beams: int = 1
-    length_penalty: float = 1.0
-    stop: str | Sequence[str] | None = None
-    allow: Sequence[str] | None = None
+    max_new_tokens: int = option(200, "tokens after the prompt, at most", least=0, limit="max_tokens")
+    temperature: float = option(1.0, "0 takes the most probable symbol", least=0)
+    top_k: int = option(0, "choose among so many symbols; 0 for all", least=0)
+    top_p: float = option(1.0, "choose among the symbols that have this probability together")
+    repetition_penalty: float = option(1.0, "what log-probabilities of symbols seen are multiplied by")
+    num_beams: int = option(1, "above 1, search for the most probable text", least=1, limit="beams")
+    length_penalty: float = option(1.0, "beams: log P / length ** this", least=0)
+    stop: tuple[str, ...] = option((), "end with this string; may be given several times")
+    allow: tuple[str, ...] = option(
+        (), "choose this too: the end of an endless text, unknown words", choices=ALLOWED, metavar="{end,unknown}"
+    )
 
     def __post_init__(self) -> None:
-        whole("max_new_tokens", self.max_new_tokens, least=0)
-        whole("num_beams", self.num_beams, most=MOST)
-        number("length_penalty", self.length_penalty, 0)
+        if isinstance(self.stop, str | None):
+            object.__setattr__(self, "stop", (self.stop,) if self.stop is not None else ())
+        super().__post_init__()
         if self.sampling() != Sampling() and self.num_beams > 1:
             raise InputError(
                 "a beam search does not sample: leave temperature, top_k, top_p and repetition_penalty, or num_beams"
             )
-        if "" in self.stops:
+        if "" in self.stop:
             raise InputError("stop is the empty string, which every text holds; leave it out")
-
-    @property
-    def stops(self) -> list[str]:
-        """The strings that end a text."""
-        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
 
     def sampling(self, banned: tuple[int, ...] = ()) -> Sampling:
         """How symbols are chosen, without those that are banned."""
@@ -95,7 +93,7 @@ class Generation:
         self._state: Callable[[], Carried] = lambda: start
         # Where no prompt was given, the text continues from the symbol that is pending.
         before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
-        self._rows = [Row(vocabulary.decoder(text), settings.stops) for text in before]
+        self._rows = [Row(vocabulary.decoder(text), list(settings.stop)) for text in before]
 
     @property
     def finish_reasons(self) -> list[str]:
@@ -130,7 +128,7 @@ class Generation:
         found = beam(
             self.model, self.state.core, self.state.token,
             num_beams=s.num_beams, max_new_tokens=s.max_new_tokens, length_penalty=s.length_penalty,
-            banned=self.banned, ended=stopped(self.vocabulary, s.stops),
+            banned=self.banned, ended=stopped(self.vocabulary, list(s.stop)),
         )  # fmt: skip
         best = [row[0] for row in found]
         after = self._after(best)

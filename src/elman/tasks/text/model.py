@@ -207,7 +207,7 @@ class TextModel(Predictor[M]):
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         chosen = Settings(**settings)
-        banned = banned_symbols(self.vocabulary, chosen.allow or (), endless=self.unit == "text")
+        banned = banned_symbols(self.vocabulary, chosen.allow, endless=self.unit == "text")
         start = self.read(prompts, self._seeded(len(prompts), state, seeds))
         return Generation(self.model, self.vocabulary, chosen, banned, prompts, start)
 

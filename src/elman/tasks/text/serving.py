@@ -181,11 +181,11 @@ class ServedText(ServedWriter):
         )
         self.endless = predictor.unit == "text"
         self.stream, self.most = ModelStream(self.model, 1), rows
-        self._like: State = self.model.init_state(1)
-        self._blank = states.to_rows(self._like).tobytes()
+        self.like = self.model.init_state(1)
+        self.blank = states.to_rows(self.like).tobytes()
         V = self.vocabulary.size
         self._bits = (V + 7) // 8
-        self.row_bytes = len(self._blank) + TAIL.size + self._bits
+        self.row_bytes = len(self.blank) + TAIL.size + self._bits
         self.about: dict[str, Json] = {
             "reads": "text", "input": "a text, or a list of tokens", "writes": True, "vocabulary": self.vocabulary.kind,
             "symbols": V, "endless": self.endless,
@@ -199,7 +199,7 @@ class ServedText(ServedWriter):
         return state
 
     def start(self, seed: int) -> bytes:
-        return self.closed(self._blank, BOUNDARY, seed, 0, np.zeros(self.vocabulary.size, bool))
+        return self.closed(self.blank, BOUNDARY, seed, 0, np.zeros(self.vocabulary.size, bool))
 
     def seeded(self, state: bytes, seed: int) -> bytes:
         core, token, _, _, seen = self.opened(state)
@@ -207,7 +207,7 @@ class ServedText(ServedWriter):
 
     def opened(self, state: bytes) -> tuple[bytes, int, int, int, NDArray[np.bool_]]:
         """The core, the pending symbol, seed and number of draws, and the symbols seen."""
-        W, V = len(self._blank), self.vocabulary.size
+        W, V = len(self.blank), self.vocabulary.size
         bits = np.frombuffer(state, np.uint8, offset=W + TAIL.size)
         seen = np.unpackbits(bits, count=V, bitorder="little").view(bool)
         return state[:W], *TAIL.unpack_from(state, W), seen
@@ -235,7 +235,7 @@ class ServedText(ServedWriter):
             raise FileError(f"a session is one text; the state that was sent has {len(carried.token)} rows")
         token, (seed, drawn) = int(carried.token), carried.draws[0].tolist()
         core = states.to_rows(carried.core)
-        if not 0 <= token < V or not seed >= 0 or not 0 <= drawn < 2**62 or not finite(core, self._like)[0]:
+        if not 0 <= token < V or not seed >= 0 or not 0 <= drawn < 2**62 or not finite(core, self.like)[0]:
             raise FileError("the state that was sent has numbers that no text can lead to: not finite, or no symbol")
         return self.closed(core.tobytes(), token, seed, drawn, carried.seen[0].numpy())
 
@@ -305,7 +305,7 @@ class ServedText(ServedWriter):
         pieces = [work.piece() for work in each]
         for work in each:
             if work.token == BOUNDARY:  # behind a boundary a new text begins
-                work.core = self._blank
+                work.core = self.blank
         single = [work for work, piece in zip(each, pieces, strict=True) if len(piece) == 1]
         several = [(work, piece) for work, piece in zip(each, pieces, strict=True) if len(piece) > 1]
         for at in range(0, len(single), self.most):
@@ -361,11 +361,11 @@ class ServedText(ServedWriter):
 
     def _core(self, *rows: bytes) -> State:
         """States of the core."""
-        return states.from_rows(joined(list(rows)), self._like)
+        return states.from_rows(joined(list(rows)), self.like)
 
     def _moved(self, works: list[TextWork], after: bytes) -> None:
         rows = np.frombuffer(after, np.uint8).reshape(len(works), -1)
-        for work, core, is_good in zip(works, rows, finite(rows, self._like), strict=True):
+        for work, core, is_good in zip(works, rows, finite(rows, self.like), strict=True):
             work.core = core.tobytes()
             if not is_good:
                 work.failed, work.done = NOT_FINITE, True

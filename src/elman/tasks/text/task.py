@@ -21,7 +21,7 @@ from elman.tasks.request import Request, Rows, data_option, errors_option, opene
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, InspectRequest, Response, Task
 from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
-from elman.tasks.text.generation import ALLOWED, Generation, Settings
+from elman.tasks.text.generation import Generation, Settings
 from elman.tasks.text.model import Score, TextModel
 from elman.tasks.text.serving import ServedText
 from elman.tasks.text.windows import Streams
@@ -158,21 +158,14 @@ class Evaluate(Request):
 
 
 @dataclass(frozen=True)
-class Generate(Request):
+class Prompt(Request):
+    prompt: str = option("", "what the text begins with")
+
+
+@dataclass(frozen=True)
+class Generate(Settings, Prompt):
     """A text after a prompt."""
 
-    prompt: str = option("", "what the text begins with")
-    max_new_tokens: int = option(200, "tokens after the prompt, at most", least=0, limit="max_tokens")
-    temperature: float = option(1.0, "0 takes the most probable symbol", least=0)
-    top_k: int = option(0, "choose among so many symbols; 0 for all", least=0)
-    top_p: float = option(1.0, "choose among the symbols that have this probability together")
-    repetition_penalty: float = option(1.0, "what log-probabilities of symbols seen are multiplied by")
-    num_beams: int = option(1, "above 1, search for the most probable text", least=1, limit="beams")
-    length_penalty: float = option(1.0, "beams: log P / length ** this", least=0)
-    stop: tuple[str, ...] = option((), "end with this string; may be given several times")
-    allow: tuple[str, ...] = option(
-        (), "choose this too: the end of an endless text, unknown words", choices=ALLOWED, metavar="{end,unknown}"
-    )
     seed: int | None = option(None, "0, or where --state is given what that goes on with, unless you say", least=0)
     state: str | None = option(None, "continue from this file", local=True)
     save_state: str | None = option(None, "write what the next token needs to this new file", local=True)
