@@ -119,14 +119,14 @@ class Uniform:
 
     def __init__(self, draws: Tensor) -> None:
         self._first, self._drawn = draws.clone(), 0
+        self._ahead: list[NDArray[np.float64]] = []  # the last first
 
     def next(self) -> NDArray[np.float64]:
         """(B, 1)."""
-        at = self._drawn % AHEAD
-        if at == 0:
-            self._ahead: NDArray[np.float64] = random.ahead(self.draws, AHEAD).numpy()
+        if not self._ahead:
+            self._ahead = [*random.ahead(self.draws, AHEAD).numpy().T[::-1, :, None]]
         self._drawn += 1
-        return self._ahead[:, at : at + 1]
+        return self._ahead.pop()
 
     @property
     def draws(self) -> Tensor:
