@@ -91,9 +91,9 @@ class Worker:
 
 
 def _work(kind: str, threads: int) -> None:
-    from elman.cli.threads import rest_early
+    from elman.cli.threads import sleep_early
 
-    rest_early()  # as the command line does
+    sleep_early()  # as the command line does
     import torch
 
     torch.set_num_threads(threads)

@@ -95,7 +95,7 @@ def test_a_line_is_cut_to_the_terminal(monkeypatch, capsys):
 def test_an_evaluation_counts_neither_for_the_speed_nor_for_the_time_left(monkeypatch, capsys):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    steps = progress.Steps(4, 0, unit="rows", describe="loss {:.1f}".format, shown=True)
+    steps = progress.Steps(4, 0, unit="rows", describe="loss {:.1f}".format, verbose=True)
     now[0] = 10.0
     with steps.paused():
         now[0] = 110.0

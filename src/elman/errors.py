@@ -1,13 +1,13 @@
-"""What Elman raises when it cannot do what was asked.
+"""The errors that Elman raises.
 
 ElmanError
 ├── InputError        a tensor, length, state or option that does not fit      (also a ValueError)
-├── UnknownNameError  a name that is in no registry: says which names there are (also a KeyError)
+├── UnknownNameError  a name that is not registered: lists the names that are   (also a KeyError)
 ├── FileError         a file that is missing, truncated, foreign or of a newer version
-├── TrainingError     a run that cannot go on, because its loss is not a number
+├── TrainingError     a run that cannot continue, because its loss is not a number
 ├── FitError          a model that cannot be fitted to these data: degenerate, impossible, or not a number
-├── FrozenError       an attribute of a model that was to be changed            (also an AttributeError)
-├── KernelError       a kernel that is not there or cannot do this
+├── FrozenError       an assignment to an attribute of a model                  (also an AttributeError)
+├── KernelError       a kernel that is not available or does not support this
 └── MissingExtraError an optional dependency that is not installed              (also an ImportError)
 
 Every message says what was given, what is accepted, and what to do.
@@ -31,11 +31,11 @@ class ElmanError(Exception):
 
 
 class InputError(ElmanError, ValueError):
-    """An argument that does not fit the boundary it was given to."""
+    """An argument that a public function does not accept."""
 
 
 class UnknownNameError(ElmanError, KeyError):
-    """A name that a registry does not hold."""
+    """A name that is not in a registry."""
 
     def __init__(self, kind: str, given: object, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -46,7 +46,7 @@ class UnknownNameError(ElmanError, KeyError):
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
-    """A question that names what is spelt almost like `given`, if anything is.
+    """A question that suggests the name most similar to `given`, if there is one.
 
     >>> nearest("bidirectionl", ["layers", "bidirectional"])
     " Did you mean 'bidirectional'?"
@@ -56,11 +56,11 @@ def nearest(given: object, known: Iterable[str]) -> str:
 
 
 class FileError(ElmanError):
-    """A file that cannot be used for what it was given for."""
+    """A file that cannot be used."""
 
 
 class TrainingError(ElmanError, RuntimeError):
-    """A run that cannot go on."""
+    """A run that cannot continue."""
 
 
 class FitError(ElmanError, RuntimeError):
@@ -68,18 +68,18 @@ class FitError(ElmanError, RuntimeError):
 
 
 class FrozenError(ElmanError, AttributeError):
-    """A model was to be changed, which is a value."""
+    """An assignment to a model, which is a value and does not change."""
 
     def __init__(self, model: object, name: str) -> None:
         super().__init__(
-            f"{name} of this {type(model).__name__} cannot be set or deleted: a model is a value, which answers the "
-            "same to all who hold it. Build or train another (copy.deepcopy of an HMM gives one that can be fitted); "
-            "what moves, such as a state, is an argument and a result."
+            f"{name} of this {type(model).__name__} cannot be set or deleted: a model is a value and never changes. "
+            "Build or train another (copy.deepcopy of an HMM gives one that can be fitted); what changes, such as a "
+            "state, is an argument and a result."
         )
 
 
 class KernelError(ElmanError, RuntimeError):
-    """A kernel that is not available, or that cannot do what was asked of it."""
+    """A kernel that is not available, or does not support what was requested."""
 
 
 class MissingExtraError(ElmanError, ImportError):

@@ -34,11 +34,11 @@ class SequenceModel(nn.Module):
 
     def init_state(self, batch_size: int) -> State:
         """The state before the first input, `batch_size` rows of it."""
-        self._check_causal("state to begin with")
+        self._check_causal("initial state")
         return self.core.init_state(batch_size)
 
     def step(self, x: State, state: State) -> tuple[Distribution, State]:
-        """One input for each row, x (B, ...): the distribution of what follows, and the state after it."""
+        """One input for each row, x (B, ...): the distribution of the next target, and the state after it."""
         self._check_causal("step")
         y, state = self.core.step(self.embed(x), state)
         return self.readout(y), state
@@ -46,7 +46,7 @@ class SequenceModel(nn.Module):
     def scan(
         self, x: State, state: State | None = None, *, lengths: Tensor | None = None, reset: Tensor | None = None
     ) -> tuple[Distribution, State]:
-        """Inputs x (B, T, ...): the distribution of what follows each; the state after each row's last valid input."""
+        """Inputs x (B, T, ...): the distribution of each next target; the state after each row's last valid input."""
         y, state = self.core(self.embed(x), state, lengths=lengths, reset=reset)
         whole = y.new_full((y.shape[0],), y.shape[1], dtype=torch.int64)
         return self.readout(y, whole if lengths is None else torch.as_tensor(lengths, device=y.device)), state
@@ -54,7 +54,7 @@ class SequenceModel(nn.Module):
     forward = scan
 
     def repeat(self, times: int) -> SequenceModel:
-        """The model for a batch whose rows are repeated: where its core is bound to a memory, so is that."""
+        """The model for a batch whose rows are repeated: if its core is bound to a memory, that is repeated too."""
         core = self.core.repeat(times)
         return self if core is self.core else SequenceModel(self.embed, core, self.readout).train(self.training)
 

@@ -1,7 +1,7 @@
-"""What settings accept: whole numbers, numbers in a range, words of a list, flags. One check each, one message each.
+"""What settings accept: whole numbers, numbers in a range, names from a list, flags. One check each, one message each.
 
-Every check takes the name of the setting as its user knows it, gives the value back, or raises an InputError that says
-what was given and what is accepted. A numpy number counts as a number; True and False are flags, never numbers.
+Every check takes the name of the setting as its user knows it, and returns the value, or raises an InputError that says
+what the value is and what is accepted. A numpy number counts as a number; True and False are flags, never numbers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def positive(name: str, given: object) -> float:
 
 
 def fraction(name: str, given: object) -> float:
-    """`given`, if it is a number of at least 0 and below 1: what dropout leaves out, what momentum keeps.
+    """`given`, if it is a number of at least 0 and below 1, such as a dropout or a momentum.
 
     >>> fraction("dropout", 0.5)
     0.5
@@ -82,19 +82,19 @@ def fraction(name: str, given: object) -> float:
 
 
 def choice(name: str, given: object, accepted: Iterable[str]) -> str:
-    """`given`, if it is one of the words that the setting `name` accepts.
+    """`given`, if it is one of the names that the setting `name` accepts.
 
     >>> choice("phi", "tanh", ("tanh", "relu"))
     'tanh'
     """
-    words = tuple(accepted)
-    if isinstance(given, str) and given in words:
+    names = tuple(accepted)
+    if isinstance(given, str) and given in names:
         return given
-    raise InputError(f"{name} is {given!r}; it must be one of {', '.join(map(repr, words))}")
+    raise InputError(f"{name} is {given!r}; it must be one of {', '.join(map(repr, names))}")
 
 
 def flag(name: str, given: object) -> bool:
-    """`given`, if it is True or False: a word such as 'no' would count as true.
+    """`given`, if it is True or False: a string such as 'no' would count as true.
 
     >>> flag("peephole", True)
     True
@@ -105,7 +105,7 @@ def flag(name: str, given: object) -> bool:
 
 
 def several(name: str, given: Iterable[T], what: str) -> list[T]:
-    """`given` as a list. One text would be read letter by letter, a frame or a mapping as the names of its columns,
+    """`given` as a list. One string would be read letter by letter, a frame or a mapping as the names of its columns,
     a set in any order: they are refused.
 
     >>> several("texts", ("a text", "another"), "texts")
@@ -113,7 +113,7 @@ def several(name: str, given: Iterable[T], what: str) -> list[T]:
     """
     kind = type(given).__name__
     if isinstance(given, str | bytes):
-        raise InputError(f"{name} is one text, {given[:40]!r}; it must be a list of {what}")
+        raise InputError(f"{name} is a string, {given[:40]!r}; it must be a list of {what}")
     if isinstance(given, Mapping) or hasattr(given, "columns"):
         raise InputError(
             f"{name} is a {kind}, which would be read as the names of its columns; it must be a list of {what}, such "
@@ -128,14 +128,14 @@ def several(name: str, given: Iterable[T], what: str) -> list[T]:
 
 
 def a_text(name: str, given: object) -> str:
-    """`given`, if it is a text.
+    """`given`, if it is a string.
 
     >>> a_text("prompt", "Once")
     'Once'
     """
     if isinstance(given, str):
         return given
-    raise InputError(f"{name} is a {type(given).__name__}; it must be a text")
+    raise InputError(f"{name} is a {type(given).__name__}; it must be a string")
 
 
 def _is_number(given: object) -> TypeGuard[Real]:
@@ -143,12 +143,12 @@ def _is_number(given: object) -> TypeGuard[Real]:
 
 
 def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str] = ()) -> None:
-    """Raise an InputError for the first option that the cell `name` of class `made` does not have. `others` may have
-    been meant too."""
+    """Raise an InputError for the first option that the cell `name` of class `made` does not have, with the nearest of
+    its options or of `others`."""
     parameters = inspect.signature(made).parameters
     known = [option for option in parameters if option not in ("input_size", "size")]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return  # a class of one's own may take anything
+        return  # a class of a user may accept anything
     for option in options:
         if option not in known:
             hint = nearest(option, [*known, *others])
@@ -156,7 +156,7 @@ def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON from outside says; a ValueError where it is not JSON, and where it is nested too deeply to be read.
+    """JSON from outside, parsed; a ValueError if it is not JSON, or nested too deeply to be read.
 
     >>> try:
     ...     parse_json("[" * 100_000)

@@ -1,7 +1,7 @@
-"""Progress, for whoever waits: after two seconds, what is being done and how far it has come, on standard error.
+"""Progress of long operations: after two seconds, what is being done and how far it is, on standard error.
 
-One line that changes on a terminal, plain lines elsewhere. What nobody can read any more (a closed pipe, a full disk)
-does not stop the work.
+One line that changes on a terminal, plain lines elsewhere. If the messages cannot be written (a closed pipe, a full
+disk), the work continues without them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE = 2.0  # seconds before progress is worth showing
-INTERVAL = 5.0  # seconds between its lines where there is no terminal
+INTERVAL = 5.0  # seconds between its lines if there is no terminal
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
 
 def show(text: str) -> None:
-    """A line that the next one replaces, on a terminal, cut to its width; else a line of its own."""
+    """On a terminal a line, cut to its width, that the next one replaces; elsewhere a line of its own."""
     if sys.stderr.isatty():
         _write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
     else:
@@ -35,14 +35,14 @@ def say(text: str) -> None:
 
 
 def clear() -> None:
-    """Take the line away that `show` left on a terminal."""
+    """Remove the line that `show` left on a terminal."""
     if sys.stderr.isatty():
         _write("\r\x1b[K")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Say nothing inside the block, in this thread."""
+    """Print nothing inside the block, in this thread."""
     token = _quiet.set(True)
     try:
         yield
@@ -65,7 +65,7 @@ def interval() -> float:
 class Waiting:
     """How many of `total` units are done.
 
-    >>> with Waiting("encoding", 3, "bytes") as waiting:  # quicker than two seconds: nothing is said
+    >>> with Waiting("encoding", 3, "bytes") as waiting:  # faster than two seconds: nothing is printed
     ...     waiting.add(1)
     """
 
@@ -83,15 +83,15 @@ class Waiting:
             clear()
 
     def add(self, amount: int) -> None:
-        """So much more is done."""
+        """Another `amount` is done."""
         self.done += amount
         now = time.monotonic()
         if now < self.due:
             return
         self.shown, self.due = True, now + interval()
-        show(f"{self.doing}: {self._far(now - self.start)}")
+        show(f"{self.doing}: {self._progress(now - self.start)}")
 
-    def _far(self, seconds: float) -> str:
+    def _progress(self, seconds: float) -> str:
         per_second = self.done / seconds
         speed = f"{per_second:,.0f} {self.unit}/s" if per_second >= 1 else f"{1 / per_second:.0f} s each"
         if not self.total or self.done > self.total:
@@ -101,7 +101,7 @@ class Waiting:
 
 
 def track(items: Sequence[T], doing: str, unit: str) -> Iterator[T]:
-    """Go through `items`, and say how far it has come."""
+    """Iterate over `items`, and show the progress."""
     with Waiting(doing, len(items), unit) as waiting:
         for item in items:
             yield item
@@ -109,13 +109,13 @@ def track(items: Sequence[T], doing: str, unit: str) -> Iterator[T]:
 
 
 class Steps:
-    """The line of a training run: its loss as `describe` puts it, units a second, time left.
+    """The progress line of a training run: its loss as `describe` formats it, units a second, time left.
 
-    `steps` are to be done, `done` of them were done before; nothing is said unless `shown`.
+    `done` of the `steps` were done before; nothing is printed unless `verbose`.
     """
 
-    def __init__(self, steps: int, done: int, *, unit: str, describe: Callable[[float], str], shown: bool) -> None:
-        self.steps, self.first, self.shown = steps, done, shown
+    def __init__(self, steps: int, done: int, *, unit: str, describe: Callable[[float], str], verbose: bool) -> None:
+        self.steps, self.first, self.verbose = steps, done, verbose
         self.unit, self.describe = unit, describe
         self.start = self.last = time.monotonic()
         self.count = 0
@@ -124,7 +124,7 @@ class Steps:
         """Step number `step` is done, with `count` more units."""
         self.count += count
         now = time.monotonic()
-        if not self.shown or (now - self.last < interval() and step < self.steps):
+        if not self.verbose or (now - self.last < interval() and step < self.steps):
             return
         self.last = now
         seconds = max(1e-9, now - self.start)
@@ -134,19 +134,19 @@ class Steps:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done inside, an evaluation, counts neither for the speed nor for the time left."""
-        begin = time.monotonic()
+        """The time inside the block, such as an evaluation, counts neither for the speed nor for the time left."""
+        start = time.monotonic()
         yield
-        self.start += time.monotonic() - begin
+        self.start += time.monotonic() - start
 
     def say(self, text: str) -> None:
         """A line that stays, if there is anything to say."""
-        if self.shown and text:
+        if self.verbose and text:
             say(text)
 
 
 def clock(seconds: float) -> str:
-    """A duration to read.
+    """A duration in minutes and seconds, or hours too.
 
     >>> clock(75), clock(3675)
     ('1:15', '1:01:15')

@@ -97,7 +97,7 @@ def test_a_run_that_ended_early_is_finished(runs, tmp_path):
     (folder / "config.yaml").write_text(config.replace("patience: 0", "patience: 3").replace("steps: 60", "steps: 90"))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
     (folder / "metrics.jsonl").write_text("\n".join(json.dumps(line) for line in lines if "test" not in line))
-    for bad, status in ((2, "unfinished, step 60 of 90"), (3, "finished, step 60 of 90: it ended early")):
+    for bad, status in ((2, "unfinished, step 60 of 90"), (3, "finished, step 60 of 90: it stopped early")):
         path = folder / "last" / "training.json"
         content = json.loads(path.read_text())
         content["advance"]["bad"] = bad

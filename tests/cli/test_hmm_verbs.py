@@ -156,7 +156,7 @@ def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
         (["predict", "run", "a.csv", "--out", "no/where.csv"], "cannot write"),
         (["predict", "run", "a.csv", "--out", "a.csv/below.csv"], "cannot write"),
         (["predict", "run", "three.csv", "--out", "new.csv"], "3 features"),
-        (["predict", "lm", "a.csv"], "it answers `elman generate`, `elman evaluate`"),
+        (["predict", "lm", "a.csv"], "use `elman generate`, `elman evaluate`"),
         (["predict", "nothing", "a.csv"], "no folder nothing"),
         (["evaluate", "broken", "a.csv"], "truncated"),
         (["generate", "run", "--observations", "0"], "at least 1"),

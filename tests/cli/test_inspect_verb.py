@@ -139,8 +139,8 @@ def test_what_was_noted_while_training_is_on_the_page(runs, capfd):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        (["markov", "book.txt"], "does not answer `elman inspect`"),
-        (["lm", "--against", "markov"], "does not answer `elman inspect`"),
+        (["markov", "book.txt"], "`elman inspect` does not support"),
+        (["lm", "--against", "markov"], "`elman inspect` does not support"),
         (["lm/best"], "names no data: elman inspect lm/best DATA"),
         (["lm", "missing.txt"], "missing.txt"),
         (["lm", "--rows", "0"], "rows is 0"),

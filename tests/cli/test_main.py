@@ -117,7 +117,7 @@ def test_a_closed_standard_error_or_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (MemoryError(), "not enough memory for this; --num_beams is 1000000: try less"),
+        (MemoryError(), "not enough memory for this; --num_beams is 1000000: try a smaller one"),
         (
             RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"),
             "--num_beams is 1000000",

@@ -27,14 +27,14 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "nothing to serve"),
+        ([], "no model to serve"),
         (["runs/none"], "there is no folder"),
         (["RUN", "--host", "0.0.0.0"], "--api_key_file"),
         (["RUN", "--durability", "process"], "needs --store"),
         (["RUN", "--durability", "none", "--store", "s.db"], "not none"),
         (["RUN", "--port", "70000"], "--port is 70000"),
         (["--model", "RUN"], "NAME=RUN"),
-        (["RUN", "--model", "book=RUN"], "one name"),
+        (["RUN", "--model", "book=RUN"], "the same name"),
         (["RUN", "--api_key_file", "none.txt"], "cannot read the keys"),
         (["RUN", "--state_key_file", "none.txt"], "cannot read the keys"),
     ],

@@ -144,7 +144,7 @@ def test_ctrl_c_before_the_first_step_and_then_the_same_command(here, capfd, mon
     if when == "after":
         assert "--out a --resume auto" in said and main([*arguments, "--resume", "auto"]) == 0
     else:
-        assert "stopped before the run began" in said and not (here / "a").exists()
+        assert "stopped before the run started" in said and not (here / "a").exists()
         assert main(["train", "--out", "a", "--resume", "auto"]) == 2  # not another model in its folder
         assert main(arguments) == 0
     assert (here / "a" / "config.yaml").exists() and (here / "a" / "best").is_dir()

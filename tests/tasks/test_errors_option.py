@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 import pytest
 
 from elman import tasks
-from elman.cli.asking import add_arguments
+from elman.cli.model_verb import add_arguments
 
 VERBS = [
     (name, verb)

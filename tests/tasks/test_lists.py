@@ -69,7 +69,7 @@ def test_words(tags):
             call()
     with pytest.raises(InputError, match="it must be a list of words"):
         tags.tag_all(WORDS.split())  # the words of one sentence, not a list of sentences
-    with pytest.raises(InputError, match=r"sentences is one text, .* must be a list of sentences"):
+    with pytest.raises(InputError, match=r"sentences is a string, .* must be a list of sentences"):
         tags.tag_all(WORDS)
     with pytest.raises(InputError, match="it must be a list of words"):
         tags.tag([1, 2])
@@ -89,7 +89,7 @@ def test_texts(classes, translates, writes):
         lambda: writes.read("a", writes.init_state()),
         lambda: open_text("embedded"),
     ):
-        with pytest.raises(InputError, match=r"is one text, .*; it must be a list of "):
+        with pytest.raises(InputError, match=r"is a string, .*; it must be a list of "):
             call()
 
 
@@ -134,7 +134,7 @@ def test_a_list_where_one_text_is_meant(translates, writes):
         lambda: translates.translate([1]),
         lambda: translates.translations(["a b"], translator.Search(), prefixes=[2]),
     ):
-        with pytest.raises(InputError, match=r" is a (list|int); it must be a text"):
+        with pytest.raises(InputError, match=r" is a (list|int); it must be a string"):
             call()
 
 

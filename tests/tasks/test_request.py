@@ -86,7 +86,7 @@ class Every(Request):
         ({"maybe": 2.5}, "maybe is 2.5"),
         ({"word": "c"}, "word is 'c'; it must be one of 'a', 'b'"),
         ({"words": ("a", "c")}, "words is 'c'"),
-        ({"words": "ab"}, "words is one text"),
+        ({"words": "ab"}, "words is a string"),
         ({"levels": (0.5, 2)}, "levels is 2"),
         ({"sure": "no"}, "sure is 'no'; it must be True or False"),
     ],

@@ -29,15 +29,15 @@ from elman.errors import ElmanError, UnknownNameError
 NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|[Ss]torage size calculation overflowed")
 
 VERBS = {
-    "init": "print a complete config, every line with what it means",
-    "train": "train a model on text, columns or series, or go on where a run was killed",
-    "evaluate": "how well a model predicts a text (nats, bits, perplexity), columns (log-likelihood) or series",
-    "predict": "what a model says of its inputs: tags, classes, hidden states, what follows in a series",
-    "generate": "text from a model, or observations",
-    "inspect": "where the gradient dies, what the state holds, how long it remembers: sentences, and a page",
-    "serve": "models with their states over HTTP: sessions, completions, responses",
-    "compare": "runs side by side: what differs in their configs, how good they are, how long they took",
-    "doctor": "what is installed, which kernels run, and whether they compute the right thing",
+    "init": "print a complete config, every line commented",
+    "train": "train a model on text, columns or series, or resume a run that was killed",
+    "evaluate": "score a model on a text (nats, bits, perplexity), columns (log-likelihood) or series",
+    "predict": "print what a model predicts for its inputs: tags, classes, hidden states, future values",
+    "generate": "generate text or observations from a model",
+    "inspect": "where the gradient dies, what the state holds, how long it remembers: a summary and a page",
+    "serve": "serve models with their states over HTTP: sessions, completions, responses",
+    "compare": "compare runs: what differs in their configs, their scores, how long they took",
+    "doctor": "check what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",
 }
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _let_go()
         return 141  # 128 + SIGPIPE: the reader has gone, as in `elman laws | head`
-    except OSError as error:  # a full disk behind standard output, a name that no file can have
+    except OSError as error:  # standard output goes to a full disk, or no file can have such a name
         if error.filename is None:
             _let_go()
         return _failed(str(error))
@@ -77,7 +77,7 @@ def _failed(message: str) -> int:
 
 def _open_streams() -> None:
     """Make the standard streams ones that can be written to, or say at once that there is nowhere to write."""
-    if sys.stderr is None:  # closed by `2>&-`: messages go nowhere, the work goes on
+    if sys.stderr is None:  # closed by `2>&-`: messages are dropped, the work continues
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     if sys.stdout is None:
         raise SystemExit(_failed("standard output is closed; send it to a file, or to /dev/null"))
@@ -86,7 +86,7 @@ def _open_streams() -> None:
 
 
 def _let_go() -> None:
-    """Python flushes standard output once more at exit: what could not be written goes nowhere then."""
+    """Python flushes standard output once more at exit: drop what could not be written."""
     with suppress(OSError, ValueError):  # it may not be a file at all
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -95,12 +95,12 @@ def largest(arguments: Sequence[str]) -> str:
     """What to make smaller: the option with the largest number, if there is one.
 
     >>> largest(["generate", "runs/a", "--num_beams", "1000000000", "--seed", "7"])
-    '--num_beams is 1000000000: try less'
+    '--num_beams is 1000000000: try a smaller one'
     """
     words = [part for word in arguments for part in word.split("=", 1)]
     options = [(name, value) for name, value in pairwise(words) if name.startswith("--") and value.isdecimal()]
     name, value = max(options, key=lambda option: int(option[1]), default=("", ""))
-    return f"{name} is {value}: try less" if name else "make the model, the batch or the input smaller"
+    return f"{name} is {value}: try a smaller one" if name else "make the model, the batch or the input smaller"
 
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
@@ -111,14 +111,14 @@ def _dispatch(arguments: Sequence[str] | None) -> int:
         return 2
     if given.verb not in VERBS:
         raise UnknownNameError("verb", given.verb, VERBS)
-    rest = threads.take(given.verb, imports.take(given.arguments))
+    rest = threads.pop_flag(given.verb, imports.pop_flag(given.arguments))
     code: int = import_module(f"elman.cli.{given.verb}").run(rest)
     return code
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C end the process while modules are imported: some of them swallow what it raises, or die of it."""
+    """Let Ctrl-C end the process while modules are imported: some of them swallow the exception, or crash on it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -131,7 +131,7 @@ def interruptible() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # a job in the background is deaf to it, and stays so
+    if before is signal.default_int_handler:  # a job in the background ignores it, and should continue to
         signal.signal(signal.SIGINT, interrupt)
     try:
         yield
@@ -145,7 +145,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="elman",
         usage="elman VERB [arguments]",
         description="Recurrent sequence models whose state you own.",
-        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` says what it takes. Each takes --import MODULE, --threads N.",
+        epilog=f"verbs:\n{verbs}\n\n`elman VERB --help` lists the arguments of a verb. All take --import MODULE and "
+        "--threads N.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"elman {__version__}")

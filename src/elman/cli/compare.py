@@ -19,7 +19,7 @@ PLACES = ("out", "resume", "imports")  # settings that say where a run is, not w
 
 @dataclass
 class Row:
-    """A run. `best` is the best score while it trained, `test` the one at its end; None where there is none yet."""
+    """A run. `best` is the best validation score, `test` the score at the end; None if there is none yet."""
 
     run: str
     status: str  # finished, unfinished and how far it has come, or what is wrong with it
@@ -43,7 +43,7 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError("there are no runs in runs/; name some: elman compare DIRECTORY ...")
     missing = [str(path) for path in paths if not path.is_dir()]
     if missing:
-        raise InputError(f"there is no folder {', '.join(missing)}; a run is the folder that --out named")
+        raise InputError(f"there is no folder {', '.join(missing)}; a run is the folder that --out named in training")
     rows = compare(paths)
     if given.json:
         print_json([asdict(row) for row in rows])
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def compare(paths: Sequence[Path]) -> list[Row]:
-    """The rows of some runs, each task by itself, the best first, what has no score last."""
+    """The rows of some runs, grouped by task, the best first, those without a score last."""
     rows = [_row(path) for path in paths]
     for task in {row.task for row in rows}:
         _keep_differences([row for row in rows if row.task == task])
@@ -95,12 +95,12 @@ def _status(settings: dict[str, Json], lines: list[dict[str, float]], path: Path
         return "finished"
     patience = settings.get("training.patience")
     if checkpoint.ended_early(path, patience if isinstance(patience, int) else 0):
-        return f"finished, step {last} of {steps}: it ended early"
+        return f"finished, step {last} of {steps}: it stopped early"
     return f"unfinished, step {last} of {steps}" if steps is not None else "unfinished"
 
 
 def _seconds(path: Path) -> float:
-    """How long it was worked on: the clock begins anew each time a run goes on."""
+    """How long it ran: the clock starts from zero each time a run is resumed."""
     total = before = 0.0
     try:
         for line in (path / "timings.jsonl").read_text(encoding="utf-8").splitlines():
@@ -108,7 +108,7 @@ def _seconds(path: Path) -> float:
             total += now - before if now >= before else now
             before = now
     except (OSError, ValueError, KeyError):
-        return total  # it may have lost something
+        return total  # lines may be missing
     return round(total, 3)
 
 

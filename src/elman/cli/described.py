@@ -1,8 +1,8 @@
 """What tasks there are and what can be set in each, without Torch: for `elman init` and `elman train --help`.
 
-The configs stand beside the networks that they describe, and to import those takes seconds. What they say is kept in
-settings.json, which `make docs` writes; a test compares the two. Where modules of one's own were imported, which may
-add tasks, the configs are asked themselves.
+The configs are defined next to the networks that they configure, and importing those takes seconds. Their descriptions
+are kept in settings.json, which `make docs` writes; a test compares the two. If modules of a user were imported, which
+may add tasks, the configs themselves are read.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE = Path(__file__).with_name("settings.json")
 
 
 class Described(NamedTuple):
-    """A task: what it trains, in a few words, and its settings with their defaults."""
+    """A task: its title, and its settings with their defaults."""
 
     title: str
     settings: tuple[Setting, ...]

@@ -9,11 +9,11 @@ from elman.cli.output import print_json, print_table
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the scores of a model on some data, whatever its task judges by."""
-    from elman.cli.asking import ask
+    """Print the scores of a model on some data, by the metrics of its task."""
+    from elman.cli.model_verb import dispatch
     from elman.tables import Table
 
-    given, _, scores = ask("evaluate", arguments, "How good a model is on some data.", _common)
+    given, _, scores = dispatch("evaluate", arguments, "Score a model on some data.", _common)
     if given.json:
         print_json(scores.to_json())
     else:

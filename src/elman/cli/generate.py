@@ -1,4 +1,4 @@
-"""elman generate: what a model makes up, as it comes."""
+"""elman generate: text or observations from a model, printed as they are generated."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from elman.progress import say
 
 def run(arguments: Sequence[str]) -> int:
     """Print what is generated, piece by piece, or the whole as JSON."""
-    from elman.cli.asking import ask
+    from elman.cli.model_verb import dispatch
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where, **_: say(f"elman: warning: {message}")
-        given, _, generated = ask("generate", arguments, "What a model makes up: text, or observations.", _common)
+        given, _, generated = dispatch("generate", arguments, "Generate text, observations or images.", _common)
     for piece in generated.pieces():
         if not given.json:
             print(piece, end="", flush=True)

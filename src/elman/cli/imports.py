@@ -11,8 +11,8 @@ from elman.errors import InputError
 from elman.files import plugins
 
 
-def take(arguments: Sequence[str]) -> list[str]:
-    """Import what the arguments of a verb name; the other arguments."""
+def pop_flag(arguments: Sequence[str]) -> list[str]:
+    """Import the modules that the arguments of a verb name; the other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--import", dest="names", action="append", default=[])
     try:
@@ -24,14 +24,15 @@ def take(arguments: Sequence[str]) -> list[str]:
 
 
 def load(names: Sequence[str]) -> None:
-    """Import some modules. The folder that one is in is part of the path, as it is to `python -m`."""
+    """Import some modules. The current folder is part of the path, as it is for `python -m`."""
     if names and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())
     plugins.load(names)
 
 
-def load_noted(names: Sequence[str], where: str) -> None:
-    """Import what a config names, and say so: it is code that runs. What a model names is not imported unasked."""
+def load_from_config(names: Sequence[str], where: str) -> None:
+    """Import the modules that a config names, and say so: it is code that runs. Those that a model names are not
+    imported without a flag."""
     for name in plugins.missing(names):
         print(f"elman: importing {name}, which {where} names", file=sys.stderr)
     load(names)

@@ -1,4 +1,4 @@
-"""elman init: a complete config to begin with, every line with what it means."""
+"""elman init: a complete config to start from, every line commented."""
 
 from __future__ import annotations
 

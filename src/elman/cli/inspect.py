@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from elman.tasks.request import Request
     from elman.tasks.task import Inspection
 
-ABOUT = "Look into a model with some data: sentences and a table here, everything on a page with --out."
+ABOUT = "Inspect a model on some data: print a summary and a table; --out writes a page with everything."
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print the verdict and a table, and write the page."""
-    from elman.cli.asking import ask
+    from elman.cli.model_verb import dispatch
     from elman.tasks import report
 
-    given, request, inspection = ask("inspect", arguments, ABOUT, _common)
+    given, request, inspection = dispatch("inspect", arguments, ABOUT, _common)
     given.out = given.out and os.path.expanduser(given.out)
     if given.out and Path(given.out).exists() and not given.force:
         raise InputError(f"{given.out} exists; choose another --out, or pass --force to replace it")
@@ -55,7 +55,7 @@ def _other(run: str, request: Request) -> Inspection:
 
     task, predictor = open_model(run)
     if "inspect" not in task.requests:
-        raise InputError(f"{run} is {task.title}, which does not answer `elman inspect`")
+        raise InputError(f"{run} is {task.title}, which `elman inspect` does not support")
     kind, respond = task.requests["inspect"]
     shared = {name: value for name, value in vars(request).items() if name in kind.__dataclass_fields__}
     other: Inspection = respond(predictor, kind(**{**shared, "run": run}))
@@ -65,6 +65,6 @@ def _other(run: str, request: Request) -> Inspection:
 def _common(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="write the page to this HTML file")
     parser.add_argument("--force", action="store_true", help="let --out replace a file")
-    parser.add_argument("--against", metavar="RUN", help="another run beside it, with the same data")
-    parser.add_argument("--at", choices=["init"], help="the same network beside it, with fresh weights")
+    parser.add_argument("--against", metavar="RUN", help="another run to compare with, on the same data")
+    parser.add_argument("--at", choices=["init"], help="compare with the same network with fresh weights")
     parser.add_argument("--json", action="store_true", help="the numbers as JSON")

@@ -1,4 +1,4 @@
-"""How verbs show things: tables, rich on a terminal and plain lines elsewhere; and JSON, alone."""
+"""How verbs print: tables, rich on a terminal and plain lines elsewhere; and JSON, alone."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ def print_json(value: object) -> None:
 
 
 def print_table(table: Table) -> None:
-    """A table: rich on a terminal, aligned plain lines elsewhere. A cell that begins with FAIL stands out."""
+    """A table: rich on a terminal, aligned plain lines elsewhere. A cell that starts with FAIL is red."""
     if sys.stdout.isatty():
         _rich_table(table)
     else:
         print("\n".join(table.lines()))
 
 
-def _rich_table(shown: Table) -> None:
+def _rich_table(content: Table) -> None:
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = RichTable(title=shown.title, title_justify="left", title_style="bold")
-    for name in shown.header:
+    table = RichTable(title=content.title, title_justify="left", title_style="bold")
+    for name in content.header:
         table.add_column(name, no_wrap=True)
-    for row in shown.rows:
+    for row in content.rows:
         table.add_row(*(Text(cell, style="bold red" if cell.startswith("FAIL") else "") for cell in row))
     console = Console()
     # Lines that are longer than the window can still be read, which cells that were cut cannot.

@@ -1,4 +1,4 @@
-"""elman predict: what a model says about each input, a line each."""
+"""elman predict: what a model predicts for each input, a line each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from elman.errors import FileError, InputError
 
 def run(arguments: Sequence[str]) -> int:
     """Write the lines of a model's predictions."""
-    from elman.cli.asking import ask
+    from elman.cli.model_verb import dispatch
 
-    given, _, lines = ask("predict", arguments, "What a model says about each input, a line each.", _common)
+    given, _, lines = dispatch(
+        "predict", arguments, "Print what a model predicts for each input, a line each.", _common
+    )
     if given.out is None:
         sys.stdout.writelines(lines)
     else:
@@ -24,9 +26,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """Under another name until it is whole; what is there already stays."""
+    """Write under another name until it is complete; an existing file is never replaced."""
     if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another --out.")
+        raise InputError(f"{path} exists, and is not overwritten; choose another --out")
     temporary = path.with_name(path.name + ".part")
     try:
         with temporary.open("w", encoding="utf-8") as file:

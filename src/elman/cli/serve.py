@@ -22,7 +22,7 @@ TIERS = ("none", "process", "power")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until a signal comes; or copy a store."""
+    """Serve until a signal arrives; or copy a store."""
     if arguments and arguments[0] == "backup":
         return _backup(arguments[1:])
     given = _parser().parse_args(arguments)
@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
 
 @contextmanager
 def _ignoring_hangup() -> Iterator[None]:
-    """SIGHUP reads keys again; it must not end the process while models are loaded, or where there are no keys."""
+    """SIGHUP reads keys again; it must not end the process while models are loaded, or if there are no keys."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -61,10 +61,10 @@ def _ignoring_hangup() -> Iterator[None]:
 def _backup(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="elman serve backup", allow_abbrev=False,
-        description="Copy a store as it is between two commits; a server may run on it meanwhile.",
+        description="Copy a store as it is between two commits; a server may run on it at the same time.",
     )  # fmt: skip
-    parser.add_argument("store", metavar="STORE", help="the file that a server was given as --store")
-    parser.add_argument("to", metavar="TO", help="the copy: a name that is not there yet")
+    parser.add_argument("store", metavar="STORE", help="the file of a server's --store")
+    parser.add_argument("to", metavar="TO", help="the copy: a file that does not exist yet")
     given = parser.parse_args(arguments)
     from elman.serve.store.sqlite import backup
 
@@ -75,14 +75,14 @@ def _backup(arguments: Sequence[str]) -> int:
 
 def _check(given: argparse.Namespace) -> None:
     if not given.model and not given.run:
-        raise InputError("there is nothing to serve: elman serve RUN, or --model NAME=RUN as often as you like")
+        raise InputError("there is no model to serve: elman serve RUN, or --model NAME=RUN for each of several")
     if given.host not in LOOPBACK and not given.api_key_file and not given.insecure:
         raise InputError(
-            f"--host is {given.host}, which others can reach, and there are no keys. Give --api_key_file, or "
+            f"--host is {given.host}, which others can reach, and there are no keys. Pass --api_key_file, or "
             "--insecure if anyone may use every session"
         )
     if given.durability == "none" and given.store:
-        raise InputError("--store keeps sessions in a file; its durability is process or power, not none")
+        raise InputError("--store keeps sessions in a file; its --durability must be process or power, not none")
     if given.durability in ("process", "power") and not given.store:
         raise InputError(f"--durability {given.durability} needs --store FILE to keep sessions in")
     if not 0 < given.ttl <= Limits.ttl_seconds:
@@ -90,7 +90,7 @@ def _check(given: argparse.Namespace) -> None:
     if not 0 <= given.drain_delay <= 3_600:
         raise InputError(f"--drain_delay is {given.drain_delay}; it must be from 0 to 3600 seconds")
     if not 0 <= given.port < 65536:
-        raise InputError(f"--port is {given.port}; it must be from 0, for any that is free, to 65535")
+        raise InputError(f"--port is {given.port}; it must be from 0, for any free port, to 65535")
 
 
 def _service(given: argparse.Namespace) -> Service:
@@ -113,7 +113,7 @@ def _service(given: argparse.Namespace) -> Service:
         except InputError as error:
             if name not in predictors:
                 raise
-            say(f"elman serve: {name} answers /v1/predict only: {error}")
+            say(f"elman serve: {name} is served by /v1/predict only: {error}")
     for secret in filter(None, (given.api_key_file, given.state_key_file, given.store)):
         if warning := readable_by_others(secret):
             say(f"elman serve: warning: {warning}")
@@ -121,7 +121,7 @@ def _service(given: argparse.Namespace) -> Service:
     store = SqliteStore(given.store) if given.store else MemoryStore()
     sessions = Sessions(store, models, Limits())
     for name in sessions.orphans():
-        say(f"elman serve: warning: the store has sessions of {name}, which is not loaded; they answer 422")
+        say(f"elman serve: warning: the store has sessions of {name}, which is not loaded; requests to them get 422")
     signer = Signer.of_file(given.state_key_file) if given.state_key_file else Signer.of_store(store)
     durability = given.durability or ("process" if given.store else "none")
     return Service(
@@ -137,7 +137,7 @@ def _service(given: argparse.Namespace) -> Service:
 
 
 def _named(given: argparse.Namespace) -> list[tuple[str, str]]:
-    """The models, each with its name: that of its folder where none is given."""
+    """The models, each with its name: that of its folder by default."""
     found = [(Path(given.run).resolve().name, given.run)] if given.run else []
     for one in given.model or []:
         name, equals, path = one.partition("=")
@@ -146,7 +146,7 @@ def _named(given: argparse.Namespace) -> list[tuple[str, str]]:
         found.append((name, path))
     names = [name for name, _ in found]
     if len(set(names)) < len(names):
-        raise InputError(f"two models have one name ({', '.join(names)}); give each its own: --model NAME=RUN")
+        raise InputError(f"two models have the same name ({', '.join(names)}); name each of them: --model NAME=RUN")
     return found
 
 
@@ -156,26 +156,26 @@ def _parser() -> argparse.ArgumentParser:
         epilog="elman serve backup STORE TO copies a store, while a server runs on it or not.",
     )  # fmt: skip
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory or a saved model")
-    parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another; may be given several times")
+    parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another model; may be repeated")
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
-    parser.add_argument("--port", type=int, default=8080, help="0 for any that is free")
+    parser.add_argument("--port", type=int, default=8080, help="0 for any free port")
     parser.add_argument(
         "--store", metavar="FILE", help="keep sessions in this file; without it they end with the server"
     )
     parser.add_argument("--durability", choices=TIERS, help="process survives kill -9, power the loss of power too")
-    parser.add_argument("--ttl", type=float, default=86_400.0, help="seconds that a session may rest before it expires")
+    parser.add_argument("--ttl", type=float, default=86_400.0, help="seconds after which an idle session expires")
     parser.add_argument(
         "--drain_delay", type=float, default=0.0, metavar="SECONDS",
-        help="how long requests are still served after SIGTERM, while /readyz says no: until balancers have seen it",
+        help="how long requests are served after SIGTERM, while /readyz answers 503 so that load balancers notice",
     )  # fmt: skip
     parser.add_argument(
         "--api_key_file", metavar="FILE",
-        help="`tenant sha256` a line, with `operator` behind it for /metrics; read again on SIGHUP",
+        help="lines `tenant sha256`, or `tenant sha256 operator` for /metrics; read again on SIGHUP",
     )  # fmt: skip
     parser.add_argument(
         "--state_key_file", metavar="FILE",
-        help="keys that sign carried states: the first signs, all verify; read again on SIGHUP",
+        help="keys that sign states carried by clients: the first signs, all verify; read again on SIGHUP",
     )  # fmt: skip
-    parser.add_argument("--insecure", action="store_true", help="listen to others without keys")
-    parser.add_argument("--print_limits", action="store_true", help="print every limit, and end")
+    parser.add_argument("--insecure", action="store_true", help="let other machines connect without keys")
+    parser.add_argument("--print_limits", action="store_true", help="print every limit, and exit")
     return parser

@@ -1,4 +1,4 @@
-"""The config that a command line describes: what stands in YAML files, changed by what is typed."""
+"""The config that a command line describes: the settings of YAML files, overridden by flags."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, get_type_hints
 
 from elman.cli.described import defaults
 from elman.errors import FileError, InputError
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from jsonargparse import ArgumentParser, Namespace
 
     from elman.files.config import Json
     from elman.tasks.task import AnySettings
 
-    Files = Sequence[tuple[Path, dict[str, Json]]]  # configs, what comes later goes before what comes earlier
+    Files = Sequence[tuple[Path, dict[str, Json]]]  # configs; later ones override earlier ones
 
 USAGE = "usage: elman train [--config FILE] [--SETTING VALUE ...]"
-DEFAULT = "lm"  # the task where none is named
-TRAINS_ON = ("train", "source")  # the settings of data that name what is trained on, whatever the task
-KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+DEFAULT = "lm"  # the task if none is named
+TRAINS_ON = ("train", "source")  # the settings of `data` that name the training data, whatever the task
+KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a string"}
 
 
 def read_config(arguments: Sequence[str]) -> AnySettings:
-    """The config of a command line. A run that goes on has its own, and so has a model that a run begins with."""
+    """The config of a command line. A resumed run has a config, and so has a model that a run starts from."""
     named = _named(arguments)
     files = [(Path(path), _content(Path(path))) for path in named.config]
     named.task = named.task or _last(files, "task")
@@ -55,8 +55,8 @@ def read_config(arguments: Sequence[str]) -> AnySettings:
     for path, content in files:
         _check_sections(path, content, task.Config)
     given = [word for _, content in files for word in ("--config", json.dumps(content))]
-    found: AnySettings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
-    return replace(found, out=os.path.expanduser(found.out))  # of `--out=~/run` a shell leaves the ~ alone
+    settings: AnySettings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    return replace(settings, out=os.path.expanduser(settings.out))  # a shell does not expand the ~ of `--out=~/run`
 
 
 def _named(arguments: Sequence[str]) -> argparse.Namespace:
@@ -76,7 +76,7 @@ def _named(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _own(named: argparse.Namespace, files: Files) -> Files:
-    """The config of the run that is to go on, if it has begun."""
+    """The config of the run to resume, if it exists."""
     from elman import tasks
     from elman.files import artifact, config
 
@@ -90,20 +90,20 @@ def _own(named: argparse.Namespace, files: Files) -> Files:
         return [(path, content)]
     if artifact.find(out / "last") and not files:
         raise FileError(
-            f"{out} has a checkpoint but no {config.NAME}; put that back, or give the config that the run was started "
-            "with by --config"
+            f"{out} has a checkpoint but no {config.NAME}; restore that file, or pass the config that the run was "
+            "started with as --config"
         )
     if not (named.task and (_names_data(named.rest, files) or not _reads_data(tasks.find(named.task).Config))):
         raise InputError(
-            f"there is no run in {out} to continue, and this command does not say what to train: {_lacking(named)}. To "
-            "continue a run, name its folder by --out. To begin one here, or continue it if it has begun, name both: "
+            f"there is no run in {out} to resume, and this command does not say what to train: {_lacking(named)}. To "
+            "resume a run, name its folder with --out. To start one here, or resume it if it exists, name both: "
             f"elman train --task TASK --data.train FILE --out {out} --resume auto"
         )
     return []
 
 
 def _reads_data(config: type) -> bool:
-    """Whether runs of a task are told what to train on; one of your own may make it up."""
+    """Whether runs of a task read training data; a task of a user may generate its own."""
     data = getattr(config(), "data", None)
     return any(hasattr(data, name) for name in TRAINS_ON)
 
@@ -120,17 +120,17 @@ def _lacking(named: argparse.Namespace) -> str:
 
 
 def _content(path: Path) -> dict[str, Json]:
-    """The settings in a file, once the modules are imported that it names."""
-    from elman.cli.imports import load_noted
+    """The settings in a file, after importing the modules that it names."""
+    from elman.cli.imports import load_from_config
     from elman.files import config, plugins
 
     content = config.read(path)
-    load_noted(plugins.noted(content, str(path)), str(path))
+    load_from_config(plugins.noted(content, str(path)), str(path))
     return {name: value for name, value in content.items() if name != "imports"}
 
 
 def _last(files: Files, name: str) -> str:
-    """What the last of the files that have a setting says about it."""
+    """The value of a setting in the last of the files that have it."""
     return next((str(content[name]) for _, content in reversed(files) if content.get(name)), "")
 
 
@@ -144,13 +144,13 @@ def _check_sections(path: Path, content: Mapping[str, Json], config: type) -> No
     for name in _sections(config):
         if name in content and not isinstance(content[name], dict):
             raise FileError(
-                f"in {path}, {name} is {content[name]!r}, which is not a mapping; it has settings of its own, such as "
+                f"in {path}, {name} is {content[name]!r}, which is not a mapping; it is a section of settings, such as "
                 f"{name}: {{{next(iter(get_type_hints(_sections(config)[name])))}: ...}}"
             )
 
 
 def _lists(arguments: Sequence[str], config: type) -> list[str]:
-    """Several words after a setting that takes a list, as a shell makes them of `*.txt`, become one list."""
+    """Several words after a setting that takes a list, such as a shell's expansion of `*.txt`, become one list."""
     parts: list[list[str]] = []
     for word in arguments:
         if word.startswith("--") or not parts:
@@ -179,7 +179,7 @@ def _numbers(words: list[str]) -> str:
     return f"[{', '.join(words)}]"
 
 
-def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Any:
+def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     from jsonargparse import ArgumentError
 
     try:
@@ -199,7 +199,7 @@ def _parser(config: type) -> ArgumentParser:
     return parser
 
 
-def _instance(parser: ArgumentParser, config: type, given: Any) -> Any:
+def _instance(parser: ArgumentParser, config: type[Settings], given: Namespace) -> Settings:
     parts = vars(parser.instantiate(given))
     return config(**{name: value for name, value in parts.items() if name != "config"})
 
@@ -213,14 +213,14 @@ def _explained(message: str, parser: ArgumentParser) -> str:
     unknown = re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'|Option '([\w.]+)'|--([\w.]+)", message)
     named = ".".join(part for part in unknown.groups() if part) if unknown else ""
     settings = list(vars(parser.get_defaults().as_flat()))
-    # `lr` alone is the one that ends with it; else what is spelt almost so.
+    # `lr` alone means the only setting that ends with it; otherwise a similar name.
     ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
     near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
     return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near and named not in settings else "")
 
 
 def help_text(name: str) -> str:
-    """What `elman train` takes for a task: first what every run needs, then section by section."""
+    """The flags of `elman train` for a task: first those of every run, then section by section."""
     from elman.cli.described import described, find
 
     task = find(name)
@@ -229,8 +229,8 @@ def help_text(name: str) -> str:
     )
     parts = [
         f"{USAGE}\n\nTrain {task.title}. `elman init {name} > run.yaml` writes a config with all of these.\n"
-        f"There are other tasks:\n{others}\n\nthe run:\n",
-        *_entry("config", "a YAML file of settings; what is typed goes before it", None),
+        f"Help for each task:\n{others}\n\nthe run:\n",
+        *_entry("config", "a YAML file of settings; flags override it", None),
         *_entry("import", "a module of your own to import first, which adds cells or tasks", None),
     ]
     for setting in task.settings:
@@ -245,9 +245,9 @@ def help_text(name: str) -> str:
 
 
 def _entry(name: str, meaning: str, default: object) -> list[str]:
-    """A setting, what it means, and its default where it has one."""
-    shown = "" if default in (None, "", [], {}) else f" ({_plain(default)})"
-    lines = textwrap.wrap(f"{meaning}{shown}", width=max(40, min(shutil.get_terminal_size().columns, 120) - 33))
+    """A setting, what it means, and its default if it has one."""
+    suffix = "" if default in (None, "", [], {}) else f" ({_plain(default)})"
+    lines = textwrap.wrap(f"{meaning}{suffix}", width=max(40, min(shutil.get_terminal_size().columns, 120) - 33))
     return [f"  --{name:<28} {lines[0] if lines else ''}\n", *(f"{'':<33}{line}\n" for line in lines[1:])]
 
 

@@ -1,4 +1,4 @@
-"""`--threads N`, which every verb takes. In a run it is a setting, for it decides the last bits of what is learnt."""
+"""`--threads N`, which every verb takes. In a run it is a setting, since it decides the last bits of the weights."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Sequence
 from elman.errors import InputError
 
 
-def rest_early() -> None:
-    """Have Torch's threads, which wait for work by spinning, go to sleep soon: beside another process that wants the
-    cores, their spinning takes the time that the work needs. It must be said before Torch is imported.
+def sleep_early() -> None:
+    """Make Torch's threads, which wait for work by spinning, go to sleep soon: if another process needs the cores, the
+    spinning takes time from the work. It has an effect only before Torch is imported.
     """
     if "torch" not in sys.modules and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(os.environ):
         os.environ["GOMP_SPINCOUNT"] = "1000"  # some 20 us, not 5 ms
 
 
-def take(verb: str, arguments: Sequence[str]) -> list[str]:
-    """Compute on as many threads as the arguments of a verb say; what the verb itself is to read of them.
+def pop_flag(verb: str, arguments: Sequence[str]) -> list[str]:
+    """Compute on as many threads as the arguments of a verb say; the arguments that the verb itself parses.
 
-    >>> take("train", ["--threads", "2"])
+    >>> pop_flag("train", ["--threads", "2"])
     ['--threads', '2']
     """
-    rest_early()
+    sleep_early()
     if verb == "train" or not any(word.partition("=")[0] == "--threads" for word in arguments):
         return list(arguments)
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)

@@ -1,4 +1,4 @@
-"""elman train: a config, changed by what stands on the command line, becomes a run."""
+"""elman train: a config, with the overrides of the command line, becomes a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elman.files.config import NAME
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train; 128 plus the signal if it was asked to stop."""
+    """Train; 128 plus the signal if one stopped it."""
     from elman.cli.settings import read_config
 
     settings = read_config(arguments)  # help ends here, before anything that takes long to import
@@ -42,9 +42,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _stopped(out: Path) -> str:
-    """What Ctrl-C has left where there is no step to finish."""
+    """What Ctrl-C leaves if there is no step to finish."""
     if (out / NAME).exists():
-        return (
-            f"stopped; to continue, or begin again where there is no checkpoint: elman train --out {out} --resume auto"
-        )
-    return f"stopped before the run began; there is no run in {out}. The same command begins it."
+        return f"stopped; to resume, or to start again if there is no checkpoint: elman train --out {out} --resume auto"
+    return f"stopped before the run started; there is no run in {out}. The same command starts it."

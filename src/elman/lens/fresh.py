@@ -38,7 +38,7 @@ def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 @torch.no_grad()
-def rebound(model: nn.Module, sample: Sample) -> Sample:
+def rebind(model: nn.Module, sample: Sample) -> Sample:
     """The sample for a model with other parameters: where the core is bound to a memory, that memory stays."""
     if not isinstance(sample.core, Bound):
         return sample

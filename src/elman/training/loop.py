@@ -125,7 +125,7 @@ def train(state: LoopState, config: TrainingConfig, optim_config: OptimConfig, s
     progress, ranks = state.progress, state.ranks
     line = Steps(
         config.steps, progress.step, unit=supervisor.unit, describe=supervisor.describe_loss,
-        shown=ranks.first and supervisor.verbose,
+        verbose=ranks.first and supervisor.verbose,
     )  # fmt: skip
     norms: list[float] = []
     with catch_signals() as request, optim.by_rows(state.optimiser, ranks.world == 1):

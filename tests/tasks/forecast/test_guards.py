@@ -232,7 +232,7 @@ def test_levels_and_names_are_lists_of_them(tmp_path):
     for settings, message in (
         ({"quantiles": 0.5}, "quantiles is a float; it must be a list of levels"),
         ({"quantiles": ["0.5"]}, "quantiles has '0.5'; a level is a number"),
-        ({"series": name}, f"series is one text, '{name}'; it must be a list of names"),
+        ({"series": name}, f"series is a string, '{name}'; it must be a list of names"),
     ):
         with pytest.raises(InputError, match=message):
             face.forecast(face.state, 2, **settings)

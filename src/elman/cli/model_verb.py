@@ -1,6 +1,6 @@
 """What the verbs about a trained model share: `elman VERB RUN ...`.
 
-What comes after RUN, the run's task says: flags and help are made from its requests."""
+The arguments after RUN depend on the run's task: flags and help are made from its requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args, get_origin
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args, get_origin
 
 from elman.errors import InputError
 
@@ -20,55 +20,61 @@ if TYPE_CHECKING:
 Arguments = Callable[[argparse.ArgumentParser], None]
 
 
-class Asked(NamedTuple):
-    """The flags of all tasks as they were parsed, the request, and what the run's model answers to it."""
+class Flags(Protocol):
+    """An argument parser, or a group of its arguments."""
 
-    given: argparse.Namespace
+    def add_argument(self, *flags: str, **settings: Any) -> argparse.Action: ...
+
+
+class Invocation(NamedTuple):
+    """The parsed flags, the request made of them, and the response of the run's model, whose type is the verb's."""
+
+    flags: argparse.Namespace
     request: Request
-    answer: Any
+    response: Any
 
 
-def ask(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Asked:
-    """Load the run that a command line names, and put the verb's question to its task."""
+def dispatch(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Invocation:
+    """Load the run that a command line names, and send the verb's request to its model."""
     run = _run(arguments)
     if run is None:
         print(_help(verb, description, common), end="")
         raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
-    task, predictor = _opened(verb, run)
-    given = _parsed(verb, task, arguments, description, common)
-    if given.run != run:  # what looked like the run was the value of an option
-        task, predictor = _opened(verb, given.run)
-        given = _parsed(verb, task, arguments, description, common)
+    task, predictor = _open(verb, run)
+    flags = _parse(verb, task, arguments, description, common)
+    if flags.run != run:  # what looked like the run was the value of an option
+        task, predictor = _open(verb, flags.run)
+        flags = _parse(verb, task, arguments, description, common)
     kind, respond = task.requests[verb]
-    request = _request(kind, given)
-    return Asked(given, request, respond(predictor, request))
+    request = _request(kind, flags)
+    return Invocation(flags, request, respond(predictor, request))
 
 
-def _opened(verb: str, run: str) -> tuple[AnyTask, Predictor[Any]]:
-    """The task and the model of a run, if it answers the verb."""
+def _open(verb: str, run: str) -> tuple[AnyTask, Predictor[Any]]:
+    """The task and the model of a run, if the task supports the verb."""
     from elman.tasks import open_model
 
     task, predictor = open_model(run)
     if verb not in task.requests:
         raise InputError(
-            f"{run} is {task.title}, which does not answer `elman {verb}`; it answers "
+            f"{run} is {task.title}, which `elman {verb}` does not support; use "
             + ", ".join(f"`elman {name}`" for name in task.requests)
         )
     return task, predictor
 
 
-def _request(kind: type[Request], given: argparse.Namespace) -> Request:
-    """The request that a command line is; what has no flag of its own may be one of its arguments, such as the run."""
+def _request(kind: type[Request], flags: argparse.Namespace) -> Request:
+    """The request that a command line makes; a field without a flag may be another argument, such as the run."""
     from elman.tasks.request import Files
 
-    values = {each.name: getattr(given, each.name) for each in fields(kind) if hasattr(given, each.name)}
+    values = {field.name: getattr(flags, field.name) for field in fields(kind) if hasattr(flags, field.name)}
     if "data" in values:
         values["data"] = Files(values["data"])
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 class Help(argparse.HelpFormatter):
-    """Help that says the default of each option that has one."""
+    """Help that names the default of each option that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
         default, text = action.default, action.help or ""
@@ -82,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[Request]) -> None:
     data = kind.reads()
     if data is not None:
         parser.add_argument("data", nargs="+" if data.least else "*", metavar=data.metavar, help=data.help)
-    groups: dict[str, Any] = {"": parser}
+    groups: dict[str, Flags] = {"": parser}
     for named in kind.options():
         group = named.option.group
         if group not in groups:
@@ -91,24 +97,24 @@ def add_arguments(parser: argparse.ArgumentParser, kind: type[Request]) -> None:
             _add_flag(groups[group], named)
 
 
-def _add_flag(parser: Any, named: Named) -> None:
+def _add_flag(parser: Flags, named: Named) -> None:
     name, kind, _, default, option = named
-    flags = [f"--{each}" for each in (name, option.also) if each]
+    flags = [f"--{flag}" for flag in (name, option.also) if flag]
     several = get_origin(kind) is tuple
     inner = get_args(kind)[0] if several else kind
-    known: dict[str, Any] = {"dest": name, "help": option.help, "default": default}
+    settings: dict[str, object] = {"dest": name, "help": option.help, "default": default}
     if kind is bool:
-        known["action"] = argparse.BooleanOptionalAction if default else "store_true"
-    elif several and inner is float:  # between commas, as they stand in help
-        known |= {"type": _numbers, "default": ",".join(f"{value:g}" for value in default)}
+        settings["action"] = argparse.BooleanOptionalAction if default else "store_true"
+    elif several and inner is float:  # separated by commas, as help shows them
+        settings |= {"type": _numbers, "default": ",".join(f"{value:g}" for value in default)}
     elif several:
-        known |= {"nargs": "+"} if option.together else {"action": "append"}
-        known |= {"default": list(default), "type": inner}
+        settings |= {"nargs": "+"} if option.together else {"action": "append"}
+        settings |= {"default": list(default), "type": inner}
     else:
-        known["type"] = inner
+        settings["type"] = inner
     if option.metavar:
-        known["metavar"] = option.metavar
-    parser.add_argument(*flags, **known)
+        settings["metavar"] = option.metavar
+    parser.add_argument(*flags, **settings)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -118,7 +124,7 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, as 0.1,0.5,0.9") from None
 
 
-def _parsed(
+def _parse(
     verb: str, task: AnyTask, arguments: Sequence[str], description: str, common: Arguments
 ) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
@@ -131,13 +137,13 @@ def _parsed(
 
 
 def _run(arguments: Sequence[str]) -> str | None:
-    """The argument that names a run: the first folder, else the first that is not an option."""
+    """The argument that names a run: the first folder, otherwise the first that is not an option."""
     words = [word for word in arguments if not word.startswith("-")]
     return next((word for word in words if Path(word).is_dir()), words[0] if words else None)
 
 
 def _help(verb: str, description: str, common: Arguments) -> str:
-    """What a verb takes for each of the tasks that answer it."""
+    """The arguments of a verb for each of the tasks that support it."""
     from elman.tasks import TASKS
 
     parts = [f"usage: elman {verb} RUN [arguments]\n\n{description}\n\nRUN is a run directory or a saved model.\n"]
@@ -146,5 +152,5 @@ def _help(verb: str, description: str, common: Arguments) -> str:
             parser = argparse.ArgumentParser(prog=f"elman {verb} RUN", add_help=False, formatter_class=Help)
             add_arguments(parser, task.requests[verb][0])
             common(parser)
-            parts.append(f"\nwhere RUN is {task.title}:\n\n{parser.format_help()}")
+            parts.append(f"\nif RUN is {task.title}:\n\n{parser.format_help()}")
     return "".join(parts)
