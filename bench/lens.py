@@ -27,7 +27,7 @@ from torch.func import jacrev, vmap
 import elman
 from elman import lens
 from elman.lens import spectra
-from elman.lens.report import Shown
+from elman.lens.report import UnitTraces
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 
@@ -137,7 +137,7 @@ def page(report: lens.Report) -> dict[str, int]:
     values = torch.randn(T, 512).cumsum(0).tanh()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
-        replace(report, shown=[Shown("0 gru", "h", list(range(512)), values, torch.rand(250, 512))]).save(path)
+        replace(report, traces=[UnitTraces("0 gru", "h", list(range(512)), values, torch.rand(250, 512))]).save(path)
         return {"bytes": path.stat().st_size}
 
 

@@ -149,8 +149,8 @@ class _Run(Supervisor):
         predictor.model.eval()
         evaluation = task.evaluate(predictor, self.part)
         if self.settings.training.lens:
-            looked = task.inspect_inputs(predictor, self.part, *lens.WATCHED)
-            self.record(step, **lens.watched(looked.model, looked.sample))
+            looked = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
+            self.record(step, **lens.run_metrics(looked.model, looked.sample))
         self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
         predictor.model.train()
         if self.callback:

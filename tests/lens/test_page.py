@@ -12,7 +12,7 @@ import torch
 import elman
 from elman import lens
 from elman.lens.document import render
-from elman.lens.report import Shown
+from elman.lens.report import UnitTraces
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 
@@ -242,8 +242,8 @@ def test_a_policy_names_the_scripts_and_nothing_closes_them_early(report):
 
 def test_a_thousand_steps_of_512_units_are_less_than_a_megabyte_and_a_half(report):
     torch.manual_seed(0)
-    wide = Shown("0 gru", "h", list(range(512)), torch.randn(1000, 512).cumsum(0).tanh(), torch.rand(250, 512))
-    page = render([replace(report, shown=[wide])])
+    wide = UnitTraces("0 gru", "h", list(range(512)), torch.randn(1000, 512).cumsum(0).tanh(), torch.rand(250, 512))
+    page = render([replace(report, traces=[wide])])
     assert len(page) < 1_500_000, len(page)
 
 

@@ -89,7 +89,7 @@ def test_units_of_a_layer_from_right_to_left_stand_where_their_inputs_stand(rows
     report = lens.inspect(core, x, target, lengths=lengths, labels={"flag": flag})
     backward = core.cores[1].core
     states = [elman_states(backward, x[row, :n].flip(0).numpy())[::-1] for row, n in enumerate(LENGTHS)]
-    [shown] = [one for one in report.shown if "right to left" in one.layer]
+    [shown] = [one for one in report.traces if "right to left" in one.layer]
     np.testing.assert_allclose(shown.values[:5], states[0][:, shown.units], rtol=1e-6)
     [follower] = [one for one in report.units if "right to left" in one.layer and one.label == "flag"]
     values, there = np.concatenate(states), np.concatenate([flag[row, :n] for row, n in enumerate(LENGTHS)]) > 0.5

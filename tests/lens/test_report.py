@@ -191,7 +191,7 @@ def test_a_core_without_a_state():
         (
             elman.SequenceModel(Embedding(5, 3), elman.cell("gru", 3, 4), Softmax(4, 5)),
             torch.zeros(1, 3).long(),
-            "give y",
+            "pass y",
         ),
     ],
 )

@@ -88,7 +88,7 @@ def test_diagonal_cells_are_exact_and_agree_with_tangent_vectors():
     from elman.lens import spectra
 
     states = trajectory(layer)[0]
-    pushed = spectra._exponents(spectra._pushed(layer, states, 500, torch.eye(8, dtype=torch.float64)), 500)
+    pushed = spectra._exponents(spectra._push_forward(layer, states, 500, torch.eye(8, dtype=torch.float64)), 500)
     torch.testing.assert_close(pushed, exact, rtol=0, atol=0.02)
 
 

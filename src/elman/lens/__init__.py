@@ -6,13 +6,37 @@ from elman.lens.gates import Gate, Health, gates, health, timescale
 from elman.lens.influence import Influence, influence
 from elman.lens.layers import Layer
 from elman.lens.report import Report, inspect
+from elman.lens.run_metrics import RUN_SAMPLE, run_metrics
 from elman.lens.sample import Sample
 from elman.lens.spectra import Isometry, Spectrum, isometry, lyapunov, spectrum
 from elman.lens.units import Follower, units
-from elman.lens.watched import WATCHED, watched
 
 __all__ = [
-    "WATCHED", "Context", "Flow", "Follower", "Gate", "Health", "Influence", "Isometry", "Layer", "Reach", "Report",
-    "Sample", "Spectrum", "context", "flow", "gates", "health", "influence", "inspect", "isometry", "layers_of",
-    "lyapunov", "reach", "spectrum", "timescale", "units", "watched",
+    "RUN_SAMPLE",
+    "Context",
+    "Flow",
+    "Follower",
+    "Gate",
+    "Health",
+    "Influence",
+    "Isometry",
+    "Layer",
+    "Reach",
+    "Report",
+    "Sample",
+    "Spectrum",
+    "context",
+    "flow",
+    "gates",
+    "health",
+    "influence",
+    "inspect",
+    "isometry",
+    "layers_of",
+    "lyapunov",
+    "reach",
+    "run_metrics",
+    "spectrum",
+    "timescale",
+    "units",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""How much the loss owes to inputs long ago.
+"""How much the loss depends on inputs long ago.
 
     context[n] = mean over anchors of L[a](the last n inputs alone) - L[a](all of them)        n = 1, 2, 4, ...
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.lens.flow import ANCHORS
-from elman.lens.layers import frozen
+from elman.lens.layers import inspection_mode
 from elman.lens.sample import Sample, causal, features, losses
 
 SHARE = 0.01
@@ -30,14 +30,14 @@ class Context:
 
     @property
     def effective(self) -> int:
-        """From how many inputs on more of them do not help."""
+        """The number of inputs beyond which more of them do not help."""
         bound = SHARE * abs(self.loss)
         too_few = [n for n, more in zip(self.n, self.excess, strict=True) if not abs(more) <= bound]
         return next((n for n in self.n if not too_few or n > too_few[-1]), self.n[-1])
 
 
 def context(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> Context | None:
-    """What the last n inputs suffice for; None of a model that reads the future, for which there is no such thing.
+    """The loss with the last n inputs alone; None for a model that reads the future, for which it is not defined.
 
     >>> from elman.cells import cell
     >>> context(cell("gru", 3, 4), Sample(torch.randn(2, 9, 3))).n
@@ -49,7 +49,7 @@ def context(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> Context
     sample = sample.take(rows)
     T = sample.shape[1]
     sizes = [n for n in (2**i for i in range(40)) if n < T] + [T]
-    with frozen(model), torch.no_grad():
+    with inspection_mode(model), torch.no_grad():
         found = [float(_at_end(model, sample, n).double().mean()) for n in sizes]
     return Context(sizes, [loss - found[-1] for loss in found], found[-1])
 

@@ -1,8 +1,8 @@
-"""The page: one HTML file with everything in it. It opens from the disk, and asks the network for nothing.
+"""The page: one HTML file with everything in it. It opens from the disk, and loads nothing from the network.
 
-Numbers are JSON, arrays of many are quantised to a byte each; all of it is deflated and stands in the page as base64,
-which a browser inflates by itself (DecompressionStream). Texts reach the page as JSON alone and are put on it as text,
-never as HTML; a content security policy allows what stands in the file, by its hash, and nothing else.
+Numbers are JSON, large arrays are quantised to a byte per number; all of it is deflated and stored in the page as
+base64, which a browser inflates (DecompressionStream). Strings reach the page as JSON alone and are inserted as text,
+never as HTML; a content security policy allows the scripts and styles of the file, by their hashes, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -24,15 +24,15 @@ from elman.errors import FileError
 from elman.files import artifact
 
 if TYPE_CHECKING:
-    from elman.lens.report import Report, Shown
+    from elman.lens.report import Report, UnitTraces
 
 SCRIPTS = ("uplot.js", "draw.js", "page.js", "panels.js", "own.js", "spectra.js")
-LEVELS = 64  # that a colour can show; fewer than 256 deflate better
+LEVELS = 64  # of a colour; fewer than 256 deflate better
 STYLES = ("uplot.css", "page.css")
 
 
 def write(path: Path, reports: Sequence[Report]) -> None:
-    """Write the page of one report or of several side by side. A file that is there is replaced."""
+    """Write the page of one report or of several side by side. An existing file is replaced."""
     text = render(reports)
     try:
         artifact.replace(path, partial(_write, text))
@@ -75,13 +75,13 @@ def _hashes(texts: Sequence[str]) -> str:
 def pack(reports: Sequence[Report]) -> str:
     """Reports as base64 of deflated bytes: the length of the JSON (four bytes), the JSON, the arrays."""
     arrays: list[bytes] = []
-    content = [{**report.to_json(), "shown": [_shown(part, arrays) for part in report.shown]} for report in reports]
+    content = [{**report.to_json(), "shown": [_traces(part, arrays) for part in report.traces]} for report in reports]
     text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     whole = len(text).to_bytes(4, "little") + text + b"".join(arrays)
     return base64.b64encode(zlib.compress(whole, 9)).decode()
 
 
-def _shown(part: Shown, arrays: list[bytes]) -> dict[str, Any]:
+def _traces(part: UnitTraces, arrays: list[bytes]) -> dict[str, object]:
     logs = part.flow.double().clamp(min=1e-30).log10()
     top = float(logs.max()) if logs.numel() else 0.0
     return {
@@ -90,8 +90,8 @@ def _shown(part: Shown, arrays: list[bytes]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _array(values: Tensor, arrays: list[bytes]) -> dict[str, Any]:
-    """An array of bytes among the others: where it begins, its shape, and what 0 and 255 stand for."""
+def _array(values: Tensor, arrays: list[bytes]) -> dict[str, object]:
+    """Append an array of bytes to the others: its offset, its shape, and the values of 0 and 255."""
     values = torch.nan_to_num(values.double())
     low, high = (float(values.min()), float(values.max())) if values.numel() else (0.0, 0.0)
     level = ((values - low) * ((LEVELS - 1) / (high - low) if high > low else 0.0)).round()

@@ -1,14 +1,14 @@
 """How the gradient travels back through time.
 
-    flow[t]     = | dL / ds[t-1] |,                     L the loss of all steps, s[t-1] the state that step t is given
+    flow[t]     = | dL / ds[t-1] |,                     L the loss of all steps, s[t-1] the state that enters step t
     reach[tau]  = mean over anchors a of | dL[a] / ds[a-tau] |,    L[a] the loss at step a; tau = 1, 2, ...
     relative    = reach / reach[1]
     half_life   the first tau at which relative is at most 1/2 (between two of them, on a straight line)
     horizon     the last tau at which relative is at least 1 %
     slope       of ln reach over tau = 1 ... horizon, by least squares: nats a step
 
-s[t] is what is carried from step t to step t + 1, and nothing else: what a step puts out beside it, it does not count.
-Not dL/dW, which adds up over time what these keep apart.
+s[t] is what is carried from step t to step t + 1, and nothing else: the other outputs of a step do not count.
+These are not dL/dW, which is a sum over time.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from torch import Tensor, nn
 from elman import kernels
 from elman import state as states
 from elman.files.config import Json
-from elman.lens.layers import Layer, flat, frozen, innermost, title, watching
+from elman.lens.layers import Layer, flat, innermost, inspection_mode, record_layers, title
 from elman.lens.sample import Sample, causal, core_of, features, losses, losses_of
 from elman.state import State
 
 PIECE = 1 << 23  # numbers of states that are in a graph at a time
 ANCHORS = 64
-STEPS = 256  # before which flow is looked at
-HELD = 1 << 26  # numbers of features that are held at a time
-DEAD = 1e-9  # of the largest: a gradient that nobody can learn from
-LEAST = 0.01  # of what the step before has: where the horizon is
+STEPS = 256  # before which flow is computed
+IN_MEMORY = 1 << 26  # numbers of features at a time
+DEAD = 1e-9  # of the largest: a gradient too small to learn from
+LEAST = 0.01  # of the gradient one step back: where the horizon is
 
 Choose = Callable[[Tensor, Tensor], Tensor]  # losses (B, T) or (B,) of some rows (B,) -> what is differentiated
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How strongly the loss depends on the state of a layer some steps before.
+    """How strongly the loss depends on the state of a layer some steps back.
 
     >>> reach = Reach("0 gru", list(range(1, 11)), [0.5 ** tau for tau in range(1, 11)])
     >>> reach.half_life, reach.horizon, round(reach.slope, 3)
@@ -51,7 +51,7 @@ class Reach:
     name: str
     tau: list[int]
     raw: list[float]
-    steps: int = 0  # how far back there is anything; 0 for the last tau, which is as far unless the gradient had died
+    steps: int = 0  # how far back there are inputs; 0 for the last tau, which is as far unless the gradient died before
 
     @property
     def furthest(self) -> int:
@@ -59,13 +59,13 @@ class Reach:
 
     @property
     def relative(self) -> list[float]:
-        """To the first of them that is not zero."""
+        """Relative to the first of them that is not zero."""
         first = next((value for value in self.raw if value > 0), 1.0)
         return [value / first for value in self.raw]
 
     @property
     def half_life(self) -> float:
-        """Infinite where it does not fall to a half."""
+        """Infinite if it does not fall to a half."""
         values = self.relative
         for i, value in enumerate(values):
             if value <= 0.5 and any(v > 0.5 for v in values[:i]):
@@ -79,7 +79,7 @@ class Reach:
 
     @property
     def slope(self) -> float:
-        """Zero where there are fewer than two numbers to see it in."""
+        """Zero if there are fewer than two numbers."""
         pairs = zip(self.tau, self.raw, strict=True)
         points = [(tau, math.log(v)) for tau, v in pairs if tau <= self.horizon and 0 < v < math.inf]
         if len(points) < 2:
@@ -106,7 +106,7 @@ class Flow:
     units: Tensor  # (steps, N) of the first row: |dL/ds|, number by number
 
 
-class Found(NamedTuple):
+class StateGradients(NamedTuple):
     """dL/ds of a layer before some steps, for some rows."""
 
     rows: Tensor
@@ -118,7 +118,7 @@ class Found(NamedTuple):
 
 def gradients(
     model: nn.Module, sample: Sample, borders: list[int], choose: Choose, least: float = 0.0
-) -> Iterator[Found]:
+) -> Iterator[StateGradients]:
     """The gradient of the chosen loss with respect to the states before the steps `borders`: some rows at a time.
 
     A causal model is gone through once, and then backwards from border to border, as long as the gradient of some layer
@@ -126,26 +126,28 @@ def gradients(
     scanned by itself.
     """
     B, T = sample.shape
-    with frozen(model):
+    with inspection_mode(model):
         size = max([layer.size for layer in layers_of(model, sample.take(torch.arange(1)))], default=0)
         if size == 0:
             return
         if causal(model):
             width = features(model, sample.take(torch.arange(1))).shape[-1]
-            for rows in torch.arange(B).split(max(1, HELD // (T * width))):
+            for rows in torch.arange(B).split(max(1, IN_MEMORY // (T * width))):
                 yield from _backwards(model, sample.take(rows), rows, borders, choose, least)
             return
         for rows in torch.arange(B).split(max(1, PIECE // (T * size))):
             part = sample.take(rows)
-            with watching(core_of(model, part)) as layers:
+            with record_layers(core_of(model, part)) as layers:
                 terms = losses(model, features(model, part), part)
             for layer, outside in zip(layers, _outside(choose(terms, rows), layers), strict=True):
-                yield Found(rows, layer.name, layer.backwards, layer.lengths, carried(layer, outside, borders))
+                yield StateGradients(
+                    rows, layer.name, layer.backwards, layer.lengths, state_gradients(layer, outside, borders)
+                )
 
 
 def _backwards(
     model: nn.Module, part: Sample, rows: Tensor, borders: list[int], choose: Choose, least: float
-) -> Iterator[Found]:
+) -> Iterator[StateGradients]:
     """All layers of a causal core: forward without a graph, then from the last border to the first with one."""
     core, x = core_of(model, part), features(model, part).detach()
     pieces = [*pairwise([*borders, part.shape[1]])]
@@ -169,7 +171,7 @@ def _backwards(
     for (start, end), held in reversed([*zip(pieces, before, strict=True)]):
         node = states.map(lambda leaf: leaf.clone().requires_grad_(), held)
         y, after = scan(node, start, end)
-        gradient = _pulled(y, after, node, outside[:, start:end].to(y.dtype), gradient)
+        gradient = _pull_back(y, after, node, outside[:, start:end].to(y.dtype), gradient)
         found.append([flat(own) for _, own in innermost(core, gradient)])
         norms = [float(own.norm()) for own in found[-1]]
         most = [max(pair) for pair in zip(norms, most or norms, strict=True)]
@@ -177,11 +179,11 @@ def _backwards(
             break
     for i, (cell, _) in enumerate(innermost(core, before[0])):
         values = torch.stack([own[i] for own in reversed(found)], 1)
-        yield Found(rows, title(i, cell), False, part.lengths, values)
+        yield StateGradients(rows, title(i, cell), False, part.lengths, values)
 
 
-def _pulled(y: Tensor, after: State, node: State, outside: Tensor, gradient: State) -> State:
-    """What arrives at the state before a piece, of what arrives at its outputs and at the state after it."""
+def _pull_back(y: Tensor, after: State, node: State, outside: Tensor, gradient: State) -> State:
+    """The gradient at the state before a piece, from those at its outputs and at the state after it."""
     given = [(y, outside), *zip(states.leaves(after), states.leaves(gradient), strict=True)]
     wanted = [(value, arriving) for value, arriving in given if value.requires_grad]
     leaves = states.leaves(node)
@@ -197,30 +199,30 @@ def _pulled(y: Tensor, after: State, node: State, outside: Tensor, gradient: Sta
 
 
 def layers_of(model: nn.Module, sample: Sample) -> list[Layer]:
-    """The recurrences that a model has, with what reaches them when it reads a sample."""
-    with watching(core_of(model, sample)) as layers:
+    """The recurrences of a model, with their inputs when it reads a sample."""
+    with record_layers(core_of(model, sample)) as layers:
         losses(model, features(model, sample), sample)
     return layers
 
 
 def _outside(loss: Tensor, layers: list[Layer]) -> list[Tensor]:
-    """What reaches the outputs of each layer from above, (B, T, H)."""
+    """The gradient that reaches the outputs of each layer from above, (B, T, H)."""
     if not layers or not loss.requires_grad:
         return [torch.zeros_like(layer.y) for layer in layers]
     outputs = [layer.y for layer in layers]
     return list(torch.autograd.grad(loss, outputs, retain_graph=True, allow_unused=True, materialize_grads=True))
 
 
-def carried(layer: Layer, outside: Tensor, borders: list[int]) -> Tensor:
-    """dL/ds before each of the steps `borders` (B, borders, N), of what reaches the outputs from outside (B, T, H).
+def state_gradients(layer: Layer, outside: Tensor, borders: list[int]) -> Tensor:
+    """dL/ds before each of the steps `borders` (B, borders, N), from the gradient that reaches the outputs (B, T, H).
 
-    The layer is scanned from border to border: what is carried across one is in the graph.
+    The layer is scanned from border to border: the state that crosses one is in the graph.
     """
     T = layer.x.shape[1]
     state: State = states.map(lambda leaf: leaf.clone().requires_grad_(), layer.state)
     nodes, outputs, arriving = [], [], []
     for start, end in pairwise([*borders, T]):
-        state = states.map(lambda leaf: leaf.view_as(leaf), state)  # apart from what is put out
+        state = states.map(lambda leaf: leaf.view_as(leaf), state)  # a node of its own, apart from the output
         nodes.append(state)
         whole = torch.full((len(layer.x),), end - start)
         y, state = layer.cell.scan_unchecked(layer.x[:, start:end], state, whole, layer.reset[:, start:end])
@@ -236,17 +238,17 @@ def carried(layer: Layer, outside: Tensor, borders: list[int]) -> Tensor:
     return torch.stack([flat(states.map(lambda _: next(found), node)).detach() for node in nodes], 1)
 
 
-def spaced(T: int, most: int) -> list[int]:
-    """Some of the steps 0 ... T - 1 at equal distances, the first among them: all if they are not more than `most`.
+def evenly_spaced(T: int, most: int) -> list[int]:
+    """Some of the steps 0 ... T - 1 at equal distances, the first included: all if there are at most `most`.
 
-    >>> spaced(10, 4)
+    >>> evenly_spaced(10, 4)
     [0, 3, 6, 9]
     """
     return list(range(0, T, -(-T // most)))
 
 
 def lags(T: int) -> list[int]:
-    """Which tau are looked at: each up to 64, then each a few percent larger than the one before, and T.
+    """The tau at which reach is computed: each up to 64, then each a few percent larger than the last, and T.
 
     >>> lags(3), len(lags(1000))
     ([1, 2, 3], 137)
@@ -258,19 +260,19 @@ def lags(T: int) -> list[int]:
 
 
 def flow(model: nn.Module, sample: Sample) -> list[Flow]:
-    """The norm of dL/ds before each step, for each layer; of more than 256 steps, before every so many.
+    """The norm of dL/ds before each step, for each layer; if there are more than 256 steps, before every n-th.
 
     >>> from elman.cells import cell
     >>> [found] = flow(cell("gru", 3, 4), Sample(torch.randn(2, 9, 3)))
     >>> found.norm.shape, found.units.shape
     (torch.Size([9]), torch.Size([9, 4]))
     """
-    borders = spaced(sample.shape[1], STEPS)
+    borders = evenly_spaced(sample.shape[1], STEPS)
     norms: dict[str, list[Tensor]] = {}
     units: dict[str, Tensor] = {}
     for found in gradients(model, sample, borders, lambda terms, _: terms.sum()):
         values = found.values
-        if found.backwards:  # its border b stands behind the input at lengths - 1 - b
+        if found.backwards:  # its border b is after the input at lengths - 1 - b
             values = kernels.reverse(values, -(-found.lengths // (borders[1] if len(borders) > 1 else 1)))
         norms.setdefault(found.name, []).append(values.norm(dim=-1))
         units.setdefault(found.name, values[0].abs())
@@ -280,19 +282,19 @@ def flow(model: nn.Module, sample: Sample) -> list[Flow]:
 
 
 def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reach]:
-    """How strongly the loss at a step depends on the state tau steps before, for each layer.
+    """How strongly the loss at a step depends on the state tau steps back, for each layer.
 
-    An anchor is the end of a row. Of a causal model with few rows, each row is cut into several that overlap, of half
-    its length. Where the model reads the future and answers at every step, the anchor is in the middle of the row.
-    Where every layer's reach has fallen below 1e-9 of its largest, there is no more to see, and tau ends; and at the
-    first input, where that is a reset: the state before it is nobody's.
+    An anchor is the end of a row. For a causal model with few rows, each row is cut into several that overlap, of half
+    its length. If the model reads the future and predicts at every step, the anchor is in the middle of the row.
+    tau ends when every layer's reach has fallen below 1e-9 of its largest, since nothing follows; and at the first
+    input, if that is a reset: the state before it belongs to no episode.
 
     >>> from elman.cells import cell
     >>> [found] = reach(cell("gru", 3, 4), Sample(torch.randn(4, 20, 3)), anchors=4)
     >>> found.tau == list(range(1, 21))
     True
     """
-    sample, at = anchored(model, sample, anchors)
+    sample, at = anchor_rows(model, sample, anchors)
     T, begins = sample.shape[1], sample.reset[:, 0]
     even = bool((at == T - 1).all())
     borders = [T - tau for tau in reversed(lags(T))] if even else list(range(T))
@@ -301,7 +303,7 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
     for found in gradients(model, sample, borders, _at(at), DEAD if even else 0.0):
         own = found.lengths - 1 - at[found.rows] if found.backwards else at[found.rows]
         values = found.values.norm(dim=-1)
-        # Before step a - tau + 1 stands the state tau steps before a.
+        # The state before step a - tau + 1 is the one tau steps before a.
         t = torch.arange(values.shape[1] - 1, -1, -1).expand_as(values) if even else own[:, None] - torch.arange(T)
         norms.setdefault(found.name, []).append(values.gather(1, t.clamp(min=0)))
         first = torch.tensor(borders[-values.shape[1] :])[t.clamp(min=0)] == 0
@@ -312,13 +314,13 @@ def reach(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> list[Reac
 
 
 def _level(parts: list[Tensor]) -> Tensor:
-    """Pieces of rows on top of each other, as far as all of them go."""
+    """Pieces of rows stacked, cut to the shortest."""
     width = min(part.shape[1] for part in parts)
     return torch.cat([part[:, :width] for part in parts])
 
 
-def anchored(model: nn.Module, sample: Sample, anchors: int) -> tuple[Sample, Tensor]:
-    """Rows whose loss at one step is looked at, and which step (A,) that is."""
+def anchor_rows(model: nn.Module, sample: Sample, anchors: int) -> tuple[Sample, Tensor]:
+    """Rows whose loss at one step is inspected, and that step (A,)."""
     B, T = min(sample.shape[0], anchors), sample.shape[1]
     rows = torch.arange(B)
     if not causal(model):
@@ -331,7 +333,7 @@ def anchored(model: nn.Module, sample: Sample, anchors: int) -> tuple[Sample, Te
 
 
 def _at(at: Tensor) -> Choose:
-    """The losses at these steps (A,); of a model that answers once a row, the row's."""
+    """The losses at these steps (A,); for a model that predicts once per row, those of the rows."""
 
     def choose(terms: Tensor, rows: Tensor) -> Tensor:
         return terms.sum() if terms.dim() == 1 else terms.gather(1, at[rows][:, None]).sum()
@@ -340,7 +342,7 @@ def _at(at: Tensor) -> Choose:
 
 
 def _over_anchors(taus: list[int], values: Tensor, there: Tensor) -> tuple[list[int], list[float]]:
-    """The mean over anchors (A, taus) that go back so far, as long as half of them do."""
+    """The mean over the anchors (A, taus) that reach back so far, as long as half of them do."""
     most = max(1, int((there.sum(0) * 2 >= len(values)).sum()))
     mean = torch.where(there, values, 0.0).sum(0) / there.sum(0).clamp(min=1)
     return taus[:most], mean[:most].double().tolist()

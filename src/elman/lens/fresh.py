@@ -1,4 +1,4 @@
-"""The same network before it learnt anything."""
+"""The same network before training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
     for part in twin.modules():
         if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
             raise InputError(
-                f"{type(part).__name__} has parameters and no reset_parameters, so nobody knows what it began with: "
+                f"{type(part).__name__} has parameters and no reset_parameters, so its initial weights are not known: "
                 "leave out --at init"
             )
     with torch.random.fork_rng(devices=[]):
@@ -39,7 +39,7 @@ def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
 
 @torch.no_grad()
 def rebind(model: nn.Module, sample: Sample) -> Sample:
-    """The sample for a model with other parameters: where the core is bound to a memory, that memory stays."""
+    """The sample for a model with other parameters: if the core is bound to a memory, it keeps that memory."""
     if not isinstance(sample.core, Bound):
         return sample
     assert isinstance(model, SequenceModel) and isinstance(model.core, Bound)

@@ -2,7 +2,7 @@
 
 gates       for each gate and unit, the share of steps at which it is below 0.1, and above 0.9
 timescale   -1 / mean of ln |ds_i[t] / ds_i[t-1]| over some steps of the first row: the steps in which number i of the
-            state by itself falls to 1 / e
+            state alone falls to 1 / e
 dead        numbers of the state that do not move: their standard deviation over all steps is at most 1e-5 of the
             layer's median one
 saturated   numbers of a state that stays within -1 and 1: beyond 0.99 at more than 95 % of the steps
@@ -34,7 +34,7 @@ class Gate:
     mean: Tensor  # (H,)
     low: Tensor  # (H,) share of steps below 0.1
     high: Tensor  # (H,) share of steps above 0.9
-    keeps: bool  # whether it is the share of the state that stays
+    keeps: bool  # whether it is the share of the state that is kept
 
     @property
     def saturation(self) -> float:
@@ -44,7 +44,7 @@ class Gate:
 
 @torch.no_grad()
 def gates(layer: Layer, states: Tensor) -> list[Gate]:
-    """The gates of a layer that lie between 0 and 1, given its states (B, T + 1, N) as `trajectory` has them."""
+    """The gates of a layer that lie between 0 and 1, given its states (B, T + 1, N) by `trajectory`."""
     if isinstance(layer.cell, Bound):
         layer, states = _inner(layer, layer.cell, states)
     inside = valid(layer.lengths, layer.x.shape[1])
@@ -61,7 +61,7 @@ def gates(layer: Layer, states: Tensor) -> list[Gate]:
 
 
 def _inner(layer: Layer, bound: Bound, states: Tensor) -> tuple[Layer, Tensor]:
-    """The core inside a decoder as a layer, with what it is given at each step, and its states."""
+    """The core inside a decoder as a layer, with its inputs at each step, and its states."""
     given, own = [], []
     for t in range(layer.x.shape[1]):
         x, state = bound.decoder.reads(layer.x[:, t], unflat(states[:, t], layer.state), bound.memory)
@@ -83,8 +83,8 @@ def _named(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
 
 
 def timescale(layer: Layer, states: Tensor) -> Tensor | None:
-    """Of each number of the state (N,), steps, as the first row has it; infinite where it grows; None where the state
-    is too wide to say."""
+    """The time scale of each number of the state (N,), in steps, on the first row; infinite if it grows; None if the
+    state is too wide."""
     a = decays(layer)
     if a is not None:
         log = a.abs().double().clamp(min=1e-300).log().mean(0)

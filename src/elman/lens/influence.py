@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as states
-from elman.lens.layers import frozen
+from elman.lens.layers import inspection_mode
 from elman.lens.sample import Sample, causal, core_of, features, losses
 from elman.options import choice
 from elman.state import State
@@ -32,7 +32,7 @@ FEW = 64
 
 @dataclass(frozen=True)
 class Influence:
-    """influence[t, s] of the inputs `start` ... of the first row; a model that answers once a row has one t."""
+    """influence[t, s] of the inputs `start` ... of the first row; a model that predicts once per row has one t."""
 
     kind: str
     start: int
@@ -48,7 +48,7 @@ def influence(model: nn.Module, sample: Sample, kind: str = "gradient", window: 
     torch.Size([5, 5])
     """
     choice("kind", kind, KINDS)
-    with frozen(model):
+    with inspection_mode(model):
         start, part, x, state = _window(model, sample, window)
         if kind == "gradient":
             return Influence(kind, start, _gradient(model, x, part, state)[1].norm(dim=-1), None)
@@ -63,7 +63,7 @@ def _window(model: nn.Module, sample: Sample, window: int) -> tuple[int, Sample,
     T = int(sample.lengths[0])
     start = max(0, T - window)
     one, first = sample.take(torch.zeros(1, dtype=torch.int64)), torch.zeros(1, dtype=torch.int64)
-    if not causal(model):  # t stands in a whole row
+    if not causal(model):  # each t needs the whole row
         part = one.windows(first, first, min(T, window))
         t = torch.arange(min(T, window) if sample.each else 1)
         part = part.take(torch.zeros_like(t))
@@ -110,6 +110,6 @@ def _integrated(model: nn.Module, x: Tensor, part: Sample, state: State | None) 
 
 
 def _hopeless(residual: float, before: float, terms: int) -> bool:
-    """Whether a residual that goes on falling as it did would be too large with the most terms, as behind a relu. With
-    few terms nobody can say."""
+    """Whether a residual that keeps falling at this rate would be too large with the most terms, as after a relu. With
+    few terms the rate is not known."""
     return terms >= FEW and not residual * (residual / before) ** math.log2(MOST / terms) < RESIDUAL

@@ -1,18 +1,18 @@
-"""The recurrences inside a model, each with what reached it. The lens looks at them one by one.
+"""The recurrences inside a model, each with its inputs. The lens inspects them one by one.
 
     y[t], s[t] = step(x[t], s[t-1])
 
-A layer is an innermost Core that has a state and was called: a cell in a stack, a cell behind Reverse (which then reads
-its own time, from right to left), or a core of one's own as a whole. `Core.parts` says what is inside a core; a decoder
-whose recurrence reads what its attention finds is one layer with it. Given its inputs x, a layer is a recurrence of its
-own, whatever stands around it.
+A layer is an innermost Core that has a state and was called: a cell in a stack, a cell inside Reverse (whose time runs
+from right to left), or a user's core as a whole. `Core.parts` says what is inside a core; a decoder whose recurrence
+reads the result of its attention is one layer with it. Given its inputs x, a layer is a recurrence of its own, whatever
+is around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,11 +25,13 @@ from elman.compose import Reverse
 from elman.core import Core
 from elman.state import State
 
-NUMBERS = 1 << 25  # that a piece of work holds at a time, about
+NUMBERS = 1 << 25  # in memory at a time, about
+
+Record = Callable[[Core, tuple[Tensor, ...], dict[str, Tensor | None], tuple[Tensor, State]], None]  # a forward hook
 
 
 class Layer(NamedTuple):
-    """A recurrence, what it read (B, T, D) and put out (B, T, H), in its own time."""
+    """A recurrence with its inputs (B, T, D) and outputs (B, T, H), in its own time."""
 
     name: str
     cell: Core
@@ -41,13 +43,13 @@ class Layer(NamedTuple):
     backwards: bool  # reads from right to left
 
     def rows(self, rows: Tensor | slice) -> Layer:
-        """Some rows of it."""
+        """The layer for some of its rows."""
         state, cell = states.map(lambda leaf: leaf[rows], self.state), self.cell.take(torch.arange(len(self.x))[rows])
         x, y, reset, lengths = self.x[rows], self.y[rows], self.reset[rows], self.lengths[rows]
         return self._replace(cell=cell, x=x, state=state, reset=reset, lengths=lengths, y=y)
 
     def first(self, times: int) -> Core:
-        """Its cell, for so many rows that are all like the first."""
+        """Its cell, for `times` rows that are all like the first."""
         return self.cell.take(torch.zeros(times, dtype=torch.int64))
 
     @property
@@ -57,8 +59,8 @@ class Layer(NamedTuple):
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """In here a model is looked at: as in evaluation, and no gradient is asked for its parameters."""
+def inspection_mode(model: nn.Module) -> Iterator[None]:
+    """Inside, a model is in evaluation mode, and its parameters need no gradient."""
     training = {part: part.training for part in model.modules()}
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.eval()
@@ -75,25 +77,25 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def watching(core: Core) -> Iterator[list[Layer]]:
-    """The layers of a core that are called in here, in their order: the list is filled when the block ends."""
-    found: list[tuple[str, Layer]] = []
+def record_layers(core: Core) -> Iterator[list[Layer]]:
+    """The layers of a core that are called inside the block, in order: the list is filled when the block ends."""
+    called: list[tuple[str, Layer]] = []
     layers: list[Layer] = []
     hooks = []
-    seen = dict(_looked_into(core, core.init_state(0)))
+    inside = dict(_cores_inside(core, core.init_state(0)))
     for name, part in core.named_modules():
-        if isinstance(part, Core) and part in seen and states.leaves(part.init_state(0)):
-            hooks.append(part.register_forward_hook(_note(found, name, seen[part]), with_kwargs=True))
+        if isinstance(part, Core) and part in inside and states.leaves(part.init_state(0)):
+            hooks.append(part.register_forward_hook(_record(called, name, inside[part]), with_kwargs=True))
     try:
         yield layers
     finally:
         for hook in hooks:
             hook.remove()
-        layers.extend(_innermost(found))
+        layers.extend(_innermost(called))
 
 
 def innermost(core: Core, state: State) -> Iterator[tuple[Core, State]]:
-    """The recurrences inside a core and their parts of its state, as `watching` finds them."""
+    """The recurrences inside a core and their parts of its state, in the order of `record_layers`."""
     inside = core.parts(state)
     if inside is not None:
         for inner, part in inside:
@@ -102,18 +104,18 @@ def innermost(core: Core, state: State) -> Iterator[tuple[Core, State]]:
         yield core, state
 
 
-def _looked_into(core: Core, state: State, backwards: bool = False) -> Iterator[tuple[Core, bool]]:
-    """A core and those inside that `parts` names, and whether each reads from right to left. What says that it has no
-    parts at all (`[]`, not None) is no recurrence."""
+def _cores_inside(core: Core, state: State, backwards: bool = False) -> Iterator[tuple[Core, bool]]:
+    """A core and those inside that `parts` names, and whether each reads from right to left. A core that says that it
+    has no parts at all (`[]`, not None) is not a recurrence."""
     inside = core.parts(state)
     if inside is None or inside:
         yield core, backwards
     for inner, part in inside or ():
-        yield from _looked_into(inner, part, backwards != isinstance(core, Reverse))
+        yield from _cores_inside(inner, part, backwards != isinstance(core, Reverse))
 
 
 def title(number: int, cell: Core, backwards: bool = False) -> str:
-    """What a layer is called.
+    """The name of a layer.
 
     >>> from elman.cells import cell
     >>> title(0, cell("gru", 3, 4))
@@ -123,7 +125,7 @@ def title(number: int, cell: Core, backwards: bool = False) -> str:
 
 
 def _above(name: str) -> list[str]:
-    """The modules that a module stands in, outermost first.
+    """The modules that contain a module, outermost first.
 
     >>> _above("cores.0.core")
     ['', 'cores', 'cores.0']
@@ -132,25 +134,27 @@ def _above(name: str) -> list[str]:
     return [".".join(parts[:i]) for i in range(len(parts))]
 
 
-def _note(found: list[tuple[str, Layer]], name: str, backwards: bool) -> Any:
-    def note(cell: Core, given: tuple[Any, ...], named: dict[str, Any], put_out: tuple[Tensor, State]) -> None:
-        x, state = (*given, None)[:2]
+def _record(called: list[tuple[str, Layer]], name: str, backwards: bool) -> Record:
+    def record(
+        cell: Core, arguments: tuple[Tensor, ...], named: dict[str, Tensor | None], result: tuple[Tensor, State]
+    ) -> None:
+        x, *rest = arguments
         B, T = x.shape[:2]
         lengths, reset = named.get("lengths"), named.get("reset")
         lengths = torch.full((B,), T, device=x.device) if lengths is None else lengths
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else reset
-        state = cell.init_state(B) if state is None else state
-        found.append((name, Layer(name, cell, x.detach(), states.detach(state), reset, lengths, put_out[0], backwards)))
+        state = rest[0] if rest and rest[0] is not None else cell.init_state(B)
+        called.append((name, Layer(name, cell, x.detach(), states.detach(state), reset, lengths, result[0], backwards)))
 
-    return note
+    return record
 
 
-def _innermost(found: list[tuple[str, Layer]]) -> Iterator[Layer]:
-    """Without those that stand around others, and those that ran where no gradient passes (inside Recompute)."""
-    graph = any(layer.y.requires_grad for _, layer in found)
-    seen = [(name, layer) for name, layer in found if layer.y.requires_grad or not graph]
-    around = {above for name, _ in seen for above in _above(name)}
-    for i, layer in enumerate(layer for name, layer in seen if name not in around):
+def _innermost(called: list[tuple[str, Layer]]) -> Iterator[Layer]:
+    """Without those that contain others, and those that ran where no gradient passes (inside Recompute)."""
+    graph = any(layer.y.requires_grad for _, layer in called)
+    inside = [(name, layer) for name, layer in called if layer.y.requires_grad or not graph]
+    around = {above for name, _ in inside for above in _above(name)}
+    for i, layer in enumerate(layer for name, layer in inside if name not in around):
         yield layer._replace(name=title(i, layer.cell, layer.backwards))
 
 
@@ -189,8 +193,8 @@ def one_step(cell: Core, x: Tensor, state: State) -> tuple[Tensor, State]:
     return y[:, 0], state
 
 
-def entering(layer: Layer, t: int, state: State) -> State:
-    """The state as step t finds it: at a reset, the first one."""
+def state_before(layer: Layer, t: int, state: State) -> State:
+    """The state that enters step t: at a reset, the initial one."""
     if not bool(layer.reset[:, t].any()):
         return state
     return states.where(layer.reset[:, t], layer.cell.init_state(len(layer.x)), state)
@@ -198,20 +202,20 @@ def entering(layer: Layer, t: int, state: State) -> State:
 
 @torch.no_grad()
 def trajectory(layer: Layer) -> Tensor:
-    """The state before each step, and after the last: (B, T + 1, N) real. Where y is the state, one scan has it."""
+    """The state before each step, and after the last: (B, T + 1, N) real. If y is the state, one scan gives it."""
     leaves = states.leaves(layer.state)
     if layer.cell.output_is_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
         return torch.cat([flat(layer.state)[:, None], layer.y.detach().to(leaves[0].dtype).flatten(2)], 1)
     state, found = layer.state, [flat(layer.state)]
     for t in range(layer.x.shape[1]):
-        _, state = one_step(layer.cell, layer.x[:, t], entering(layer, t, state))
+        _, state = one_step(layer.cell, layer.x[:, t], state_before(layer, t, state))
         found.append(flat(state))
     return torch.stack(found, 1)
 
 
 @torch.no_grad()
 def decays(layer: Layer) -> Tensor | None:
-    """a of h = a h' + b at the steps of the first row (T, N), or (1, N) where it is the same at all; None of others."""
+    """a of h = a h' + b at the steps of the first row (T, N), or (1, N) if it is constant; None for other cells."""
     cell = layer.cell
     if not isinstance(cell, Diagonal | Bank):
         return None
@@ -241,9 +245,9 @@ def _by_rows(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
     return found
 
 
-def _by_gates(cell: Gated[Any], x: Tensor, before: Tensor) -> Tensor | None:
-    """J = diag(d) + sum over gates g of diag(p_g ds/du_g) W_g, where all but W h' is unit by unit: a backward pass of
-    ones has each diagonal whole. None where the cell does not say that it is so."""
+def _by_gates(cell: Gated[tuple[Tensor, ...]], x: Tensor, before: Tensor) -> Tensor | None:
+    """J = diag(d) + sum over gates g of diag(p_g ds/du_g) W_g, if all but W h' is unit by unit: a backward pass of
+    ones gives each whole diagonal. None if the cell does not declare it."""
     leaves = [leaf.detach().requires_grad_() for leaf in states.leaves(unflat(before, cell.init_state(len(x))))]
     parts = iter(leaves)
     state = states.map(lambda _: next(parts), cell.init_state(len(x)))

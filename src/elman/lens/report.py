@@ -1,4 +1,4 @@
-"""All that the lens sees of a model, in one report: numbers by name, sentences, and a page."""
+"""All that the lens measures of a model, in one report: numbers by name, sentences, and a page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,27 +21,27 @@ from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
 from elman.lens.gates import Gate, Health, gates, health, timescale
 from elman.lens.influence import Influence, influence
-from elman.lens.layers import Layer, flat, frozen, trajectory, unflat
+from elman.lens.layers import Layer, flat, inspection_mode, trajectory, unflat
 from elman.lens.sample import Sample, causal, features, losses
 from elman.lens.spectra import WIDEST, Isometry, Spectrum, isometry, lyapunov, spectrum
 from elman.lens.units import Follower, properties, units
-from elman.lens.verdict import Seen, kind, verdict, worst
+from elman.lens.verdict import Findings, kind, verdict, worst
 from elman.options import whole
 from elman.state import State
 from elman.tables import Table
 
 FORMAT = "elman-lens-1"
-ROWS = 16  # of which states are looked at
-HELD = 1 << 26  # numbers of states that are held at a time
+ROWS = 16  # whose states are inspected
+IN_MEMORY = 1 << 26  # numbers of states at a time
 EXPONENTS = 32
-SHOWN = 512  # units whose values the page has
+MOST_UNITS = 512  # units whose values the page has
 
 
-class Shown(NamedTuple):
-    """Units of a layer as the page shows them, for the first row."""
+class UnitTraces(NamedTuple):
+    """The values of some units of a layer over the first row, for the page."""
 
     layer: str
-    leaf: str  # what part of the state they are
+    leaf: str  # the part of the state that they are in
     units: list[int]
     values: Tensor  # (T, units)
     flow: Tensor  # (steps, units) |dL/ds|
@@ -68,24 +68,24 @@ class Report:
     influence: list[Influence]
     context: Context | None
     units: list[Follower]
-    shown: list[Shown]
+    traces: list[UnitTraces]
     names: list[str]
     missing: dict[str, str]
     verdict: list[str]
-    panels: tuple[dict[str, Any], ...] = ()
+    panels: tuple[dict[str, object], ...] = ()
     config: dict[str, Json] = field(default_factory=dict)
     command: str = ""
     training: list[dict[str, float]] = field(default_factory=list)
-    about: str = ""  # what a step is, where it is not an input
+    about: str = ""  # what a step is, if it is not an input
 
     @property
     def kind(self) -> str:
-        """exploding, vanishing or stable: of the worst layer."""
-        found = worst(self.reach)
-        return "stateless" if found is None else kind(found)
+        """exploding, vanishing or stable, for the worst layer."""
+        reach = worst(self.reach)
+        return "stateless" if reach is None else kind(reach)
 
     def to_json(self) -> dict[str, Json]:
-        """Everything but the values of units: numbers of six digits, null for what is infinite or not a number."""
+        """Everything but the values of units: numbers of six digits, null for those that are not finite."""
         content = {
             "format": FORMAT, "title": self.title, "model": self.model, "command": self.command, "rows": self.rows,
             "steps": self.steps, "causal": self.causal, "loss": self.loss, "kind": self.kind, "about": self.about,
@@ -120,14 +120,14 @@ class Report:
         return Table(f"{self.title}: {self.rows} rows of {self.steps} steps", header, rows)
 
     def save(self, path: str | Path, against: Sequence[Report] = ()) -> None:
-        """Write the page, with other reports beside this one: one HTML file that needs nothing else."""
+        """Write the page, with other reports next to this one: one HTML file that needs nothing else."""
         from elman.lens.document import write
 
         write(Path(path), [self, *against])
 
 
-def plain(value: Any) -> Json:
-    """A value as JSON has it."""
+def plain(value: object) -> Json:
+    """A value as JSON."""
     if isinstance(value, Tensor):
         value = value.tolist()
     if isinstance(value, float):
@@ -144,8 +144,8 @@ def _digits(values: Tensor, digits: int) -> list[list[float]]:
     return [[float(f"{value:.{digits}g}") for value in row] for row in values.tolist()]
 
 
-def _isometry(part: Isometry) -> dict[str, Any]:
-    """Of many singular values, the largest, the middle and the smallest; and some between them."""
+def _isometry(part: Isometry) -> dict[str, object]:
+    """Of many singular values, the largest, the median and the smallest; and some between them."""
     shares = torch.linspace(1, 0, 33, dtype=torch.float64)
     quantiles = [values.double().quantile(shares, 1).mean(1) for values in part.values]
     return {
@@ -155,7 +155,7 @@ def _isometry(part: Isometry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spectrum(part: Spectrum) -> dict[str, Any]:
+def _spectrum(part: Spectrum) -> dict[str, object]:
     values = part.values[part.values.abs().argsort(descending=True)][:1024]
     some = replace(part, values=values)
     return {
@@ -165,7 +165,7 @@ def _spectrum(part: Spectrum) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _gate(part: Gate) -> dict[str, Any]:
+def _gate(part: Gate) -> dict[str, object]:
     return {
         "layer": part.layer, "gate": part.name, "mean": part.mean, "low": part.low, "high": part.high,
         "saturation": part.saturation,
@@ -183,7 +183,7 @@ def inspect(
     anchors: int = ANCHORS,
     title: str = "model",
 ) -> Report:
-    """Look at any Core or SequenceModel with some data: inputs x (B, T, ...), targets y.
+    """Inspect any Core or SequenceModel on some data: inputs x (B, T, ...), targets y.
 
     >>> from elman.cells import cell
     >>> report = inspect(cell("gru", 3, 4), torch.randn(4, 20, 3))
@@ -197,23 +197,23 @@ def inspect(
         every = torch.zeros(0, dtype=torch.int64) if lengths is None else lengths
         sample = Sample(x, y, every, names=names, labels=labels or {})
     missing: dict[str, str] = {}
-    loss, layers, values = _looked(model, sample)
+    loss, layers, values = _read_states(model, sample)
     flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))
     memories = {layer.name: _memory(layer, flows) for layer in layers}
     found = _dynamics(layers, values, memories, missing)
     lags = reach(model, sample, anchors)
     within = context(model, sample, anchors)
     if within is None:
-        missing["context"] = "the model reads the future: the last n inputs alone are another model's input"
+        missing["context"] = "the model reads the future, so it cannot be given the last n inputs alone"
     gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
     sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
     longer = {layer.name: layer.cell.remedy for layer in layers if layer.cell.remedy}
     filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
-    seen = Seen(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, longer)
-    followers, shown = _units(sample, layers, values, flows, memories)
+    seen = Findings(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, longer)
+    followers, traces = _units(sample, layers, values, flows, memories)
     return Report(
         title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
-        found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, shown,
+        found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, traces,
         list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
         about=sample.about,
     )  # fmt: skip
@@ -224,12 +224,12 @@ def _summary(model: nn.Module) -> str:
     return f"{type(model).__name__} with {numbers:,} parameters"
 
 
-def _looked(model: nn.Module, sample: Sample) -> tuple[float, list[Layer], list[Tensor]]:
+def _read_states(model: nn.Module, sample: Sample) -> tuple[float, list[Layer], list[Tensor]]:
     """The loss, the layers, and their states (B, T + 1, N), for some rows."""
     B, T = sample.shape
-    with frozen(model), torch.no_grad():
+    with inspection_mode(model), torch.no_grad():
         wide = sum(layer.size for layer in layers_of(model, sample.take(torch.arange(1)))) or 1
-        part = sample.take(torch.arange(max(1, min(B, ROWS, HELD // (wide * T)))))
+        part = sample.take(torch.arange(max(1, min(B, ROWS, IN_MEMORY // (wide * T)))))
         terms = losses(model, features(model, part), part)
         count = len(terms) if terms.dim() == 1 else int(part.lengths.sum())
         layers = layers_of(model, part)
@@ -246,14 +246,14 @@ class _Dynamics(NamedTuple):
 
 
 class _Memory(NamedTuple):
-    """The leaf of a state in which a cell keeps its memory: what it is called, and which of the real numbers it is."""
+    """The leaf of a state in which a cell keeps its memory: its name, and which of the real numbers it has."""
 
     name: str
     numbers: slice
 
 
 def _memory(layer: Layer, flows: list[Flow]) -> _Memory:
-    """The last leaf that the loss depends on; the last of all where it depends on none."""
+    """The last leaf that the loss depends on; the last of all if it depends on none."""
     state = layer.cell.init_state(1)
     ends = [0, *accumulate(flat(leaf).shape[1] for leaf in states.leaves(state))]
     names = [name.rpartition(".")[2] or "s" for name in states.names(state)]
@@ -273,16 +273,16 @@ def _dynamics(
         if int(layer.lengths[0]) == 0 or layer.size == 0:
             missing[f"spectra of {layer.name}"] = "its first row is empty" if layer.size else "its state is empty"
             continue
-        with frozen(layer.cell):
+        with inspection_mode(layer.cell):
             _of_layer(layer, states_, memories[layer.name], found)
         if layer.size > WIDEST:
-            missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; up to {WIDEST} are looked at"
+            missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; the limit is {WIDEST}"
     return found
 
 
-def _under_way(layer: Layer, states_: Tensor) -> Layer:
-    """The first row without a first input that begins an episode: no state comes into that step, so what it makes of
-    one says nothing. A leaf of a tree has nothing below it, and would be said to erase all."""
+def _without_first_reset(layer: Layer, states_: Tensor) -> Layer:
+    """The first row without a first input that starts an episode: no state enters that step, so its Jacobian means
+    nothing. A leaf of a tree has nothing below it, and would seem to erase everything."""
     if not bool(layer.reset[0, 0]):
         return layer
     one = layer.rows(slice(0, 1))
@@ -293,7 +293,7 @@ def _under_way(layer: Layer, states_: Tensor) -> Layer:
 
 
 def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, found: _Dynamics) -> None:
-    under_way = _under_way(layer, states_)
+    under_way = _without_first_reset(layer, states_)
     if int(under_way.lengths[0]):
         found.exponents[layer.name] = lyapunov(under_way, EXPONENTS).tolist()
     spectra = spectrum(layer)
@@ -311,9 +311,9 @@ def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, found: _Dynamics) 
 
 def _units(
     sample: Sample, layers: list[Layer], values: list[Tensor], flows: list[Flow], memories: dict[str, _Memory]
-) -> tuple[list[Follower], list[Shown]]:
+) -> tuple[list[Follower], list[UnitTraces]]:
     followers: list[Follower] = []
-    shown: list[Shown] = []
+    traces: list[UnitTraces] = []
     labels = {**(properties(sample.names, sample.shape[1]) if sample.names else {}), **sample.labels}
     by_layer = {part.name: part for part in flows}
     for layer, states_ in zip(layers, values, strict=True):
@@ -325,14 +325,14 @@ def _units(
         inside = valid(layer.lengths, T)
         own = {name: where[:B, :T] for name, where in labels.items()}
         followers.extend(units(layer.name, memory, own, inside))
-        chosen = _chosen(memory, followers, layer.name, max(1, SHOWN // len(layers)))
+        chosen = _chosen(memory, followers, layer.name, max(1, MOST_UNITS // len(layers)))
         gradient = by_layer[layer.name].units[:, numbers][:, chosen]
-        shown.append(Shown(layer.name, leaf, chosen.tolist(), memory[0][:, chosen], gradient))
-    return followers, shown
+        traces.append(UnitTraces(layer.name, leaf, chosen.tolist(), memory[0][:, chosen], gradient))
+    return followers, traces
 
 
 def _chosen(memory: Tensor, followers: list[Follower], layer: str, most: int) -> Tensor:
-    """The units that are shown: all; of too many, those that follow something and those that move most."""
+    """The units on the page: all; if there are too many, those that follow something and those that vary most."""
     N = memory.shape[2]
     if most >= N:
         return torch.arange(N)
@@ -346,5 +346,5 @@ def _influences(model: nn.Module, sample: Sample, missing: dict[str, str]) -> li
     found = [influence(model, sample, how) for how in ("gradient", "integrated")]
     residual = found[1].residual
     if residual is not None and not residual < 1e-3:
-        missing["completeness of integrated gradients"] = f"they add up to within {residual:.2g} only"
+        missing["completeness of integrated gradients"] = f"they add up only to within {residual:.2g}"
     return found

@@ -1,15 +1,15 @@
-"""What a model is looked at with: inputs, targets, and what the inputs are called.
+"""What a model is inspected with: inputs, targets, and the names of the inputs.
 
-The loss at a step is - log P(y[t]); of a model that answers once a row, the row's. Of a bare core it is
+The loss at a step is - log P(y[t]); for a model that predicts once per row, that of the row. For a bare core it is
 |y[t] - target|^2 / 2, and without a target the sum of its outputs over the square root of their number: a gradient of
-length one, whatever the core puts out.
+length one, whatever the outputs are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,13 @@ from elman.nn.distributions import Distribution
 from elman.state import State
 
 LogProb = Callable[[Distribution, State, Tensor], Tensor]
+
+
+class Binding(TypedDict):
+    """The fields of a sample that belong to its rows as a whole: a core bound to a memory, a first state."""
+
+    core: Core | None
+    state: State | None
 
 
 def log_prob(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
@@ -40,15 +47,15 @@ class Sample:
     Args:
         x: a tensor or a tuple of tensors (B, T, ...)
         y: targets, (B, T, ...) or (B, ...); None for a bare core
-        lengths: how much of each row counts; all of it if not given
-        reset: (B, T), where a sequence begins
+        lengths: the valid part of each row; all of it by default
+        reset: (B, T), where a sequence starts
         names: of the inputs, row by row: characters, words, or numbers as text
         labels: (B, T) numbers by name that units may follow
-        log_prob: of targets, where a task has its own
-        panels: what the task shows beside, ready for JSON
-        core: where the model's is bound to a memory, that core for these rows
-        state: before the first input, where it is not the first state
-        about: what a step is, where it is not an input
+        log_prob: of targets, if a task has its own
+        panels: further panels of the task, ready for JSON
+        core: if the model's core is bound to a memory, that core for these rows
+        state: before the first input, if it is not the initial state
+        about: what a step is, if it is not an input
     """
 
     x: State
@@ -66,7 +73,7 @@ class Sample:
     def __post_init__(self) -> None:
         B, T = states.leaves(self.x)[0].shape[:2]
         if B == 0 or T == 0:
-            raise InputError(f"there are {B} rows of {T} inputs to look at; the lens needs at least one input")
+            raise InputError(f"there are {B} rows of {T} inputs to inspect; the lens needs at least one input")
         if not self.lengths.numel():
             object.__setattr__(self, "lengths", torch.full((B,), T))
         if not self.reset.numel():
@@ -82,7 +89,7 @@ class Sample:
         return B, T
 
     def take(self, rows: Tensor, lengths: Tensor | None = None) -> Sample:
-        """Some rows, each as often as it is named; perhaps shorter ones."""
+        """Some rows, each as often as it is named, cut to `lengths` if they are given."""
         lengths = self.lengths[rows] if lengths is None else lengths
         T = int(lengths.max())
 
@@ -97,7 +104,7 @@ class Sample:
         )  # fmt: skip
 
     def windows(self, rows: Tensor, starts: Tensor, size: int) -> Sample:
-        """Pieces of at most `size` inputs from the places `starts` of some rows on, as rows of their own."""
+        """Pieces of at most `size` inputs of some rows, from the positions `starts` on, as rows of their own."""
         at = (starts[:, None] + torch.arange(size)).clamp(max=self.shape[1] - 1)
 
         def cut(leaf: Tensor) -> Tensor:
@@ -109,8 +116,8 @@ class Sample:
             labels={}, **self._bound(rows),
         )  # fmt: skip
 
-    def _bound(self, rows: Tensor) -> dict[str, Any]:
-        """What stands before some rows."""
+    def _bound(self, rows: Tensor) -> Binding:
+        """The bound core and the first state of some rows."""
         return {
             "core": None if self.core is None else self.core.take(rows),
             "state": None if self.state is None else states.take(self.state, rows),
@@ -126,7 +133,7 @@ class Sample:
 
 
 def features(model: nn.Module, sample: Sample) -> Tensor:
-    """What the core reads (B, T, D), as the beginning of a graph."""
+    """What the core reads (B, T, D), as the leaf of a graph."""
     if isinstance(model, SequenceModel):
         return model.embed(sample.x).detach().requires_grad_()
     core_of(model, sample)
@@ -151,12 +158,12 @@ def losses(model: nn.Module, x: Tensor, sample: Sample, state: State | None = No
 
 
 def losses_of(model: nn.Module, y: Tensor, sample: Sample) -> Tensor:
-    """The same, given what the core puts out (B, T, H)."""
+    """The same, given the outputs of the core (B, T, H)."""
     lengths = sample.lengths
     if not isinstance(model, SequenceModel):
         terms = _of_outputs(y, sample.y)
     elif sample.y is None:
-        raise InputError("a model is looked at by its loss, which needs targets: give y")
+        raise InputError("a model is inspected by its loss, which needs targets: pass y")
     else:
         terms = -sample.log_prob(model.readout(y, lengths), sample.y, lengths)
     if terms.dim() == 1:
@@ -173,5 +180,5 @@ def _of_outputs(y: Tensor, target: State | None) -> Tensor:
 
 
 def causal(model: nn.Module) -> bool:
-    """Whether each output knows the past alone."""
+    """Whether each output depends on the past alone."""
     return bool(getattr(model.core if isinstance(model, SequenceModel) else model, "causal", True))

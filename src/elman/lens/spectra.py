@@ -20,14 +20,14 @@ from torch import Tensor
 
 from elman.lens.layers import NUMBERS, Layer, decays, flat, jacobian, one_step, trajectory, unflat
 
-WIDEST = 1024  # numbers in a state of which whole Jacobians are looked at
-SETTLE = 0.1  # the part of the steps after which tangent vectors have found their directions
+WIDEST = 1024  # numbers in a state for which whole Jacobians are computed
+SETTLE = 0.1  # the share of the steps after which tangent vectors have found their directions
 STRETCH = 6.0  # nats by which tangent vectors may grow apart between two QR
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Eigenvalues that a layer has, and of what."""
+    """Eigenvalues of a layer, and the name of what has them."""
 
     layer: str
     name: str
@@ -41,7 +41,7 @@ class Spectrum:
 
     @property
     def periods(self) -> Tensor:
-        """2 pi / |arg value|: the steps in which a mode turns once; infinite where it does not turn."""
+        """2 pi / |arg value|: the steps in which a mode turns once; infinite if it does not turn."""
         angle = self.values.angle().abs().double()
         return torch.where(angle > 1e-6, 2 * math.pi / angle.clamp(min=1e-6), torch.inf)
 
@@ -87,9 +87,9 @@ def lyapunov(layer: Layer, k: int | None = None) -> Tensor:
     states = trajectory(one)[0]
     T, k = int(layer.lengths[0]), N if k is None else min(k, N)
     if N > WIDEST or 4 * k < N:
-        return _exponents(_pulled(one, states, T, k), T)
+        return _exponents(_pull_back(one, states, T, k), T)
     Q = torch.linalg.qr(torch.randn(N, k, dtype=states.dtype, generator=torch.Generator().manual_seed(0)))[0]
-    return _exponents(_pushed(one, states, T, Q.double() if N <= 64 else Q), T)
+    return _exponents(_push_forward(one, states, T, Q.double() if N <= 64 else Q), T)
 
 
 def _of_diagonal(a: Tensor) -> Tensor:
@@ -99,8 +99,8 @@ def _of_diagonal(a: Tensor) -> Tensor:
     return log.sort(descending=True).values
 
 
-def _pushed(layer: Layer, states: Tensor, T: int, Q: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Tangent vectors Q (N, k) go forward through all Jacobians: after so many steps, ln |R_ii| (k,)."""
+def _push_forward(layer: Layer, states: Tensor, T: int, Q: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Tangent vectors Q (N, k) pushed forward through all Jacobians: the steps since the last QR, ln |R_ii| (k,)."""
     waiting, every, done, seen = 0, 1, 0, []
     for block in jacobians(layer, states, 0, T):
         for J in block.to(Q.dtype):
@@ -115,7 +115,7 @@ def _pushed(layer: Layer, states: Tensor, T: int, Q: Tensor) -> Iterator[tuple[i
         yield waiting, torch.linalg.qr(Q)[1].diagonal().abs().double().log()
 
 
-def _pulled(layer: Layer, states: Tensor, T: int, k: int) -> Iterator[tuple[int, Tensor]]:
+def _pull_back(layer: Layer, states: Tensor, T: int, k: int) -> Iterator[tuple[int, Tensor]]:
     """The same with the transposed Jacobians, backwards in time, for few vectors in a wide state: one backward pass of
     k equal rows a step, and no Jacobian. The product has the same singular values either way."""
     generator = torch.Generator().manual_seed(0)
@@ -135,13 +135,13 @@ def _pulled(layer: Layer, states: Tensor, T: int, k: int) -> Iterator[tuple[int,
 
 
 def _every(rates: Tensor) -> int:
-    """After how many steps tangent vectors that grow at these rates (k,) are to be made orthogonal again."""
+    """The steps after which tangent vectors that grow at these rates (k,) must be made orthogonal again."""
     apart = float(rates.max() - rates.min())
     return max(1, min(16, int(STRETCH / apart))) if 0 < apart < math.inf else 16 if apart == 0 else 1
 
 
 def _settling(T: int) -> int:
-    """How many steps come before those that count; with them ends a stretch between two QR."""
+    """The steps before those that count; a QR is computed at their end."""
     return int(SETTLE * T)
 
 
@@ -165,7 +165,7 @@ class Isometry:
 
 
 def isometry(layer: Layer, places: int = 3, furthest: int = 16) -> Isometry | None:
-    """Singular values of J and of its products over 1, 4, 16 ... steps; None where the state is too wide for them."""
+    """Singular values of J and of its products over 1, 4, 16 ... steps; None if the state is too wide."""
     T = int(layer.lengths[0])
     if layer.size > WIDEST or layer.size == 0:
         return None

@@ -1,9 +1,9 @@
-"""Which units follow something: how well each number of the state, by itself, tells where a property holds.
+"""Which units follow something: how well each number of the state alone predicts where a property holds.
 
     AUC[i] = P(s_i > s_i')        s where the property holds, s' where it does not; ties count one half
 
-1/2 is chance; 1, or 0 with the sign turned, is a unit that tells it without an error. Numbers (position, steps since a
-newline) count as holding above their median. Properties of text are read from the inputs' names; labels are the user's.
+1/2 is chance; 1, or 0 with the sign turned, is a unit that predicts it without an error. Numbers (position, steps since
+a newline) count as true above their median. Properties of text are read from the inputs' names; labels are the user's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Follower:
 
 
 def properties(names: Sequence[Sequence[str]], T: int) -> dict[str, Tensor]:
-    """What holds after each input (B, T), by name, as the text of the inputs says it.
+    """Properties after each input (B, T), by name, read from the text of the inputs.
 
     >>> properties([['a', '"', 'b', '"']], 4)["inside quotes"].tolist()
     [[0.0, 1.0, 1.0, 0.0]]

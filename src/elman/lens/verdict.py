@@ -1,7 +1,7 @@
-"""What the page says in sentences: what it sees, and what lecture notes would do about it, each with its number.
+"""The findings in sentences, and the usual remedies, each with its number.
 
-exploding   reach rises to more than 10 times what the step before has
-vanishing   reach falls below 1 % of it within the steps that were looked at, and stays there
+exploding   reach rises to more than 10 times that of one step back
+vanishing   reach falls below 1 % of it within the inspected steps, and stays there
 stable      neither
 """
 
@@ -18,8 +18,8 @@ from elman.lens.gates import Gate, Health
 RISE = 10.0
 
 
-class Seen(NamedTuple):
-    """What a verdict is made of; None or nothing where it could not be had."""
+class Findings(NamedTuple):
+    """What a verdict is based on; None or empty if it could not be computed."""
 
     reach: Sequence[Reach]
     exponents: dict[str, list[float]]  # by layer
@@ -30,7 +30,7 @@ class Seen(NamedTuple):
     health: Sequence[Health]
     loss: float
     filters: frozenset[str] = frozenset()  # layers that are hidden Markov models
-    longer: dict[str, str] = {}  # what would let a layer reach further, where it is not a matter of cells
+    longer: dict[str, str] = {}  # what would let a layer reach further, if that is not another cell
 
 
 def kind(reach: Reach) -> str:
@@ -46,18 +46,18 @@ def kind(reach: Reach) -> str:
 
 
 def worst(reach: Sequence[Reach]) -> Reach | None:
-    """The layer that explodes, or else that reaches least far."""
+    """The layer that explodes, otherwise the one with the shortest reach."""
     order = ["exploding", "vanishing", "stable"]
     return min(reach, key=lambda r: (order.index(kind(r)), r.horizon), default=None)
 
 
-def verdict(seen: Seen) -> list[str]:
+def verdict(seen: Findings) -> list[str]:
     """Five sentences or fewer."""
     parts = [_gradient(seen), _dynamics(seen), _memory(seen), _units(seen), _remedy(seen)]
     return [part for part in parts if part]
 
 
-def _gradient(seen: Seen) -> str:
+def _gradient(seen: Findings) -> str:
     r = worst(seen.reach)
     if r is None:
         return "The model has no state, so no gradient travels through time."
@@ -68,37 +68,37 @@ def _gradient(seen: Seen) -> str:
         top, tau = max(zip(r.relative, r.tau, strict=True))
         return (
             f"The gradient explodes in layer {r.name}: the loss depends {top:.3g} times as much on the state {tau} "
-            f"steps before as on the one just before it ({r.slope:+.3f} nats a step)."
+            f"steps back as on the one just before it ({r.slope:+.3f} nats a step)."
         )
     half = f"halved after {r.half_life:.1f} steps" if math.isfinite(r.half_life) else "never halved"
     if kind(r) == "vanishing":
         return (
             f"The gradient vanishes in layer {r.name}: it is {half} and below 1 % beyond {r.horizon} of the {far} "
-            f"steps looked at ({r.slope:+.3f} nats a step)."
+            f"inspected steps ({r.slope:+.3f} nats a step)."
         )
-    steps = _many(far, "step")
+    steps = _count(far, "step")
     return f"The gradient is stable: over {steps} back it is {half}, and still {r.relative[-1]:.0%} at the end."
 
 
-def _dynamics(seen: Seen) -> str:
+def _dynamics(seen: Findings) -> str:
     if not seen.exponents:
         return ""
     name, values = max(seen.exponents.items(), key=lambda item: item[1][0])
     top = values[0]
     single = f", and a step stretches a direction by {seen.largest[name]:.2f} at most" if name in seen.largest else ""
     if top > 0.01:
-        return f"The dynamics of layer {name} are chaotic: two near states part by {top:.3f} nats a step{single}."
+        return f"The dynamics of layer {name} are chaotic: nearby states diverge by {top:.3f} nats a step{single}."
     if top > -0.01:
-        return f"The dynamics of layer {name} stand at the edge: the largest Lyapunov exponent is {top:+.4f}{single}."
+        return f"The dynamics of layer {name} are at the edge: the largest Lyapunov exponent is {top:+.4f}{single}."
     return (
         f"The states forget: the slowest direction, in layer {name}, shrinks by {-top:.3f} nats a step, "
         f"to 1 / e in {-1 / top:.1f} steps{single}."
         if math.isfinite(top)
-        else f"Layer {name} keeps nothing: a step erases all that the state was."
+        else f"Layer {name} keeps nothing: a step erases the whole state."
     )
 
 
-def _memory(seen: Seen) -> str:
+def _memory(seen: Findings) -> str:
     c = seen.context
     if c is None:
         return f"The loss is {seen.loss:.3f}; the model reads the future, so there is no context to shorten."
@@ -106,29 +106,29 @@ def _memory(seen: Seen) -> str:
     if not math.isfinite(c.loss):
         return f"The loss is {c.loss} at the anchors."
     if c.effective <= 1:
-        return f"The loss is {c.loss:.3f} at the anchors, and the last input alone does as well ({more:+.3f})."
+        return f"The loss is {c.loss:.3f} at the anchors, and about the same with the last input alone ({more:+.3f})."
     return (
-        f"The loss is {c.loss:.3f} at the anchors; the last {c.effective} inputs do as well as all {c.n[-1]}, "
+        f"The loss is {c.loss:.3f} at the anchors; the last {c.effective} inputs are as good as all {c.n[-1]}, "
         f"the last one alone costs {more:+.3f}."
     )
 
 
-def _units(seen: Seen) -> str:
+def _units(seen: Findings) -> str:
     for h in seen.health:
         if h.not_finite is not None:
-            return f"Layer {h.layer} is not finite from step {h.not_finite} on: everything behind it is worth nothing."
+            return f"Layer {h.layer} is not finite from step {h.not_finite} on: all later numbers are meaningless."
     total = sum(h.units for h in seen.health)
     dead, full = sum(len(h.dead) for h in seen.health), sum(len(h.saturated) for h in seen.health)
     if not total:
         return ""
-    sentence = f"Of {_many(total, 'number')} in the state {dead} are dead and {full} saturated"
+    sentence = f"Of {_count(total, 'number')} in the state {dead} are dead and {full} saturated"
     if not seen.gates:
         return sentence + "."
     gate = max(seen.gates, key=lambda g: g.saturation)
     return f"{sentence}; gate {gate.name} of layer {gate.layer} is shut or open at {gate.saturation:.0%} of the steps."
 
 
-def _remedy(seen: Seen) -> str:
+def _remedy(seen: Findings) -> str:
     r = worst(seen.reach)
     if r is None:
         return ""
@@ -137,30 +137,30 @@ def _remedy(seen: Seen) -> str:
         return "Remedy: a smaller learning rate, and clipping (optim.clip_norm 1)."
     if kind(r) == "exploding":
         why = f"the largest singular value of a step is {single:.2f}" if single else f"it rises by {r.slope:.2f} a step"
-        return f"Remedy: clip the gradient (optim.clip_norm 1), start orthogonal (gain 1), or take a gated cell: {why}."
+        return f"Remedy: clip the gradient (optim.clip_norm 1), start orthogonal (gain 1), or use a gated cell: {why}."
     if kind(r) == "stable":
-        return "Remedy: none is needed for gradients."
+        return "No remedy is needed for gradients."
     if r.name in seen.filters:
-        return "Remedy: none; a filter forgets what its observations have settled."
+        return "No remedy is needed; a filter forgets once its observations determine the state."
     if seen.context is not None and seen.context.effective <= r.horizon // 2:
         return (
-            f"Remedy: none is urgent, for the loss uses {_many(seen.context.effective, 'input')} and the gradient "
+            f"No remedy is urgent: the loss uses {_count(seen.context.effective, 'input')} and the gradient "
             f"reaches {r.horizon} back; if the task needs more, train on longer windows."
         )
     if seen.context is not None and seen.context.effective > 2 * r.horizon:
         return (
-            f"Remedy: none if the loss is good: it uses {_many(seen.context.effective, 'input')} though small changes "
-            f"reach {r.horizon} steps, for the state has latched. Gradients had to train the fresh weights: see --at "
-            "init."
+            f"No remedy is needed if the loss is good: it uses {_count(seen.context.effective, 'input')} though small "
+            f"changes reach {r.horizon} steps, since the state has latched. What matters for training is the reach of "
+            "the fresh weights: see --at init."
         )
     return _longer(seen, r, radius)
 
 
-def _many(n: int, what: str) -> str:
+def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def _longer(seen: Seen, r: Reach, radius: float | None) -> str:
+def _longer(seen: Findings, r: Reach, radius: float | None) -> str:
     if r.name in seen.longer:
         return f"Remedy, if the task needs more: {seen.longer[r.name]}."
     keep = next((g for g in seen.gates if g.layer == r.name and g.keeps), None)
@@ -170,11 +170,11 @@ def _longer(seen: Seen, r: Reach, radius: float | None) -> str:
         how = {"f": "a larger forget bias (options: forget_bias, or t_max for the time that is needed)"}
         return (
             f"Remedy: gate {keep.name} keeps {mean:.2f} of the state a step on average, {steps:.1f} steps; "
-            f"{how.get(keep.name, 'a bias that keeps more')}, a norm before the layer, or a linear recurrence (lru)."
+            f"try {how.get(keep.name, 'a bias that keeps more')}, a norm before it, or a linear recurrence (lru)."
         )
     if radius is not None and radius < 0.95:
         return (
             f"Remedy: the largest eigenvalue of the recurrent matrix is {radius:.2f}; start orthogonal (gain 1), "
-            "or take a gated cell (lstm, gru) or a linear recurrence (lru)."
+            "or use a gated cell (lstm, gru) or a linear recurrence (lru)."
         )
     return "Remedy: a gated cell (lstm, gru), a linear recurrence (lru, s5), or a norm before the layer."

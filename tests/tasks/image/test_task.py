@@ -274,8 +274,8 @@ def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
 
     folder, face, _ = trained
     report = inspect(*ImageTask().inspect_inputs(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
-    assert [part.leaf for part in report.shown] == ["above", "h"]
-    assert bool((report.shown[1].flow > 0).any())
+    assert [part.leaf for part in report.traces] == ["above", "h"]
+    assert bool((report.traces[1].flow > 0).any())
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):

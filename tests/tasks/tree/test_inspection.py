@@ -12,7 +12,7 @@ from elman import laws, lens
 from elman import state as states
 from elman.cli import main
 from elman.errors import InputError
-from elman.lens.layers import frozen
+from elman.lens.layers import inspection_mode
 from elman.run import load
 from elman.tasks.tree import inspection
 from elman.tasks.tree.forest import Forest, shape
@@ -151,7 +151,7 @@ def test_gradients_of_nodes_agree_along_the_way(runs):
     (panel,) = looked.sample.panels
     found = []
     model, n = looked.model, int(looked.sample.lengths[0])
-    with frozen(model):
+    with inspection_mode(model):
         for t in range(n):
             _, state = model.core.scan(looked.sample.x[:, : t + 1])
             state = states.map(lambda leaf: leaf.detach().requires_grad_(), state)

@@ -19,7 +19,7 @@ from elman.files import artifact
 from elman.files.config import Json
 from elman.lens import Sample
 from elman.lens.fresh import fresh
-from elman.lens.layers import frozen
+from elman.lens.layers import inspection_mode
 from elman.model import SequenceModel
 from elman.options import choice, number, whole
 from elman.state import State
@@ -213,7 +213,7 @@ class ImageTask(Task[ImageConfig, ImageData, Painter]):
 def _panel(model: nn.Module, reader: Reader, x: Tensor) -> dict[str, object]:
     """The first image (1, R, C), and what each of its pixels costs."""
     assert isinstance(model, SequenceModel)
-    with frozen(model):
+    with inspection_mode(model):
         predicted, _ = model.scan(x)
     assert isinstance(predicted, PixelRow)
     nats = -predicted.each(x)[0]

@@ -19,7 +19,7 @@ from elman.errors import InputError
 from elman.lengths import valid
 from elman.lens import Sample
 from elman.lens.fresh import fresh
-from elman.lens.layers import frozen
+from elman.lens.layers import inspection_mode
 from elman.model import SequenceModel
 from elman.nn.distributions import Distribution
 from elman.nn.embed import Embed
@@ -64,7 +64,7 @@ def inspect_inputs(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows:
 
 def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspection:
     ways = [deepest(tree.shape) for tree in trees]
-    with frozen(predictor.model), torch.no_grad():
+    with inspection_mode(predictor.model), torch.no_grad():
         words = predictor.model.embed(torch.cat([predictor.lexicon.numbers(tree) for tree in trees]))
         x = climbs(predictor.model.core, words, [tree.shape for tree in trees], ways)
     core = predictor.model.core
@@ -157,7 +157,7 @@ class _Nudged(TreeCore):
 def gradients(predictor: TreeLabeller, tree: LabelledTree) -> list[float]:
     """The norm of dL / ds of each node, L the loss at the root."""
     model, n = predictor.model, len(tree.words)
-    with frozen(model):
+    with inspection_mode(model):
         nudged = _Nudged(model.core)
         vectors = torch.zeros(n, nudged.core.input_size)
         vectors[torch.from_numpy(tree.shape.reads)] = model.embed(predictor.lexicon.numbers(tree)).detach()

@@ -9,19 +9,19 @@ from torch import nn
 
 from elman.lens.flow import layers_of, reach
 from elman.lens.gates import gates
-from elman.lens.layers import frozen, trajectory
+from elman.lens.layers import inspection_mode, trajectory
 from elman.lens.sample import Sample
 
-WATCHED = (8, 128)  # rows and steps that are looked at
+RUN_SAMPLE = (8, 128)  # rows and steps that are inspected
 LAG = 16
 
 
-def watched(model: nn.Module, sample: Sample) -> dict[str, float]:
+def run_metrics(model: nn.Module, sample: Sample) -> dict[str, float]:
     """For each layer, by names such as lens_0_gru_horizon: the horizon and slope of its reach, its relative reach at 16
-    steps, and of each gate the share of steps at which it is shut or open. Only what is finite.
+    steps, and for each gate the share of steps at which it is shut or open. Only finite numbers.
 
     >>> from elman.cells import cell
-    >>> list(watched(cell("mgu", 3, 4), Sample(torch.randn(2, 20, 3))))
+    >>> list(run_metrics(cell("mgu", 3, 4), Sample(torch.randn(2, 20, 3))))
     ['lens_0_mgu_horizon', 'lens_0_mgu_slope', 'lens_0_mgu_reach_16', 'lens_0_mgu_f_saturation']
     """
     found: dict[str, float] = {}
@@ -30,7 +30,7 @@ def watched(model: nn.Module, sample: Sample) -> dict[str, float]:
         far = [value for tau, value in zip(part.tau, part.relative, strict=True) if tau == LAG]
         found.update({f"{name}_horizon": float(part.horizon), f"{name}_slope": part.slope})
         found.update({f"{name}_reach_{LAG}": value for value in far})
-    with frozen(model), torch.no_grad():
+    with inspection_mode(model), torch.no_grad():
         for layer in layers_of(model, sample):
             for gate in gates(layer, trajectory(layer)):
                 found[f"lens_{layer.name.replace(' ', '_')}_{gate.name}_saturation"] = gate.saturation
