@@ -23,7 +23,7 @@ from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.lengths import checked, zero_past
 from elman.options import whole
-from elman.state import State
+from elman.state import AnyState, State
 
 Options = dict[str, Any]  # keyword arguments of a cell
 NARROW = (torch.bfloat16, torch.float16)  # what activations may be where parameters and states are wider
@@ -49,7 +49,6 @@ class Core(nn.Module):
     ([1.0, 2.0, 3.0], [[3.0]])
     """
 
-    # A state is `Any` in these signatures, so that a core of its own can name its NamedTuple in their place.
     causal: bool = True  # False for what reads the future (Reverse): it has no step
     output_is_state: bool = False  # True where y is the first leaf of the state
     no_weight_decay: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
@@ -74,22 +73,22 @@ class Core(nn.Module):
         self.input_size = whole("input_size", input_size)
         self.output_size = whole("size", output_size)
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         """The state before the first input, `batch_size` rows of it."""
         raise NotImplementedError(f"{type(self).__name__} must define init_state(batch_size)")
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         """One input x (B, D) and the state before it: the output (B, H) and the state after it. The definition."""
         raise NotImplementedError(f"{type(self).__name__} must define step(x, state)")
 
     def scan(
         self,
         x: Tensor,
-        state: Any = None,
+        state: AnyState = None,
         *,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
-    ) -> tuple[Tensor, Any]:
+    ) -> tuple[Tensor, AnyState]:
         """A batch of sequences x (B, T, D): the outputs y (B, T, H) and the state after each row's last valid input.
 
         `state` None means init_state(B). `lengths` (B,) whole numbers in [0, T]: y is zero past them.
@@ -111,15 +110,15 @@ class Core(nn.Module):
 
     forward = scan
 
-    def scan_unchecked(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def scan_unchecked(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         """What a combinator calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
         hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
         if any(hooks):
-            found: tuple[Tensor, Any] = self(x, state, lengths=lengths, reset=reset)
+            found: tuple[Tensor, AnyState] = self(x, state, lengths=lengths, reset=reset)
             return found
         return self._scan(x, state, lengths, reset)
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
         init = self.init_state(len(x))
         return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
@@ -129,18 +128,18 @@ class Core(nn.Module):
         """What the lens calls it."""
         return type(self).__name__.lower()
 
-    def named_gates(self, x: Tensor, state: Any) -> dict[str, Tensor]:
+    def named_gates(self, x: Tensor, state: AnyState) -> dict[str, Tensor]:
         """Its gates that lie between 0 and 1, by name (M, H), at steps that are independent: x (M, D), M states."""
         return {}
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState) -> Slot:
         """Append to `builder` what makes y and the next state of x and the state, given as slots: the slot of y.
 
         kernels/builder.py shows how. A core that does not say is streamed by scans of one step.
         """
         raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
-    def parts(self, state: Any) -> Sequence[tuple[Core, Any]] | None:
+    def parts(self, state: AnyState) -> Sequence[tuple[Core, AnyState]] | None:
         """The cores inside, each with its part of a state; None of a core that is one recurrence, as every cell is.
 
         The lens looks at what it finds so: at each recurrence by itself.
@@ -237,12 +236,12 @@ class Core(nn.Module):
         states.check(state, like, len(x))
 
 
-def _checking(step: Callable[..., tuple[Tensor, Any]]) -> Callable[..., tuple[Tensor, Any]]:
+def _checking(step: Callable[..., tuple[Tensor, AnyState]]) -> Callable[..., tuple[Tensor, AnyState]]:
     """A core's own `step`, behind the checks: not where a subclass calls it, whose state may hold more, nor where it is
     traced (kernels/trace.py), for then there are no rows yet."""
 
     @functools.wraps(step)
-    def checked_step(self: Core, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def checked_step(self: Core, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         if type(self).step is checked_step and isinstance(x, Tensor) and not torch.compiler.is_compiling():
             self._check_step(x, state)
         return step(self, x, state)
@@ -250,7 +249,7 @@ def _checking(step: Callable[..., tuple[Tensor, Any]]) -> Callable[..., tuple[Te
     return checked_step
 
 
-def _returned(method: Callable[..., Any]) -> Any:
+def _returned(method: Callable[..., object]) -> object:
     """What a method says it returns; None where that cannot be found out."""
     try:
         return get_type_hints(method).get("return")

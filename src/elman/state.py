@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from elman.files import artifact
 from elman.options import parse_json
 
 State = Tensor | tuple["State", ...]
+AnyState = Any  # a state in a signature of a base class, where a subclass names its own NamedTuple
 
 FORMAT = "elman-state-2"
 

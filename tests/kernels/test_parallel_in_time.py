@@ -18,8 +18,8 @@ from elman.cells import cell
 from elman.compose import Stack
 from elman.core import Core
 from elman.errors import ElmanError, InputError, KernelError
-from elman.kernels import newton
-from elman.kernels.parallel import affine_scan
+from elman.kernels.parallel_in_time import newton
+from elman.kernels.parallel_in_time.adjoint import affine_scan
 from elman.laws import sequence
 from elman.laws.report import distance as distance_of
 from elman.laws.report import error

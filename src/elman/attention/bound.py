@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.lengths import checked, masked
 from elman.options import whole
-from elman.state import State
+from elman.state import AnyState, State
 
 
 class Memory(NamedTuple):
@@ -45,7 +45,7 @@ class Bound(Core):
         self.decoder, self.held, self.times = decoder, held, times  # each row of what is held is that of `times` rows
         self.training = decoder.training
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Bound:
+    def __deepcopy__(self, memo: dict[int, object]) -> Bound:
         """With the memory's numbers: what it was computed from, which a graph of gradients holds, is not copied."""
         held = Memory(*(part.detach().clone() for part in self.held))
         return type(self)(copy.deepcopy(self.decoder, memo), held, self.times)
@@ -68,13 +68,13 @@ class Bound(Core):
     def init_state(self, batch_size: int) -> State:
         return self.decoder.init_state(batch_size)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         return self.decoder.step(x, state, self.memory)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         return self.decoder.scan(x, state, self.memory, lengths, reset)
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState) -> Slot:
         return self.decoder.describe_step(builder, x, state, self.held, self.times)[0]
 
     def parts(self, state: State) -> list[tuple[Core, State]] | None:
@@ -108,7 +108,7 @@ class Bound(Core):
 
 
 class Covered(NamedTuple):
-    core: Any
+    core: AnyState
     coverage: Tensor  # (B, S): how much of each place of the memory has been looked at, summed over the steps
 
 
@@ -137,7 +137,7 @@ class Covering(Bound):
         y, core = super().step(x, state.core)
         return y, Covered(core, state.coverage + self.decoder.weights(state.core, core, self.memory))
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState) -> Slot:
         y, weights = self.decoder.describe_step(builder, x, state.core, self.held, self.times)
         builder.assign(state.coverage, builder.add(state.coverage, weights))
         return y
@@ -170,26 +170,28 @@ class Decoder(nn.Module):
         """What a query is compared with: (B, S, M) -> (B, S, A)."""
         return values
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         raise NotImplementedError
 
-    def step(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState, memory: Memory) -> tuple[Tensor, AnyState]:
         """One input x (B, D), the state before it and the memory: the definition, as in Core."""
         raise NotImplementedError
 
-    def scan(self, x: Tensor, state: Any, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def scan(
+        self, x: Tensor, state: AnyState, memory: Memory, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, AnyState]:
         """The loop over `step`."""
         init = self.init_state(len(x))
         return kernels.loop(lambda x, s: self.step(x, s, memory), x, state, init, lengths, reset, self.output_size)
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         """As in Core, with a memory whose rows are those of `each` rows: the slots of y and of where it looked."""
         raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
-    def reads(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
+    def reads(self, x: Tensor, state: AnyState, memory: Memory) -> tuple[Tensor, AnyState]:
         """What the core inside is given at a step: its input (B, D') and its own part of the state before."""
         raise NotImplementedError
 
-    def weights(self, before: Any, after: Any, memory: Memory) -> Tensor:
+    def weights(self, before: AnyState, after: AnyState, memory: Memory) -> Tensor:
         """Where the step from one state to the next has looked: (B, S)."""
         raise InputError(f"{type(self).__name__} does not attend: it has no alignments")

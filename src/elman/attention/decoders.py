@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,14 @@ from elman.kernels import AttendedLoop
 from elman.kernels.builder import Builder, Slot, Unstreamable
 from elman.lengths import masked
 from elman.options import choice, flag, whole
-from elman.state import State
+from elman.state import AnyState, State
 
 SCORES = ("dot", "general")
 
 
 class Remembered(NamedTuple):
     y: Tensor  # (B, H)
-    core: Any
+    core: AnyState
 
 
 class Remember(Core):
@@ -55,10 +55,10 @@ class Remember(Core):
         ys = torch.cat([state.y[:, None], y], 1)
         return y, Remembered(ys[torch.arange(len(x), device=x.device), lengths], core)
 
-    def parts(self, state: Remembered) -> list[tuple[Core, Any]]:
+    def parts(self, state: Remembered) -> list[tuple[Core, AnyState]]:
         return [(self.core, state.core)]
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any) -> Slot:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState) -> Slot:
         return builder.assign(state.y, self.core.describe_step(builder, x, state.core))
 
 
@@ -109,7 +109,7 @@ class Additive(Decoder):
         )
         return masked(self._output(found, x), lengths), state
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         query = builder.linear(state[0], self.Q)  # h stands first
         c, weights = builder.attend(query, *memory, self.v, each)
         h = _described(self.core, builder, x, c, state)
@@ -140,7 +140,7 @@ class Additive(Decoder):
 
 
 class Fed(NamedTuple):
-    core: Any
+    core: AnyState
     y: Tensor  # (B, size): the output of the step before
 
 
@@ -181,19 +181,21 @@ class Luong(Decoder):
     def keys(self, values: Tensor) -> Tensor:
         return values if self.K is None else kernels.linear(values, self.K)
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         core = self.core.init_state(batch_size)
         return Fed(core, self.core.zeros(batch_size, self.output_size)) if self.feeding else core
 
-    def step(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState, memory: Memory) -> tuple[Tensor, AnyState]:
         h, core = self.core.step(*self.reads(x, state, memory))
         y = self._output(h[:, None], memory)[:, 0]
         return y, Fed(core, y) if self.feeding else core
 
-    def reads(self, x: Tensor, state: Any, memory: Memory) -> tuple[Tensor, Any]:
+    def reads(self, x: Tensor, state: AnyState, memory: Memory) -> tuple[Tensor, AnyState]:
         return (torch.cat([x, state.y], -1), state.core) if self.feeding else (x, state)
 
-    def scan(self, x: Tensor, state: Any, memory: Memory, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def scan(
+        self, x: Tensor, state: AnyState, memory: Memory, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, AnyState]:
         if self.feeding:
             loop = _loop(self.core, self.input_size, memory, O=self.O, o=self.o)
             return kernels.attended(
@@ -203,7 +205,7 @@ class Luong(Decoder):
         h, state = self.core.scan_unchecked(x, state, lengths, reset)
         return masked(self._output(h, memory), lengths), state
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         if self.feeding:
             h = _described(self.core, builder, x, state.y, state.core)
         else:
@@ -212,7 +214,7 @@ class Luong(Decoder):
         y = builder.map("tanh", builder.linear(builder.concat([h, c]), self.O, self.o))
         return builder.assign(state.y, y) if self.feeding else y, weights
 
-    def weights(self, before: Any, after: Any, memory: Memory) -> Tensor:
+    def weights(self, before: AnyState, after: AnyState, memory: Memory) -> Tensor:
         core = after.core if self.feeding else after
         return kernels.attend(states.leaves(core)[0][:, None], *memory, None)[1][:, 0]
 
@@ -249,7 +251,7 @@ class Fixed(Decoder):
         vector = memory.values[:, :1].expand(-1, x.shape[1], -1)
         return self.core.scan_unchecked(masked(torch.cat([x, vector], -1), lengths), state, lengths, reset)
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         # Attention to one place alone has the weight 1, whatever is asked: what it finds is that vector, to the bit.
         first = Memory(memory.values[:, :1], memory.values[:, :1], torch.ones_like(memory.lengths))
         vector, weights = builder.attend(builder.constant(torch.zeros(self.memory_size)), *first, None, each)
@@ -290,7 +292,7 @@ class Layers(Decoder):
         y, second = self.above.scan_unchecked(y, state[1], lengths, reset)
         return y, (first, second)
 
-    def describe_step(self, builder: Builder, x: Slot, state: Any, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         y, weights = self.decoder.describe_step(builder, x, state[0], memory, each)
         return self.above.describe_step(builder, y, state[1]), weights
 
@@ -313,7 +315,7 @@ def _projected(core: Core, x: Tensor) -> Tensor:
     return kernels.linear(x, own.U[:, : x.shape[-1]], own.b)
 
 
-def _described(core: Core, builder: Builder, x: Slot, fed: Slot, state: Any) -> Slot:
+def _described(core: Core, builder: Builder, x: Slot, fed: Slot, state: AnyState) -> Slot:
     """The step of a core that reads [x, fed]: the same sums as the native loop's. Without one, a scan has others."""
     own = core.loop() if isinstance(core, Gated) else None
     if own is None:

@@ -107,7 +107,7 @@ class Gated(Core, Generic[S]):
         return self.read(h).to(x.dtype), state
 
     def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
-        return self._through(x, state, lengths, reset, None)
+        return self._run_loop(x, state, lengths, reset, None)
 
     def recomputes(self) -> bool:
         """Whether `scan_recomputed` is this cell's scan: it has a native loop, and no subclass scans otherwise."""
@@ -115,9 +115,9 @@ class Gated(Core, Generic[S]):
 
     def scan_recomputed(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int) -> tuple[Tensor, S]:
         """`_scan`, which for the backward pass keeps the state every so many steps, and computes the rest again."""
-        return self._through(x, state, lengths, reset, every)
+        return self._run_loop(x, state, lengths, reset, every)
 
-    def _through(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None) -> tuple[Tensor, S]:
+    def _run_loop(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None) -> tuple[Tensor, S]:
         recur, loop = self.recurrence(), self.loop()
         if loop is None:
             init = self.init_state(len(x))

@@ -199,7 +199,7 @@ def _parser(config: type) -> ArgumentParser:
     return parser
 
 
-def _instance(parser: ArgumentParser, config: type[Settings], given: Namespace) -> Settings:
+def _instance(parser: ArgumentParser, config: type[AnySettings], given: Namespace) -> AnySettings:
     parts = vars(parser.instantiate(given))
     return config(**{name: value for name, value in parts.items() if name != "config"})
 

@@ -21,7 +21,7 @@ import warnings
 
 from elman.cells import cell as build_cell
 from elman.cells import check_options
-from elman.compose.dropping import Dropout, WeightDrop, Zoneout
+from elman.compose.dropout import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
 from elman.compose.recompute import Recompute

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from elman import kernels
-from elman.compose.structure import Around
+from elman.compose.structure import Wrapper
 from elman.core import Core
 from elman.errors import UnknownNameError
 from elman.kernels.builder import Builder, Slot, Slots
@@ -25,7 +25,7 @@ from elman.lengths import valid
 from elman.state import State
 
 
-class Pool(Around):
+class Pool(Wrapper):
     """The pool so far, at every step, of inputs of `size` features. `kind` is "last", "mean", "max" or "attention".
 
     >>> y, state = Pool("mean", 1).scan(torch.tensor([[[1.0], [3.0], [8.0]]]))

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,16 +19,19 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from elman import kernels
 from elman import state as states
 from elman.cells.gated import Gated
-from elman.compose.dropping import Dropout, WeightDrop, lend, one_scan, seed_of_scan
-from elman.compose.structure import Around, name_of
+from elman.compose.dropout import Dropout, WeightDrop, lend, one_scan, seed_of_scan
+from elman.compose.structure import Wrapper, name_of
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
+from elman.kernels.reference import Context
 from elman.options import whole_or_auto
 from elman.state import State
 
+Drawn = tuple[Tensor, list[int], list[Tensor]]  # the states of the random generators: of the CPU, of which devices
 
-class Recompute(Around):
+
+class Recompute(Wrapper):
     """The core, which for the backward pass remembers its input, and its state every `every` steps, and no more.
 
     every="auto" is the square root of T, rounded up. Masks of dropout are drawn again as they were, and hold through a
@@ -128,7 +130,7 @@ class _Pieces:
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, pieces: _Pieces, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Context, pieces: _Pieces, x: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         number = len(tensors) - len(pieces.names)
         leaves, weights = list(tensors[:number]), tensors[number:]
         kept, ctx.random = [], []
@@ -147,7 +149,7 @@ class _Recomputed(torch.autograd.Function):
         return y, *leaves
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor | None, *glast: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, gy: Tensor | None, *glast: Tensor | None) -> tuple[Tensor | None, ...]:
         pieces: _Pieces = ctx.pieces
         x, *saved = ctx.saved_tensors
         weights, saved = saved[: len(pieces.names)], saved[len(pieces.names) :]
@@ -163,7 +165,7 @@ def _backward_by_pieces(
     x: Tensor,
     weights: list[Tensor],
     kept: list[list[Tensor]],
-    random: list[Any],
+    random: list[Drawn],
     gy: Tensor | None,
     gleaves: list[Tensor | None],
     needs: tuple[bool, ...],
@@ -192,7 +194,7 @@ def _backward_at_once(
     x: Tensor,
     weights: list[Tensor],
     kept: list[list[Tensor]],
-    random: list[Any],
+    random: list[Drawn],
     gy: Tensor | None,
     gleaves: list[Tensor | None],
     needs: tuple[bool, ...],
@@ -216,7 +218,7 @@ def _arriving(outputs: list[Tensor], gradients: list[Tensor | None]) -> tuple[li
     return [y for y, _ in pairs], [g for _, g in pairs]
 
 
-def _set_random(drawn: tuple[Tensor, Any, Any]) -> None:
+def _set_random(drawn: Drawn) -> None:
     torch.set_rng_state(drawn[0])
     set_device_states(*drawn[1:])
 

@@ -50,14 +50,14 @@ class Stack(Core):
         return _with_parts(self, state)
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
-        return self._through(x, state, lambda core, y, before: core.step(y, before))
+        return self._run_cores(x, state, lambda core, y, before: core.step(y, before))
 
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
     ) -> tuple[Tensor, tuple[State, ...]]:
-        return self._through(x, state, lambda core, y, before: core.scan_unchecked(y, before, lengths, reset))
+        return self._run_cores(x, state, lambda core, y, before: core.scan_unchecked(y, before, lengths, reset))
 
-    def _through(
+    def _run_cores(
         self, x: Tensor, state: tuple[State, ...], run: Callable[[Core, Tensor, State], tuple[Tensor, State]]
     ) -> tuple[Tensor, tuple[State, ...]]:
         after = []
@@ -113,7 +113,7 @@ class Parallel(Core):
         return builder.concat([core.describe_step(builder, x, part) for core, part in parts])
 
 
-class Around(Core):
+class Wrapper(Core):
     """A word around one core, whose state it has."""
 
     def __init__(self, core: Core) -> None:
@@ -129,7 +129,7 @@ class Around(Core):
         return [(self.core, state)]
 
 
-class Residual(Around):
+class Residual(Wrapper):
     """y = x + core(x).
 
     >>> from elman.compose import Dense
@@ -157,7 +157,7 @@ class Residual(Around):
         return builder.add(x, self.core.describe_step(builder, x, state))
 
 
-class Reverse(Around):
+class Reverse(Wrapper):
     """The core, reading each row from its last valid input to its first: y[t] knows x[t], x[t+1], ... and no more.
 
     The given state stands behind the row's end, and the state returned is the one after the row's first input. Episodes

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,9 +22,9 @@ from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, reference_gathered, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
-from elman.kernels.dropping import dropout
-from elman.kernels.newton import NewtonReport, newton_scan
-from elman.kernels.parallel import parallel_bptt
+from elman.kernels.dropout import dropout
+from elman.kernels.parallel_in_time.adjoint import parallel_bptt
+from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
 from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
 from elman.kernels.reference_gathered import Gather
 from elman.state import State, leaves
@@ -411,6 +411,6 @@ def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(t.to(dtype) for t in tensors)
 
 
-def _hmm_table(x: Tensor) -> Any:
+def _hmm_table(x: Tensor) -> ModuleType:
     table = _table_for(x)
     return reference_hmm if table is reference else table

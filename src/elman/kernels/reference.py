@@ -18,9 +18,10 @@ from torch import Tensor
 
 from elman import state as states
 from elman.lengths import masked, valid
-from elman.state import State
+from elman.state import AnyState, State
 
-Step = Callable[[Tensor, Any], tuple[Tensor, Any]]
+Context = Any  # of an autograd.Function, which stores on it what it needs
+Step = Callable[[Tensor, AnyState], tuple[Tensor, AnyState]]
 
 linear = F.linear
 sigmoid = torch.sigmoid
@@ -188,7 +189,9 @@ class _LinearScan(torch.autograd.Function):
     """Its gradient is the same recurrence run backwards, so it can be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Context, a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor]:
         cut = reset | ~valid(lengths, b.shape[1])
         h = masked(_segmented_doubling(a, b, h0, cut[..., None]), lengths)
         last = _at_end(h, h0, lengths)
@@ -196,7 +199,7 @@ class _LinearScan(torch.autograd.Function):
         return h, last
 
     @staticmethod
-    def backward(ctx: Any, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Context, gh: Tensor, glast: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         a, h, h0, lengths, reset = ctx.saved_tensors
         T = h.shape[1]
         keeps = (valid(lengths, T) & ~reset)[..., None]  # h[t] depends on h[t-1]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -123,22 +123,26 @@ class Traced:
             raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
         return slot
 
-    def _refuse(self, *_: object) -> Any:
+    def _refuse(self, *_: object) -> NoReturn:
         raise Unstreamable("a quotient of a number, a power or a comparison has no form in a stream")
 
     __iter__ = __len__ = __bool__ = __float__ = __int__ = _refuse
     __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
     __lt__ = __le__ = __ge__ = __eq__ = __ne__ = _refuse
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)  # a protocol that somebody asks for, not an operation
         raise Unstreamable(f"`.{name}` has no form in a stream")
 
     @classmethod
     def __torch_function__(
-        cls, function: Callable[..., Any], types: object, args: Sequence[Any], kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        cls,
+        function: Callable[..., object],
+        types: object,
+        args: Sequence[Traced],
+        kwargs: dict[str, object] | None = None,
+    ) -> Traced:
         """What Torch asks when it meets a traced value, in torch.relu(v) or tensor * v."""
         name = function.__name__.removeprefix("__").removesuffix("__")  # torch.mul is Tensor.__mul__
         if name not in _TORCH or kwargs:
@@ -157,7 +161,7 @@ class Positive:
         slots = (self.value._beside(given) for given in (x, y))
         return Traced(builder, builder.choose(self.value.slot, *slots))
 
-    def _refuse(self, *_: object) -> Any:
+    def _refuse(self, *_: object) -> NoReturn:
         raise Unstreamable("a comparison has no form in a stream but in torch.where")
 
     __bool__ = __and__ = __or__ = __invert__ = __mul__ = __rmul__ = __add__ = __radd__ = _refuse

@@ -23,7 +23,7 @@ from elman.cells.diagonal import Diagonal
 from elman.cells.gated import Gated
 from elman.compose import Reverse
 from elman.core import Core
-from elman.state import State
+from elman.state import AnyState, State
 
 NUMBERS = 1 << 25  # in memory at a time, about
 
@@ -250,7 +250,7 @@ def _by_gates(cell: Gated[tuple[Tensor, ...]], x: Tensor, before: Tensor) -> Ten
     ones gives each whole diagonal. None if the cell does not declare it."""
     leaves = [leaf.detach().requires_grad_() for leaf in states.leaves(unflat(before, cell.init_state(len(x))))]
     parts = iter(leaves)
-    state = states.map(lambda _: next(parts), cell.init_state(len(x)))
+    state: AnyState = states.map(lambda _: next(parts), cell.init_state(len(x)))
     u = cell.project(x).detach().requires_grad_()
     gates = cell.gates(u, state)
     factors, loop = cell.gate_factors(gates), cell.loop()

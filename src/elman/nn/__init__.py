@@ -1,1 +1,1 @@
-"""Around a core: embeddings, read-outs and the distributions that they predict."""
+"""Wrapper a core: embeddings, read-outs and the distributions that they predict."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 TYPES = {
@@ -36,13 +34,13 @@ class HttpError(Exception):
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None,
-        headers: dict[str, str] | None = None, **more: Any,
+        headers: dict[str, str] | None = None, **more: object,
     ) -> None:  # fmt: skip
         super().__init__(message)
         self.status, self.message, self.code, self.param = status, message, code, param
         self.headers, self.more = headers or {}, more
 
-    def error(self) -> dict[str, Any]:
+    def error(self) -> dict[str, object]:
         """The error object."""
         return {
             "message": self.message,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
 
 MEANING = {
     "body": "bytes in a request",
@@ -102,5 +101,4 @@ class Limits:
 
     def lines(self) -> list[str]:
         """A line for each: its name, how much, of what."""
-        shown: list[tuple[str, Any]] = [(one.name, getattr(self, one.name)) for one in fields(self)]
-        return [f"{name:<16} {value:>12,}  {MEANING[name]}" for name, value in shown]
+        return [f"{field.name:<16} {getattr(self, field.name):>12,}  {MEANING[field.name]}" for field in fields(self)]

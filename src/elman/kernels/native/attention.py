@@ -5,7 +5,7 @@ steps, and Torch's.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from elman.kernels.native.gated import KINDS, LOOP, Loop, check, saved_numbers, 
 from elman.kernels.native.op import (
     Context,
     Struct,
+    Value,
     contiguous,
     define,
     expect,
@@ -152,7 +153,7 @@ class Attention(NamedTuple):
     sizes: Tensor  # (B,): the lengths of the memory
 
 
-def _split(given: Sequence[Any]) -> tuple[Loop, Attention, Sequence[Any]]:
+def _split(given: Sequence[Value]) -> tuple[Loop, Attention, Sequence[Value]]:
     """The arguments of an operation behind its inputs: the loop, its attention, and the rest."""
     end = LOOP + len(Attention._fields)
     return Loop(*given[:LOOP]), Attention(*given[LOOP:end]), given[end:]
@@ -160,7 +161,7 @@ def _split(given: Sequence[Any]) -> tuple[Loop, Attention, Sequence[Any]]:
 
 class _Attended(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def forward(ctx: Context, kind: str, u: Tensor, *given: Value) -> tuple[Tensor, ...]:
         h, context, y, query, weights, last_h, last_c, last_y, saved = _attended(kind, u, *given, True)
         # What u holds is of no use for its own gradient.
         ctx.save_for_backward(*given, context, h, y, query, weights, saved)
@@ -227,7 +228,7 @@ def _saved_numbers(kind: str, B: int, T: int, H: int, itemsize: int) -> int:
     return saved_numbers(kind, B, T, H, H, GatedOptions(), None, itemsize)
 
 
-def _run_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
+def _run_attended(kind: str, u: Tensor, *given: Value) -> tuple[Tensor, ...]:
     loop, memory, (save,) = _split(given)
     found = _fake_attended(kind, u, *given)
     names = ("h", "context", "y", "query", "weights", "last_h", "last_c", "last_y", "saved")
@@ -236,7 +237,7 @@ def _run_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
     return found
 
 
-def _fake_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
+def _fake_attended(kind: str, u: Tensor, *given: Value) -> tuple[Tensor, ...]:
     """Zeros: nothing is written past the lengths."""
     loop, memory, (save,) = _split(given)
     (B, T), H, (S, M) = u.shape[:2], loop.h0.shape[1], memory.values.shape[1:]
@@ -247,7 +248,7 @@ def _fake_attended(kind: str, u: Tensor, *given: Any) -> tuple[Tensor, ...]:
     )  # fmt: skip
 
 
-def _run_attended_back(kind: str, *given: Any) -> list[Tensor]:
+def _run_attended_back(kind: str, *given: Value) -> list[Tensor]:
     loop, memory, (h, y, query, weights, saved, gh, gcontext, gy, glast_h, glast_c, glast_y) = _split(given)
     B, T, H = h.shape
     expect("saved", saved, (_saved_numbers(kind, B, T, H, h.itemsize),), h.dtype)
@@ -262,7 +263,7 @@ def _run_attended_back(kind: str, *given: Any) -> list[Tensor]:
     return found
 
 
-def _fake_attended_back(kind: str, *given: Any) -> list[Tensor]:
+def _fake_attended_back(kind: str, *given: Value) -> list[Tensor]:
     loop, memory, (h, y, query, *_) = _split(given)
     (B, T, H), (_, _, A) = h.shape, memory.keys.shape
     N = KINDS[kind].gates * H

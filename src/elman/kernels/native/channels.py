@@ -5,12 +5,23 @@ csrc/selective.cpp, csrc/bank.cpp and csrc/convolution.cpp have one shape, and s
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, define, expect, no_gradient, once, output, over_rows, rows, run
+from elman.kernels.native.op import (
+    Context,
+    Struct,
+    Value,
+    define,
+    expect,
+    no_gradient,
+    once,
+    output,
+    over_rows,
+    rows,
+    run,
+)
 
 EVERY = 32  # steps between two states that are saved for the backward pass
 
@@ -77,7 +88,7 @@ class ChannelScan:
         B, T, D = x.shape
         return B, T, -((D + 15) // 16 * 16 * math.prod(h.shape[2:]) // -EVERY)
 
-    def _run(self, *given: Any) -> tuple[Tensor, ...]:
+    def _run(self, *given: Value) -> tuple[Tensor, ...]:
         x, h = given[0], given[self.count - 1]
         y, last = output(x, x.shape), x.new_empty(h.shape)
         if not self.saves:
@@ -89,7 +100,7 @@ class ChannelScan:
         run(self.name, x.dtype, self.inputs(*given[:-1]), outputs)
         return y, last, saved
 
-    def _fake(self, *given: Any) -> tuple[Tensor, ...]:
+    def _fake(self, *given: Value) -> tuple[Tensor, ...]:
         x, h = given[0], given[self.count - 1]
         y, last = x.new_empty(x.shape), x.new_empty(h.shape)
         return (y, last, x.new_empty(self._saved_shape(x, h) if given[-1] else (0,))) if self.saves else (y, last)

@@ -6,7 +6,7 @@ saves a few values per unit; or, if told so, the state is saved every so many st
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from elman.errors import InputError, UnknownNameError
 from elman.kernels.native.op import (
     Context,
     Struct,
+    Value,
     contiguous,
     define,
     expect,
@@ -97,14 +98,14 @@ class Loop(NamedTuple):
 LOOP, OPTIONS = len(Loop._fields), len(GatedOptions._fields)
 
 
-def _split(given: Sequence[Any]) -> tuple[Loop, GatedOptions, Sequence[Any]]:
+def _split(given: Sequence[Value]) -> tuple[Loop, GatedOptions, Sequence[Value]]:
     """The arguments of an operation behind its inputs: the loop, its options, and the rest."""
     return Loop(*given[:LOOP]), GatedOptions(*given[LOOP : LOOP + OPTIONS]), given[LOOP + OPTIONS :]
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, kind: str, every: int | None, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Context, kind: str, every: int | None, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor]:
         y, h, c, saved = _forward(kind, x, *given, True, every)
         # Projections that were given are of no use for their own gradient: only the shape counts.
         projects = given[0] is not None
@@ -205,7 +206,7 @@ def _struct(options: GatedOptions) -> GatedOptions | None:
     return None if all(option is None for option in options) else options
 
 
-def _run(kind: str, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _run(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loop, options, (save, every) = _split(given)
     inputs = _inputs(kind, x, loop, _struct(options), x.shape[1], every)
     y, h, c, saved = _fake(kind, x, *given)
@@ -218,7 +219,7 @@ def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
     return {"saved": saved, "checkpoints": None} if every is None else {"saved": None, "checkpoints": saved}
 
 
-def _fake(kind: str, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _fake(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loop, options, (save, every) = _split(given)
     B, T, R, H = *x.shape[:2], loop.h0.shape[-1], units(kind, loop)
     saved = x.new_empty((saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
@@ -226,7 +227,7 @@ def _fake(kind: str, x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Te
     return x.new_empty((B, T, R)), x.new_empty((B, R)), c, saved
 
 
-def _run_back(kind: str, x: Tensor | None, *given: Any) -> list[Tensor]:
+def _run_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
     loop, options, (y, saved, every, gy, gh, gc, wanted) = _split(given)
     B, T, R = y.shape
     expect("gy", gy, y.shape, y.dtype)
@@ -249,7 +250,7 @@ def _run_back(kind: str, x: Tensor | None, *given: Any) -> list[Tensor]:
     return outputs
 
 
-def _fake_back(kind: str, x: Tensor | None, *given: Any) -> list[Tensor]:
+def _fake_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
     """Gradients of x, U, b, w, extra, h0, c0 and the options: those that are needed."""
     loop, options, (y, *_, wanted) = _split(given)
     (B, T, R), H = y.shape, units(kind, loop)

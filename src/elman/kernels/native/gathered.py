@@ -3,12 +3,10 @@
 The backward pass gives the gradients of the sums; those of the weights are products over all rows, and Torch's.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
+from elman.kernels.native.op import Context, Struct, Value, contiguous, define, expect, once, output, run
 from elman.kernels.reference_gathered import Gather, shape
 
 
@@ -28,7 +26,7 @@ def gathered(
 
 class _Gathered(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, P: int, F: int, *given: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, P: int, F: int, *given: Value) -> tuple[Tensor, Tensor]:
         h, c, saved, forgets = _forward(P, F, *given, True)
         ctx.save_for_backward(*given, h, c, saved, forgets)
         ctx.P, ctx.F = P, F
@@ -93,7 +91,7 @@ def _inputs(
     return {"N": N, "levels": len(levels) - 1, "M": M, "A": width // H, "H": H, "P": P, "F": F, **flat}
 
 
-def _run(P: int, F: int, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _run(P: int, F: int, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *arguments, save = given
     h, c, saved, forgets = found = _fake(P, F, *given)
     outputs = {"h": h, "c": c if F else None, "saved": saved if save else None, "forgets": forgets if save else None}
@@ -114,7 +112,7 @@ def _fake(
     )  # fmt: skip
 
 
-def _run_back(P: int, F: int, *given: Any) -> tuple[Tensor, ...]:
+def _run_back(P: int, F: int, *given: Value) -> tuple[Tensor, ...]:
     *arguments, h, c, saved, forgets, gh, gc = given
     gu, gsum, gforgets, gh, gc = found = _fake_back(P, F, *given)
     gh.copy_(given[-2])
@@ -125,7 +123,7 @@ def _run_back(P: int, F: int, *given: Any) -> tuple[Tensor, ...]:
     return found
 
 
-def _fake_back(P: int, F: int, *given: Any) -> tuple[Tensor, ...]:
+def _fake_back(P: int, F: int, *given: Value) -> tuple[Tensor, ...]:
     (u, _, b), (saved, forgets, gh, gc) = given[:3], given[-4:]
     # A row of u that nobody reads has no gradient.
     return (

@@ -32,15 +32,16 @@ def run(name: str, dtype: torch.dtype, *structs: Mapping[str, object]) -> None:
     getattr(_native, name + SUFFIX[dtype])(*structs, torch.get_num_threads())
 
 
-Context = Any  # of an autograd.Function, which keeps there what it likes
-Operation = Callable[..., Any]
+Context = Any  # of an autograd.Function, which stores on it what it needs
+Value = Any  # an argument or a result of an operation: its schema has the type
+Operation = Callable[..., Value]
 
 
 def define(schema: str, run: Operation, fake: Operation) -> Operation:
     """Register `schema` with its CPU implementation and its fake (shapes only); return the op to call."""
     name = schema.split("(")[0]
 
-    def counted(*args: Any) -> Any:
+    def counted(*args: Value) -> Value:
         calls[name] += 1
         return run(*args)
 
@@ -51,7 +52,7 @@ def define(schema: str, run: Operation, fake: Operation) -> Operation:
     return op
 
 
-def schema_of(arguments: type[tuple[Any, ...]]) -> str:
+def schema_of(arguments: type[tuple[Value, ...]]) -> str:
     """The fields of a NamedTuple of tensors, as a schema has them: "Tensor x, Tensor? bias"."""
     kinds = get_type_hints(arguments)
     return ", ".join(f"Tensor{'' if kind is Tensor else '?'} {name}" for name, kind in kinds.items())
@@ -100,16 +101,16 @@ class _Once(torch.autograd.Function):
     """A backward pass that says what to do when it is differentiated again."""
 
     @staticmethod
-    def forward(ctx: Context, run: Operation, *args: Any) -> Any:
+    def forward(ctx: Context, run: Operation, *args: Value) -> Value:
         found = run(*args)
         return tuple(found) if isinstance(found, list) else found  # in a list autograd would not look for tensors
 
     @staticmethod
-    def backward(ctx: Context, *grads: Any) -> Any:
+    def backward(ctx: Context, *grads: Value) -> Value:
         raise KernelError('native kernels have no second derivative; use `with elman.kernels.use("reference")`')
 
 
-def once(run: Operation, *args: Any) -> Any:
+def once(run: Operation, *args: Value) -> Value:
     """Run a backward op; when a graph of the backward pass is being recorded, leave a node in it that raises."""
     if torch.is_grad_enabled():
         return _Once.apply(run, *args)

@@ -3,9 +3,11 @@ holds the two together."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
+
+from elman.serve.api.bodies import AnyJson, JsonObject
 
 
 class Session(Struct):
@@ -44,8 +46,8 @@ class Written(Struct):
 class Stepped(Written):
     """What came of `input`, or of each of the `inputs`: numbers, a score, or what is said of the next row."""
 
-    output: Any = UNSET
-    outputs: list[Any] | UnsetType = UNSET
+    output: AnyJson = UNSET
+    outputs: list[AnyJson] | UnsetType = UNSET
 
 
 class Score(Struct):
@@ -54,7 +56,7 @@ class Score(Struct):
     token: int
     text: str
     logprob: float
-    top: list[Any] | UnsetType = UNSET
+    top: list[AnyJson] | UnsetType = UNSET
 
 
 class Generated(Written):
@@ -125,7 +127,7 @@ class Choice(Struct):
 
     index: int
     text: str
-    logprobs: dict[str, Any] | None
+    logprobs: JsonObject | None
     finish_reason: Literal["stop", "length"]
     state: str | UnsetType = UNSET
 
@@ -149,8 +151,8 @@ class Response(Struct):
     created_at: int
     model: str
     status: Literal["completed", "incomplete"]
-    output: list[dict[str, Any]]
-    usage: dict[str, Any]
+    output: list[JsonObject]
+    usage: JsonObject
     previous_response_id: str | None
     store: bool
 

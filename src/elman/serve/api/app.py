@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -20,7 +19,7 @@ from elman.serve.api.bodies import Item
 from elman.serve.api.context import CONNECTION, Gone, Make, RequestContext, new_request_id
 from elman.serve.api.predicting import Predicting
 from elman.serve.engine.driver import Driver
-from elman.serve.engine.engine import Engine
+from elman.serve.engine.engine import Engine, Result
 from elman.serve.engine.metrics import Metrics
 from elman.serve.engine.steps import submit_steps
 from elman.serve.engine.workers import Workers
@@ -102,9 +101,9 @@ class Service:
 
     # To the engine and back
 
-    async def ask(self, make: Make) -> Any:
+    async def ask(self, make: Make) -> Result:
         """What the engine answers to a job; a HttpError is raised."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.engine.submit(make(partial(_settle, future)))
         result = await future
         if isinstance(result, HttpError):
@@ -239,6 +238,6 @@ class _Endpoint:
         await handler(exchange)
 
 
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
+def _settle(future: asyncio.Future[Result], result: Result) -> None:
     if not future.done():
         future.set_result(result)

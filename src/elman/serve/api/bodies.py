@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -21,6 +21,8 @@ Positive = Annotated[float, Meta(gt=0)]
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 T = TypeVar("T")
+AnyJson = Any  # any JSON value
+JsonObject = dict[str, AnyJson]
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -50,8 +52,8 @@ class StepBody(Body):
     """One input, or several: rows of numbers; a text, or tokens."""
 
     version: Version | None = None
-    input: Any = UNSET
-    inputs: Any = UNSET
+    input: AnyJson = UNSET
+    inputs: AnyJson = UNSET
 
 
 class Item(Body, gc=False):
@@ -60,8 +62,8 @@ class Item(Body, gc=False):
     session: str
     version: Version
     key: str = ""
-    input: Any = UNSET
-    inputs: Any = UNSET
+    input: AnyJson = UNSET
+    inputs: AnyJson = UNSET
 
 
 class Items(Body):
@@ -80,7 +82,7 @@ class GenerateBody(Body):
     """How to write on."""
 
     version: Version | None = None
-    prompt: Any = ""
+    prompt: AnyJson = ""
     max_new_tokens: Count = 200
     temperature: Temperature = 1.0
     top_k: Count = 0
@@ -116,7 +118,7 @@ class CompletionBody(Body):
     """OpenAI's completions, with `state`, `return_state`, `top_k`, `num_beams` and `repetition_penalty` beside it."""
 
     model: str
-    prompt: Any = ""
+    prompt: AnyJson = ""
     max_tokens: Count | None = 16
     temperature: Temperature | None = 1.0
     top_p: Probability | None = 1.0
@@ -144,7 +146,7 @@ class ResponseBody(Struct):
     """OpenAI's responses, as far as a model without roles and tools can answer them."""
 
     model: str
-    input: Any
+    input: AnyJson
     previous_response_id: str | None = None
     store: bool | None = True
     stream: bool | None = False
@@ -153,7 +155,7 @@ class ResponseBody(Struct):
     top_p: Probability | None = 1.0
     metadata: dict[str, str] | None = None
     instructions: str | None = None
-    tools: list[Any] | None = None
+    tools: list[AnyJson] | None = None
     seed: Seed | None = None
 
 
@@ -163,7 +165,7 @@ class PredictBody(Struct):
     model: str
 
 
-_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+_decoders: dict[type, msgspec.json.Decoder[object]] = {}
 
 
 def parse(kind: type[T], data: bytes) -> T:
@@ -172,8 +174,7 @@ def parse(kind: type[T], data: bytes) -> T:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        found: T = decoder.decode(data)
-        return found
+        return cast(T, decoder.decode(data))
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at ")
         raise HttpError(400, str(error), param=path.strip("`$.") or None) from error

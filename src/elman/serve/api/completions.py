@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from elman.files.config import Json
 from elman.serve.api import bodies
+from elman.serve.api.bodies import JsonObject
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check, stops
 from elman.serve.engine import jobs, text_jobs
-from elman.serve.engine.engine import Job
+from elman.serve.engine.engine import Job, Listener
 from elman.serve.engine.text_jobs import Choice, Completed
 from elman.serve.errors import HttpError
 from elman.serve.store.sessions import new_id
@@ -55,7 +53,7 @@ async def create(x: RequestContext) -> None:
         await _search(x, answer, prompts, settings, state)
         return
 
-    def job(reply: Callable[[Any], None], listener: Callable[[Any], None] | None = None) -> Job:
+    def job(reply: Listener, listener: Listener | None = None) -> Job:
         return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, listener)
 
     if not body.stream:
@@ -88,7 +86,7 @@ async def _search(
     for one in begun.choices:
         prompt = prompts[one.prompt]
         search = partial(served.search, one.state, prompt, settings, body.num_beams)
-        found: list[tuple[dict[str, Json], bytes]] = await x.service.workers.run(x.tenant, search, x.gone)
+        found: list[tuple[JsonObject, bytes]] = await x.service.workers.run(x.tenant, search, x.gone)
         choices += [Choice(one.prompt, *each, []) for each in found[: body.n or 1]]
     wrote = sum(len(choice.answer["tokens"]) for choice in choices)
     whole = Completed(choices, begun.prompt_tokens, wrote)
@@ -167,11 +165,11 @@ class _Answer:
         }
         self.begun: set[int] = set()
 
-    def whole(self, found: Completed) -> dict[str, Any]:
+    def whole(self, found: Completed) -> JsonObject:
         choices = [self._choice(i, choice) for i, choice in enumerate(found.choices)]
         return {**self.head, "choices": choices, "usage": usage(found)}
 
-    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: Choice) -> JsonObject:
         before = self._echo(choice.prompt)
         scores = [*choice.read, *choice.answer.get("logprobs", [])]
         logprobs = None if self.body.logprobs is None else legacy(scores, 0 if choice.read else len(before))
@@ -188,7 +186,7 @@ class _Answer:
             return ""
         return prompt if isinstance(prompt, str) else jobs.writer(self.x.service.model(self.body.model)).spelt(prompt)
 
-    def chunks(self, place: int, events: list[dict[str, Any]], _: str | None) -> list[dict[str, Any]]:
+    def chunks(self, place: int, events: list[JsonObject], _: str | None) -> list[JsonObject]:
         found = []
         for new in events:
             text = new["text"]
@@ -199,7 +197,7 @@ class _Answer:
             found.append(self._chunk({"index": place, "text": text, "logprobs": logprobs, "finish_reason": None}))
         return found
 
-    def last(self, found: Completed) -> list[dict[str, Any]]:
+    def last(self, found: Completed) -> list[JsonObject]:
         """What ends each text; and how much was read and written, if that was asked for."""
         ends = []
         for i, choice in enumerate(found.choices):
@@ -210,7 +208,7 @@ class _Answer:
             ends.append({**self.head, "choices": [], "usage": usage(found)})
         return ends
 
-    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _chunk(self, choice: JsonObject) -> JsonObject:
         return {**self.head, "choices": [choice]}
 
 
@@ -224,7 +222,7 @@ def reason(given: str) -> str:
     return "length" if given == "length" else "stop"
 
 
-def legacy(scores: list[dict[str, Any]], offset: int) -> dict[str, Any]:
+def legacy(scores: list[JsonObject], offset: int) -> JsonObject:
     """Log-probabilities in the form of OpenAI's completions."""
     offsets = []
     for score in scores:

@@ -7,13 +7,13 @@ import hashlib
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from elman.serve.api import bodies
-from elman.serve.engine.engine import Job
+from elman.serve.engine.engine import Job, Listener, Result
 from elman.serve.engine.jobs import Asked, Reply
 from elman.serve.errors import HttpError
 
@@ -26,7 +26,7 @@ JSON = b"application/json"
 PIECE = 256 << 10  # bytes of an answer that are given to a connection at once
 SHORT = 64 << 10  # bytes of a body that is thrown away, rather than that the connection is closed
 SANE = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # a name for a request that can stand in a header and in a log
-Make = Callable[[Callable[[Any], None]], Job]
+Make = Callable[[Listener], Job]
 json = msgspec.json.Encoder().encode
 
 
@@ -125,11 +125,11 @@ class RequestContext:
             )  # fmt: skip
         return named.pop()
 
-    async def ask(self, make: Make) -> Any:
+    async def ask(self, make: Make) -> Result:
         """What the engine answers to a job."""
         return await self.service.ask(make)
 
-    async def ask_watched(self, make: Make) -> Any:
+    async def ask_watched(self, make: Make) -> Result:
         """The same for a job that takes long: if the client goes away, it is cancelled."""
         async for _, value in self.listen(lambda reply, _: make(reply)):
             result = value
@@ -184,7 +184,7 @@ class RequestContext:
         ]  # fmt: skip
         await self._send({"type": "http.response.start", "status": 200, "headers": head})
 
-    async def event(self, data: Any, name: str = "") -> None:
+    async def event(self, data: object, name: str = "") -> None:
         """One event."""
         text = data if isinstance(data, bytes) else json(data)
         line = f"event: {name}\n".encode() if name else b""
@@ -193,10 +193,10 @@ class RequestContext:
     async def end_events(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def listen(self, make: Callable[[Callable[[Any], None], Callable[[Any], None]], Job]) -> AsyncIterator[Any]:
+    async def listen(self, make: Callable[[Listener, Listener], Job]) -> AsyncIterator[tuple[str, Result]]:
         """What a job says on its way, as ("events", value), and its result, as ("result", value). If the client goes
         away, the job is cancelled, and nothing of it is committed."""
-        heard: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        heard: asyncio.Queue[tuple[str, Result]] = asyncio.Queue()
         job = make(lambda value: heard.put_nowait(("result", value)), lambda value: heard.put_nowait(("events", value)))
         watcher = asyncio.create_task(self._watch(heard))
         try:
@@ -214,7 +214,7 @@ class RequestContext:
             job.cancelled = True  # of no account once it is done
             watcher.cancel()
 
-    async def _watch(self, heard: asyncio.Queue[tuple[str, Any]]) -> None:
+    async def _watch(self, heard: asyncio.Queue[tuple[str, Result]]) -> None:
         await self.gone()
         heard.put_nowait(("gone", None))
 

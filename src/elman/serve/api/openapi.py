@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from elman import __version__
 from elman.serve.api import answers, bodies
+from elman.serve.api.bodies import JsonObject
 from elman.serve.api.predicting import every_body
 from elman.serve.limits import Limits
 
-Text = dict[str, Any]
 ERRORS = {
     400: "what was sent is wrong", 401: "a key is needed", 403: "from elsewhere", 404: "not there",
     405: "another method", 408: "it came too slowly", 409: "busy", 410: "expired", 412: "another version",
@@ -20,7 +18,7 @@ ERRORS = {
 }  # fmt: skip
 JSON, BINARY = "application/json", "application/octet-stream"
 # Method, path, operationId, summary, what is sent, status, what is answered
-PATHS: list[tuple[str, str, str, str, Any, int, Any]] = [
+PATHS: list[tuple[str, str, str, str, type | None, int, type]] = [
     ("post", "/v1/sessions", "createSession", "A new session", bodies.NewSession, 201, answers.Session),
     ("get", "/v1/sessions/{id}", "getSession", "A session", None, 200, answers.Session),
     ("delete", "/v1/sessions/{id}", "deleteSession", "Delete a session", None, 200, answers.Deleted),
@@ -42,24 +40,23 @@ PATHS: list[tuple[str, str, str, str, Any, int, Any]] = [
     ("get", "/readyz", "ready", "Whether it can serve", None, 200, answers.Status),
     ("get", "/metrics", "metrics", "Numbers for Prometheus, by an operator's key", None, 200, str),
 ]
-CONTENTS: dict[Any, tuple[str, Text]] = {  # of what is not JSON
+CONTENTS: dict[type, tuple[str, JsonObject]] = {  # of what is not JSON
     bytes: (BINARY, {"type": "string", "format": "binary"}),
     str: ("text/plain", {"type": "string"}),
 }
 
 
-def openapi(keys: bool) -> Text:
+def openapi(keys: bool) -> JsonObject:
     """The document; with `keys` it says that one is needed."""
     predicting = every_body(Limits())
-    kinds = {kind for *_, sent, _, answer in PATHS for kind in (sent, answer, answers.Problem)} - {None, bytes, str}
-    kinds = kinds - {bodies.PredictBody} | {*predicting}
-    ordered = sorted(kinds, key=lambda kind: str(kind.__name__))
+    named = {kind for *_, sent, _, answer in PATHS for kind in (sent, answer, answers.Problem) if kind is not None}
+    ordered = sorted(named - {bytes, str, bodies.PredictBody} | {*predicting}, key=lambda kind: str(kind.__name__))
     found, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(ordered, found, strict=True))
     schemas[bodies.PredictBody] = {"anyOf": [schemas[body] for body in predicting]}  # by the task of the model
-    paths: dict[str, Text] = {}
+    paths: dict[str, JsonObject] = {}
     for method, path, name, summary, sent, status, answer in PATHS:
-        operation: Text = {
+        operation: JsonObject = {
             "operationId": name,
             "summary": summary,
             "responses": _responses(status, _content(answer, schemas), _content(answers.Problem, schemas)),
@@ -71,7 +68,7 @@ def openapi(keys: bool) -> Text:
                 events = {"text/event-stream": {"schema": {"type": "string"}}}
                 operation["responses"][str(status)]["content"].update(events)
         paths.setdefault(path, {})[method] = operation
-    whole: Text = {
+    whole: JsonObject = {
         "openapi": "3.1.0",
         "info": {"title": "Elman", "version": __version__, "description": "Models with a state that you own."},
         "paths": paths,
@@ -85,18 +82,18 @@ def openapi(keys: bool) -> Text:
     return whole
 
 
-def _content(kind: Any, schemas: dict[Any, Text]) -> Text:
+def _content(kind: type, schemas: dict[type, JsonObject]) -> JsonObject:
     name, schema = CONTENTS[kind] if kind in CONTENTS else (JSON, schemas[kind])
     return {name: {"schema": schema}}
 
 
-def _responses(status: int, content: Text, problem: Text) -> Text:
+def _responses(status: int, content: JsonObject, problem: JsonObject) -> JsonObject:
     good = {"description": "done", "content": content}
     return {str(status): good, **{str(code): {"description": why, "content": problem} for code, why in ERRORS.items()}}
 
 
-def _parameters(path: str, method: str) -> list[Text]:
-    found: list[Text] = [
+def _parameters(path: str, method: str) -> list[JsonObject]:
+    found: list[JsonObject] = [
         {"name": "x-request-id", "in": "header", "schema": {"type": "string", "pattern": "^[A-Za-z0-9._:-]{1,128}$"}}
     ]
     if "{id}" in path:

@@ -20,6 +20,7 @@ from elman.tasks.predictor import Predictor
 from elman.tasks.request import Named, Option, Request
 from elman.tasks.task import AnyTask
 
+Type = Any  # a type, as msgspec takes it
 Predicting = Callable[[bytes], list[str]]  # lines, of the body of a request
 
 
@@ -43,23 +44,23 @@ def body_of(task: str, kind: type[Request], limits: Limits) -> type[msgspec.Stru
     """The body of a request to a model of a task."""
     reads = kind.reads()
     assert reads is not None  # what is predicted is of data
-    kinds: Any = str if reads.rows is None else str | reads.rows
-    data: Any = Annotated[kinds, Meta(description="a text, as it would stand in a file; or rows")]
-    fields: list[Any] = [("model", str), ("data", data) if reads.least else ("data", data | None, None)]
+    kinds: Type = str if reads.rows is None else str | reads.rows
+    data: Type = Annotated[kinds, Meta(description="a text, as it would stand in a file; or rows")]
+    fields: list[Type] = [("model", str), ("data", data) if reads.least else ("data", data | None, None)]
     fields += [_field(named, limits) for named in kind.options() if not (named.option.local or named.option.inside)]
     return msgspec.defstruct(
         f"Predict{task.title()}", fields, bases=(bodies.Body,), namespace={"__doc__": kind.__doc__}
     )
 
 
-def _field(named: Named, limits: Limits) -> tuple[str, Any, Any]:
+def _field(named: Named, limits: Limits) -> tuple[str, Type, object]:
     several = get_origin(named.kind) is tuple
     kind = _kind(get_args(named.kind)[0] if several else named.kind, named.option, limits)
-    whole: Any = tuple.__class_getitem__((kind, ...)) if several else kind | None if named.optional else kind
+    whole: Type = tuple.__class_getitem__((kind, ...)) if several else kind | None if named.optional else kind
     return named.name, Annotated[whole, Meta(description=named.option.help)], named.default
 
 
-def _kind(kind: Any, option: Option, limits: Limits) -> Any:
+def _kind(kind: Type, option: Option, limits: Limits) -> Type:
     """The type of a value, with its range: what the option has, and what the server limits of it."""
     if option.choices:
         return Literal[option.choices]

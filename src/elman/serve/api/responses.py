@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
 from elman.serve.api import bodies
+from elman.serve.api.bodies import JsonObject
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check
 from elman.serve.engine import jobs, text_jobs
-from elman.serve.engine.engine import Job
+from elman.serve.engine.engine import Job, Listener
 from elman.serve.engine.jobs import Reply
 from elman.serve.engine.text_jobs import Completed
 from elman.serve.errors import HttpError
@@ -44,7 +44,7 @@ async def create(x: RequestContext) -> None:
     def answered(id: str, found: Completed) -> bytes:
         return jobs.json(_response(id, body, created, endless, found))
 
-    def job(reply: Callable[[Any], None], listener: Callable[[Any], None] | None = None) -> Job:
+    def job(reply: Listener, listener: Listener | None = None) -> Job:
         return text_jobs.Respond(
             reply, asked, body.model, body.input, settings, seed, previous, kept, power, answered, listener
         )
@@ -63,15 +63,13 @@ async def delete(x: RequestContext) -> None:
     await x.reply(await x.ask(lambda reply: text_jobs.DeleteResponse(reply, x.tenant, x.named("id"))))
 
 
-def _response(
-    id: str, body: bodies.ResponseBody, created: int, endless: bool, found: Completed | None
-) -> dict[str, Any]:
+def _response(id: str, body: bodies.ResponseBody, created: int, endless: bool, found: Completed | None) -> JsonObject:
     """The response object; without what was found, one that is in progress. A text without an end is complete when it
     is as long as it was to be; one that has an end, and was cut before it, is not."""
     text = None if found is None else found.choices[0].answer["text"]
     reason = None if found is None else found.choices[0].answer["finish_reason"]
     cut = reason == "length" and not endless
-    whole: dict[str, Any] = {
+    whole: JsonObject = {
         "id": id, "object": "response", "created_at": created, "model": body.model,
         "status": "in_progress" if found is None else "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
@@ -89,12 +87,12 @@ def _response(
     return whole
 
 
-def _message(id: str, text: str | None, status: str) -> dict[str, Any]:
+def _message(id: str, text: str | None, status: str) -> JsonObject:
     content = [] if text is None else [_part(text)]
     return {"type": "message", "id": f"msg_{id}", "status": status, "role": "assistant", "content": content}
 
 
-def _part(text: str) -> dict[str, Any]:
+def _part(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -104,12 +102,12 @@ async def _stream(
     """The events of a response. What comes before response.completed is provisional."""
     number, made = 0, []
 
-    async def say(kind: str, **more: Any) -> None:
+    async def say(kind: str, **more: object) -> None:
         nonlocal number
         await x.event({"type": kind, "sequence_number": number, **more}, kind)
         number += 1
 
-    def kept(*given: Any) -> Job:
+    def kept(*given: Listener) -> Job:
         made.append(job(*given))
         return made[-1]
 
@@ -133,7 +131,7 @@ async def _stream(
     await x.end_events()
 
 
-async def _end(say: Callable[..., Any], place: dict[str, Any], reply: Reply) -> None:
+async def _end(say: Callable[..., Awaitable[None]], place: JsonObject, reply: Reply) -> None:
     response = msgspec.json.decode(reply.body)
     text = response["output"][0]["content"][0]["text"]
     await say("response.output_text.done", **place, text=text, logprobs=[])

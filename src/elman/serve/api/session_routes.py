@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import msgspec
 
 from elman.serve.api import bodies
 from elman.serve.api.bodies import parse
 from elman.serve.api.context import RequestContext
 from elman.serve.engine import jobs
-from elman.serve.engine.engine import Job
+from elman.serve.engine.engine import Job, Listener
 from elman.serve.engine.steps import Step
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
@@ -74,13 +71,13 @@ async def generate(x: RequestContext) -> None:
     id = x.named("id")
     if not body.stream:
 
-        def alone(reply: Callable[[Any], None]) -> Job:
+        def alone(reply: Listener) -> Job:
             return jobs.Generate(reply, asked, id, version, body.prompt, settings, None)
 
         await x.reply(await x.ask_watched(alone))
         return
 
-    def heard(reply: Callable[[Any], None], listener: Callable[[Any], None]) -> Job:
+    def heard(reply: Listener, listener: Listener) -> Job:
         return jobs.Generate(reply, asked, id, version, body.prompt, settings, listener)
 
     async for what, value in x.listen(heard):

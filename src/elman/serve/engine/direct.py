@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-from elman.serve.engine.engine import Engine, Job
+from elman.serve.engine.engine import Engine, Job, Listener, Result
 from elman.serve.errors import HttpError
 from elman.serve.store.sessions import Sessions
 
@@ -17,9 +16,9 @@ class Direct:
     def __init__(self, sessions: Sessions) -> None:
         self.engine = Engine(sessions)
 
-    def ask(self, make: Callable[[Callable[[Any], None]], Job]) -> Any:
+    def ask(self, make: Callable[[Listener], Job]) -> Result:
         """The result of a job; a `HttpError` is raised."""
-        found: list[Any] = []
+        found: list[Result] = []
         self.engine.submit(make(found.append))
         deadline = time.monotonic() + 60
         while not found and time.monotonic() < deadline:

@@ -14,10 +14,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from elman.progress import say
-from elman.serve.engine.engine import SWEEP, Engine
+from elman.serve.engine.engine import SWEEP, Engine, Listener, Result
 
 LONG = 0.005  # seconds that others may have to wait for a tick
 ROUNDS = 3  # of the loop, in which a reply leaves, a request comes in, is parsed and is submitted
@@ -102,7 +101,7 @@ class Driver:
                 self.loop.call_soon(self._do, self._run)
         self._deliver(messages)
 
-    def _make_way(self, messages: Iterable[tuple[Callable[[Any], None], Any]]) -> None:
+    def _make_way(self, messages: Iterable[tuple[Listener, Result]]) -> None:
         """Before the next tick, let replies leave and requests come in: or each would wait for some ticks of others."""
         self._deliver(messages)
         if not self.engine.idle:
@@ -121,7 +120,7 @@ class Driver:
         if not self._in_thread():
             self._run()
 
-    def _deliver(self, messages: Iterable[tuple[Callable[[Any], None], Any]]) -> None:
+    def _deliver(self, messages: Iterable[tuple[Listener, Result]]) -> None:
         for listener, value in messages:
             try:
                 listener(value)

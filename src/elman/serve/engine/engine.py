@@ -16,12 +16,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from elman.errors import ElmanError
 from elman.progress import say
 from elman.serve.engine.crowd import Crowd
-from elman.serve.engine.groups import Group, Rows, Running, TakesFound
+from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesFound
 from elman.serve.engine.turns import Turns
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.sessions import Sessions
@@ -31,6 +29,8 @@ from elman.tasks.serving import Served, ServedRows, Work
 SWEEP = 5.0  # seconds between two looks for what has expired
 PACE = 2e-5  # seconds that a model takes for a work in a tick, until it is known
 AROUND = 2e-5  # seconds that a job takes around that
+Result = Any  # of a job, or a `HttpError`: each kind of job has its own
+Listener = Callable[[Result], None]
 
 
 class Job:
@@ -43,7 +43,7 @@ class Job:
     cancelled = False  # whoever asked is gone
     finished = False
 
-    def __init__(self, reply: Callable[[Any], None]) -> None:
+    def __init__(self, reply: Listener) -> None:
         self.reply = reply
 
     def start(self, engine: Engine) -> None:
@@ -62,8 +62,8 @@ class Engine:
         self.groups: list[Group] = []  # what goes on in this one
         self.queues: dict[str, list[Job]] = {}
         self.ready: list[Job] = []  # at the next tick: whose turn in a queue has come, or who starts once more
-        self.replies: list[tuple[Job, Any]] = []
-        self.events: list[tuple[Callable[[Any], None], Any]] = []
+        self.replies: list[tuple[Job, Result]] = []
+        self.events: list[tuple[Listener, object]] = []
         self.crowd = Crowd(sessions.limits.queue)
         self.room = self.crowd.room  # works that the next tick still has room for
         self.began, self.size = 0.0, 0  # of this tick: when its models began, and how many works it has
@@ -181,7 +181,7 @@ class Engine:
             self.finish(job, _stopping())
         return job.finished
 
-    def _guarded(self, job: Job, call: Callable[..., None], *given: Any) -> None:
+    def _guarded(self, job: Job, call: Callable[..., None], *given: object) -> None:
         """What a job does. Whatever it raises is its own answer, and what it has written is taken back."""
         mark = self.sessions.mark()
         try:
@@ -210,7 +210,7 @@ class Engine:
         """A job has done a part of its start, and starts once more in the next tick."""
         self.ready.append(job)
 
-    def step(self, job: Job, served: ServedRows, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
+    def step(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesFound) -> None:
         """Have one input read after each of some states; `then` takes what `ServedRows.together` gives."""
         self._choose(Rows(job, served, x, states, then))
 
@@ -219,7 +219,7 @@ class Engine:
         self.room -= one.size
         self.turns.charge(one.job.tenant, one.size * (AROUND + self.paces.get(id(one.served), PACE)))
 
-    def finish(self, job: Job, result: Any) -> None:
+    def finish(self, job: Job, result: Result) -> None:
         """The job is done. Its sessions stay locked until the commit: nobody may start from what may be undone. What is
         left of its works is dropped."""
         if job.finished:
@@ -227,7 +227,7 @@ class Engine:
         job.finished = True
         self.replies.append((job, result))
 
-    def emit(self, listener: Callable[[Any], None], event: Any) -> None:
+    def emit(self, listener: Listener, event: object) -> None:
         """Something provisional, on its way before the end."""
         self.events.append((listener, event))
 
@@ -347,7 +347,7 @@ class Engine:
         except Exception as error:
             self.failed = f"what was not stored cannot be forgotten: {type(error).__name__}: {error}"
 
-    def outgoing(self) -> list[tuple[Callable[[Any], None], Any]]:
+    def outgoing(self) -> list[tuple[Listener, Result]]:
         """What is delivered to whom, now that it is in the store."""
         self.fault("before reply")
         messages = [*self.events, *((job.reply, result) for job, result in self.replies)]
@@ -363,7 +363,7 @@ class Engine:
             self.turns.add_first(job.tenant, job)
         return messages
 
-    def end(self, why: str) -> list[tuple[Callable[[Any], None], Any]]:
+    def end(self, why: str) -> list[tuple[Listener, Result]]:
         """It cannot go on: everyone who waits is refused, and whoever comes."""
         self.failed = self.failed or why
         parts = [*self.turns.all(), *self.chosen]
@@ -394,7 +394,7 @@ def _ended(why: str) -> HttpError:
     return busy(f"the server stops, for it cannot go on: {why}", 1_000, 503, code="server_failed")
 
 
-def _worse(result: Any, refused: HttpError) -> HttpError:
+def _worse(result: Result, refused: HttpError) -> HttpError:
     """What a request hears of a tick that came to nothing: of a bug, if that was its own."""
     return result if isinstance(result, HttpError) and result.status == 500 else refused
 

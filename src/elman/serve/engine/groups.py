@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from elman.tasks.serving import Outputs, Served, ServedRows, Work
 if TYPE_CHECKING:
     from elman.serve.engine.engine import Job
 
+Inputs = NDArray[np.generic]  # one for each of some states, as `ServedRows.encoded` gives them
 Found = tuple[list[bytes], Outputs, list[bool]]  # what `ServedRows.together` gives
 TakesFound = Callable[[list[bytes], Outputs, list[bool]], None]
 
@@ -32,7 +33,7 @@ class Rows:
 
     __slots__ = ("error", "found", "job", "served", "size", "states", "then", "x")
 
-    def __init__(self, job: Job, served: ServedRows, x: NDArray[Any], states: list[bytes], then: TakesFound) -> None:
+    def __init__(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesFound) -> None:
         self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
         self.size = len(states)
         self.found: Found | None = None

@@ -9,19 +9,17 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from elman.errors import ElmanError
-from elman.serve.engine.engine import Engine, Job, Listening
+from elman.serve.engine.engine import Engine, Job, Listener, Listening
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.records import Answered, Checkpoint, Damaged, Inputs, Session
 from elman.serve.store.sessions import Sessions, key_id, new_id, reused
 from elman.tasks.serving import Served, ServedWriter, Work, Writing, WritingWork
 
 json = msgspec.json.Encoder().encode
-Listener = Callable[[Any], None]
 
 
 class Reply(msgspec.Struct):
@@ -43,7 +41,7 @@ class Asked(msgspec.Struct):
     digest: bytes = b""
 
 
-def described(id: str, session: Session, sessions: Sessions) -> dict[str, Any]:
+def described(id: str, session: Session, sessions: Sessions) -> dict[str, object]:
     """A session, as clients see it."""
     durability = "power" if session.power else "process" if sessions.store.durable else "none"
     about = {
@@ -215,7 +213,7 @@ class Write(Job):
     def write(self, engine: Engine, session: Session, served: Served) -> None:
         raise NotImplementedError
 
-    def committed(self, engine: Engine, session: Session, answer: Mapping[str, Any]) -> None:
+    def committed(self, engine: Engine, session: Session, answer: Mapping[str, object]) -> None:
         """State, version, key and reply are one record."""
         about = {"session": self.id, "version": session.version, "position": session.position}
         self.replied(engine, session, json({**about, **answer}))

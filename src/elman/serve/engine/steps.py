@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from elman.errors import ElmanError
 from elman.serve.api.bodies import Item, given
-from elman.serve.engine.engine import Engine, Job
-from elman.serve.engine.jobs import Asked, Listener, Reply, Write, json
+from elman.serve.engine.engine import Engine, Job, Listener
+from elman.serve.engine.jobs import Asked, Reply, Write, json
 from elman.serve.errors import HttpError
 from elman.serve.store.records import Session
 from elman.tasks.serving import NOT_FINITE, Outputs, Served, ServedRows, Work
@@ -142,7 +142,7 @@ class Steps(Job):
 
     def _sorted(
         self, engine: Engine
-    ) -> tuple[list[int], list[str], list[Session], list[Any], Sequence[tuple[int, Item]]]:
+    ) -> tuple[list[int], list[str], list[Session], list[object], Sequence[tuple[int, Item]]]:
         """Of the plain ones the places, names, sessions and inputs; and the rest.
 
         A second step of a session is not plain: it goes behind the first.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from elman.serve.engine.engine import Engine, Listening
-from elman.serve.engine.jobs import Asked, Get, Keyed, Listener, Reply, json, prompted
+from elman.serve.api.bodies import JsonObject
+from elman.serve.engine.engine import Engine, Listener, Listening
+from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, json, prompted
 from elman.serve.errors import HttpError
 from elman.serve.store.records import Response
 from elman.serve.store.sessions import new_id
@@ -19,9 +19,9 @@ class Choice:
     """One of the texts that follow a prompt."""
 
     prompt: int
-    answer: dict[str, Any]
+    answer: JsonObject
     state: bytes
-    read: list[Any]  # scores of the prompt
+    read: list[JsonObject]  # scores of the prompt
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Complete(Listening):
 
         return then
 
-    def _wrote(self, engine: Engine, place: int, number: int, scores: list[Any]) -> Callable[[Work], None]:
+    def _wrote(self, engine: Engine, place: int, number: int, scores: list[JsonObject]) -> Callable[[Work], None]:
         def then(work: Work) -> None:
             self.emit_events(engine, work)
             answer = work.answer()

@@ -7,16 +7,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TypeVar, cast
 
 from elman.serve.api.context import Gone
 from elman.serve.errors import HttpError, busy
 from elman.serve.limits import Limits
 
+T = TypeVar("T")
 THREADS = 4
 EACH = 2  # of them for one tenant
 Check = Callable[[], None]  # raises if whoever asked is gone
-Wait = Callable[[], Coroutine[Any, Any, None]]
+Wait = Callable[[], Coroutine[None, None, None]]
 
 
 class Call:
@@ -24,10 +25,11 @@ class Call:
 
     cancelled = False
 
-    def __init__(self, work: Callable[[Check], Any]) -> None:
-        self.work, self.future = work, asyncio.get_running_loop().create_future()
+    def __init__(self, work: Callable[[Check], object]) -> None:
+        self.work = work
+        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
-    def run(self) -> Any:
+    def run(self) -> object:
         self.check()
         return self.work(self.check)
 
@@ -47,7 +49,7 @@ class Workers:
         self.running: dict[Call, str] = {}
         self.counts: Counter[str] = Counter()  # of each tenant, those that wait or run
 
-    async def run(self, tenant: str, work: Callable[[Check], Any], gone: Wait) -> Any:
+    async def run(self, tenant: str, work: Callable[[Check], T], gone: Wait) -> T:
         """What a work gives. It is left when the client is `gone`, or when the server stops."""
         if self.draining:
             raise _stopping()
@@ -59,10 +61,10 @@ class Workers:
         self._start()
         watcher = asyncio.create_task(gone())
         try:
-            await asyncio.wait({call.future, watcher}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((call.future, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not call.future.done():
                 raise Gone
-            return call.future.result()
+            return cast(T, call.future.result())
         finally:
             call.cancelled = True
             watcher.cancel()
@@ -82,7 +84,7 @@ class Workers:
                 loop = asyncio.get_running_loop()
                 loop.run_in_executor(self.pool, call.run).add_done_callback(partial(self._done, call))
 
-    def _done(self, call: Call, found: asyncio.Future[Any]) -> None:
+    def _done(self, call: Call, found: asyncio.Future[object]) -> None:
         self.counts[self.running.pop(call)] -= 1
         error = None if found.cancelled() else found.exception()
         if not call.future.done() and not found.cancelled():

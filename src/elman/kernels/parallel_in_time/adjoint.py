@@ -15,7 +15,6 @@ G. E. Blelloch, Prefix sums and their applications (1990).
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from torch import Tensor
 from elman import state as states
 from elman.errors import InputError, KernelError
 from elman.kernels import reference
-from elman.kernels.reference import Step
+from elman.kernels.reference import Context, Step
 from elman.lengths import masked, valid
 from elman.state import State
 
@@ -120,12 +119,12 @@ class _Adjoint(torch.autograd.Function):
     from outside into the gradients with respect to it, through all later steps."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, after: Tensor, then: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Context, y: Tensor, after: Tensor, then: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(y, after, then, cut)
         return y.view_as(y), after.view_as(after)
 
     @staticmethod
-    def backward(ctx: Any, gy: Tensor, gafter: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Context, gy: Tensor, gafter: Tensor) -> tuple[Tensor, Tensor, None, None]:
         if torch.is_grad_enabled():
             raise KernelError("parallel in time there is no second derivative; use kernels.loop for it")
         y, after, then, cut = ctx.saved_tensors

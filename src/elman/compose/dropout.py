@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman import state as states
-from elman.compose.structure import Around, name_of
+from elman.compose.structure import Wrapper, name_of
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
@@ -19,7 +19,7 @@ from elman.options import choice, fraction
 from elman.state import State
 
 
-class Dropout(Around):
+class Dropout(Wrapper):
     """In training, zeroes each output of the core with probability p and scales the others by 1 / (1 - p).
 
     per="element": every element on its own. per="row": one mask for each row and scan, the same at all its time steps
@@ -51,7 +51,7 @@ class Dropout(Around):
         return f"p={self.p}, per={self.per!r}"
 
 
-class Zoneout(Around):
+class Zoneout(Wrapper):
     """In training, each unit of the state keeps its value through a step with probability p (Krueger et al., 2017).
 
     state = d * state' + (1 - d) * new, d drawn afresh for each unit and step; in evaluation d is its mean, p.
@@ -91,7 +91,7 @@ class Zoneout(Around):
         return f"p={self.p}"
 
 
-class WeightDrop(Around):
+class WeightDrop(Wrapper):
     """In training, each scan runs with entries of the parameters called `names` zeroed, each with probability p.
 
     The others are scaled by 1 / (1 - p); the mask is the same at all time steps of a scan (Merity et al., 2018). The

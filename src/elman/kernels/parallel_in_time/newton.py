@@ -27,13 +27,13 @@ from torch import Tensor
 from elman import kernels
 from elman import state as states
 from elman.errors import UnknownNameError
-from elman.kernels import parallel
+from elman.kernels.parallel_in_time import adjoint
 from elman.kernels.reference import Step
 from elman.lengths import masked
 from elman.options import positive, whole
 from elman.state import State
 
-JACOBIANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"full": parallel.jacobian, "diagonal": parallel.diagonal}
+JACOBIANS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"full": adjoint.jacobian, "diagonal": adjoint.diagonal}
 SMALLEST = 2.0**-4  # a region smaller than this is the plain sweep
 
 
@@ -82,11 +82,11 @@ def newton_scan(
     >>> torch.allclose(y, gru.scan(x)[0], atol=1e-5), report.fallback.any().item()
     (True, False)
     """
-    parallel.check(x, state, init, lengths, reset)
+    adjoint.check(x, state, init, lengths, reset)
     if jacobian not in JACOBIANS:
         raise UnknownNameError("jacobian", jacobian, JACOBIANS)
     max_iterations = whole("max_iterations", max_iterations, least=0)
-    rounding = 100 * torch.finfo(parallel.flat(state).dtype).eps
+    rounding = 100 * torch.finfo(adjoint.flat(state).dtype).eps
     tolerance = rounding if tolerance is None else positive("tolerance", tolerance)
     with torch.no_grad():
         problem = _Problem(step, x, state, init, lengths, reset, JACOBIANS[jacobian])
@@ -94,8 +94,8 @@ def newton_scan(
         rows = report.fallback.nonzero()[:, 0]
         if len(rows):
             left = (states.take(part, rows) for part in (x, state, init, lengths, reset))
-            s[rows] = parallel.states_by_loop(step, *left)  # type: ignore[arg-type]
-    return *parallel.along(step, x, s, state, init, lengths, reset, size), report
+            s[rows] = adjoint.states_by_loop(step, *left)  # type: ignore[arg-type]
+    return *adjoint.along(step, x, s, state, init, lengths, reset, size), report
 
 
 class _Problem(NamedTuple):
@@ -110,11 +110,11 @@ class _Problem(NamedTuple):
     def at(self, s: Tensor) -> _Point:
         """What is left of each equation at the states s (B, T, N), and the derivatives there."""
         B, T, _ = s.shape
-        then, _ = parallel.before(s, self.state, self.init, self.lengths, self.reset)
+        then, _ = adjoint.before(s, self.state, self.init, self.lengths, self.reset)
         with torch.enable_grad():
             then.requires_grad_()
-            _, new = self.step(self.x.flatten(0, 1), parallel.unflat(then.flatten(0, 1), self.state))
-            after = parallel.flat(new).unflatten(0, (B, T))
+            _, new = self.step(self.x.flatten(0, 1), adjoint.unflat(then.flatten(0, 1), self.state))
+            after = adjoint.flat(new).unflatten(0, (B, T))
             A = self.jacobian(after, then)
         r = masked(after.detach() - s, self.lengths)
         # Each number against its own size: beside one that grows, what is left of the others would look like nothing.
@@ -123,17 +123,17 @@ class _Problem(NamedTuple):
 
     def correction(self, point: _Point, rho: Tensor) -> Tensor:
         """d (B, T, N), with a trust region rho (B,) for each row."""
-        _, cut = parallel.before(point.s, self.state, self.init, self.lengths, self.reset)
+        _, cut = adjoint.before(point.s, self.state, self.init, self.lengths, self.reset)
         A = point.A * rho.view(-1, *[1] * (point.A.dim() - 1))
         if A.dim() == 4:
-            return parallel.affine_scan(A, point.r, cut)
+            return adjoint.affine_scan(A, point.r, cut)
         return kernels.linear_scan(A, point.r, torch.zeros_like(point.r[:, 0]), self.lengths, cut)[0]
 
 
 def _solve(problem: _Problem, tolerance: float, max_iterations: int) -> tuple[Tensor, NewtonReport]:
     """States (B, T, N) that fit each other to the tolerance, as far as the report says so."""
     B, T = problem.x.shape[:2]
-    s = parallel.flat(problem.state)[:, None].repeat(1, T, 1)
+    s = adjoint.flat(problem.state)[:, None].repeat(1, T, 1)
     iterations = torch.zeros(B, dtype=torch.long, device=s.device)
     if s.numel() == 0:
         return s, NewtonReport(iterations, iterations > 0, s.new_zeros(B))
