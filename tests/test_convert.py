@@ -271,7 +271,7 @@ class Doubled(nn.LSTM):
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_pruned, r"weight_hh_l0 of this nn\.LSTM is made of other parameters.*prune\.remove"),
+        (_pruned, r"weight_hh_l0 of this nn\.LSTM is computed from other parameters.*prune\.remove"),
         (lambda m: nn.utils.weight_norm(m, "weight_hh_l0"), r"weight_hh_l0.*remove_weight_norm"),
         (lambda m: parametrizations.weight_norm(m, "weight_hh_l0"), r"is parametrized.*remove_parametrizations"),
         (lambda m: Doubled(3, 4, batch_first=True), r"a Doubled, a kind of nn\.LSTM that may compute something else"),

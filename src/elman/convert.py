@@ -48,7 +48,7 @@ def from_torch(module: nn.RNNBase, *, time_first_ok: bool = False) -> Stack:
         raise InputError(
             f"this nn.{type(module).__name__} has batch_first=False: it reads (T, B, D); a Core reads (B, T, D). Set "
             "module.batch_first = True if that is how your inputs are; or call from_torch(module, time_first_ok=True), "
-            "and transpose what goes in and comes out: core.scan(x.transpose(0, 1))."
+            "and transpose inputs and outputs: core.scan(x.transpose(0, 1))."
         )
     layers: list[Core] = []
     for i in range(module.num_layers):
@@ -79,7 +79,7 @@ def _check_module(module: nn.Module) -> None:
     made = [name for name in names if name not in module._parameters]
     if made:
         raise InputError(
-            f"{', '.join(made)} of this nn.{kind} is made of other parameters at each call (pruning, weight "
+            f"{', '.join(made)} of this nn.{kind} is computed from other parameters at each call (pruning, weight "
             "norm), and a Core has plain weights: first call torch.nn.utils.prune.remove(module, name), or "
             "torch.nn.utils.remove_weight_norm(module, name)"
         )
@@ -268,13 +268,13 @@ def _check_plain(cell: Core) -> None:
 
 
 def _dropout(core: Core) -> float:
-    """The one probability that stands behind all layers but the last."""
+    """The one probability of the Dropout after all layers but the last."""
     parts = _parts(core)
     dropouts = [part.p if isinstance(part, Dropout) else 0.0 for part in parts]
     if any(isinstance(part, Dropout) and part.per != "element" for part in parts):
         raise _refusal("dropout per row")
     if dropouts[-1] or len(set(dropouts[:-1])) > 1:
-        raise _refusal(f"dropout of {', '.join(map(str, dropouts))} behind its layers")
+        raise _refusal(f"dropout of {', '.join(map(str, dropouts))} after its layers")
     return dropouts[0]
 
 
@@ -282,5 +282,5 @@ def _refusal(given: str) -> InputError:
     return InputError(
         f"this is {given}, which PyTorch has no module for. Conversion takes an elman cell, a gru with reset_after, "
         "an lstm (plain, or with a smaller projection), or a Stack of layers of one form, each such a cell or "
-        "Bidirectional of two, with the same Dropout behind all but the last."
+        "Bidirectional of two, with the same Dropout after all but the last."
     )

@@ -33,11 +33,11 @@ class Block(NamedTuple):
     """What a cell needs around it to be a layer of a deep network: x + mix(cell(norm(x)))."""
 
     norm: str  # "layer" or "rms"
-    mixes: bool  # a gated linear unit stands behind the cell, which lets its channels meet; else it does that itself
+    mixes: bool  # a gated linear unit after the cell mixes its channels; otherwise the cell does that itself
 
 
 class Core(nn.Module):
-    """A recurrence. Subclass it, give it `init_state` and `step`, and it scans; `laws.check` tells if it is right.
+    """A recurrence. A subclass defines `init_state` and `step`, and can scan; `laws.check` checks whether it is right.
 
     >>> class Sum(Core):
     ...     def init_state(self, batch_size):
@@ -53,9 +53,9 @@ class Core(nn.Module):
     output_is_state: bool = False  # True where y is the first leaf of the state
     no_weight_decay: ClassVar[tuple[str, ...]] = ()  # own parameters with two axes that weight decay must leave alone
     variants: ClassVar[tuple[Options, ...]] = ({},)  # the option sets that the conformance table covers
-    block: ClassVar[Block | None] = None  # what its paper puts around it; None where it stands by itself
+    block: ClassVar[Block | None] = None  # what its paper puts around it; None if nothing
     keep_gate: str = ""  # the one of `named_gates` that is the share of the state that stays
-    remedy: str = ""  # what makes it remember for longer, where that is not another cell
+    remedy: str = ""  # what makes it remember for longer, if that is not another cell
     _state_kind: ClassVar[type[tuple[State, ...]] | None] = None  # of its state, where `init_state` names a NamedTuple
 
     def __init_subclass__(cls) -> None:
@@ -237,8 +237,8 @@ class Core(nn.Module):
 
 
 def _checking(step: Callable[..., tuple[Tensor, AnyState]]) -> Callable[..., tuple[Tensor, AnyState]]:
-    """A core's own `step`, behind the checks: not where a subclass calls it, whose state may hold more, nor where it is
-    traced (kernels/trace.py), for then there are no rows yet."""
+    """A core's `step` after the checks, which are left out if a subclass calls it, whose state may have more parts, or
+    if it is traced (kernels/trace.py), since then there are no rows yet."""
 
     @functools.wraps(step)
     def checked_step(self: Core, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
@@ -250,7 +250,7 @@ def _checking(step: Callable[..., tuple[Tensor, AnyState]]) -> Callable[..., tup
 
 
 def _returned(method: Callable[..., object]) -> object:
-    """What a method says it returns; None where that cannot be found out."""
+    """The declared return type of a method; None if it cannot be resolved."""
     try:
         return get_type_hints(method).get("return")
     except (NameError, AttributeError, TypeError, SyntaxError):  # a class inside a function, or not imported here
@@ -261,7 +261,7 @@ def _checked_reset(reset: Tensor, x: Tensor) -> Tensor:
     B, T = x.shape[:2]
     if not isinstance(reset, Tensor) or reset.shape != (B, T) or reset.dtype != torch.bool:
         raise InputError(
-            f"reset is {states.describe(reset)}; expected bool[{B}, {T}]: True where x[:, t] begins an episode"
+            f"reset is {states.describe(reset)}; expected bool[{B}, {T}]: True where x[:, t] starts an episode"
         )
     if reset.device != x.device:
         raise InputError(f"reset is on {reset.device}, x on {x.device}; move one with .to(device)")

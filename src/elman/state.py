@@ -1,9 +1,9 @@
 """The state of a recurrence is a value: a tensor, or a (named) tuple of states. Batch is axis 0 of every leaf.
 
-Only this module knows how a state is built. Everything else carries it, and asks here to cut, join, choose or save it.
+Only this module knows the structure of a state. All other code passes it on, and cuts, joins, selects or saves it here.
 The empty tuple is the state of a core that remembers nothing.
 
-A state file is one safetensors file. Its header has the checksum of what it holds, and the fingerprint of the model
+A state file is one safetensors file. Its header has the checksum of its content, and the fingerprint of the model
 that wrote it, if that was given: a state means nothing to another model, though it may have the same shape.
 """
 
@@ -141,7 +141,7 @@ def concat(states: Sequence[State]) -> State:
 
 
 def describe(state: State) -> str:
-    """The structure of a state in words, for messages.
+    """The structure of a state as text, for messages.
 
     >>> describe((torch.zeros(2, 3), ()))
     '(float32[2, 3], ())'
@@ -188,7 +188,7 @@ def name_for_export(kind: type[tuple[State, ...]]) -> None:
 
 
 def to_rows(state: State) -> NDArray[np.uint8]:
-    """The rows of a state as bytes (B, W), leaf behind leaf: what a store keeps of a session.
+    """The rows of a state as bytes (B, W), leaf after leaf: what a store keeps of a session.
 
     >>> to_rows((torch.zeros(2, 3), torch.zeros(2, 1, dtype=torch.int64))).shape
     (2, 20)
@@ -244,7 +244,7 @@ def widen_row(row: bytes, like: State) -> bytes:
     narrow = iter([_narrow(name, leaf) for name, leaf in _walk(like, "")])
     before = map(lambda _: next(narrow), like)
     if len(row) != row_bytes(before):
-        raise FileError(f"a state of {len(row)} bytes was stored; this model's has {row_bytes(like)}: another wrote it")
+        raise FileError(f"the stored state has {len(row)} bytes, this model's has {row_bytes(like)}: another wrote it")
     found = from_rows(np.frombuffer(row, np.uint8)[None], before)
     return to_rows(map(lambda leaf, now: leaf.to(now.dtype), found, like)).tobytes()
 
@@ -264,7 +264,7 @@ def _is_sum(name: str, leaf: Tensor) -> bool:
 
 
 def fingerprint(module: nn.Module) -> str:
-    """What tells a model from every other: sha256 of its parameters and buffers with their names, dtypes and shapes.
+    """The identity of a model: sha256 of its parameters and buffers with their names, dtypes and shapes.
 
     >>> one, other = nn.Linear(2, 2), nn.Linear(2, 2)
     >>> fingerprint(one) == fingerprint(one), fingerprint(one) == fingerprint(other)
@@ -302,12 +302,12 @@ def dump(state: State, *, fingerprint: str = "") -> bytes:
 
 
 def parse(data: bytes, like: State, *, fingerprint: str = "") -> State:
-    """What `dump` gave, or what stands in a state file; a FileError if it is anything else."""
+    """The state in the bytes of `dump` or of a state file; a FileError if they are anything else."""
     return _restored("what was sent", *_sent(data), like, fingerprint)
 
 
 def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") -> State:
-    """Read a state that `save` wrote. `like` is a state of the core that will go on with it: `core.init_state(0)`.
+    """Read a state that `save` wrote. `like` is a state of the core that will continue from it: `core.init_state(0)`.
 
     With a `fingerprint`, only a state of the model that has it is taken.
     """
@@ -330,8 +330,8 @@ def _restored(
     stored = sorted(name.removeprefix("state") for name in tensors)
     if stored != sorted(names(like)):
         raise FileError(
-            f"{path} holds a state with the leaves {stored}; this core's has {names(like)}. Another core wrote it: "
-            "read what came before once more, and save the state anew."
+            f"{path} has a state with the leaves {stored}; this core's has {names(like)}. Another core wrote it: read "
+            "the earlier inputs again, and save the state again."
         )
     loaded = iter([_as_leaf(name, tensors[f"state{name}"], leaf) for name, leaf in _walk(like, "")])
     state = map(lambda _: next(loaded), like)
@@ -339,7 +339,7 @@ def _restored(
     try:
         check(state, like, batch_size)
     except InputError as error:
-        raise FileError(f"{path} holds the state of another core: {error}") from error
+        raise FileError(f"{path} has the state of another core: {error}") from error
     return state
 
 
@@ -364,8 +364,8 @@ def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
         length = int.from_bytes(data[:8], "little")
         header = _header(dict(parse_json(data[8 : 8 + length]).get("__metadata__") or {}))
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
-        raise FileError(f"what was sent is not a readable state file ({error}); it may be truncated") from error
-    return _undamaged("what was sent", header, tensors)
+        raise FileError(f"the data are not a readable state file ({error}); they may be truncated") from error
+    return _undamaged("the file", header, tensors)
 
 
 def _header(metadata: dict[str, str]) -> dict[str, str]:
@@ -378,12 +378,12 @@ def _undamaged(
     if header.get("format") != FORMAT:
         raise FileError(
             f"{path} has the format {header.get('format')!r}, not {FORMAT!r}: not a state that this version knows. "
-            "Read what came before once more, and save the state anew."
+            "Read the earlier inputs again, and save the state again."
         )
     if header.get("sha256") != artifact.digest(tensors):
         raise FileError(
-            f"{path} is damaged: it does not hold the bytes that Elman wrote there. Put back a copy, or begin from "
-            "the initial state and read what came before once more."
+            f"{path} is damaged: its content is not what Elman wrote. Restore a copy, or start from the initial state "
+            "and read the earlier inputs again."
         )
     return header, tensors
 
@@ -392,13 +392,13 @@ def _check_fingerprint(path: str | os.PathLike[str], header: dict[str, str], wan
     written = header.get("fingerprint")
     if not written:
         raise FileError(
-            f"{path} does not say which model wrote it: it was saved without a fingerprint. Read what came before once "
-            "more with this model, and save the state anew."
+            f"{path} does not say which model wrote it: it was saved without a fingerprint. Read the earlier inputs "
+            "again with this model, and save the state again."
         )
     if written != wanted:
         raise FileError(
             f"{path} is a state of another model of the same shape: it was written by the model {written[:12]}, this "
-            f"is {wanted[:12]}. Load the model that wrote it, or begin from the initial state."
+            f"is {wanted[:12]}. Load the model that wrote it, or start from the initial state."
         )
 
 

@@ -172,7 +172,7 @@ def test_remember_keeps_the_laws() -> None:
         (lambda: Additive(cell("gru", 5, 4), 5), "build it with"),
         (lambda: Luong(cell("gru", 3, 4), 5, score="cosine"), "score is 'cosine'"),
         (lambda: Layers(Fixed(cell("gru", 8, 4), 5), cell("gru", 5, 4)), "above reads 5"),
-        (lambda: bound("dot").scan(torch.zeros(4, 2, D)), "each row has a memory of its own"),
+        (lambda: bound("dot").scan(torch.zeros(4, 2, D)), "each row needs its own memory"),
         (lambda: bound("dot").decoder.given(torch.zeros(2, 3, 4)), r"\(B, S, 5\)"),
         (lambda: bound("dot").decoder.given(torch.zeros(2, 3, 5), torch.tensor([3, 4])), "in \\[0, 3\\]"),
         (lambda: bound("fixed").alignments(torch.zeros(5, 2, D)), "does not attend"),
@@ -228,5 +228,5 @@ def test_a_memory_that_has_a_gradient_is_streamed(name: str, training: bool) -> 
 
 def test_a_step_refuses_rows_that_the_memory_does_not_have() -> None:
     core = bound("dot")
-    with pytest.raises(InputError, match="each row has a memory of its own"):
+    with pytest.raises(InputError, match="each row needs its own memory"):
         core.step(torch.zeros(1, D), core.init_state(1))

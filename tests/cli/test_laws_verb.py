@@ -75,4 +75,4 @@ def test_kernels_that_are_not_there_are_an_error(
 ) -> None:
     monkeypatch.setattr(kernels, "_native", None)
     assert main(["laws", "elman", "--kernels", "native"]) == 2
-    assert "elman: error: native kernels were asked for" in capsys.readouterr().err
+    assert "elman: error: native kernels were requested" in capsys.readouterr().err

@@ -209,7 +209,7 @@ def test_words_want_cores(word: Any) -> None:
 
 
 def test_sizes_that_cannot_be_added_or_shared() -> None:
-    with pytest.raises(InputError, match=r"reads 3 features and puts out 4"):
+    with pytest.raises(InputError, match=r"reads 3 features and outputs 4"):
         Residual(Dense(3, 4))
     with pytest.raises(InputError, match=r"part 1 .* reads 4 features, part 0 reads 3"):
         Parallel(Dense(3, 4), Dense(4, 4))
@@ -571,7 +571,7 @@ def test_a_misspelt_option_of_stack_is_named() -> None:
 
 
 def test_dropout_between_layers_of_which_there_is_one_is_said() -> None:
-    with pytest.warns(UserWarning, match=r"dropout is 0\.5, between layers, of which there is one: it does nothing"):
+    with pytest.warns(UserWarning, match=r"dropout is 0\.5, between layers, and there is only one: it does nothing"):
         stack("gru", 3, 4, dropout=0.5)
 
 

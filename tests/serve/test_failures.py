@@ -120,7 +120,7 @@ def test_where_what_was_not_stored_cannot_be_forgotten_the_server_stops(capsys):
     assert answer.status_code == 503
     server.thread.join(10)
     assert not server.thread.is_alive() and "the memory is gone" in server.service.engine.failed
-    assert "cannot go on, and the server stops" in capsys.readouterr().err
+    assert "cannot continue, and the server stops" in capsys.readouterr().err
     server.client.close()
 
 
@@ -133,7 +133,7 @@ def test_a_tick_that_fails_itself_refuses_everyone_and_the_server_stops():
 
     engine.settle = settle
     answer = httpx.post(f"{server.url}/v1/sessions/{id}/step", json={"version": 0, "input": [1.0]}, timeout=5)
-    assert answer.status_code == 503 and "cannot go on" in answer.json()["error"]["message"]
+    assert answer.status_code == 503 and "cannot continue" in answer.json()["error"]["message"]
     server.thread.join(10)
     assert not server.thread.is_alive() and "a bug of the engine" in engine.failed
     server.client.close()
@@ -144,7 +144,7 @@ def test_a_dead_engine_is_seen_by_healthz():
         assert server.client.get("/healthz").status_code == 200
         server.service.engine.failed = "a test"
         answer = server.client.get("/healthz")
-        assert answer.status_code == 503 and "cannot go on" in answer.text and "a test" not in answer.text
+        assert answer.status_code == 503 and "cannot continue" in answer.text and "a test" not in answer.text
         server.service.engine.failed = ""
 
 

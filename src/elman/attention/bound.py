@@ -102,18 +102,18 @@ class Bound(Core):
     def _check_rows(self, x: Tensor) -> None:
         if len(x) != len(self.memory.lengths):
             raise InputError(
-                f"x has {len(x)} rows, the memory {len(self.memory.lengths)}; each row has a memory of its own: "
-                "bound.take(rows) or bound.repeat(times) gives one for others"
+                f"x has {len(x)} rows, the memory {len(self.memory.lengths)}; each row needs its own memory: "
+                "use bound.take(rows) or bound.repeat(times) for other rows"
             )
 
 
 class Covered(NamedTuple):
     core: AnyState
-    coverage: Tensor  # (B, S): how much of each place of the memory has been looked at, summed over the steps
+    coverage: Tensor  # (B, S): the attention to each place of the memory, summed over the steps
 
 
 class Covering(Bound):
-    """A bound decoder that also carries how often it has looked where, for a search that asks for that.
+    """A bound decoder that also carries its total attention to each place, for a search with a coverage penalty.
 
     >>> from elman.attention import Luong
     >>> from elman.cells import cell
@@ -193,5 +193,5 @@ class Decoder(nn.Module):
         raise NotImplementedError
 
     def weights(self, before: AnyState, after: AnyState, memory: Memory) -> Tensor:
-        """Where the step from one state to the next has looked: (B, S)."""
+        """The attention weights of the step from one state to the next: (B, S)."""
         raise InputError(f"{type(self).__name__} does not attend: it has no alignments")

@@ -326,7 +326,7 @@ def _described(core: Core, builder: Builder, x: Slot, fed: Slot, state: AnyState
 def _left(core: Core, used: int) -> int:
     """How many of a core's inputs are left for x."""
     if not core.causal:
-        raise InputError(f"{type(core).__name__} reads the future, so it cannot decode: take a core without Reverse")
+        raise InputError(f"{type(core).__name__} reads the future, so it cannot decode: use a core without Reverse")
     if core.input_size <= used:
         raise InputError(
             f"the core reads {core.input_size} features, of which {used} come from the decoder itself; build it with "

@@ -64,7 +64,7 @@ def kind(name: str | type[Core]) -> type[Core]:
     if isinstance(name, type) and issubclass(name, Core):
         return name
     if not isinstance(name, str):
-        raise InputError(f"a cell is {name!r}; it must be a name in CELLS, or a class that derives from Core")
+        raise InputError(f"the cell is {name!r}; it must be a name in CELLS, or a class that derives from Core")
     if name not in CELLS:
         raise UnknownNameError("cell", name, CELLS)
     return CELLS[name]

@@ -114,7 +114,7 @@ class Gated(Core, Generic[S]):
         return getattr(self._scan, "__func__", None) is Gated._scan and self.loop() is not None
 
     def scan_recomputed(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int) -> tuple[Tensor, S]:
-        """`_scan`, which for the backward pass keeps the state every so many steps, and computes the rest again."""
+        """`_scan`, which for the backward pass saves the state every `every` steps, and computes the rest again."""
         return self._run_loop(x, state, lengths, reset, every)
 
     def _run_loop(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None) -> tuple[Tensor, S]:

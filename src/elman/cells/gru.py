@@ -31,7 +31,7 @@ class GRUState(NamedTuple):
 
 
 class GRU(Gated[GRUState]):
-    """h = (1 - z) * n + z * h'. W (3H, H), U (3H, D) and b (3H,) hold r, z, n in PyTorch's order.
+    """h = (1 - z) * n + z * h'. W (3H, H), U (3H, D) and b (3H,) have r, z, n in PyTorch's order.
 
     `reset_after`: r acts on W_n h' + c, as in PyTorch; else on h', as in the paper. `layer_norm`: as Ba et al.
 
@@ -46,7 +46,7 @@ class GRU(Gated[GRUState]):
     def __init__(self, input_size: int, size: int, *, reset_after: bool = True, layer_norm: bool = False) -> None:
         super().__init__(input_size, size)
         if flag("layer_norm", layer_norm) and size == 1:
-            raise InputError("layer_norm with size 1 would normalise the one candidate to zero; take size 2 or more")
+            raise InputError("layer_norm with size 1 would normalise the one candidate to zero; use size 2 or more")
         self.reset_after = flag("reset_after", reset_after)
         self.layer_norm = layer_norm
         self.W = nn.Parameter(torch.empty(3 * size, size))

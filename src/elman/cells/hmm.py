@@ -4,10 +4,10 @@
     u = p' * exp(x)                  p(z(t), o(t) | o(1) ... o(t-1))
     l = log sum_i u_i                log p(o(t) | o(1) ... o(t-1)): what the filter normalises by
     p_j = sum_i u_i P_ij / exp(l)    p(z(t+1) = j | o(1) ... o(t)), the prediction: the state, and y
-    p = pi                           at first, and where a reset stands
+    p = pi                           at first, and at a reset
 
 The state is the prediction itself, not its logarithm, which would round where a sequence is cut. A chain starts at pi
-and not at zero, so the kernel is given pi, and puts it where a reset stands.
+and not at zero, so pi is an argument of the kernel, which uses it at a reset.
 
 The log-likelihood of sequences is the sum of l over their steps (`log_prob`). log P and log pi are used as they are: so
 the gradients of the log-likelihood with respect to x, log P and log pi are the posterior marginals and the expected

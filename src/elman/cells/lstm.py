@@ -40,7 +40,7 @@ class LSTMState(NamedTuple):
 
 
 class LSTM(Gated[LSTMState]):
-    """c = f * c' + i * g, h = o * tanh(c). W, U and b hold i, f, g, o in PyTorch's order (i, g, o when coupled).
+    """c = f * c' + i * g, h = o * tanh(c). W, U and b have i, f, g, o in PyTorch's order (i, g, o when coupled).
 
     `size` is the width of the cell; the output is as wide, or `projection` wide. `peephole` shows c to the gates,
     `coupled` makes f = 1 - i, `layer_norm` normalises what the gates and tanh(c) read, `candidate` "logistic" makes g
@@ -102,11 +102,11 @@ class LSTM(Gated[LSTMState]):
 
     def _refuse_what_does_not_combine(self) -> None:
         if self.layer_norm and self.size == 1:
-            raise InputError("layer_norm with size 1 would normalise the one cell to zero; take size 2 or more")
+            raise InputError("layer_norm with size 1 would normalise the one cell to zero; use size 2 or more")
         if self.t_max is not None and self.forget_bias != 1.0:
             raise InputError(
                 f"t_max is {self.t_max:g} and forget_bias {self.forget_bias:g}; both set the bias of the forget gate: "
-                "give one of them"
+                "set one of them"
             )
 
     @torch.no_grad()

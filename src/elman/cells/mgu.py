@@ -22,7 +22,7 @@ class MGUState(NamedTuple):
 
 
 class MGU(Gated[MGUState]):
-    """h = (1 - f) * h' + f * n. W (2H, H), U (2H, D) and b (2H,) hold f, then n.
+    """h = (1 - f) * h' + f * n. W (2H, H), U (2H, D) and b (2H,) have f, then n.
 
     >>> y, state = MGU(3, 4).scan(torch.zeros(2, 5, 3))
     >>> y.shape, state.h.shape

@@ -67,5 +67,5 @@ def checked_steps(dt_min: float, dt_max: float) -> tuple[float, float]:
 def checked_pairs(state_size: int) -> int:
     """`state_size`, if it can be cut into conjugate pairs."""
     if whole("state_size", state_size) % 2:
-        raise InputError(f"state_size is {state_size}; it must be even, for the states come in conjugate pairs")
+        raise InputError(f"state_size is {state_size}; it must be even, since the states come in conjugate pairs")
     return state_size

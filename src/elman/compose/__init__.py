@@ -1,18 +1,18 @@
-"""The words that larger recurrences are made of. Each is a Core, so each goes wherever a cell goes.
+"""The combinators that build larger recurrences. Each is a Core, and can be used wherever a cell can.
 
     Stack(a, b)         b(a(x))                        Dense, GLU, Norm  pointwise: they remember nothing
     Residual(a)         x + a(x)                       Dropout(a)        zeroes outputs of a
-    Parallel(a, b)      [a(x), b(x)]                   Zoneout(a)        lets units of the state stand still
+    Parallel(a, b)      [a(x), b(x)]                   Zoneout(a)        keeps units of the state as they are
     Reverse(a)          a, from the row's end          WeightDrop(a)     zeroes entries of its matrices
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
-    Pool("mean", …)     the mean of what came so far, or the maximum, or by attention
+    Pool("mean", …)     the mean of all inputs so far, or the maximum, or by attention
     Lags, Scale         inputs of some steps ago, the running mean of absolute values; Columns chooses features
     stack("lstm", …)    the usual network, in one line; blocks("s4d", …), that of linear and selective recurrences
 
-The state of Stack and Parallel is a tuple with one state per part; every other word has the state of what it wraps, and
-pointwise words have the empty tuple. `scan` has validated everything, and zeroed the padding, when `_scan` is called;
-outputs are zero past lengths too. So words call `inside`, which does not look again. Hooks of a core inside fire where
-it is scanned, but not in a Stream, nor, in training, of what Recompute runs piece by piece.
+The state of Stack and Parallel is a tuple with one state per part; every other combinator has the state of what it
+wraps, and pointwise ones have the empty tuple. When `_scan` is called, `scan` has validated everything and zeroed the
+padding; outputs are zero past lengths too. So combinators call `scan_unchecked`. Hooks of a core inside fire where it
+is scanned, but not in a Stream, nor, in training, for the cores that Recompute runs piece by piece.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def stack(
     dropout: float = 0.0,
     **options: object,
 ) -> Stack:
-    """The usual network of cells called `cell` (or of a class of yours), built from the words above; `options` are the
-    cell's.
+    """The usual network of cells called `cell` (or of a class of yours), built from the combinators above; `options`
+    are those of the cell.
 
     A layer is a cell of `size`, or two if bidirectional (then its output is 2 * size wide). `norm` ("layer" or "rms")
-    stands before the cell; `dropout` behind every layer but the last; `residual` adds to that what the layer read,
+    comes before the cell; `dropout` after every layer but the last; `residual` adds the input of the layer to that,
     except where the widths differ: in layer 0, unless input_size is as wide as a layer's output.
 
     >>> stack("lstm", 8, 16, layers=3, bidirectional=True, residual=True, norm="layer", dropout=0.2).output_size
@@ -61,7 +61,7 @@ def stack(
     layers, dropout = whole("layers", layers), fraction("dropout", dropout)
     check_options(cell, options, others=("layers", "bidirectional", "residual", "norm", "dropout"))
     if dropout and layers == 1:
-        warnings.warn(f"dropout is {dropout}, between layers, of which there is one: it does nothing", stacklevel=2)
+        warnings.warn(f"dropout is {dropout}, between layers, and there is only one: it does nothing", stacklevel=2)
     parts: list[Core] = []
     for i in range(layers):
         width = parts[-1].output_size if parts else input_size
@@ -91,10 +91,9 @@ def blocks(
 ) -> Stack:
     """`layers` blocks x + mix(cell(norm(x))) and a last norm, as papers of linear and selective recurrences have it.
 
-    Behind a linear cell stands a GLU, which lets its channels meet; a mamba mixes them itself. `norm` ("layer" or
-    "rms") is the paper's unless it is given. Where the input is not `size` wide, a Dense makes it so. `dropout` stands
-    before each addition. Of a bidirectional block two cells read, and what mixes them makes `size` of both. `options`
-    are the cell's.
+    A GLU after a linear cell mixes its channels; a mamba mixes them itself. `norm` ("layer" or "rms") is the paper's
+    by default. If the input is not `size` wide, a Dense makes it so. `dropout` comes before each addition. A
+    bidirectional block has two cells, and what mixes them reduces both to `size`. `options` are those of the cell.
 
     >>> blocks("s4d", 8, 16, layers=2).output_size
     16

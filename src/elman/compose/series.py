@@ -4,7 +4,7 @@
     Scale     y[t] = sum_k g^k w[t-k] |v[t-k]| / sum_k g^k w[t-k]      x = [v, w]; zero where no weight came yet
     Columns   y[t] = x[t, first : first + width]
 
-All that they remember is their state, so a series goes on from it without its history. None of them has parameters.
+All that they remember is their state, so a series continues from it without its history. None of them has parameters.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Stack(Core):
 
 
 class Parallel(Core):
-    """Cores side by side: all read x, their outputs stand one after the other.
+    """Cores side by side: all read x, their outputs are concatenated.
 
     >>> from elman.compose import Dense
     >>> Parallel(Dense(3, 4), Dense(3, 2)).scan(torch.ones(1, 5, 3))[0].shape
@@ -114,7 +114,7 @@ class Parallel(Core):
 
 
 class Wrapper(Core):
-    """A word around one core, whose state it has."""
+    """A combinator around one core, with the state of that core."""
 
     def __init__(self, core: Core) -> None:
         check_cores(type(self).__name__, [core])
@@ -141,7 +141,7 @@ class Residual(Wrapper):
         super().__init__(core)
         if core.input_size != core.output_size:
             raise InputError(
-                f"Residual was given {name_of(core)}, which reads {core.input_size} features and puts out "
+                f"Residual was given {name_of(core)}, which reads {core.input_size} features and outputs "
                 f"{core.output_size}; x + core(x) needs the two equal: choose equal sizes, or end the core with a Dense"
             )
 
@@ -160,8 +160,8 @@ class Residual(Wrapper):
 class Reverse(Wrapper):
     """The core, reading each row from its last valid input to its first: y[t] knows x[t], x[t+1], ... and no more.
 
-    The given state stands behind the row's end, and the state returned is the one after the row's first input. Episodes
-    stay apart: what begins an episode for `reset` ends it for the core.
+    The state passed in is the one after the row's end, and the state returned is the one after the row's first input.
+    Episodes stay separate: the first input of an episode for `reset` is the last one for the core.
 
     >>> from elman.cells import cell
     >>> y, state = Reverse(cell("elman", 3, 4)).scan(torch.ones(1, 5, 3))
@@ -207,7 +207,7 @@ def _with_parts(core: Stack | Parallel, state: tuple[State, ...]) -> list[tuple[
     if not isinstance(state, tuple) or len(state) != len(parts):
         given = f"has {len(state)} parts" if isinstance(state, tuple) else f"is {describe(state)}"
         raise InputError(
-            f"the state {given}; this {type(core).__name__} has {len(parts)} cores, and takes a tuple with a state for "
+            f"the state {given}; this {type(core).__name__} has {len(parts)} cores, and needs a tuple with a state for "
             "each. Pass what its init_state, or an earlier step or scan of it returned."
         )
     return list(zip(parts, state, strict=True))
@@ -221,12 +221,12 @@ def name_of(core: Core) -> str:
     return f"{type(core).__name__}({core.input_size}, {core.output_size})"
 
 
-def check_cores(word: str, cores: Sequence[Core]) -> None:
+def check_cores(combinator: str, cores: Sequence[Core]) -> None:
     if not cores:
-        raise InputError(f"{word} was given no core; it takes one or more")
+        raise InputError(f"{combinator} was given no core; it takes one or more")
     for i, core in enumerate(cores):
         if not isinstance(core, Core):
             raise InputError(
-                f"argument {i} of {word} is a {type(core).__name__}; it takes Cores: "
-                "a cell, another word, or your own subclass"
+                f"argument {i} of {combinator} is a {type(core).__name__}; it takes Cores: "
+                "a cell, another combinator, or your own subclass"
             )

@@ -100,7 +100,7 @@ def use(name: str) -> Iterator[None]:
     if name not in ("reference", "native"):
         raise UnknownNameError("kernels", name, ("reference", "native"))
     if name not in available():
-        raise KernelError(f"native kernels were asked for, but {_why}. `elman doctor` says what to do.")
+        raise KernelError(f"native kernels were requested, but {_why}. `elman doctor` says what to do.")
     before, _table = _table, (reference if name == "reference" or _native is None else _native)
     try:
         yield
@@ -129,7 +129,7 @@ def _check_plain(tensors: tuple[Tensor, ...]) -> None:
     if forward or torch._C._functorch.peek_interpreter_stack() is not None:
         how = "forward-mode differentiation" if forward else "torch.func"
         raise InputError(
-            f"native kernels do not know {how}: they have a backward pass of their own, and no other derivative. Run "
+            f"native kernels do not support {how}: they have their own backward pass, and no other derivative. Run "
             'this inside `with elman.kernels.use("reference"):`, where everything is plain Torch.'
         )
 

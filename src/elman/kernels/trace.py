@@ -28,7 +28,7 @@ from elman.state import State
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Traced:
-    """The value (B, width) that a slot of the builder will hold."""
+    """The value (B, width) of a slot of the builder."""
 
     builder: Builder
     slot: Slot
@@ -46,7 +46,7 @@ class Traced:
 
     def to(self, dtype: torch.dtype) -> Traced:
         if dtype != self.dtype:
-            raise Unstreamable(f"a value in {dtype}, beside a builder's {self.dtype}")
+            raise Unstreamable(f"a value in {dtype} with a builder in {self.dtype}")
         return self
 
     def __add__(self, other: Traced | Tensor | float) -> Traced:
@@ -71,13 +71,13 @@ class Traced:
 
     def __gt__(self, other: object) -> Positive:
         if isinstance(other, Traced | Tensor) or other != 0:
-            raise Unstreamable("a comparison with anything but 0 has no form in a stream")
+            raise Unstreamable("a comparison with anything but 0 cannot be streamed")
         return Positive(self)
 
     def __getitem__(self, at: object) -> Traced:
         """Columns: x[..., a:b] or x[..., [2, 0, 0]]."""
         if not (isinstance(at, tuple) and len(at) == 2 and at[0] is Ellipsis and isinstance(at[1], slice | list)):
-            raise Unstreamable("an index of anything but columns has no form in a stream")
+            raise Unstreamable("an index of anything but columns cannot be streamed")
         if isinstance(at[1], list):
             return Traced(self.builder, self.builder.gather(self.slot, at[1]))
         columns = range(self.slot.width)[at[1]]
@@ -111,20 +111,20 @@ class Traced:
         return Traced(self.builder, self.builder.constant(torch.full((self.slot.width,), value)))
 
     def _beside(self, other: Traced | Tensor | float) -> Slot:
-        """The slot of what stands on the other side of an operation."""
+        """The slot of the other operand."""
         if isinstance(other, Traced):
             slot = other.slot
         else:
             values = torch.as_tensor(other, dtype=self.dtype)
             slot = self.builder.constant(values.expand(self.slot.width) if values.dim() == 0 else values.flatten())
-        if slot.width == 1 < self.slot.width:  # one column beside many stands beside each
+        if slot.width == 1 < self.slot.width:  # one column is combined with each of many
             return self.builder.gather(slot, [0] * self.slot.width)
         if slot.width != self.slot.width:
             raise Unstreamable(f"values of widths {self.slot.width} and {slot.width} in one operation")
         return slot
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise Unstreamable("a quotient of a number, a power or a comparison has no form in a stream")
+        raise Unstreamable("a quotient of a number, a power or a comparison cannot be streamed")
 
     __iter__ = __len__ = __bool__ = __float__ = __int__ = _refuse
     __rtruediv__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _refuse
@@ -133,7 +133,7 @@ class Traced:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):
             raise AttributeError(name)  # a protocol that somebody asks for, not an operation
-        raise Unstreamable(f"`.{name}` has no form in a stream")
+        raise Unstreamable(f"`.{name}` cannot be streamed")
 
     @classmethod
     def __torch_function__(
@@ -146,7 +146,7 @@ class Traced:
         """What Torch asks when it meets a traced value, in torch.relu(v) or tensor * v."""
         name = function.__name__.removeprefix("__").removesuffix("__")  # torch.mul is Tensor.__mul__
         if name not in _TORCH or kwargs:
-            raise Unstreamable(f"torch.{name} has no form in a stream")
+            raise Unstreamable(f"torch.{name} cannot be streamed")
         return _TORCH[name](*args)
 
 
@@ -162,7 +162,7 @@ class Positive:
         return Traced(builder, builder.choose(self.value.slot, *slots))
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise Unstreamable("a comparison has no form in a stream but in torch.where")
+        raise Unstreamable("a comparison can be streamed only in torch.where")
 
     __bool__ = __and__ = __or__ = __invert__ = __mul__ = __rmul__ = __add__ = __radd__ = _refuse
     __torch_function__ = Traced.__torch_function__
@@ -178,7 +178,7 @@ def __getattr__(name: str) -> object:
     """Any other operation of `elman.kernels`."""
     if name.startswith("__"):
         raise AttributeError(name)
-    raise Unstreamable(f"kernels.{name} has no form in a stream")
+    raise Unstreamable(f"kernels.{name} cannot be streamed")
 
 
 def _mapped(function: str) -> Callable[[Traced], Traced]:
@@ -201,7 +201,7 @@ _TORCH: dict[str, Callable[..., Traced]] = {
 
 def _positive(condition: object) -> Positive:
     if not isinstance(condition, Positive):
-        raise Unstreamable("torch.where has no form in a stream but behind a comparison with 0")
+        raise Unstreamable("torch.where can be streamed only with a comparison with 0")
     return condition
 
 

@@ -17,25 +17,26 @@ The path of a request, which is the order in which to read:
     engine/turns.py       whose turn it is; crowd.py: how much each may have; groups.py: what a model does in a tick
     engine/driver.py      runs the ticks: short ones on the event loop, what takes long in a thread
     engine/jobs.py        what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts
-    engine/workers.py     what takes long beside the engine, in a few threads
+    engine/workers.py     long computations outside the engine, in a few threads
     engine/metrics.py     what Prometheus reads
 
     net/keys.py           who a request comes from
-    net/accounts.py       what each tenant has open, and how many bytes are held for it
-    net/protocol.py       one connection: how long a request may take to come in, and an answer to be taken
-    net/frames.py         one socket: what came at once is heard at once, a piece in a turn
+    net/accounts.py       what each tenant has open, and how many bytes are in memory for it
+    net/protocol.py       one connection: how long a request may take to arrive, and an answer to be read
+    net/frames.py         one socket: messages that arrive together are read together, a piece in a turn
     net/server.py         start, listen, drain, stop
 
     api/bodies.py         the JSON of requests, as types: checked where it is parsed; answers.py: that of answers
     api/context.py       one request and its answer
-    api/app.py            the routes; completions.py, responses.py, session_routes.py, socket.py, about.py, page/ answer
+    api/app.py            the routes; their handlers: completions.py, responses.py, session_routes.py, socket.py,
+                          about.py, page/
     api/predicting.py     `elman predict` over HTTP
     api/openapi.py        the interface as a document
 
 A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
-In each it takes all jobs that have come, looks up their sessions, lets the models go on with all of them side by side,
-a piece each, writes what is finished to the store, commits once, and only then lets the replies go. A session's state
-is bytes that go into a model for a tick and come out again: there is no row that belongs to it, and nothing to evict.
+In each it takes all jobs that have arrived, looks up their sessions, lets the models compute a piece of each, side by
+side, writes what is finished to the store, commits once, and only then sends the replies. A session's state is bytes
+that go into a model for a tick and come out again: there is no row that belongs to it, and nothing to evict.
 
 What is promised is in docs/serving.md.
 """

@@ -60,7 +60,7 @@ def test_type_stream_fork_and_roll_back(browser):
         assert box.locator("pre").text_content() == "Once upon"
         box.locator("[data-act=back]").click()
         box.locator("[data-act=back]").click()
-        page.locator("#message:has-text('where the session began')").wait_for()
+        page.locator("#message:has-text('where the session started')").wait_for()
         page.select_option("#model", "gru")
         page.click("#new")
         numbers = page.locator("article").nth(2)

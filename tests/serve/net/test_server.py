@@ -179,7 +179,7 @@ def test_of_two_files_one_of_which_is_wrong_none_is_taken(tmp_path, capsys):
         keys_file(keys, "ann")
         states_.write_text("short")
         read_keys(server)
-        assert until(lambda: "the keys stay as they were" in capsys.readouterr().err) and ask() == 200
+        assert until(lambda: "the keys were not changed" in capsys.readouterr().err) and ask() == 200
         states_.write_text("n" * 32)
         read_keys(server)
         assert until(lambda: ask() == 401)
@@ -268,6 +268,6 @@ def test_hup_reads_the_keys_again_and_term_drains(tmp_path, capsys):
     client.close()
     assert seen == {"first": [200, 401], "changed": [401, 200], "wrong": [401, 200]}
     assert time.monotonic() - began < 30 and not server.service.driver.doing
-    assert "stay as they were" in capsys.readouterr().err
+    assert "were not changed" in capsys.readouterr().err
     with pytest.raises(FileError):
         server.service.keys.read()

@@ -151,9 +151,9 @@ def test_a_copy_overwrites_nothing_and_what_is_no_store_is_not_copied(tmp_path):
     other.execute("CREATE TABLE mine (x)")
     other.close()
     for source, to, why in (
-        ("s.db", "there", "there already"),
+        ("s.db", "there", "exists, and is not overwritten"),
         ("none.db", "x", "no store"),
-        ("other.db", "x", "no store"),
+        ("other.db", "x", "not a store"),
     ):
         with pytest.raises(FileError, match=why):
             backup(tmp_path / source, tmp_path / to)

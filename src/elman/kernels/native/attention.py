@@ -154,7 +154,7 @@ class Attention(NamedTuple):
 
 
 def _split(given: Sequence[Value]) -> tuple[Loop, Attention, Sequence[Value]]:
-    """The arguments of an operation behind its inputs: the loop, its attention, and the rest."""
+    """The arguments of an operation after its inputs: the loop, its attention, and the rest."""
     end = LOOP + len(Attention._fields)
     return Loop(*given[:LOOP]), Attention(*given[LOOP:end]), given[end:]
 

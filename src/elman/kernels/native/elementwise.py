@@ -1,4 +1,4 @@
-"""sigmoid, tanh, softplus, silu and log, on csrc/elementwise.cpp: the same bits wherever an element stands.
+"""sigmoid, tanh, softplus, silu and log, on csrc/elementwise.cpp: the same bits at every position of an element.
 
 Torch's own are not so: their vector and scalar code differ in the last bits.
 The backward passes are Torch's, elementwise and exact enough, and can be differentiated again.

@@ -1,7 +1,7 @@
 """The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates.
 
 The projections of the inputs are made inside, some steps at a time, and never stored. For the backward pass each step
-saves a few values per unit; or, if told so, the state is saved every so many steps, and the rest computed again.
+saves a few values per unit; or, with `every`, the state is saved every n steps, and the rest computed again.
 """
 
 import functools
@@ -60,7 +60,7 @@ def gated(
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
     -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H).
 
-    With `every`, the state is saved every so many steps for the backward pass, and nothing else.
+    With `every`, only the state after every so many steps is saved for the backward pass.
     """
     if kind not in KINDS:
         raise UnknownNameError("kind of gated loop", kind, KINDS)
@@ -83,7 +83,7 @@ def gated(
 
 
 class Loop(NamedTuple):
-    """What every gated loop is given beside its inputs: weights, the state before, which steps are there."""
+    """The arguments of every gated loop besides its inputs: weights, the state before, which steps are valid."""
 
     U: Tensor | None  # (gates * H, D)
     b: Tensor | None  # (gates * H,)
@@ -99,7 +99,7 @@ LOOP, OPTIONS = len(Loop._fields), len(GatedOptions._fields)
 
 
 def _split(given: Sequence[Value]) -> tuple[Loop, GatedOptions, Sequence[Value]]:
-    """The arguments of an operation behind its inputs: the loop, its options, and the rest."""
+    """The arguments of an operation after its inputs: the loop, its options, and the rest."""
     return Loop(*given[:LOOP]), GatedOptions(*given[LOOP : LOOP + OPTIONS]), given[LOOP + OPTIONS :]
 
 
@@ -172,7 +172,7 @@ def check(kind: str, loop: Loop, options: GatedOptions | None, H: int, D: int, T
     """That a loop of H units over inputs (B, T, D) has the shapes that csrc reads."""
     (B, R), dtype, N = loop.h0.shape, loop.h0.dtype, KINDS[kind].gates * H
     if options and options.gain_U is not None and (options.gain is None or loop.U is None):
-        raise InputError("gain_U normalises U x beside a normalised W h': it needs U and gain as well")
+        raise InputError("gain_U normalises U x, and only together with W h': it needs U and gain as well")
     if R != H and (options is None or options.P is None):
         expect("weights[0]", loop.h0, (B, H), dtype)  # says what h should be
     if loop.U is not None:

@@ -1,4 +1,4 @@
-"""y = x W^T + b, on csrc/product.cpp: a row of y has the same bits whatever rows stand beside it."""
+"""y = x W^T + b, on csrc/product.cpp: the bits of a row of y do not depend on the other rows."""
 
 import torch
 from torch import Tensor

@@ -37,9 +37,9 @@ class Program(Builder):
         self.input_size, self.output_size = x.width, y.width
 
     def stream(self, batch_size: int) -> Any:
-        """So many rows of state, to be stepped: a Stream of csrc/bind.cpp."""
+        """`batch_size` rows of state to step: a Stream of csrc/bind.cpp."""
         if self.bound not in (None, batch_size):
-            raise InputError(f"a stream of {batch_size} rows was asked for; the core has a memory for {self.bound}")
+            raise InputError(f"a stream of {batch_size} rows was requested; the core has a memory for {self.bound}")
         return self.native.stream(batch_size)
 
     def input(self, width: int) -> Slot:
@@ -48,7 +48,7 @@ class Program(Builder):
     def lookup(self, table: Tensor) -> Slot:
         """A product of the rows is made once for each symbol and remembered, unless that would take much memory."""
         if table.dtype != self.dtype:
-            raise Unstreamable(f"a table of {table.dtype} beside {self.dtype}")
+            raise Unstreamable(f"a table of {table.dtype} in a program of {self.dtype}")
         self.looks_up = True
         V, width = table.shape
         return self._append("lookup", width, V=V, width=width, table=self._array(table, None))
@@ -150,7 +150,7 @@ class Program(Builder):
 
     def gather(self, x: Slot, columns: Sequence[int]) -> Slot:
         if len(columns) and not 0 <= min(columns) <= max(columns) < x.width:
-            raise InputError(f"the columns {list(columns)} of a slot of width {x.width} were asked for")
+            raise InputError(f"columns is {list(columns)}; the slot has {x.width} columns")
         places = torch.tensor(list(columns), dtype=torch.int64, device="cpu")
         return self._append("gather", len(places), x=x, columns=places, count=len(places))
 
@@ -183,7 +183,7 @@ class Program(Builder):
 
     def cut(self, x: Slot, first: int, width: int) -> Slot:
         if not 0 <= first <= first + width <= x.width:
-            raise InputError(f"the columns {first} to {first + width} of a slot of width {x.width} were asked for")
+            raise InputError(f"the columns {first} to {first + width} were requested; the slot has {x.width}")
         return self._append("cut", width, x=x, first=first, count=width)
 
     def student_t(self, df: Slot, mean: Slot, scale: Slot) -> Slot:
@@ -207,7 +207,7 @@ class Program(Builder):
 
     def _combine(self, function: str, x: Slot, y: Slot) -> Slot:
         if x.width != y.width:
-            raise InputError(f"slots of widths {x.width} and {y.width} cannot be combined; they must be as wide")
+            raise InputError(f"slots of widths {x.width} and {y.width} cannot be combined; they must be equally wide")
         return self._append("combine", x.width, function=_native.Combination[function], x=x, y=y)
 
     def _norm(self, centred: bool, x: Slot, gain: Tensor, bias: Tensor | None, eps: float) -> Slot:

@@ -58,7 +58,7 @@ async def predict(x: RequestContext) -> None:
     predictor = x.service.predictors.get(body.model)
     if predictor is None:
         x.service.model(body.model)
-        raise HttpError(400, f"the model {body.model!r} does not answer `elman predict`", param="model")
+        raise HttpError(400, f"the model {body.model!r} does not support `elman predict`", param="model")
 
     def work(check: Check) -> bytes:
         lines = predictor(sent)
@@ -74,7 +74,7 @@ async def predict(x: RequestContext) -> None:
 async def health(x: RequestContext) -> None:
     """Whether the process lives, and its engine."""
     if x.service.engine.failed:
-        raise HttpError(503, f"the engine cannot go on; {LOG}")
+        raise HttpError(503, f"the engine cannot continue; {LOG}")
     await x.send(200, b'{"status":"ok"}')
 
 

@@ -1,5 +1,4 @@
-"""The JSON of answers, as types: what /openapi.json says of them. They are put together elsewhere, in one go; a test
-holds the two together."""
+"""The JSON of answers, as types, for /openapi.json. They are built elsewhere; a test compares the two."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Session(Struct):
 
 
 class Deleted(Struct):
-    """What is gone."""
+    """What was deleted."""
 
     id: str
     object: Literal["session", "response"]
@@ -44,7 +43,7 @@ class Written(Struct):
 
 
 class Stepped(Written):
-    """What came of `input`, or of each of the `inputs`: numbers, a score, or what is said of the next row."""
+    """The output for `input`, or for each of the `inputs`: numbers, a score, or the prediction of the next row."""
 
     output: AnyJson = UNSET
     outputs: list[AnyJson] | UnsetType = UNSET
@@ -70,19 +69,19 @@ class Generated(Written):
 
 
 class RolledBack(Written):
-    """Where it is again; `inexact` if the way there was computed by other instructions than the first time."""
+    """Where the session is now; `inexact` if the replay ran on another instruction set than the first time."""
 
     inexact: bool
 
 
 class StatePut(Written):
-    """A state that was taken in."""
+    """A state that was stored."""
 
     state_bytes: int
 
 
 class Error(Struct):
-    """What went wrong. `request_id` is also in the header x-request-id, and in the log where the server is to blame."""
+    """What went wrong. `request_id` is also in the header x-request-id, and in the log if the error is the server's."""
 
     message: str
     type: str
@@ -99,7 +98,7 @@ class Problem(Struct):
 
 
 class ItemAnswer(Struct):
-    """What became of one item: a `body`, or an `error`."""
+    """The result of one item: a `body`, or an `error`."""
 
     status: int
     replayed: bool | UnsetType = UNSET
@@ -144,7 +143,7 @@ class Completion(Struct):
 
 
 class Response(Struct):
-    """OpenAI's object; more of it is there than is listed."""
+    """OpenAI's object; it has more fields than are listed."""
 
     id: str
     object: Literal["response"]
@@ -158,7 +157,7 @@ class Response(Struct):
 
 
 class Model(Struct):
-    """A model. What is not here of `state_bytes` and the rest is not there for one without sessions."""
+    """A model. The optional fields are those of models with sessions."""
 
     id: str
     object: Literal["model"]

@@ -1,4 +1,4 @@
-"""The routes, and what stands in front of all of them: who asks, from where, and what an error looks like."""
+"""The routes, and what is common to all of them: keys, hosts and origins, and the form of errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Handler = Callable[[RequestContext], Awaitable[None]]
 OPEN = ("/", "/page.js", "/page.css", "/healthz", "/readyz")  # without a key
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
-# Method, path, what answers. Those that are asked most stand first.
+# Method, path, handler. The most frequent are first.
 ROUTES: list[tuple[str, str, Handler]] = [
     ("POST", "/v1/sessions/{id}/step", session_routes.step),
     ("POST", "/v1/steps", session_routes.steps),
@@ -196,12 +196,12 @@ class Service:
         name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
         if name not in LOOPBACK:
             raise HttpError(
-                403, f"the host is {host!r}; without keys only this machine may ask, as 127.0.0.1 or localhost"
+                403, f"the host is {host!r}; without keys only this machine has access, as 127.0.0.1 or localhost"
             )
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") != f"http://{host}":
             raise HttpError(
-                403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page may ask"
+                403, f"the origin is {origin.decode('latin-1')!r}; without keys only the server's own page has access"
             )
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
@@ -233,7 +233,9 @@ class _Endpoint:
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
             raise HttpError(
-                405, f"{scope['method']} is not for this path; {self.allowed} is", headers={"allow": self.allowed}
+                405,
+                f"this path does not support {scope['method']}; it supports {self.allowed}",
+                headers={"allow": self.allowed},
             )
         await handler(exchange)
 

@@ -200,9 +200,7 @@ def count(body: StepBody | Item, limits: Limits) -> int:
     if not isinstance(inputs, list):
         return 1
     if len(inputs) > limits.inputs:
-        raise HttpError(
-            400, f"there are {len(inputs)} inputs; {limits.inputs} at most can be read at once", param="inputs"
-        )
+        raise HttpError(400, f"there are {len(inputs)} inputs; {limits.inputs} at most", param="inputs")
     return len(inputs)
 
 
@@ -210,8 +208,8 @@ def check_text(text: object, most: int, limits: Limits, param: str) -> None:
     """Refuse a text, or a list of tokens, that is too long for `most` tokens, however it is split."""
     if isinstance(text, str) and len(text) > most * limits.token_characters:
         raise HttpError(
-            400, f"{param} has {len(text)} characters; {most} tokens at most are read, and a text of more than "
-            f"{limits.token_characters} characters for each is not split to count them", param=param,
+            400, f"{param} has {len(text)} characters; {most} tokens at most, and a text of more than "
+            f"{limits.token_characters} characters for each of them is not tokenised", param=param,
         )  # fmt: skip
     if isinstance(text, list) and len(text) > most:
-        raise HttpError(400, f"{param} has {len(text)} tokens; {most} at most are read", param=param)
+        raise HttpError(400, f"{param} has {len(text)} tokens; {most} at most", param=param)

@@ -18,12 +18,12 @@ from elman.serve.errors import HttpError
 from elman.serve.store.sessions import new_id
 from elman.tasks.serving import Writing
 
-LONG = 16_384  # log-probabilities in an answer that is spelt in a thread, so that nobody waits for it
+LONG = 16_384  # log-probabilities in an answer that is encoded in a thread, so that nobody waits for it
 
 
 async def chat(x: RequestContext) -> None:
     raise HttpError(
-        404, "there is no chat here: these models go on with a text and know no roles. Use /v1/completions, or "
+        404, "there is no chat here: these models continue a text and know no roles. Use /v1/completions, or "
         "/v1/responses with a text as input.", code="no_chat",
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ async def create(x: RequestContext) -> None:
     states = len(prompts) * n * served.row_bytes * 4 // 3 if body.return_state else 0
     x.hold(total * bodies.TOKEN + scores * bodies.SCORE + states)
     if body.state is not None and len(prompts) != 1:
-        raise HttpError(400, "a state goes on with one prompt", param="state")
+        raise HttpError(400, "with a state there can be only one prompt", param="state")
     state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
     seed = secrets.randbits(62) if body.seed is None else body.seed % 2**63
     answer = _Answer(x, body, prompts)
@@ -113,7 +113,7 @@ def _settings(x: RequestContext, body: bodies.CompletionBody) -> Writing:
     if body.num_beams > 1:
         _check_search(body)
     if body.suffix:
-        raise HttpError(400, "suffix cannot be used: these models read from the front", param="suffix")
+        raise HttpError(400, "suffix cannot be used: these models read from left to right", param="suffix")
     if body.best_of not in (None, 1, body.n):
         raise HttpError(400, "best_of cannot be used: all n are returned", param="best_of")
     most = 16 if body.max_tokens is None else body.max_tokens
@@ -141,11 +141,11 @@ def _check_search(body: bodies.CompletionBody) -> None:
     )
     if drawn or body.logit_bias or body.presence_penalty or body.frequency_penalty or body.logprobs is not None:
         raise HttpError(
-            400, "a beam search does not sample: leave temperature, top_p, top_k, penalties, logit_bias and logprobs, "
-            "or num_beams", param="num_beams",
+            400, "a beam search does not sample: leave out temperature, top_p, top_k, penalties, logit_bias and "
+            "logprobs, or num_beams", param="num_beams",
         )  # fmt: skip
     if (body.n or 1) > body.num_beams:
-        raise HttpError(400, f"n is {body.n}; a search with {body.num_beams} beams finds no more than that", param="n")
+        raise HttpError(400, f"n is {body.n}; a search with {body.num_beams} beams finds at most as many", param="n")
 
 
 def _or(value: float | None, other: float) -> float:

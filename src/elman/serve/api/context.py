@@ -114,13 +114,13 @@ class RequestContext:
         if match == "*":
             match = "any"
         if match and match != "any" and not (match.isascii() and match.isdecimal() and len(match) < 20):
-            raise HttpError(400, f"If-Match is {match!r}; it is a version, or *", param="version")
+            raise HttpError(400, f"If-Match is {match!r}; it must be a version, or *", param="version")
         named = {given} if given is not None else set()
         if match:
             named.add(match if match == "any" else int(match))
         if len(named) != 1:
             raise HttpError(
-                400, 'name the version that you expect, as `version` or by If-Match; "any" takes every one',
+                400, 'name the version that you expect, as `version` or in If-Match; "any" accepts every version',
                 param="version",
             )  # fmt: skip
         return named.pop()

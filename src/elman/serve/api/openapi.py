@@ -11,10 +11,10 @@ from elman.serve.api.predicting import every_body
 from elman.serve.limits import Limits
 
 ERRORS = {
-    400: "what was sent is wrong", 401: "a key is needed", 403: "from elsewhere", 404: "not there",
-    405: "another method", 408: "it came too slowly", 409: "busy", 410: "expired", 412: "another version",
-    413: "too long", 415: "not JSON", 422: "a state or model that does not fit, or a key used before",
-    429: "too much at once", 431: "too much around the body", 503: "about to stop", 507: "the store is full",
+    400: "the request is invalid", 401: "a key is needed", 403: "wrong host or origin", 404: "not found",
+    405: "method not supported", 408: "it arrived too slowly", 409: "busy", 410: "expired", 412: "another version",
+    413: "too long", 415: "not JSON", 422: "a state or model that does not match, or a key used before",
+    429: "too much at once", 431: "the headers are too large", 503: "about to stop", 507: "the store is full",
 }  # fmt: skip
 JSON, BINARY = "application/json", "application/octet-stream"
 # Method, path, operationId, summary, what is sent, status, what is answered
@@ -23,11 +23,11 @@ PATHS: list[tuple[str, str, str, str, type | None, int, type]] = [
     ("get", "/v1/sessions/{id}", "getSession", "A session", None, 200, answers.Session),
     ("delete", "/v1/sessions/{id}", "deleteSession", "Delete a session", None, 200, answers.Deleted),
     ("post", "/v1/sessions/{id}/step", "step", "Read inputs", bodies.StepBody, 200, answers.Stepped),
-    ("post", "/v1/sessions/{id}/generate", "generate", "Write on", bodies.GenerateBody, 200, answers.Generated),
-    ("post", "/v1/sessions/{id}/fork", "fork", "Another session from here", bodies.ForkBody, 201, answers.Session),
+    ("post", "/v1/sessions/{id}/generate", "generate", "Continue a text", bodies.GenerateBody, 200, answers.Generated),
+    ("post", "/v1/sessions/{id}/fork", "fork", "A new session from this state", bodies.ForkBody, 201, answers.Session),
     ("post", "/v1/sessions/{id}/rollback", "rollback", "Go back", bodies.RollbackBody, 200, answers.RolledBack),
     ("get", "/v1/sessions/{id}/state", "getState", "The state", None, 200, bytes),
-    ("put", "/v1/sessions/{id}/state", "putState", "Go on from a state", bytes, 200, answers.StatePut),
+    ("put", "/v1/sessions/{id}/state", "putState", "Replace the state", bytes, 200, answers.StatePut),
     ("post", "/v1/steps", "stepMany", "Steps of many sessions", bodies.Items, 200, answers.ItemAnswers),
     ("post", "/v1/completions", "complete", "Texts after prompts", bodies.CompletionBody, 200, answers.Completion),
     ("post", "/v1/responses", "respond", "A text that is a checkpoint", bodies.ResponseBody, 200, answers.Response),
@@ -35,8 +35,8 @@ PATHS: list[tuple[str, str, str, str, type | None, int, type]] = [
     ("delete", "/v1/responses/{id}", "deleteResponse", "Delete a response", None, 200, answers.Deleted),
     ("get", "/v1/models", "listModels", "The models", None, 200, answers.Models),
     ("get", "/v1/models/{id}", "getModel", "A model", None, 200, answers.Model),
-    ("post", "/v1/predict", "predict", "What `elman predict` answers", bodies.PredictBody, 200, answers.Prediction),
-    ("get", "/healthz", "health", "Whether the process lives", None, 200, answers.Status),
+    ("post", "/v1/predict", "predict", "The lines of `elman predict`", bodies.PredictBody, 200, answers.Prediction),
+    ("get", "/healthz", "health", "Whether the process is alive", None, 200, answers.Status),
     ("get", "/readyz", "ready", "Whether it can serve", None, 200, answers.Status),
     ("get", "/metrics", "metrics", "Numbers for Prometheus, by an operator's key", None, 200, str),
 ]

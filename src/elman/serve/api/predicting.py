@@ -45,7 +45,7 @@ def body_of(task: str, kind: type[Request], limits: Limits) -> type[msgspec.Stru
     reads = kind.reads()
     assert reads is not None  # what is predicted is of data
     kinds: Type = str if reads.rows is None else str | reads.rows
-    data: Type = Annotated[kinds, Meta(description="a text, as it would stand in a file; or rows")]
+    data: Type = Annotated[kinds, Meta(description="a text, as it would be in a file; or rows")]
     fields: list[Type] = [("model", str), ("data", data) if reads.least else ("data", data | None, None)]
     fields += [_field(named, limits) for named in kind.options() if not (named.option.local or named.option.inside)]
     return msgspec.defstruct(

@@ -1,4 +1,4 @@
-"""`/v1/responses` as OpenAI has it: every answer is a checkpoint. Go on from one, from an older one, twice from one."""
+"""`/v1/responses` as OpenAI defines it: every response is a checkpoint, from which any number of others continue."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def create(x: RequestContext) -> None:
     endless = bool(x.service.model(body.model).about.get("endless"))
     if not isinstance(body.input, str) or body.instructions or body.tools:
         raise HttpError(
-            400, "input is a text here, and there are neither instructions nor tools: these models go on with a text "
-            "and know no roles", param="input",
+            400, "input must be a text, without instructions or tools: these models continue a text and know no roles",
+            param="input",
         )  # fmt: skip
     bodies.check_text(body.input, x.limits.prompt, x.limits, "input")
     most = DEFAULT if body.max_output_tokens is None else body.max_output_tokens

@@ -113,7 +113,7 @@ def stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
     check(limits, "stops", "the number of stop strings", len(found))
     check(limits, "stop_characters", "the length of a stop string", max(map(len, found), default=0))
     if "" in found:
-        raise HttpError(400, "stop is the empty string, which every text holds", param="stop")
+        raise HttpError(400, "stop is the empty string, which every text contains", param="stop")
     return found
 
 

@@ -63,7 +63,7 @@ class Socket:
         self.protocol = PROTOCOL if PROTOCOL in offered else None
         self.tenant = service.admit(headers, websocket.scope["path"])
         if websocket.scope["path"] != "/v1/stream":
-            raise HttpError(404, "there is no socket here; /v1/stream is one")
+            raise HttpError(404, "there is no socket at this path; use /v1/stream")
         if service.engine.draining:
             raise busy("the server is about to stop", 1_000, 503)
         self.account = service.accounts.open_socket(self.tenant)

@@ -28,7 +28,7 @@ class Crowd:
         """A request has come; refused where this tenant has its share of the queue, whatever others have."""
         mine = self.waiting.get(tenant, 0)
         if mine >= max(1, self.queue // (len(self.waiting) + (not mine))):
-            raise busy(f"{mine} requests of yours are waiting, which is the limit")
+            raise busy(f"{mine} of your requests are waiting, which is the limit")
         self.waiting[tenant] = mine + 1
         self._seen[tenant] = time.monotonic()
 

@@ -1,10 +1,10 @@
-"""Runs the ticks of an engine beside an event loop, one at a time.
+"""Runs the ticks of an engine next to an event loop, one at a time.
 
-A short tick runs on the event loop: to wake another thread, and to be woken by it, takes longer than most ticks do.
-Where the models take long, or the disk is waited for, that part runs in a thread of its own; meanwhile the loop goes on
-with what comes and goes.
+A short tick runs on the event loop: waking another thread, and being woken by it, takes longer than most ticks.
+If the models take long, or a tick waits for the disk, that part runs in a thread of its own; meanwhile the loop
+continues to read requests and to send replies.
 
-If a tick itself fails, other than a job in it, nobody knows what it left behind: the engine ends, everyone is refused,
+If a tick itself fails, other than a job in it, its effects are not known: the engine ends, all requests are refused,
 and `ended` is called, so that the process stops.
 """
 
@@ -29,7 +29,7 @@ class Driver:
         self.engine, self.woken, self.over = engine, False, False
         self.doing = ""  # "compute" or "commit", if the thread does that; "begin" if a tick is about to be run here
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self.ended: Callable[[], None] = lambda: None  # called when the engine cannot go on
+        self.ended: Callable[[], None] = lambda: None  # called when the engine cannot continue
         engine.wake = self.wake
 
     def start(self) -> None:
@@ -125,7 +125,7 @@ class Driver:
             try:
                 listener(value)
             except Exception as error:  # what becomes of a reply is no matter of the engine's
-                say(f"elman serve: a reply could not be given: {type(error).__name__}: {error}")
+                say(f"elman serve: a reply could not be delivered: {type(error).__name__}: {error}")
 
     def _away(self, doing: str, call: Callable[[], None], then: Callable[[], None]) -> None:
         """Call the one in the thread, and then the other here."""
@@ -143,7 +143,7 @@ class Driver:
 
     def _end(self, why: str) -> None:
         self.over, self.doing = True, ""
-        say(f"elman serve: the engine cannot go on, and the server stops: {why}")
+        say(f"elman serve: the engine cannot continue, and the server stops: {why}")
         self._deliver(self.engine.end(why))
         self.ended()
 

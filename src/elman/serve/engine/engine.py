@@ -1,13 +1,13 @@
-"""The engine owns the models and the store. It works in ticks; what comes while one runs is in the next.
+"""The engine owns the models and the store. It works in ticks; jobs that arrive during one are part of the next.
 
-A tick: `take`: start the jobs whose turn it is, of each tenant in turn, as many as a tick has room for; `begin`: put
-what they ask for together by model; `compute`: let the models go on with all of it, a piece each, those of one model
-side by side; `settle`: write what is finished; `commit`, once; only then the replies go out. So no reply leaves before
-what it says is in the store, and a commit that fails takes all replies of its tick with it. `compute` and `commit` may
-take long, and may run in another thread than the rest: driver.py has one done at a time.
+A tick: `take`: start the jobs whose turn it is, of each tenant in turn, as many as a tick has room for; `begin`: group
+their work by model; `compute`: let the models compute a piece of each work, those of one model side by side; `settle`:
+write what is finished; `commit`, once; only then the replies are sent. So no reply is sent before its content is in the
+store, and if a commit fails, so do all jobs of its tick. `compute` and `commit` may take long, and may run in another
+thread than the rest: driver.py runs one at a time.
 
-One write of a session at a time: the others wait in its queue, in the order in which they came. What one job fails at
-is its own: what it wrote is taken back, and the rest of the tick goes on.
+There is one write of a session at a time: the others wait in its queue, in the order of arrival. A failing job affects
+only itself: what it wrote is undone, and the rest of the tick continues.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Job:
     queue: str = ""  # the session that it is to write
     locked: Sequence[str] = ()  # the sessions that it writes now, and nobody else
     probe = False  # of nobody's, and taken however many wait
-    cancelled = False  # whoever asked is gone
+    cancelled = False  # the client has disconnected
     finished = False
 
     def __init__(self, reply: Listener) -> None:
         self.reply = reply
 
     def start(self, engine: Engine) -> None:
-        """Do it, or have the engine `go` on with works; at its end `engine.finish(self, result)`."""
+        """Do it, or pass works to `engine.go`; at the end call `engine.finish(self, result)`."""
         raise NotImplementedError
 
 
@@ -58,8 +58,8 @@ class Engine:
         self.sessions, self.fault = sessions, faults
         self.wake: Callable[[], None] = lambda: None  # called when there is something to do
         self.turns: Turns[Job | Running] = Turns()
-        self.chosen: list[Running | Rows] = []  # what goes on in the next tick
-        self.groups: list[Group] = []  # what goes on in this one
+        self.chosen: list[Running | Rows] = []  # what runs in the next tick
+        self.groups: list[Group] = []  # what runs in this one
         self.queues: dict[str, list[Job]] = {}
         self.ready: list[Job] = []  # at the next tick: whose turn in a queue has come, or who starts once more
         self.replies: list[tuple[Job, Result]] = []
@@ -136,10 +136,10 @@ class Engine:
         if queue is None:
             self.lock(job, (job.queue,))
             return self._start(job)
-        if queue[0].tenant != job.tenant:  # it must not stand in another's queue, nor learn that there is one
+        if queue[0].tenant != job.tenant:  # it must not wait in another tenant's queue, nor learn that there is one
             return self._start(job)
         if len(queue) > self.sessions.limits.session_queue:
-            return self.replies.append((job, busy(f"{len(queue)} requests wait for this session", 50, 409)))
+            return self.replies.append((job, busy(f"{len(queue)} requests are waiting for this session", 50, 409)))
         queue.append(job)
 
     def enter_more(self, jobs: Sequence[Job]) -> None:
@@ -150,7 +150,7 @@ class Engine:
             self._enter(job)
 
     def lock(self, job: Job, ids: Sequence[str]) -> None:
-        """A job writes these sessions, which nobody else does: whoever comes waits until that is committed."""
+        """Only this job writes these sessions: later ones wait until that is committed."""
         job.locked = ids
         for id in ids:
             self.queues[id] = [job]
@@ -174,7 +174,7 @@ class Engine:
             self.room -= 1
 
     def _dropped(self, job: Job) -> bool:
-        """Whether a job is not to go on; then it is refused."""
+        """Whether a job must not continue; then it is refused."""
         if job.cancelled:
             self.finish(job, HttpError(409, "cancelled"))
         elif self.abandoned:
@@ -182,7 +182,7 @@ class Engine:
         return job.finished
 
     def _guarded(self, job: Job, call: Callable[..., None], *given: object) -> None:
-        """What a job does. Whatever it raises is its own answer, and what it has written is taken back."""
+        """Run a part of a job. If it raises, that is its answer, and what it has written is undone."""
         mark = self.sessions.mark()
         try:
             call(*given)
@@ -197,7 +197,7 @@ class Engine:
         self.finish(job, refused)
 
     def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
-        """Have a work, which has begun, go on until it is done; `then` takes it."""
+        """Run a work, which has begun, until it is done; `then` takes it."""
         if work.done:
             return then(work)
         running = Running(job, served, work, then)
@@ -253,7 +253,7 @@ class Engine:
         return sum(group.size * self.paces.get(id(group.served), PACE) for group in self.groups)
 
     def compute(self) -> None:
-        """Let it go on. Nothing but the models and the works is touched."""
+        """Run the models. Nothing but the models and the works is touched."""
         self.began = time.monotonic()
         for group in self.groups:
             began = time.thread_time()
@@ -278,12 +278,12 @@ class Engine:
         self.sessions.seal()
 
     def _sweep(self) -> None:
-        """Delete what has expired, some of it in a tick. If that fails, all else goes on."""
+        """Delete what has expired, some of it in a tick. If that fails, everything else continues."""
         mark = self.sessions.mark()
         try:
             self.sweeping = self.sessions.sweep(self.queues)
         except Exception as error:
-            say(f"elman serve: warning: what has expired was not deleted: {type(error).__name__}: {error}")
+            say(f"elman serve: warning: expired sessions were not deleted: {type(error).__name__}: {error}")
             self.sessions.back(mark)
             self.sweeping = False
         if not self.sweeping:
@@ -364,7 +364,7 @@ class Engine:
         return messages
 
     def end(self, why: str) -> list[tuple[Listener, Result]]:
-        """It cannot go on: everyone who waits is refused, and whoever comes."""
+        """It cannot continue: all waiting and all new jobs are refused."""
         self.failed = self.failed or why
         parts = [*self.turns.all(), *self.chosen]
         for group in self.groups:
@@ -380,22 +380,22 @@ class Engine:
 
 
 class Listening(Job):
-    """A job whose caller hears of it while it goes on."""
+    """A job that emits events while it runs."""
 
     def emit_events(self, engine: Engine, work: Work) -> None:
         """Called after each tick in which a work of the job has gone on."""
 
 
 def _stopping() -> HttpError:
-    return busy("the server is about to stop; send it to another, or later", 1_000, 503)
+    return busy("the server is about to stop; send the request to another server, or later", 1_000, 503)
 
 
 def _ended(why: str) -> HttpError:
-    return busy(f"the server stops, for it cannot go on: {why}", 1_000, 503, code="server_failed")
+    return busy(f"the server stops, since it cannot continue: {why}", 1_000, 503, code="server_failed")
 
 
 def _worse(result: Result, refused: HttpError) -> HttpError:
-    """What a request hears of a tick that came to nothing: of a bug, if that was its own."""
+    """The error for a request of a tick that failed: its own bug, if it had one."""
     return result if isinstance(result, HttpError) and result.status == 500 else refused
 
 

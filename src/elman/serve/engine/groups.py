@@ -40,7 +40,7 @@ class Rows:
         self.error: Exception | None = None
 
     def alone(self) -> None:
-        """Read it beside nobody."""
+        """Compute it alone."""
         try:
             self.found = self.served.together(self.x, self.states)
         except Exception as error:
@@ -62,7 +62,7 @@ class Group:
         return sum(rows.size for rows in self.rows) + len(self.works)
 
     def compute(self) -> None:
-        """A bug of a model must not end the ticks of all: what it was to do is refused, the rest goes on."""
+        """A bug of a model must not end the ticks of all: its work is refused, the rest continues."""
         if self.rows:
             self._read()
         if self.works:
@@ -74,7 +74,7 @@ class Group:
             self.steps += sum(running.work.taken for running in self.works) - before
 
     def _read(self) -> None:
-        """All rows in one go; where that fails, each job by itself, so that the failure is that of one."""
+        """All rows in one call; if that fails, each job alone, so that only one fails."""
         if len(self.rows) == 1:
             self.rows[0].alone()
         else:

@@ -297,7 +297,7 @@ class Rollback(Write):
 
 
 class PutState(Write):
-    """Go on from a state that was sent."""
+    """Continue from a state that was sent."""
 
     def __init__(self, reply: Listener, asked: Asked, id: str, version: int | str, data: bytes) -> None:
         super().__init__(reply, asked, id, version)
@@ -327,7 +327,7 @@ def prompted(served: Served, prompt: object, settings: Writing, most: int) -> Wr
         raise HttpError(400, str(error), param="prompt") from error
     if len(work) - settings.max_new_tokens > most:
         raise HttpError(
-            400, f"the prompt has {len(work) - settings.max_new_tokens} tokens; {most} at most are read", param="prompt"
+            400, f"the prompt has {len(work) - settings.max_new_tokens} tokens; {most} at most", param="prompt"
         )
     return work
 

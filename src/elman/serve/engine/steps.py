@@ -1,6 +1,6 @@
 """Steps: one input, or several, of one session; one input of each of many, from a request or from a socket.
 
-One input goes through `ServedRows.together`, beside those of all other sessions of the tick, whoever asked for them.
+One input goes through `ServedRows.together`, with those of all other sessions of the tick, whatever their tenants.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Step(Write):
 
     @classmethod
     def of(cls, reply: Listener, tenant: str, item: Item) -> Step:
-        """An item of /v1/steps, or of a message on a socket. Its key stands for what it says, however that is spelt."""
+        """An item of /v1/steps, or of a message on a socket. Its key identifies its content, however written."""
         digest = hashlib.sha256(b"step\0" + json(item)).digest() if item.key else b""
         inputs, one = given(item)
         return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
@@ -76,12 +76,12 @@ def _reading(served: Served, inputs: object, most: int) -> Work:
     except ElmanError as error:
         raise HttpError(400, str(error), param="inputs") from error
     if len(work) > most:
-        raise HttpError(400, f"there are {len(work)} inputs; {most} at most can be read at once", param="inputs")
+        raise HttpError(400, f"there are {len(work)} inputs; {most} at most", param="inputs")
     return work
 
 
 class Stepped(msgspec.Struct):
-    """What one input of each of some sessions led to. It is spelt by whoever wants it, which need not be the engine."""
+    """The results of one input of each of some sessions. They are encoded on demand, not necessarily in the engine."""
 
     places: list[int]
     sessions: list[str]
@@ -119,7 +119,7 @@ class Steps(Job):
         if x is None:
             places, rest = [], self.items
         apart = [Step.of(self.apart(place), self.tenant, item) for place, item in rest]
-        self.places = places  # not before: until here, whatever fails is told to all
+        self.places = places  # not before: until here, a failure is the answer to all
         if not isinstance(served, ServedRows) or x is None:
             engine.finish(self, Stepped([], [], [], [], [], []))
             return engine.enter_more(apart)
@@ -214,7 +214,7 @@ def texts(outputs: Outputs) -> list[bytes]:
 
 
 def answered(result: Reply | HttpError) -> bytes:
-    """What became of one of many steps."""
+    """The answer to one of many steps."""
     if isinstance(result, HttpError):
         return json({"status": result.status, "error": result.error()})
     return json({"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)})

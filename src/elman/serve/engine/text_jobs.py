@@ -94,7 +94,7 @@ class Complete(Listening):
 
 
 class Respond(Keyed, Complete):
-    """A text that goes on from an earlier response, or from the start; it is kept for `kept` seconds, if any, on the
+    """A text that continues an earlier response, or starts from nothing; it is kept for `kept` seconds, if any, on the
     disk with `power`."""
 
     def __init__(
@@ -144,7 +144,7 @@ class GetResponse(Get):
 
 
 class DeleteResponse(Get):
-    """Delete it; what goes on from it stays."""
+    """Delete it; responses that continue it stay."""
 
     def start(self, engine: Engine) -> None:
         engine.sessions.drop_response(self.id, engine.sessions.response(self.id, self.tenant))

@@ -1,7 +1,7 @@
-"""Whose turn it is. Each tenant has a queue of its own; whoever has had the least of the engine's time comes next.
+"""Whose turn it is. Each tenant has a queue; the tenant that has used the least of the engine's time is next.
 
-What a tenant has had is a number that only grows (start-time fair queueing). Who comes after a pause begins where the
-others are, so that nobody saves up.
+The time that a tenant has used only grows (start-time fair queueing). A tenant that returns after a pause starts where
+the others are, so that nobody saves up time.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Turns(Generic[T]):
     def add(self, tenant: str, one: T) -> None:
         """Put something at the end of a tenant's queue."""
         queue = self._queues.get(tenant)
-        (self._begun(tenant) if queue is None else queue).append(one)
+        (self._new_queue(tenant) if queue is None else queue).append(one)
 
     def add_first(self, tenant: str, one: T) -> None:
         """Put something at the front of it."""
         queue = self._queues.get(tenant)
-        (self._begun(tenant) if queue is None else queue).appendleft(one)
+        (self._new_queue(tenant) if queue is None else queue).appendleft(one)
 
-    def _begun(self, tenant: str) -> deque[T]:
+    def _new_queue(self, tenant: str) -> deque[T]:
         queue = self._queues[tenant] = deque()
         had = self._had[tenant] = max(self._now, self._had.get(tenant, 0.0))
         heapq.heappush(self._order, (had, tenant))

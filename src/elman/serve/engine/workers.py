@@ -1,4 +1,4 @@
-"""What takes long beside the engine, beam searches and `elman predict`: in a few threads, tenants in turn."""
+"""Long computations outside the engine, beam searches and `elman predict`: in a few threads, tenants in turn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from elman.serve.limits import Limits
 T = TypeVar("T")
 THREADS = 4
 EACH = 2  # of them for one tenant
-Check = Callable[[], None]  # raises if whoever asked is gone
+Check = Callable[[], None]  # raises if the client has disconnected
 Wait = Callable[[], Coroutine[None, None, None]]
 
 
@@ -54,7 +54,7 @@ class Workers:
         if self.draining:
             raise _stopping()
         if self.counts[tenant] >= self.limits.tenant_threads:
-            raise busy(f"{self.counts[tenant]} searches or predictions of yours are under way, which is the limit", 500)
+            raise busy(f"{self.counts[tenant]} of your searches or predictions are under way, which is the limit", 500)
         call = Call(work)
         self.counts[tenant] += 1
         self.waiting.setdefault(tenant, deque()).append(call)
@@ -79,7 +79,7 @@ class Workers:
                 calls = self.waiting.pop(tenant)
                 call = calls.popleft()
                 if calls:
-                    self.waiting[tenant] = calls  # behind the others
+                    self.waiting[tenant] = calls  # after the others
                 self.running[call] = tenant
                 loop = asyncio.get_running_loop()
                 loop.run_in_executor(self.pool, call.run).add_done_callback(partial(self._done, call))
@@ -92,7 +92,7 @@ class Workers:
                 call.future.set_result(found.result())
             else:
                 call.future.set_exception(error)
-                call.future.exception()  # nobody may be there to hear it
+                call.future.exception()  # perhaps nothing awaits it any more
         self._start()
 
     def abandon(self) -> None:
@@ -107,4 +107,4 @@ class Workers:
 
 
 def _stopping() -> HttpError:
-    return busy("the server is about to stop; send it to another, or later", 1_000, 503)
+    return busy("the server is about to stop; send the request to another server, or later", 1_000, 503)

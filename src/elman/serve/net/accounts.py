@@ -24,7 +24,7 @@ class Guest(Protocol):
 
 
 class Account:
-    """What one tenant has open, and how many bytes are held for it."""
+    """What one tenant has open, and how many bytes are in memory for it."""
 
     __slots__ = ("bytes", "connections", "sockets")
 
@@ -58,11 +58,11 @@ class Accounts:
         self.guests[guest] = here[guest] = None
         self.count += 1
         if self.keys and len(here) > self.limits.keyless and not _shed(here, guest):
-            return busy("as many connections without a key are open from your address as may be", 1_000)
+            return busy("too many connections without a key are open from your address", 1_000)
         if self.count > self.limits.connections:
             _shed(self.guests, guest)
         if self.count > self.limits.connections:
-            return busy("there are as many connections as may be open at the same time", 1_000, 503)
+            return busy("too many connections are open", 1_000, 503)
         return None
 
     def leave(self, guest: Guest) -> None:
@@ -83,7 +83,7 @@ class Accounts:
         """A request with a key of this tenant came on it, and none of this tenant before."""
         account = self.of(tenant)
         if self.keys and account.connections >= self.limits.tenant_connections:
-            raise _closing(busy(f"{account.connections} connections are open with your keys: the limit", 1_000))
+            raise _closing(busy(f"{account.connections} connections of your keys are open, which is the limit", 1_000))
         self.leave(guest)
         guest.tenant = tenant
         account.connections += 1
@@ -109,7 +109,7 @@ class Accounts:
         """So many bytes more are on their way for it; to be let go of by `bytes -= size`."""
         if account.bytes and account.bytes + size > self.limits.tenant_bytes:
             raise busy(
-                f"{account.bytes} bytes of requests and answers are on their way for you, and this is {size} more; "
+                f"{account.bytes} bytes of your requests and answers are under way, and this is {size} more; "
                 f"{self.limits.tenant_bytes} at most", 100,
             )  # fmt: skip
         account.bytes += size

@@ -27,7 +27,7 @@ def readable_by_others(path: str | Path) -> str:
         return ""
     if not mode & 0o007:
         return ""
-    return f"everyone on this machine can read {path}, which holds secrets (mode {mode & 0o777:03o}): chmod 600 {path}"
+    return f"everyone on this machine can read {path}, which has secrets (mode {mode & 0o777:03o}): chmod 600 {path}"
 
 
 class Keys:
@@ -38,7 +38,7 @@ class Keys:
         self.read()
 
     def read(self) -> None:
-        """Take what stands in the file; if it is wrong, the keys stay as they are."""
+        """Read the file; if it has an error, the keys stay as they are."""
         try:
             lines = self.path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -50,12 +50,12 @@ class Keys:
             match = LINE.fullmatch(line.strip())
             if match is None:
                 raise FileError(
-                    f"{self.path}, line {number} is not `tenant sha256`, with `operator` behind it or without; "
+                    f"{self.path}, line {number} is neither `tenant sha256` nor `tenant sha256 operator`; "
                     "printf %s KEY | sha256sum gives the hash"
                 )
             digest = bytes.fromhex(match[2])
             if digest == EMPTY:
-                raise FileError(f"{self.path}, line {number} has the hash of an empty key, which is no secret")
+                raise FileError(f"{self.path}, line {number} has the hash of an empty key, which is not a secret")
             found.append((match[1], digest, match[3] is not None))
         if not found:
             raise FileError(f"{self.path} has no key; a line is `tenant sha256`")
@@ -77,9 +77,7 @@ class Keys:
                 headers={"www-authenticate": "Bearer"},
             )  # fmt: skip
         if operator and not may:
-            raise HttpError(
-                403, "this is for the key of an operator: a line of the key file with `operator` at its end"
-            )
+            raise HttpError(403, "this needs the key of an operator: a line of the key file that ends with `operator`")
         return tenant
 
     def _find(self, digest: bytes) -> tuple[str, bool]:

@@ -115,7 +115,7 @@ def protocol(limits: Limits, accounts: Accounts) -> type[HttpToolsProtocol]:
                 self._discard(len(data))
                 return
             if self.head >= 0 and self._long_head(data):
-                self.refuse(HttpError(431, f"what comes before the body is longer than {limits.headers} bytes"))
+                self.refuse(HttpError(431, f"the request line and headers are longer than {limits.headers} bytes"))
                 return
             self._unset_keepalive_if_required()
             self.coming, self.fresh, before = True, False, self.body
@@ -132,7 +132,7 @@ def protocol(limits: Limits, accounts: Accounts) -> type[HttpToolsProtocol]:
             if self.head < 0 and not self.fresh:
                 self.around += len(data) - (self.body - before)
                 if self.around > limits.headers:
-                    self.refuse(HttpError(431, f"what comes around the body is longer than {limits.headers} bytes"))
+                    self.refuse(HttpError(431, f"chunk headers and trailers are longer than {limits.headers} bytes"))
                     return
             if self.coming and self.deadline is None:  # most requests come whole, and need no timer
                 self._wait()
@@ -154,7 +154,7 @@ def protocol(limits: Limits, accounts: Accounts) -> type[HttpToolsProtocol]:
             if self.head < 0:
                 return  # a trailer: nobody asks for them, and they have no end
             if len(self.headers) >= HEADERS:
-                raise HttpError(431, f"there are more than {HEADERS} lines before the body")
+                raise HttpError(431, f"there are more than {HEADERS} headers")
             super().on_header(name, value)
 
         def on_headers_complete(self) -> None:
@@ -255,7 +255,7 @@ def protocol(limits: Limits, accounts: Accounts) -> type[HttpToolsProtocol]:
             if self.idle and self.cycle is not None and self.head < 0:
                 self.transport.close_now()  # type: ignore[attr-defined]  # it is answered, and its rest does not come
             else:
-                self.refuse(HttpError(408, f"the request did not come within {limits.receive_seconds:g} seconds"))
+                self.refuse(HttpError(408, f"the request did not arrive within {limits.receive_seconds:g} seconds"))
 
         def refuse(self, refused: HttpError) -> None:
             """Answer with an error, and close."""
@@ -280,7 +280,7 @@ def protocol(limits: Limits, accounts: Accounts) -> type[HttpToolsProtocol]:
 
 
 def _not_http() -> HttpError:
-    return HttpError(400, "what was sent is not HTTP/1.1")
+    return HttpError(400, "the request is not HTTP/1.1")
 
 
 def _address(client: tuple[str, int] | None) -> str:

@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
             self.service.driver.loop.call_soon_threadsafe(self._drain_in, delay)
 
     def _leave(self) -> None:
-        """The engine cannot go on: leave once its refusals are sent."""
+        """The engine cannot continue: exit once its refusals are sent."""
         self.should_exit = self.force_exit = True
 
     def _drain_in(self, delay: float) -> None:
@@ -92,7 +92,7 @@ class Server(uvicorn.Server):
         gc.unfreeze()
 
     def read_keys(self) -> None:
-        """Read all keys again. Whoever has a socket by a key that is gone loses it; what is wrong changes nothing."""
+        """Read all keys again. Sockets whose key was removed are closed; a file with an error changes nothing."""
         service = self.service
         try:
             signer = service.signer if service.signer.path is None else Signer.of_file(service.signer.path)
@@ -103,7 +103,7 @@ class Server(uvicorn.Server):
                 if path is not None:
                     say(f"elman serve: read {path} again")
         except ElmanError as error:
-            say(f"elman serve: the keys stay as they were: {error}")
+            say(f"elman serve: the keys were not changed: {error}")
         if service.keys is not None:
             self.revoked = [asyncio.ensure_future(socket.revoke()) for socket in list(service.sockets)]
 
@@ -116,7 +116,7 @@ def serve(service: Service, host: str, port: int) -> int:
         os._exit(1)  # at once: to close the store would write to it, and nobody knows what is in it
     code = 0 if server.started else 2
     if service.workers.running or service.driver.doing:
-        say("elman serve: what was still computed is left")
+        say("elman serve: computations that were still running were abandoned")
         sys.stdout.flush()
         os._exit(code)  # Python itself would wait for the threads
     return code

@@ -47,8 +47,8 @@ class Ledger:
         have = self.bytes.get(tenant, 0)
         if more > 0 and have + more > self.limits.kept_bytes:
             raise busy(
-                f"{have} bytes of responses and of replies to idempotency keys are kept for you, and {more} more are "
-                f"past the limit of {self.limits.kept_bytes}; delete responses, or wait a day for the keys",
+                f"you have {have} stored bytes of responses and of replies to idempotency keys, and {more} more would "
+                f"exceed the limit of {self.limits.kept_bytes}; delete responses, or wait a day for the keys to expire",
                 60_000, code="too_many_bytes",
             )  # fmt: skip
         if more:

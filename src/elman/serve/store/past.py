@@ -88,13 +88,13 @@ class Past:
         marks = [mark for mark in session.checkpoints if mark <= position]
         if position > session.position or not marks:
             raise HttpError(
-                422, f"position {position} cannot be gone back to; the session is at {session.position} and keeps "
-                f"{session.checkpoints[0]} and what follows", code="no_checkpoint",
+                422, f"the session cannot be rolled back to position {position}; it is at {session.position} and "
+                f"keeps {session.checkpoints[0]} and later ones", code="no_checkpoint",
             )  # fmt: skip
         if marks[-1] != position and not session.log:
             raise HttpError(
-                422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); kept "
-                f"are {', '.join(map(str, session.checkpoints))}", code="no_checkpoint",
+                422, f"position {position} is between two checkpoints, and inputs are not logged (log_inputs); the "
+                f"checkpoints are {', '.join(map(str, session.checkpoints))}", code="no_checkpoint",
             )  # fmt: skip
         return self._checkpoint(id, marks[-1])
 

@@ -1,6 +1,6 @@
 """What is kept. Each is a row of bytes in a store; fields are only ever added behind the others.
 
-A row that cannot be decoded is left as it is: whoever asks for it is told, whoever looks after the server too, once.
+A row that cannot be decoded is left as it is: requests for it get an error, and the log names it once.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Records:
             raise self.damaged(table, id, str(error)) from error
 
     def damaged(self, table: str, id: str, why: str) -> Damaged:
-        """Tell of a row that is no good."""
+        """Report a row that cannot be decoded."""
         if (table, id) not in self._told:
             self._told.add((table, id))
             say(f"elman serve: warning: {table}/{id} in the store is damaged, and is left as it is: {why}")

@@ -123,7 +123,7 @@ class Sessions:
             )
         if fingerprint is not None and fingerprint != self.fingerprints[name]:
             raise HttpError(
-                422, f"the model {name!r} has other weights than the one that it began with", code="model_mismatch"
+                422, f"the model {name!r} has other weights than the session started with", code="model_mismatch"
             )
         return self.models[name]
 
@@ -201,7 +201,7 @@ class Sessions:
         self.past.mark(id, session)
 
     def replaced(self, id: str, session: Session, state: bytes) -> None:
-        """The session goes on from another state: what came before is no longer its past."""
+        """The session continues from another state: earlier inputs are no longer its past."""
         if session.every:
             self.past.clear(id, session)
         session.version, session.state = session.version + 1, state
@@ -341,5 +341,5 @@ def missing(kind: str, id: str) -> HttpError:
 
 def reused(key: str) -> HttpError:
     return HttpError(
-        422, f"the idempotency key {key!r} was used for another request; a key stands for one", code="key_reused"
+        422, f"the idempotency key {key!r} was used for another request; use a new key for each", code="key_reused"
     )

@@ -48,7 +48,7 @@ class Signer:
             raise FileError(f"cannot read the keys for states: {error}") from error
         keys = [line for line in lines if line and not line.startswith(b"#")]
         if not keys or any(len(key) < 32 for key in keys):
-            raise FileError(f"{path} must have a key a line, each of 32 characters at least: openssl rand -hex 32")
+            raise FileError(f"{path} must have one key per line, each of at least 32 characters: openssl rand -hex 32")
         signer = cls(keys)
         signer.path = Path(path)
         return signer

@@ -85,7 +85,7 @@ class SqliteStore:
         if found not in (0, FORMAT):
             raise FileError(f"{self.path} is a store of version {found}; this one reads {FORMAT}. Upgrade Elman.")
         if found == 0 and run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise FileError(f"{self.path} is a database of something else; give --store a new file")
+            raise FileError(f"{self.path} is a database of another program; pass a new file to --store")
         for table in TABLES:
             # With rowids: without them, what is longer than a quarter of a page is kept on a page of its own.
             run(
@@ -273,7 +273,7 @@ def backup(path: str | Path, to: str | Path) -> None:
     if not path.is_file():
         raise FileError(f"there is no store {path}")
     if to.exists():
-        raise FileError(f"{to} is there already, and nothing is overwritten; give another name")
+        raise FileError(f"{to} exists, and is not overwritten; choose another name")
     part = to.with_name(f"{to.name}.{secrets.token_hex(4)}.part")
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -282,12 +282,12 @@ def backup(path: str | Path, to: str | Path) -> None:
             closing(sqlite3.connect(part)) as copy,
         ):
             if source.execute("PRAGMA user_version").fetchone()[0] != FORMAT:
-                raise FileError(f"{path} is no store that this version of Elman reads")
+                raise FileError(f"{path} is not a store that this version of Elman reads")
             source.backup(copy)
         with part.open("rb") as file:
             os.fsync(file.fileno())
         if to.exists():
-            raise FileError(f"{to} has come meanwhile, and nothing is overwritten; give another name")
+            raise FileError(f"{to} was created in the meantime, and is not overwritten; choose another name")
         part.rename(to)
     except (sqlite3.DatabaseError, OSError) as error:
         raise FileError(f"{path} could not be copied to {to}: {error}") from error
@@ -318,7 +318,7 @@ def _failed(error: sqlite3.Error) -> StoreFailed:
 
 def _touched(path: Path, how: str) -> StoreFailed:
     return StoreFailed(
-        f"{path} was {how} while the server had it open; put it back, or stop the server and restore a copy"
+        f"{path} was {how} while the server had it open; move it back, or stop the server and restore a copy"
     )
 
 

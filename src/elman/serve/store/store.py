@@ -27,7 +27,7 @@ Row = tuple[str, bytes, str, float]  # id, value, parent, expires
 
 
 class StoreFailed(HttpError):
-    """A read or a commit that did not happen. Whoever asked for it hears so; nothing was changed."""
+    """A read or a commit that did not happen. The request that needed it fails; nothing was changed."""
 
     def __init__(self, why: str) -> None:
         super().__init__(503, f"the store cannot be read or written ({why}); nothing was changed", code="store_failed")
@@ -41,7 +41,7 @@ class StoreFull(StoreFailed):
 
 
 class StoreUnknown(StoreFailed):
-    """Whether a commit happened is not known: what the disk has may be another thing than what it said it had."""
+    """Whether a commit happened is not known: the disk may not have what it reported to have."""
 
     def __init__(self, why: str) -> None:
         message = f"the store failed ({why}), and the server stops; whether this was stored, its next start will show"

@@ -126,7 +126,7 @@ class Session {
   }
 
   async back() {
-    if (this.texts.length < 2) throw new Error("this is where the session began");
+    if (this.texts.length < 2) throw new Error("this is where the session started");
     const position = this.texts[this.texts.length - 2][0];
     const answer = await ask("POST", `/v1/sessions/${this.id}/rollback`, {version: this.version, position});
     this.texts.pop();
