@@ -117,7 +117,7 @@ def test_a_flipped_bit_of_a_number_is_called_damage(tmp_path):
     path = tmp_path / "state.safetensors"
     states.save(path, tree())
     path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
-    with pytest.raises(FileError, match=r"is damaged.*Put back a copy"):
+    with pytest.raises(FileError, match=r"is damaged.*Restore a copy"):
         states.load(path, like=states.take(tree(), []))
 
 

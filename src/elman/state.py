@@ -284,7 +284,7 @@ def save(path: str | os.PathLike[str], state: State, *, fingerprint: str = "") -
     >>> load(path, like=(torch.zeros(0, 2), torch.zeros(0, 2, dtype=torch.complex64)))[1].dtype
     torch.complex64
     """
-    tensors, header = _written(state, fingerprint)
+    tensors, header = _serialise(state, fingerprint)
     try:
         artifact.replace(Path(path), lambda new: artifact.write_tensors(new, tensors, header))
     except OSError as error:
@@ -297,7 +297,7 @@ def dump(state: State, *, fingerprint: str = "") -> bytes:
     >>> parse(dump(torch.ones(1, 2)), like=torch.zeros(0, 2))
     tensor([[1., 1.]])
     """
-    tensors, header = _written(state, fingerprint)
+    tensors, header = _serialise(state, fingerprint)
     return save_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, header)
 
 
@@ -314,7 +314,7 @@ def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") ->
     return _restored(path, *_read(path), like, fingerprint)
 
 
-def _written(state: State, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _serialise(state: State, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of a state file, and its header."""
     tensors = {f"state{name}": _as_real(leaf.detach()) for name, leaf in _walk(state, "")}
     header = json.dumps({"format": FORMAT, "sha256": artifact.digest(tensors), "fingerprint": fingerprint})
@@ -354,7 +354,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tenso
         raise FileError(f"there is no state file {path}") from error
     except (SafetensorError, OSError, ValueError, TypeError) as error:
         raise FileError(f"{path} is not a readable state file ({error}); it may be truncated") from error
-    return _undamaged(path, header, tensors)
+    return _verify(path, header, tensors)
 
 
 def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -365,14 +365,14 @@ def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
         header = _header(dict(parse_json(data[8 : 8 + length]).get("__metadata__") or {}))
     except (SafetensorError, ValueError, TypeError, KeyError) as error:
         raise FileError(f"the data are not a readable state file ({error}); they may be truncated") from error
-    return _undamaged("the file", header, tensors)
+    return _verify("the file", header, tensors)
 
 
 def _header(metadata: dict[str, str]) -> dict[str, str]:
     return dict(parse_json(metadata["header"])) if "header" in metadata else metadata
 
 
-def _undamaged(
+def _verify(
     path: str | os.PathLike[str], header: dict[str, str], tensors: dict[str, Tensor]
 ) -> tuple[dict[str, str], dict[str, Tensor]]:
     if header.get("format") != FORMAT:

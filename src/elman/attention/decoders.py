@@ -112,7 +112,7 @@ class Additive(Decoder):
     def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         query = builder.linear(state[0], self.Q)  # h stands first
         c, weights = builder.attend(query, *memory, self.v, each)
-        h = _described(self.core, builder, x, c, state)
+        h = _describe_fed_step(self.core, builder, x, c, state)
         return builder.map("tanh", builder.linear(builder.concat([h, c, x]), self.O, self.o)), weights
 
     def _recur(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
@@ -207,7 +207,7 @@ class Luong(Decoder):
 
     def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
         if self.feeding:
-            h = _described(self.core, builder, x, state.y, state.core)
+            h = _describe_fed_step(self.core, builder, x, state.y, state.core)
         else:
             h = self.core.describe_step(builder, x, state)
         c, weights = builder.attend(h, *memory, None, each)
@@ -315,7 +315,7 @@ def _projected(core: Core, x: Tensor) -> Tensor:
     return kernels.linear(x, own.U[:, : x.shape[-1]], own.b)
 
 
-def _described(core: Core, builder: Builder, x: Slot, fed: Slot, state: AnyState) -> Slot:
+def _describe_fed_step(core: Core, builder: Builder, x: Slot, fed: Slot, state: AnyState) -> Slot:
     """The step of a core that reads [x, fed]: the same sums as the native loop's. Without one, a scan has others."""
     own = core.loop() if isinstance(core, Gated) else None
     if own is None:

@@ -60,14 +60,14 @@ class Bank(Core, Generic[S]):
         u = self.project(x)
         a, b, c = (torch.view_as_complex(part) for part in self._bank(state))
         h = a * state[0] + b * u[..., None]
-        return self.read((c * h).real.sum(-1), u).to(x.dtype), _rebuilt(h, state)
+        return self.read((c * h).real.sum(-1), u).to(x.dtype), _rebuild(h, state)
 
     def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
         u, before = self.project(x), torch.view_as_real(state[0])
         a, b, c = self._bank(state)
         s, last = kernels.bank_scan(u.to(before.dtype), a, b, c, before, lengths, reset)
         y = zero_past(self.read(s, u), lengths)
-        return y.to(x.dtype), _rebuilt(torch.view_as_complex(last), state)
+        return y.to(x.dtype), _rebuild(torch.view_as_complex(last), state)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
         u = self.project(traced(builder, x))
@@ -83,5 +83,5 @@ class Bank(Core, Generic[S]):
         return (part.to(REAL[state[0].dtype]) for part in self.bank())
 
 
-def _rebuilt(h: Tensor, state: S) -> S:
+def _rebuild(h: Tensor, state: S) -> S:
     return cast(S, states.map(lambda _: h, state))

@@ -59,13 +59,13 @@ class Diagonal(Core, Generic[S]):
     def step(self, x: Tensor, state: S) -> tuple[Tensor, S]:
         a, b, rest = self.coefficients(x)
         h = self._numbers(a, state) * state[0] + self._numbers(b, state)
-        return self.read(self._parts(h), rest).to(x.dtype), _rebuilt(h, state)
+        return self.read(self._parts(h), rest).to(x.dtype), _rebuild(h, state)
 
     def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
         a, b, rest = self.coefficients(x)
         h, last = kernels.linear_scan(self._numbers(a, state), self._numbers(b, state), state[0], lengths, reset)
         y = self.read(self._parts(h), rest).to(x.dtype)
-        return y if self.output_is_state else zero_past(y, lengths), _rebuilt(last, state)
+        return y if self.output_is_state else zero_past(y, lengths), _rebuild(last, state)
 
     def describe_step(self, builder: Builder, x: Slot, state: tuple[Slot, ...]) -> Slot:
         a, b, rest = self.coefficients(traced(builder, x))
@@ -88,5 +88,5 @@ class Diagonal(Core, Generic[S]):
         return torch.view_as_real(h).flatten(-2) if self.is_complex else h
 
 
-def _rebuilt(h: Tensor, state: S) -> S:
+def _rebuild(h: Tensor, state: S) -> S:
     return cast(S, states.map(lambda _: h, state))

@@ -79,7 +79,7 @@ class Recompute(Wrapper):
             seed=seed_of_scan(x.device) if draws else None,
         )
         y, *last = _Recomputed.apply(pieces, x, *leaves, *weights.values())
-        return y, _rebuilt(state, last)
+        return y, _rebuild(state, last)
 
     def describe_step(self, builder: Builder, x: Slot, state: Slots) -> Slot:
         return self.core.describe_step(builder, x, state)  # a stream has no backward pass
@@ -111,7 +111,7 @@ class _Pieces:
         lengths = (self.lengths - start).clamp(0, end - start)
         autocast = torch.autocast(x.device.type, self.precision, enabled=self.precision is not None)
         with one_scan(self.seed, x.device), autocast:
-            y, state = scan(x, _rebuilt(self.state, leaves), lengths, self.reset[:, start:end])
+            y, state = scan(x, _rebuild(self.state, leaves), lengths, self.reset[:, start:end])
         return y, states.leaves(state)
 
     @contextmanager
@@ -179,7 +179,7 @@ def _backward_by_pieces(
         leaves = [leaf.detach().requires_grad_(_differentiable(leaf)) for leaf in before]
         _set_random(drawn)
         y, last = pieces.run(scan, part, leaves, cut)
-        outputs, gradients = _arriving([y, *last], [None if gy is None else gy[:, slice(*cut)], *gleaves])
+        outputs, gradients = _with_gradients([y, *last], [None if gy is None else gy[:, slice(*cut)], *gleaves])
         inputs = [tensor for tensor in (part, *leaves, *weights) if tensor.requires_grad]
         if outputs:
             torch.autograd.backward(outputs, gradients, inputs=inputs)
@@ -206,13 +206,13 @@ def _backward_at_once(
         _set_random(drawn)
         part, leaves = pieces.run(scan, x[:, slice(*cut)], leaves, cut)
         parts.append(part)
-    outputs, gradients = _arriving([torch.cat(parts, 1), *leaves], [gy, *gleaves])
+    outputs, gradients = _with_gradients([torch.cat(parts, 1), *leaves], [gy, *gleaves])
     inputs = [t for t, need in zip((x, *kept[0], *weights), needs, strict=True) if need]
     found = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, allow_unused=True))
     return [next(found) if need else None for need in needs]
 
 
-def _arriving(outputs: list[Tensor], gradients: list[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+def _with_gradients(outputs: list[Tensor], gradients: list[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
     """The outputs at which a gradient arrives, and it."""
     pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
     return [y for y, _ in pairs], [g for _, g in pairs]
@@ -223,7 +223,7 @@ def _set_random(drawn: Drawn) -> None:
     set_device_states(*drawn[1:])
 
 
-def _rebuilt(state: State, leaves: list[Tensor]) -> State:
+def _rebuild(state: State, leaves: list[Tensor]) -> State:
     given = iter(leaves)
     return states.map(lambda _: next(given), state)
 

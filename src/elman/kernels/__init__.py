@@ -365,7 +365,7 @@ def hmm_filter(
     Returns log p(o[t] | o[<t]) (B, T) and the predictions p(z[t+1] | o[<=t]) (B, T, K), both zero past lengths; the
     last prediction (B, K). `start` (K,) is the prediction where a reset stands.
     """
-    x, start, transition, state = _widened(x, start, transition, state)
+    x, start, transition, state = _promote(x, start, transition, state)
     return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
 
 
@@ -376,7 +376,7 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     The gradients of its sum are what forward-backward computes: with respect to x the posterior marginals,
     with respect to log start and log transition the expected counts.
     """
-    x, start, transition, state = _widened(x, start, transition, state)
+    x, start, transition, state = _promote(x, start, transition, state)
     return _hmm_table(x).hmm_log_prob(x, start, transition, state, lengths, reset)
 
 
@@ -385,7 +385,7 @@ def hmm_expected(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of `hmm_log_prob` of sequences that begin where `reset` says, and its gradients with respect to x, start
     and transition: what EM needs, without a graph, whose making takes longer than a short sequence."""
-    x, start, transition = _widened(x.detach(), start.detach(), transition.detach())
+    x, start, transition = _promote(x.detach(), start.detach(), transition.detach())
     return _hmm_table(x).hmm_expected(x, start, transition, lengths, reset)
 
 
@@ -399,12 +399,12 @@ def best_path(
 ) -> tuple[Tensor, Tensor]:
     """The same of scores, which need not be logarithms of probabilities: x (B, T, K), start (K,), transition (K, K) and
     stop (K,), added at each row's last step."""
-    x, start, transition = _widened(x.detach(), start.detach(), transition.detach())  # a choice has no gradient
+    x, start, transition = _promote(x.detach(), start.detach(), transition.detach())  # a choice has no gradient
     stop = None if stop is None else stop.detach().to(x.dtype)
     return _hmm_table(x).best_path(x, start, transition, stop, lengths, reset)
 
 
-def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _promote(*tensors: Tensor) -> tuple[Tensor, ...]:
     if all(t.dtype == tensors[0].dtype for t in tensors):
         return tensors
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))

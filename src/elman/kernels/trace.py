@@ -181,13 +181,13 @@ def __getattr__(name: str) -> object:
     raise Unstreamable(f"kernels.{name} cannot be streamed")
 
 
-def _mapped(function: str) -> Callable[[Traced], Traced]:
+def _map_function(function: str) -> Callable[[Traced], Traced]:
     return lambda x: Traced(x.builder, x.builder.map(function, x.slot))
 
 
 # Of `tensor * value` the value comes second.
 _TORCH: dict[str, Callable[..., Traced]] = {
-    "relu": _mapped("relu"),
+    "relu": _map_function("relu"),
     "add": lambda x, y: y + x,
     "mul": lambda x, y: y * x,
     "sub": lambda x, y: -y + x,
@@ -205,7 +205,7 @@ def _positive(condition: object) -> Positive:
     return condition
 
 
-sigmoid, tanh, softplus, silu, log = (_mapped(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log"))
+sigmoid, tanh, softplus, silu, log = (_map_function(name) for name in ("sigmoid", "tanh", "softplus", "silu", "log"))
 
 
 def linear(x: Traced, weight: Tensor, bias: Tensor | None) -> Traced:

@@ -325,13 +325,13 @@ def _units(
         inside = valid(layer.lengths, T)
         own = {name: where[:B, :T] for name, where in labels.items()}
         followers.extend(units(layer.name, memory, own, inside))
-        chosen = _chosen(memory, followers, layer.name, max(1, MOST_UNITS // len(layers)))
+        chosen = _choose_units(memory, followers, layer.name, max(1, MOST_UNITS // len(layers)))
         gradient = by_layer[layer.name].units[:, numbers][:, chosen]
         traces.append(UnitTraces(layer.name, leaf, chosen.tolist(), memory[0][:, chosen], gradient))
     return followers, traces
 
 
-def _chosen(memory: Tensor, followers: list[Follower], layer: str, most: int) -> Tensor:
+def _choose_units(memory: Tensor, followers: list[Follower], layer: str, most: int) -> Tensor:
     """The units on the page: all; if there are too many, those that follow something and those that vary most."""
     N = memory.shape[2]
     if most >= N:

@@ -142,12 +142,12 @@ def _solve(problem: _Problem, tolerance: float, max_iterations: int) -> tuple[Te
         iterations += going
         tried = problem.at(point.s + problem.correction(point, rho))
         good = tried.residual < 2 * point.residual
-        point = _chosen(going & (good | (rho == 0) & tried.residual.isfinite()), tried, point)
+        point = _choose(going & (good | (rho == 0) & tried.residual.isfinite()), tried, point)
         rho = torch.where(good, (2 * rho).clamp(SMALLEST, 1), rho / 2)
         rho = torch.where(rho < SMALLEST, 0.0, rho)
     return point.s, NewtonReport(iterations, point.residual > tolerance, point.residual)
 
 
-def _chosen(rows: Tensor, new: _Point, old: _Point) -> _Point:
+def _choose(rows: Tensor, new: _Point, old: _Point) -> _Point:
     """Row by row, `new` where `rows` (B,) is true."""
     return _Point(*states.leaves(states.where(rows, new, old)))

@@ -182,7 +182,7 @@ def parse(kind: type[T], data: bytes) -> T:
         raise HttpError(400, f"the body is not JSON: {error}") from error
 
 
-def given(body: StepBody | Item) -> tuple[object, bool]:
+def step_inputs(body: StepBody | Item) -> tuple[object, bool]:
     """The inputs of a step, and whether it is one."""
     if isinstance(body.input, UnsetType) == isinstance(body.inputs, UnsetType):
         raise HttpError(400, "a step has either `input` or `inputs`", param="inputs")

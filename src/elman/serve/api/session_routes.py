@@ -56,7 +56,7 @@ async def delete(x: RequestContext) -> None:
 
 async def step(x: RequestContext) -> None:
     body, data = await x.parsed(bodies.StepBody)
-    inputs, one = bodies.given(body)
+    inputs, one = bodies.step_inputs(body)
     x.hold(bodies.count(body, x.limits) * bodies.ANSWER)
     version, asked = x.version(body.version), x.asked("step", data)
     await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))

@@ -299,11 +299,11 @@ class Engine:
                 self._guarded(rows.job, rows.then, *rows.found)
         for running in group.works:
             if group.error is None:
-                self._went_on(running)
+                self._continue_work(running)
             else:
                 self._refuse(running.job, _refusal(group.error))
 
-    def _went_on(self, running: Running) -> None:
+    def _continue_work(self, running: Running) -> None:
         work, job = running.work, running.job
         if work.failed:
             return self.finish(job, HttpError(422, work.failed, code="state_not_finite"))

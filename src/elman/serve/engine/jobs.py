@@ -41,7 +41,7 @@ class Asked(msgspec.Struct):
     digest: bytes = b""
 
 
-def described(id: str, session: Session, sessions: Sessions) -> dict[str, object]:
+def describe_session(id: str, session: Session, sessions: Sessions) -> dict[str, object]:
     """A session, as clients see it."""
     durability = "power" if session.power else "process" if sessions.store.durable else "none"
     about = {
@@ -112,7 +112,7 @@ class Create(Keyed):
         )  # fmt: skip
         id = new_id("sess")
         sessions.add(id, session)
-        self.made(engine, json(described(id, session, sessions)), 201)
+        self.made(engine, json(describe_session(id, session, sessions)), 201)
 
 
 class Fork(Keyed):
@@ -138,7 +138,7 @@ class Fork(Keyed):
         sessions.add(id, session)
         parent.forks += 1
         sessions.save((self.id, parent))
-        self.made(engine, json(described(id, session, sessions)), 201)
+        self.made(engine, json(describe_session(id, session, sessions)), 201)
 
 
 # One session
@@ -153,7 +153,7 @@ class Get(Job):
 
     def start(self, engine: Engine) -> None:
         session = engine.sessions.find(self.id, self.tenant)
-        about = described(self.id, session, engine.sessions)
+        about = describe_session(self.id, session, engine.sessions)
         engine.finish(self, Reply(json(about), version=session.version))
 
 
@@ -242,7 +242,7 @@ class Generate(Write, Listening):
         self.prompt, self.settings, self.listener = prompt, settings, listener
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
-        work = prompted(served, self.prompt, self.settings, engine.sessions.limits.prompt)
+        work = prompt_work(served, self.prompt, self.settings, engine.sessions.limits.prompt)
         work.begin(session.state)
 
         def then(work: Work) -> None:
@@ -319,7 +319,7 @@ def writer(served: Served) -> ServedWriter:
     return served
 
 
-def prompted(served: Served, prompt: object, settings: Writing, most: int) -> WritingWork:
+def prompt_work(served: Served, prompt: object, settings: Writing, most: int) -> WritingWork:
     """A work that reads a prompt and writes."""
     try:
         work = writer(served).writing(prompt, settings)

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from numpy.typing import NDArray
 
 from elman.errors import ElmanError
-from elman.serve.api.bodies import Item, given
+from elman.serve.api.bodies import Item, step_inputs
 from elman.serve.engine.engine import Engine, Job, Listener
 from elman.serve.engine.jobs import Asked, Reply, Write, json
 from elman.serve.errors import HttpError
@@ -37,7 +37,7 @@ class Step(Write):
     def of(cls, reply: Listener, tenant: str, item: Item) -> Step:
         """An item of /v1/steps, or of a message on a socket. Its key identifies its content, however written."""
         digest = hashlib.sha256(b"step\0" + json(item)).digest() if item.key else b""
-        inputs, one = given(item)
+        inputs, one = step_inputs(item)
         return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:

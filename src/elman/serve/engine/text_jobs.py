@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elman.serve.api.bodies import JsonObject
 from elman.serve.engine.engine import Engine, Listener, Listening
-from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, json, prompted
+from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, json, prompt_work
 from elman.serve.errors import HttpError
 from elman.serve.store.records import Response
 from elman.serve.store.sessions import new_id
@@ -59,7 +59,7 @@ class Complete(Listening):
     def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> WritingWork:
         s = self.settings
         settings = Writing(**{**vars(s), "max_new_tokens": most, "seed": (self.seed + i) % 2**63})
-        return prompted(served, prompt, settings, engine.sessions.limits.prompt)
+        return prompt_work(served, prompt, settings, engine.sessions.limits.prompt)
 
     def _read(self, engine: Engine, served: Served, number: int) -> Callable[[Work], None]:
         def then(work: Work) -> None:
