@@ -1,77 +1,195 @@
-"""What every task promises, over TASKS: a model is a value, which no verb and no server changes.
+"""What every task promises, over TASKS, by the table in tables.py: it trains; stopped and resumed it ends in the same
+bytes; it refuses bad settings by name; its model is a value, which no verb and no server changes, and which answers the
+same when it is saved and loaded, in any batch, from the command line and from Python.
 
-The models are those of tests/versions, which 867694c wrote: what is saved of their weights now are the same bytes.
+The models that are asked are those of tests/versions, which 867694c wrote.
 """
 
 import json
+import re
+from argparse import ArgumentParser
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
+from functools import cache
 from itertools import count
-from pathlib import Path
 
 import pytest
+from elman.cli.asking import add_arguments
+from interrupting import contents, train_stopping_at
+from tables import RUNS, TABLE, config, flags, merged, with_files
 
 from elman import lens
+from elman.cli import main
 from elman.errors import ElmanError, FrozenError, InputError
+from elman.run import train
 from elman.serve.api.predicting import predictor
-from elman.tasks import TASKS, open_model, respond
+from elman.tasks import TASKS, load, open_model, plots, respond
 from elman.tasks.request import Files
+from elman.tasks.tree import plots as tree_plots
+from elman.training.record import Preview
 
-THERE = Path(__file__).parents[1] / "versions" / "867694c"
 FEW = {"rows": 2, "steps": 12}
-
-
-def files(*names):
-    return Files(str(THERE / "data" / name) for name in names)
-
-
-TEXT, SERIES, PAIRS = files("text.txt"), files("series.csv"), files("source.txt", "target.txt")
-REQUESTS = {
-    "lm": {"generate": {"prompt": "the ", "max_new_tokens": 9}, "evaluate": {"data": TEXT}, "inspect": {"data": TEXT}},
-    "markov": {"generate": {"prompt": "the ", "seed": 3}, "evaluate": {"data": TEXT}},
-    "tag": {
-        "predict": {"data": [["the", "cat"], ["a", "dog", "ran"]], "probabilities": True},
-        "evaluate": {"data": files("tagged.txt"), "strict": True}, "inspect": {"data": files("tagged.txt")},
-    },
-    "classify": {
-        "predict": {"data": ["the cat", "a dog ran"], "probabilities": True},
-        "evaluate": {"data": files("texts.tsv")}, "inspect": {"data": files("texts.tsv")},
-    },
-    "forecast": {
-        "predict": {"data": [{"unique_id": "a", "ds": "2024-03-31", "y": 9.5}], "samples": 5},
-        "evaluate": {"data": SERIES, "from_start": True, "samples": 5}, "inspect": {"data": SERIES},
-    },
-    "translate": {
-        "predict": {"data": ["the cat sat", "a mat"], "num_beams": 2},
-        "evaluate": {"data": PAIRS}, "inspect": {"data": PAIRS},
-    },
-    "hmm": {
-        "predict": {"data": [[0.1], [5.2], [None]], "posteriors": True}, "evaluate": {"data": files("readings.csv")},
-        "generate": {"observations": 5}, "inspect": {"data": files("readings.csv")},
-    },
-    "tree": {
-        "predict": {"data": ["(2 (2 a) (2 film))"]}, "evaluate": {"data": files("trees.txt")},
-        "inspect": {"data": files("trees.txt")},
-    },
-    "image": {
-        "generate": {"count": 2}, "evaluate": {"data": files("images.npz")}, "inspect": {"data": files("images.npz")},
-    },
-}  # fmt: skip
 OURS = sorted(name for name, task in TASKS.items() if type(task).__module__.startswith("elman."))
 numbers = count()
 
 
 def test_every_verb_of_every_task_is_here():
-    assert {name: {*verbs} for name, verbs in REQUESTS.items()} == {name: {*TASKS[name].requests} for name in OURS}
+    assert {name: {*one.requests} for name, one in TABLE.items()} == {name: {*TASKS[name].requests} for name in OURS}
+
+
+# Runs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_pictures(tmp_path_factory):
+    """They have tests of their own, and take longer than such short runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (plots, tree_plots):
+            patch.setattr(module, "preview", lambda *found: Preview())
+        patch.setattr(plots, "alignment", lambda *found: b"")
+        patch.setattr(plots, "grid", lambda *found: b"")
+        patch.setenv("ELMAN_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody stopped, of a task with one of its variants: its folder, its model and its history."""
+
+    @cache
+    def trained(name, number):
+        out = tmp_path_factory.mktemp(name) / "run"
+        return out, *train(config(name, out, TABLE[name].variants[number]))
+
+    return trained
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_run_leaves_what_was_promised(whole, name):
+    out, model, history = whole(name, 0)
+    fitted = TASKS[name].fitted
+    files = {"config.yaml", "metrics.jsonl", "timings.jsonl", "samples.txt", "best"} | (
+        {"last"} if not fitted else set()
+    )
+    assert {path.name for path in out.iterdir()} - {"previews"} == files
+    assert [json.loads(line) for line in (out / "metrics.jsonl").open()] == history
+    assert not {"seconds", "time"} & {key for line in history for key in line}  # no clock, so that runs can be compared
+    assert any("valid" in line for line in history)
+    again = load(out)
+    assert type(again) is type(model) and again.fingerprint == model.fingerprint
+
+
+VARIANTS = [(name, number) for name in OURS for number in range(len(TABLE[name].variants))]
+
+
+@pytest.mark.parametrize(("name", "number"), VARIANTS)
+def test_a_run_that_is_stopped_and_resumed_gives_the_same_bytes(whole, name, number, tmp_path, monkeypatch):
+    out, *_ = whole(name, number)
+    again = config(name, tmp_path / "again", TABLE[name].variants[number], resume="auto")
+    if TASKS[name].fitted:
+        train(again)
+    else:
+        train_stopping_at([3, 4, 8], again, monkeypatch)
+    first, second = contents(out), contents(again.out)
+    assert first.keys() == second.keys() and [file for file in first if first[file] != second[file]] == []
+
+
+BAD = [(name, what) for name in OURS for what in TABLE[name].bad]
+
+
+@pytest.mark.parametrize(("name", "what"), BAD, ids=[f"{name}: {what}" for name, what in BAD])
+def test_bad_settings_are_named_and_leave_nothing_behind(name, what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    changes, message = TABLE[name].bad[what]
+    settings = with_files(merged(TABLE[name].settings, changes), tmp_path)
+    code = main(["train", "--task", name, *flags(settings), "--out", "run"])
+    said = " ".join(capsys.readouterr().err.split())
+    assert code == 2 and re.search(message, said) and "Traceback" not in said, said
+    if what != "three children":  # of which the run knows only when it has begun
+        assert not (tmp_path / "run").exists() or not [*(tmp_path / "run").iterdir()]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "predict", "inspect"])
+@pytest.mark.parametrize("name", OURS)
+def test_the_message_about_bad_utf_8_says_what_every_verb_takes(name, verb):
+    """`--data.errors replace`, and `--errors` for short."""
+    request, _ = TASKS[name].requests.get(verb, (None, None))
+    if request and "errors" in {one.name for one in fields(request)}:
+        for option in ("--errors", "--data.errors"):
+            parser = ArgumentParser()
+            add_arguments(parser, request)
+            assert parser.parse_args(["file", option, "replace"]).errors == "replace"
+    else:
+        assert name in ("forecast", "image") or request is None  # whose files are numbers
+
+
+# Models
 
 
 @pytest.fixture(params=OURS)
 def opened(request):
-    return request.param, *open_model(THERE / "runs" / request.param)
+    return request.param, *open_model(RUNS / request.param)
+
+
+def test_numbers_do_not_depend_on_the_batch(opened):
+    name, task, model = opened
+    if compute := TABLE[name].outputs:
+        assert compute(model, 1) == compute(model, 7) == compute(model, 60)  # to the bit
+    for verb in ("evaluate", "predict"):
+        if verb in task.requests and "batch_size" in {one.name for one in fields(task.requests[verb][0])}:
+            keywords = TABLE[name].requests[verb]
+            found, *others = (respond(model, verb, **keywords, batch_size=size) for size in (1, 7, 60))
+            for other in others:
+                if verb == "predict":
+                    assert [*other] == (found := [*found])
+                elif name in ("lm", "markov"):  # sums of logarithms in another order
+                    assert other.to_json() == pytest.approx(found.to_json(), rel=1e-6)
+                else:
+                    assert other.to_json() == found.to_json()
+
+
+def test_a_row_is_answered_in_company_as_it_is_alone(opened):
+    name, _, model = opened
+    if name in ("tag", "classify", "translate", "tree"):  # where a row of data is a sequence of its own
+        rows, *options = TABLE[name].requests["predict"].items()
+        options = {key: value for key, value in options if key != "probabilities"}  # which have a header
+        alone = "".join(line for row in rows[1] for line in respond(model, "predict", data=[row], **options))
+        assert len(rows[1]) > 1 and "".join(respond(model, "predict", data=rows[1], **options)) == alone
+        assert alone.strip()
+
+
+def test_a_verb_answers_on_the_command_line_as_in_python(opened, tmp_path, capsys):
+    name, _, model = opened
+    for verb, keywords in TABLE[name].requests.items():
+        keywords = {**keywords, **({"data": TABLE[name].predict} if verb == "predict" else {})}
+        if name == "image" and verb == "generate":
+            keywords["out"] = str(tmp_path / "typed.npz")
+        if name == "forecast" and verb == "predict":
+            keywords["from_start"] = True  # it has read this file already
+        data = keywords.pop("data", Files())
+        page = ["--out", str(tmp_path / "page.html"), *flags(FEW)] if verb == "inspect" else []
+        json_ = ["--json"] if verb in ("evaluate", "generate") else []
+        capsys.readouterr()
+        assert main([verb, str(RUNS / name), *data, *flags(keywords), *page, *json_]) == 0
+        said = capsys.readouterr().out
+        if verb == "inspect":
+            assert "<html" in (tmp_path / "page.html").read_text()
+            continue
+        keywords |= {"data": data} if data else {}
+        if name == "image" and verb == "generate":
+            keywords["out"] = str(tmp_path / "called.npz")
+        answer = respond(model, verb, **keywords)
+        if verb == "predict":
+            assert said == "".join(answer) and said.strip()
+        else:
+            assert verb == "evaluate" or [*answer.pieces()]
+            found, wanted = json.loads(said), json.loads(json.dumps(answer.to_json()))
+            assert {**found, "out": ""} == {**wanted, "out": ""}
 
 
 def said(model, name, verb, folder):
     """What a model answers to a verb, as JSON; of what the lens looks at, the names of inputs and the panels."""
-    keywords = {**REQUESTS[name][verb], **(FEW if verb == "inspect" else {})}
+    keywords = {**TABLE[name].requests[verb], **(FEW if verb == "inspect" else {})}
     if (name, verb) == ("image", "generate"):
         keywords["out"] = str(folder / f"{next(numbers)}.npz")
     answer = respond(model, verb, **keywords)
@@ -88,7 +206,7 @@ def said(model, name, verb, folder):
 
 
 def everything(model, name, folder):
-    return {verb: said(model, name, verb, folder) for verb in REQUESTS[name]}
+    return {verb: said(model, name, verb, folder) for verb in TABLE[name].requests}
 
 
 def written(model, folder):
@@ -99,16 +217,16 @@ def written(model, folder):
 def test_no_verb_and_no_server_changes_a_model(opened, tmp_path):
     name, task, model = opened
     before, fingerprint = written(model, tmp_path / "before"), model.fingerprint
-    stored = {path.name: path.read_bytes() for path in (THERE / "runs" / name / "best").iterdir()}
+    stored = {path.name: path.read_bytes() for path in (RUNS / name / "best").iterdir()}
     assert before["model.safetensors"] == stored["model.safetensors"]
     assert json.loads(before["model.json"]).keys() == json.loads(stored["model.json"]).keys()
     first = everything(model, name, tmp_path)
-    if "inspect" in REQUESTS[name]:
-        looked = respond(model, "inspect", **REQUESTS[name]["inspect"], **FEW)
+    if "inspect" in TABLE[name].requests:
+        looked = respond(model, "inspect", **TABLE[name].requests["inspect"], **FEW)
         lens.inspect(looked.model, looked.sample, title=name)
     assert json.dumps(everything(model, name, tmp_path)) == json.dumps(first)
-    if "predict" in REQUESTS[name]:
-        predict, body = predictor(task, model), json.dumps({"model": name, **REQUESTS[name]["predict"]}).encode()
+    if "predict" in TABLE[name].requests:
+        predict, body = predictor(task, model), json.dumps({"model": name, **TABLE[name].requests["predict"]}).encode()
         assert predict(body) == predict(body) == [line.rstrip("\n") for line in first["predict"]]
     try:
         served = task.serve(model)

@@ -1,10 +1,9 @@
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from interrupting import stopping
 
 from elman.errors import InputError
 from elman.files import config as configs
@@ -12,7 +11,7 @@ from elman.run import train
 from elman.tasks.text.data import TextDataConfig
 from elman.tasks.text.lm import LMConfig, LMModelConfig
 from elman.tasks.text.task import PreviewConfig
-from elman.training import loop, threads
+from elman.training import threads
 from elman.training.interrupt import Interrupted
 from elman.training.loop import TrainingConfig
 
@@ -37,31 +36,12 @@ def config(tmp_path):
     )
 
 
-def stopping(monkeypatch, at):
-    original = loop.train
-
-    def stopped(state, *arguments):
-        forward = state.module.forward
-
-        def counted(batch, carried):
-            if state.progress.step + 1 == at:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return forward(batch, carried)
-
-        state.module.forward = counted
-        original(state, *arguments)
-
-    monkeypatch.setattr(loop, "train", stopped)
-
-
 def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(config, tmp_path, monkeypatch, capsys):
     config = replace(config, threads=2)
     train(config)
     other = replace(config, out=str(tmp_path / "other"), resume="auto")
-    with monkeypatch.context() as patch:
-        stopping(patch, 4)
-        with pytest.raises(Interrupted):
-            train(other)
+    with stopping([4], monkeypatch), pytest.raises(Interrupted):
+        train(other)
     torch.set_num_threads(1)
     train(replace(other, threads=0))
     assert torch.get_num_threads() == 1  # as it was

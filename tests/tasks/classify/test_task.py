@@ -1,12 +1,9 @@
 import json
-import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
 from elman.errors import InputError
@@ -81,14 +78,6 @@ def test_it_learns_and_says_so(trained, capsys):
     assert (folder / "run" / "previews" / "80.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_numbers_do_not_depend_on_the_batch(trained):
-    _, face, _ = trained
-    examples = face.examples(face.reader([str(trained[0] / "test.tsv")]))
-    whole = face.evaluate(examples, batch_size=60)
-    for size in (1, 7):
-        assert face.evaluate(examples, batch_size=size) == whole
-
-
 def test_predictions_with_probabilities_and_after_each_input(trained, capsys):
     folder, face, _ = trained
     (folder / "new.txt").write_text("a fine day\n\nw1 dull\n")
@@ -120,15 +109,6 @@ def test_every_pool_trains_and_is_saved(config, pool, tmp_path):
     assert torch.equal(load(tmp_path / "copy").predict_proba(rows), face.predict_proba(rows))
     alone = torch.cat([face.predict_proba([row]) for row in rows])
     assert torch.equal(alone, face.predict_proba(rows))  # to the bit
-
-
-@pytest.mark.parametrize("data", [{}, {"train": "synthetic:parity,T=5,n=20"}, {"train": "synthetic:adding,T=6,n=20"}])
-def test_a_run_that_is_interrupted_gives_the_same_bytes(config, tmp_path, monkeypatch, data):
-    config = replace(config, data=replace(config.data, **data))
-    train(config)
-    other = replace(config, out=str(tmp_path / "other"), resume="auto")
-    train_stopping_at([3, 4, 9], other, monkeypatch)
-    assert same_files(config.out, other.out)
 
 
 def test_numbers_are_predicted_with_their_width(config, tmp_path, capsys):
@@ -201,40 +181,6 @@ def test_folds_hold_out_lines_by_their_number_in_each_file(tmp_path, config):
     assert set(held) <= {"3", "13", "23", "<unk>"} and opened.test.y.tolist() == [1] * 3 + [0] * 3
 
 
-BAD_FILES = {
-    "an empty file": ("train.tsv", b"", "train.tsv"),
-    "a header alone": ("train.tsv", b"text\tlabel\n", "there is no row in .*train.tsv"),
-    "one row": ("train.tsv", b"text\tlabel\na\tx\n", "too few"),
-    "ragged columns": ("train.tsv", b"text\tlabel\na\tx\nb\n", "line 3 of .* has 1 values; the first line has 2"),
-    "no such column": ("train.tsv", b"words\tlabel\na\tx\n", "no column 'text'.*'words'"),
-    "no label": ("train.tsv", b"text\tlabel\na\tx\nb\t\n", "line 3 of .* has no label"),
-    "one class": ("train.tsv", b"text\tlabel\n" + b"a\tx\n" * 9, "of the class 'x'"),
-    "a class with one member": (
-        "train.tsv",
-        b"text\tlabel\n" + b"a\tx\n" * 40 + b"b\ty\n",
-        "'y' has one member, line 42",
-    ),
-    "not UTF-8": ("train.tsv", b"text\tlabel\n" + b"a\xff\tx\n" * 9, "is not UTF-8"),
-    "not JSON": ("train.jsonl", b'{"text": "a", "label": "x"}\n{oh\n', "line 2 of"),
-    "no label in lines": ("train.txt", b"a b\nc d\n", "line 1 of .* has no label"),
-    "a missing value": ("train.ts", b"@classLabel true a b\n@data\n1,2:a\n1,?:b\n", "line 4 of .*step 1"),
-    "not numbers": ("train.ts", b"@data\n1,2:a\n1,z:b\n", "line 3 of .*not a number"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_input_is_an_error_that_leaves_nothing_behind(name, tmp_path, capsys):
-    file, content, message = BAD_FILES[name]
-    (tmp_path / file).write_bytes(content)
-    out = tmp_path / "run"
-    code = main(["train", "--task", "classify", "--data.train", str(tmp_path / file), "--out", str(out)])
-    error = capsys.readouterr().err
-    assert code == 2 and "Traceback" not in error
-
-    assert re.search(message, error), error
-    assert not out.exists() or not any(out.iterdir()), list(out.iterdir())
-
-
 def test_labels_that_training_never_saw_are_named(config, tmp_path, capsys):
     train(config)
     bad = write(tmp_path / "test.tsv", [("fine", "pos"), ("dull", "odd")])
@@ -242,12 +188,6 @@ def test_labels_that_training_never_saw_are_named(config, tmp_path, capsys):
     assert "line 3 of" in (error := capsys.readouterr().err) and "'odd'" in error
     with pytest.raises(InputError, match="which the model was not trained on"):
         train(replace(config, data=replace(config.data, valid=bad), out=str(tmp_path / "other")))
-
-
-def test_copying_is_for_another_task(config):
-    with pytest.raises(InputError, match="for the task tag"):
-        train(replace(config, data=replace(config.data, train="synthetic:copy,T=9")))
-    shutil.rmtree(config.out, ignore_errors=True)
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):

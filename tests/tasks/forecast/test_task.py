@@ -3,14 +3,12 @@
 import csv
 import io
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from interrupting import same_files, train_stopping_at
 from panels import LENGTHS, SEASON, config_in, cut, driven, panel, values, write
 
 from elman import kernels, laws
@@ -176,17 +174,6 @@ def test_one_pass_over_origins_is_each_origin_alone(trained):
     assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
 
 
-def test_a_killed_run_ends_in_the_same_bytes(config, monkeypatch, tmp_path):
-    train(config)
-    whole = tmp_path / "whole"
-    shutil.move(config.out, whole)
-    train_stopping_at((3, 8), replace(config, resume="auto"), monkeypatch)
-    assert same_files(whole, config.out)
-    assert (whole / "best/series.safetensors").read_bytes() == (
-        Path(config.out) / "best/series.safetensors"
-    ).read_bytes()
-
-
 @pytest.mark.parametrize("kind", ["seasonal_naive", "linear"])
 def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
     config = config_in(tmp_path, model={"kind": kind, "order": 5})
@@ -199,44 +186,6 @@ def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
         np.testing.assert_allclose(found.mean[0, :, 0], np.resize(one, 9), rtol=0.2)
     assert main(["predict", config.out, "--horizon", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1 + 2 * len(LENGTHS)
-
-
-BAD = {
-    "a horizon of 0": ({"data": {"horizon": 0}}, "data.horizon is 0"),
-    "too long a horizon": ({"data": {"horizon": 100}}, "leave nothing to train on"),
-    "negative counts": ({"model": {"readout": "poisson", "residual": "none"}}, "which predicts counts"),
-    "a frequency that does not fit": ({"data": {"frequency": "D"}}, "does not fit the frequency D"),
-    "an unknown frequency": ({"data": {"frequency": "fortnight"}}, "data.frequency is 'fortnight'"),
-    "an unknown column": ({"data": {"past": ["wind"]}}, "no column 'wind'"),
-    "a count of a difference": ({"model": {"readout": "poisson"}}, "model.residual is seasonal"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_settings_are_named(tmp_path, name):
-    changes, message = BAD[name]
-    with pytest.raises(InputError, match=message):
-        train(config_in(tmp_path, **changes))
-
-
-ROWS = {
-    "one observation": ("a,1,5\n", "no series has two times"),
-    "all missing": ("a,1,\na,2,\na,3,\n", "all are missing"),
-    "infinite": ("a,1,5\na,2,inf\na,3,1\n", "infinite value"),
-    "a time twice": ("a,1,5\na,1,6\na,2,7\n", "has the time 1 twice"),
-    "a gap": ("a,1,5\na,2,6\na,4,7\na,5,1\n", "no row for 3"),
-    "not a number": ("a,1,5\na,2,six\n", "not a number"),
-    "not a time": ("a,1,5\na,soon,6\n", "'soon'"),
-    "nothing": ("", "there is no row in the data"),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_bad_rows_are_named(tmp_path, name):
-    rows, message = ROWS[name]
-    (tmp_path / "bad.csv").write_text("unique_id,ds,y\n" + rows)
-    with pytest.raises(InputError, match=message):
-        train(config_in(tmp_path, data={"train": str(tmp_path / "bad.csv")}))
 
 
 def test_an_unknown_series_is_named(trained, tmp_path, capsys):
@@ -272,16 +221,6 @@ def test_sample_quantiles_come_near_the_exact_ones(trained):
     samples = np.quantile(found.paths[:, :, 0, 0], (0.1, 0.5, 0.9), axis=1).T
     width = found.quantiles[:, 0, 0, 2] - found.quantiles[:, 0, 0, 0]
     assert (np.abs(samples - found.quantiles[:, 0, 0]) < 0.06 * width[:, None]).all()
-
-
-@pytest.mark.parametrize("cell", ["jordan", "elman"])
-def test_feedback_by_samples_trains_and_resumes(tmp_path, cell, monkeypatch):
-    config = config_in(tmp_path, model={"feedback": "sample", "sampled": 0.5, "cell": cell, "readout": "student_t"})
-    train(config)
-    whole = tmp_path / "whole"
-    shutil.move(config.out, whole)
-    train_stopping_at((7,), replace(config, resume="auto"), monkeypatch)
-    assert same_files(whole, config.out)
 
 
 def test_samples_are_inputs_of_the_next_step_only(trained, tmp_path):

@@ -4,10 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
-from elman.errors import ElmanError, InputError, MissingExtraError
+from elman.errors import InputError, MissingExtraError
 from elman.run import load, train
 from elman.tasks import plots
 from elman.tasks.image.model import ImageModelConfig, Painter, Reader, build, levels, prepared
@@ -63,12 +62,6 @@ def test_it_learns_and_says_so(trained, capsys):
     assert main(["evaluate", str(folder / "run"), str(folder / "test.npz"), "--batch_size", "7"]) == 0
     assert "binarisation threshold" in " ".join(capsys.readouterr().out.split())
     assert (folder / "run" / "previews" / "120.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_numbers_do_not_depend_on_the_batch(trained):
-    folder, face, _ = trained
-    images = face.reader([str(folder / "test.npz")])
-    assert torch.equal(face.log_prob(images, 7), face.log_prob(images, 50))
 
 
 def test_samples_have_the_probability_that_the_scan_gives_them(trained):
@@ -167,18 +160,6 @@ def test_a_grid_shows_each_image(tmp_path):
     assert small[1, 5] == 1 and small[1, 4] == 0 and small[4, 1] == 0 and 0.3 < small[0, 0] < 0.5
 
 
-@pytest.mark.parametrize("binarise", ["sampled", "none", "fixed"])
-def test_a_run_that_is_interrupted_gives_the_same_bytes(tmp_path, monkeypatch, binarise):
-    monkeypatch.setattr(plots, "grid", lambda *given: b"")
-    given = config(tmp_path, binarise=binarise)
-    images = write(tmp_path / "bits.npz", bars(200) // 200) if binarise == "fixed" else given.data.train
-    given = replace(given, data=replace(given.data, train=images, batch_size=90))  # several passes
-    train(given)
-    again = replace(given, out=str(tmp_path / "again"), resume="auto")
-    train_stopping_at([3, 6], again, monkeypatch)
-    assert same_files(given.out, again.out)
-
-
 def test_binarisations():
     from elman.tasks.image.data import Images
 
@@ -189,15 +170,6 @@ def test_binarisations():
     torch.testing.assert_close(drawn.double().mean(0), share[0].double(), atol=0.03, rtol=0)
     assert torch.equal(levels(share, [5, 3], 1), drawn[[5, 3]])
     assert not torch.equal(levels(share, range(4000), 1, epoch=1), drawn)
-
-
-def test_a_model_comes_back_from_its_folder(trained, tmp_path):
-    folder, face, _ = trained
-    face.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert repr(again) == repr(face) and again.reader == face.reader
-    assert torch.equal(again.draw(2).images, face.draw(2).images)
-    assert dict(row for row in face.describe()[0].rows)["binarise"] == "threshold"
 
 
 @pytest.mark.parametrize(
@@ -213,24 +185,6 @@ def test_bad_images_are_said(trained, tmp_path, images, message):
     _, face, _ = trained
     with pytest.raises(InputError, match=message):
         face.reader([write(tmp_path / "bad.npz", images)])
-
-
-def test_bad_settings_are_said(tmp_path):
-    for data, message in [
-        ({"binarise": "some"}, "data.binarise is 'some'"),
-        ({"binarise": "fixed"}, "every value is 0 or 1"),
-        ({"white": 100.0}, "has the value 200"),
-        ({"white": 200.5, "binarise": "none"}, "it is a whole number"),
-        ({"valid": write(tmp_path / "other.npz", bars(9)[:, :4])}, "they need one"),
-        ({"train": str(tmp_path / "missing.npz")}, "there is no file"),
-    ]:
-        given = config(tmp_path)
-        with pytest.raises(ElmanError, match=message):
-            train(replace(given, data=replace(given.data, **data)))
-    given = config(tmp_path)
-    with pytest.raises(InputError, match="readout is binary, and the images have 256 levels"):
-        train(replace(given, model=replace(given.model, readout="binary")))
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("readout", ["categorical", "logistic"])

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
 from elman.errors import InputError
@@ -83,16 +82,6 @@ def test_it_learns_and_says_so(trained, capsys):
     assert {"accuracy", "precision", "recall"} < set(found)
 
 
-def test_a_sentence_is_the_same_alone_and_in_any_batch(trained):
-    _, face, _ = trained
-    given = face.reader([str(trained[0] / "test.txt")])
-    whole, sure = face.tag_all(given, 30), face.marginals(given, 30)
-    for size in (1, 7):
-        assert face.tag_all(given, size) == whole
-        assert face.marginals(given, size) == sure  # to the bit
-        assert face.evaluate(given, size) == face.evaluate(given, 30)
-
-
 def test_predictions_are_the_columns_that_came_in_and_the_tag(trained, capsys, tmp_path):
     folder, face, _ = trained
     (tmp_path / "raw.txt").write_text("the D\nDog N\nruns N\n\nthe\tD\n")
@@ -127,17 +116,6 @@ def test_a_crf_never_writes_what_the_scheme_does_not(config):
 
 
 FED_BACK = {"crf": False, "feedback": True, "feedback_sampled": 0.3, "cell": "gru"}
-
-
-@pytest.mark.parametrize(
-    "data, model", [({}, {}), ({"train": "synthetic:copy,T=5,tokens=2,vocabulary=3,n=20"}, {}), ({}, FED_BACK)]
-)
-def test_a_run_that_is_interrupted_gives_the_same_bytes(config, tmp_path, monkeypatch, data, model):
-    config = replace(config, data=replace(config.data, **data), model=replace(config.model, **model))
-    train(config)
-    other = replace(config, out=str(tmp_path / "other"), resume="auto")
-    train_stopping_at([3, 4, 9], other, monkeypatch)
-    assert same_files(config.out, other.out)
 
 
 @pytest.mark.parametrize("kind", ["copy", "selective-copy"])
@@ -188,26 +166,6 @@ def main_fails(config, capsys, message):
     more = ["--model.vectors", config.model.vectors, "--model.embedding_size", str(config.model.embedding_size)]
     code, error = main(["train", *arguments, *more]), capsys.readouterr().err
     return code == 2 and re.search(message, error) and "Traceback" not in error
-
-
-BAD_FILES = {
-    "an empty file": (b"", "empty"),
-    "one sentence": (b"a X\nb Y\n", "1 sentences to train on, too few"),
-    "ragged columns": (b"a X\n\nb Y\nc\n", "line 4 of .* has 1 columns"),
-    "one tag": (b"a X\n\nb X\n\nc X\n\n", "one tag only, X"),
-    "not UTF-8": (b"a\xff X\n\nb Y\n", "is not UTF-8"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_input_is_an_error_that_leaves_nothing_behind(name, tmp_path, capsys):
-    content, message = BAD_FILES[name]
-    (tmp_path / "train.txt").write_bytes(content)
-    out = tmp_path / "run"
-    code = main(["train", "--task", "tag", "--data.train", str(tmp_path / "train.txt"), "--out", str(out)])
-    error = capsys.readouterr().err
-    assert code == 2 and "Traceback" not in error and re.search(message, error), error
-    assert not out.exists() or not any(out.iterdir()), list(out.iterdir())
 
 
 def test_types_that_training_never_saw_are_named_and_marks_are_scored(config, tmp_path, capsys):

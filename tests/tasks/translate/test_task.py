@@ -10,11 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from interrupting import same_files, train_stopping_at
 
 from elman.cli import main
 from elman.decoding import Sampling
-from elman.errors import ElmanError, InputError
+from elman.errors import InputError
 from elman.nn.distributions import Categorical
 from elman.run import load, train
 from elman.tasks import plots
@@ -71,17 +70,6 @@ def trained(tmp_path_factory):
         patch.setattr(plots, "alignment", lambda *found: b"")
         train(config_in(folder, training=TrainingConfig(steps=60, evaluate_every=30)))
     return folder
-
-
-@pytest.mark.parametrize("schedule", ["linear", "none"])
-def test_a_run_that_is_stopped_comes_to_the_same_bytes(tmp_path, monkeypatch, schedule):
-    sampling = SamplingConfig(schedule, batches=10, least=0.2)
-    whole = config_in(tmp_path, sampling=sampling, out=str(tmp_path / "whole"))
-    train(whole)
-    train_stopping_at([3, 7], replace(whole, out=str(tmp_path / "cut"), resume="auto"), monkeypatch)
-    assert same_files(tmp_path / "whole", tmp_path / "cut")
-    name = "last/average.safetensors"
-    assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "cut" / name).read_bytes()
 
 
 def test_the_schedules():
@@ -258,31 +246,6 @@ def test_pairs_are_the_same_in_every_format(tmp_path):
         assert [pair[:2] for pair in PairReader()(*names)] == rows
 
 
-@pytest.mark.parametrize(
-    "source, target, changes, message",
-    [
-        ("a\nb\n", "a\n", {}, "line 2 has no counterpart"),
-        ("a\n\nb\nc\n", "a\nb\nc\nd\n", {}, "line 2 of .* has an empty source"),
-        ("a\nb b b\nc\nd\n", "a\nb\nc\nd\n", {"max_length": 2}, "line 2 of .* has 3 symbols"),
-        ("\n\n\n\n", "a\nb\nc\nd\n", {"drop": True}, "s is empty"),
-        ("a\na\na\na\n", "\n\n\n\n", {}, "t is empty"),
-        ("a\na\na\na\n", "a\nb\nc\nd\n", {"min_count": 2}, "one symbol only, or none"),
-        ("a\nb\n", "", {}, "one side only"),
-        ("a\nb\nc\n", "c\nb\na\n", {"vocabulary": "syllable"}, "unknown vocabulary"),
-    ],
-)
-def test_bad_data_says_which_line(tmp_path, source, target, changes, message):
-    (tmp_path / "s").write_text(source)
-    (tmp_path / "t").write_text(target)
-    data = TranslateDataConfig(
-        str(tmp_path / "s"), str(tmp_path / "t") if target else "", split=(0.75, 0.25, 0.0), **changes
-    )
-    # Nothing may depend on which of the pairs chance puts aside.
-    data = replace(data, valid_source=data.source, valid_target=data.target)
-    with pytest.raises(ElmanError, match=message):
-        train(TranslateConfig(data=data, out=str(tmp_path / "run")))
-
-
 def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
     config = config_in(tmp_path, training=TrainingConfig(steps=1))
     with open(config.data.source, "a") as a, open(config.data.target, "a") as b:
@@ -294,26 +257,6 @@ def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
     assert "80 pairs to train on, 9 to validate, 0 to test (2 were left out)" in capfd.readouterr().err
     kept = TranslateTask().open(replace(config, data=data), face).train
     assert [(pair.source, pair.target) for pair in kept] == pairs(80)
-
-
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"attention": "none", "feeding": True}, "feeding is for"),
-        ({"context": "every"}, "without attention"),
-        ({"attention": "dot"}, "must be equal"),
-        ({"tied": "all"}, "joint"),
-        ({"attention": "hard"}, "attention is 'hard'"),
-    ],
-)
-def test_models_that_cannot_be_built(tmp_path, changes, message):
-    with pytest.raises(InputError, match=message):
-        train(config_in(tmp_path, model=TranslateModelConfig(size=8, embedding_size=6, **changes)))
-
-
-def test_a_missing_file_ends_with_2(tmp_path, capsys):
-    assert main(["train", "--task", "translate", "--data.source", str(tmp_path / "no"), "--data.target", "x"]) == 2
-    assert "no" in capsys.readouterr().err
 
 
 def test_symbols_made_up_are_reversed(tmp_path):
