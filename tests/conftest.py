@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 
 import pytest
 import torch
@@ -18,6 +19,10 @@ def pytest_collection_finish():
     """What is loaded stays: half a million objects that need not be looked through after every test."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish():
+    gc.unfreeze()
 
 
 def _fail_what_is_missing(report):
@@ -38,3 +43,26 @@ def pytest_runtest_makereport():
 def pytest_make_collect_report():
     outcome = yield
     _fail_what_is_missing(outcome.get_result())
+
+
+# Playwright drives the chromium that is on the machine; it downloads none.
+CHROMIUM = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Where chromium and playwright are installed; always in `make test-browser`, which sets ELMAN_BROWSER=1."""
+    path = shutil.which("chromium")
+    if os.environ.get("ELMAN_BROWSER") != "1":
+        pytest.importorskip("playwright.sync_api")
+        if path is None:
+            pytest.skip("chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        found = play.chromium.launch(executable_path=path or "/usr/bin/chromium", args=CHROMIUM)
+        yield found
+        found.close()

@@ -1,7 +1,11 @@
 """Flow and reach against brute force: one autograd graph of plain steps, one backward pass for each loss."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
+from ragged_rows import arrays, ragged
 
 import elman
 from elman import lens
@@ -9,6 +13,7 @@ from elman import state as states
 from elman.attention import Additive, Fixed, Luong
 from elman.cells import CELLS
 from elman.core import Core
+from elman.lens.flow import Reach
 from elman.lens.layers import flat, jacobian, trajectory, unflat
 from elman.lens.sample import Sample
 from elman.nn.embed import Embedding
@@ -200,3 +205,109 @@ def test_looking_changes_nothing():
     assert all(p.requires_grad != name.startswith("cores.0.") for name, p in core.named_parameters())
     assert all(torch.equal(value, before[name]) for name, value in core.state_dict().items())
     assert all(not part._forward_hooks for part in core.modules())
+
+
+def linear_row(core, x, n, target):
+    """|dL/ds| before each of the n steps of a row of h = tanh(W h' + U x + b), L = sum |h - target|^2 / 2."""
+    W, U, b = arrays(core, "WUb")
+    h, hs = np.zeros(len(b)), []
+    for t in range(n):
+        h = np.tanh(W @ h + U @ x[t] + b)
+        hs.append(h)
+    g, norms = np.zeros(len(b)), []
+    for t in range(n - 1, -1, -1):
+        g = W.T @ ((1 - hs[t] ** 2) * (g + hs[t] - target[t]))
+        norms.append(np.linalg.norm(g))
+    return norms[::-1]
+
+
+def flows(core, x, lengths, target):
+    """Row by row, NaN past the lengths."""
+    found = np.full(x.shape[:2], np.nan)
+    for row, n in enumerate(lengths):
+        found[row, :n] = linear_row(core, x[row].numpy(), n, target[row].numpy())
+    return found
+
+
+def test_flow_is_the_mean_over_the_rows_that_are_so_long():
+    core, x, lengths = ragged("elman")
+    target = torch.randn(3, 20, 3, dtype=torch.float64)
+    [found] = lens.flow(core, Sample(x, target, lengths=torch.tensor(lengths)))
+    np.testing.assert_allclose(found.norm, np.nanmean(flows(core, x, lengths, target), 0), rtol=1e-9)
+    assert found.steps == list(range(20)) and found.units.shape == (20, 3)
+    np.testing.assert_allclose(found.units[:12].norm(dim=1), flows(core, x, lengths, target)[0, :12], rtol=1e-9)
+    assert not found.units[12:].any()
+
+
+def test_flow_from_right_to_left_stands_where_the_inputs_stand():
+    """Before its own step k, which reads the input at lengths - 1 - k, the state comes from the right."""
+    torch.manual_seed(0)
+    core = elman.Bidirectional(elman.cell("elman", 2, 3), elman.cell("elman", 2, 3)).double()
+    x, lengths = torch.randn(3, 9, 2, dtype=torch.float64), [9, 4, 7]
+    target = torch.randn(3, 9, 6, dtype=torch.float64)
+    left, right = lens.flow(core, Sample(x, target, lengths=torch.tensor(lengths)))
+    assert (left.name, right.name) == ("0 elman", "1 elman (right to left)")
+    forward, backward = core.cores[0], core.cores[1].core
+    np.testing.assert_allclose(left.norm, np.nanmean(flows(forward, x, lengths, target[..., :3]), 0), rtol=1e-9)
+    turned = [torch.zeros_like(part) for part in (x, target[..., 3:])]
+    for row, n in enumerate(lengths):
+        for part, whole in zip(turned, (x, target[..., 3:]), strict=True):
+            part[row, :n] = whole[row, :n].flip(0)
+    own = flows(backward, turned[0], lengths, turned[1])
+    for row, n in enumerate(lengths):
+        own[row, :n] = own[row, :n][::-1].copy()
+    np.testing.assert_allclose(right.norm, np.nanmean(own, 0), rtol=1e-9)
+
+
+def test_reach_of_ragged_rows_begins_at_the_end_of_each():
+    core, x, lengths = ragged("elman")
+    target = torch.randn(3, 20, 3, dtype=torch.float64)
+    [found] = lens.reach(core, Sample(x, target, lengths=torch.tensor(lengths)), anchors=3)
+    W, U, b = arrays(core, "WUb")
+    by_row = np.full((3, 20), np.nan)
+    for row, n in enumerate(lengths):
+        h, hs = np.zeros(3), []
+        for t in range(n):
+            h = np.tanh(W @ h + U @ x[row, t].numpy() + b)
+            hs.append(h)
+        g = hs[-1] - target[row, n - 1].numpy()
+        for tau in range(1, n + 1):
+            g = W.T @ ((1 - hs[n - tau] ** 2) * g)
+            by_row[row, tau - 1] = np.linalg.norm(g)
+    wanted = np.nanmean(by_row, 0)
+    assert found.tau == list(range(1, 18))  # as long as half of the rows go back so far
+    np.testing.assert_allclose(found.raw, wanted[:17], rtol=1e-9)
+
+
+class Decay(Core):
+    """h = a h' + x."""
+
+    def __init__(self, a):
+        super().__init__(1, 1)
+        self.a = a
+
+    def init_state(self, batch_size):
+        return torch.zeros(batch_size, 1, dtype=torch.float64)
+
+    def step(self, x, h):
+        h = self.a * h + x
+        return h, h
+
+
+def test_horizon_half_life_and_slope_of_a_known_decay():
+    """dL[a] / ds[a - tau] = 0.9^tau: a hundredth of the first is reached between tau - 1 = 43 and 44."""
+    [found] = lens.reach(Decay(0.9), Sample(torch.zeros(1, 60, 1, dtype=torch.float64)), anchors=1)
+    np.testing.assert_allclose(found.raw, [0.9**tau for tau in found.tau], rtol=1e-12)
+    assert math.floor(math.log(0.01) / math.log(0.9)) == 43 and found.horizon == 44
+    high, low = 0.9**6, 0.9**7  # at tau = 7 and 8
+    assert found.half_life == pytest.approx(7 + (high - 0.5) / (high - low), rel=1e-12)
+    assert found.slope == pytest.approx(math.log(0.9), rel=1e-9)
+
+
+def test_a_hundredth_is_within_the_horizon():
+    raw = [8.0, 4.0, 0.08, 0.0799, 0.05]
+    found = Reach("0 x", [1, 2, 3, 5, 9], raw)
+    assert found.horizon == 3 and found.half_life == 2.0 and found.furthest == 9
+    tau, logs = np.array([1, 2, 3]), np.log([8.0, 4.0, 0.08])
+    assert found.slope == pytest.approx(np.polyfit(tau, logs, 1)[0], rel=1e-12)
+    assert Reach("0 x", [1, 2, 3], [0.0, 2.0, 1.5]).relative == [0.0, 1.0, 0.75]

@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from ragged_rows import arrays, layer_of, ragged, sigmoid
 
 import elman
 from elman import lens
@@ -28,11 +30,6 @@ class Linear(Core):
 
     def recurrent(self):
         return {"A": self.A}
-
-
-def layer_of(core, x):
-    [layer] = lens.layers_of(core, Sample(x))
-    return layer
 
 
 def made_of(*eigenvalues):
@@ -147,3 +144,136 @@ def test_spectra_time_constants_and_periods():
     assert [part.name for part in lens.spectrum(layer_of(elman.cell("gru", 2, 3), torch.randn(1, 4, 2)))] == [
         "W_r", "W_z", "W_n",
     ]  # fmt: skip
+
+
+def tanh_network(T=57, size=3):
+    """An Elman network whose Jacobians do not commute, its one row, and J[t] of every step."""
+    torch.manual_seed(3)
+    core, x = elman.cell("elman", 2, size).double(), torch.randn(1, T, 2, dtype=torch.float64)
+    with torch.no_grad():
+        core.W.add_(0.4 * torch.randn(size, size))
+    W, U, b = arrays(core, "WUb")
+    h, steps = np.zeros(size), []
+    for t in range(T):
+        h = np.tanh(W @ h + U @ x[0, t].numpy() + b)
+        steps.append((1 - h**2)[:, None] * W)
+    return core, x, steps
+
+
+def test_isometry_multiplies_the_later_step_from_the_left():
+    core, x, J = tanh_network()
+    found = lens.isometry(layer_of(core, x), places=3, furthest=4)
+    assert found.tau == [1, 4]
+    for i, end in enumerate([4, 30, 57]):  # of 4 ... 57, three at equal distances
+        one, four = J[end - 1], J[end - 1] @ J[end - 2] @ J[end - 3] @ J[end - 4]
+        np.testing.assert_allclose(found.values[0][i], np.linalg.svd(one, compute_uv=False), rtol=1e-9)
+        np.testing.assert_allclose(found.values[1][i], np.linalg.svd(four, compute_uv=False), rtol=1e-9)
+    turned = np.linalg.svd(J[0] @ J[1] @ J[2] @ J[3], compute_uv=False)
+    assert abs(found.values[1][0][0].item() / turned[0] - 1) > 0.01  # the other order would be seen
+
+
+@pytest.mark.parametrize("T", [9, 57, 100])
+def test_exponents_are_means_over_all_steps_but_the_first_tenth(T):
+    """Whatever the tangent vectors are, all exponents together are the mean of ln |det J|."""
+    core, x, J = tanh_network(T)
+    found = lens.lyapunov(layer_of(core, x))
+    wanted = np.mean([np.linalg.slogdet(step)[1] for step in J[T // 10 :]])
+    assert found.sum().item() == pytest.approx(wanted, rel=1e-10)
+
+
+def test_without_recurrent_matrices_the_spectrum_is_that_of_the_jacobian_in_the_middle(monkeypatch):
+    core, x, J = tanh_network()
+    monkeypatch.setattr(core, "recurrent", dict)
+    [found] = lens.spectrum(layer_of(core, x))
+    assert found.name == "J"
+    np.testing.assert_allclose(
+        np.sort_complex(found.values.numpy()), np.sort_complex(np.linalg.eigvals(J[28])), rtol=1e-9
+    )
+
+
+class Turning(Core):
+    """h = x R h', R orthogonal: a step stretches every direction by |x|."""
+
+    def __init__(self, size):
+        super().__init__(1, size)
+        self.R = torch.nn.Parameter(torch.linalg.qr(torch.randn(size, size, dtype=torch.float64))[0])
+
+    def init_state(self, batch_size):
+        return self.zeros(batch_size, self.output_size) + 1
+
+    def step(self, x, h):
+        h = x * (h @ self.R.T)
+        return h, h
+
+
+@pytest.mark.parametrize("k", [None, 1])
+def test_the_steps_in_which_tangent_vectors_settle_do_not_count(k):
+    """All exponents go forwards and leave out the first tenth; few of many go backwards, and leave out the last."""
+    torch.manual_seed(0)
+    x = torch.rand(2, 70, 1, dtype=torch.float64) + 0.5
+    x[:, :7], x[:, -7:] = 30.0, 0.02
+    found = lens.lyapunov(layer_of(Turning(6), x), k)
+    counts = x[0, 7:] if k is None else x[0, :-7]
+    np.testing.assert_allclose(found, np.full(k or 6, counts.log().mean()), rtol=1e-10)
+
+
+def test_exponents_spectrum_and_time_scales_of_a_diagonal_cell_are_those_of_the_first_row():
+    """minGRU: a = 1 - z = s(-(U_z x + b_z))."""
+    core, x, lengths = ragged("mingru")
+    U, b = arrays(core, "Ub")
+    logs = np.log(sigmoid(-(x[0, :12].numpy() @ U[:3].T + b[:3]))).mean(0)
+    layer = layer_of(core, x, lengths=torch.tensor(lengths))
+    np.testing.assert_allclose(lens.lyapunov(layer), np.sort(logs)[::-1], rtol=1e-12)
+    np.testing.assert_allclose(lens.lyapunov(layer, 1), [logs.max()], rtol=1e-12)
+    [found] = lens.spectrum(layer)
+    np.testing.assert_allclose(found.values.real, np.exp(logs), rtol=1e-12)
+    np.testing.assert_allclose(lens.timescale(layer, trajectory(layer)), -1 / logs, rtol=1e-12)
+
+
+def test_time_scales_of_other_cells_are_those_of_steps_of_the_first_row():
+    """Elman: ds_i[t] / ds_i[t-1] = (1 - h_i[t]^2) W_ii, at 16 steps from a quarter of the row to its end."""
+    core, x, lengths = ragged("elman")
+    W, U, b = arrays(core, "WUb")
+    h, own = np.zeros(3), []
+    for t in range(12):
+        h = np.tanh(W @ h + U @ x[0, t].numpy() + b)
+        own.append(np.abs((1 - h**2) * np.diag(W)))
+    layer = layer_of(core, x, lengths=torch.tensor(lengths))
+    wanted = -1 / np.log([own[t] for t in range(3, 12)]).mean(0)
+    np.testing.assert_allclose(lens.timescale(layer, trajectory(layer)), wanted, rtol=1e-9)
+
+
+def test_time_scales_of_complex_numbers_stand_beside_both_their_parts():
+    torch.manual_seed(0)
+    core = elman.cell("lru", 2, 3, state_size=4, r_min=0.3, r_max=0.99).double()
+    layer = layer_of(core, torch.randn(2, 6, 2, dtype=torch.float64))
+    nu, theta = arrays(core, ["nu", "theta"])
+    found = lens.timescale(layer, trajectory(layer))
+    np.testing.assert_allclose(found, np.repeat(1 / np.exp(nu), 2), rtol=1e-9)  # |lambda| = exp(-exp(nu))
+    assert len(found) == trajectory(layer).shape[2] == 8
+    np.testing.assert_allclose(lens.lyapunov(layer), np.sort(np.repeat(-np.exp(nu), 2))[::-1], rtol=1e-9)
+    [modes] = lens.spectrum(layer)
+    np.testing.assert_allclose(modes.values, np.exp(-np.exp(nu) + 1j * np.exp(theta)), rtol=1e-9)
+    np.testing.assert_allclose(modes.time_constants, 1 / np.exp(nu), rtol=1e-9)
+    angle = np.abs(np.angle(np.exp(1j * np.exp(theta))))
+    np.testing.assert_allclose(modes.periods, 2 * math.pi / angle, rtol=1e-9)
+
+
+def test_time_scales_of_a_bank():
+    """S4D: |a| = exp(dt Re A), Re A = -exp(A_log), channel by channel."""
+    torch.manual_seed(0)
+    core = elman.cell("s4d", 3, 3, state_size=4).double()
+    with torch.no_grad():
+        core.A_log.add_(torch.randn(3, 2))
+    layer = layer_of(core, torch.randn(1, 5, 3, dtype=torch.float64))
+    log_dt, A_log = arrays(core, ["log_dt", "A_log"])
+    wanted = np.repeat((1 / (np.exp(log_dt)[:, None] * np.exp(A_log))).ravel(), 2)
+    np.testing.assert_allclose(lens.timescale(layer, trajectory(layer)), wanted, rtol=1e-6)
+
+
+def test_a_time_scale_is_infinite_where_a_number_grows():
+    core = elman.cell("elman", 1, 1, phi="relu").double()
+    with torch.no_grad():
+        core.W.fill_(1.5), core.U.fill_(1.0)
+    layer = layer_of(core, torch.ones(1, 9, 1, dtype=torch.float64))
+    assert lens.timescale(layer, trajectory(layer)).tolist() == [math.inf]

@@ -1,33 +1,9 @@
 """The demo page in a real browser, where chromium and playwright are installed; always in `make test-browser`."""
 
-import os
-import shutil
-
-import pytest
 from running import core, language_model, running
 
 from elman.tasks.number_serving import Numbers
 from elman.tasks.text.serving import ServedText
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium")
-    if os.environ.get("ELMAN_BROWSER") != "1":
-        pytest.importorskip("playwright.sync_api")
-        if path is None:
-            pytest.skip("chromium is not installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=path or "/usr/bin/chromium", args=FLAGS)
-        yield found
-        found.close()
 
 
 def test_type_stream_fork_and_roll_back(browser):

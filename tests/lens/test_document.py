@@ -2,8 +2,6 @@
 `make test-browser`, which sets ELMAN_BROWSER=1: with that, a missing browser is a failure."""
 
 import json
-import os
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -16,10 +14,6 @@ from elman.lens.report import UnitTraces
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 TEXT = [*'A "quoted" word,\n<script>alert(1)</script> and (12) more & so on', "<img src=x onerror=alert(2)>"]
 RIBBON = {
     "title": "Posterior <b>", "rows": ["state 0", "state 1"], "values": [[0.2] * len(TEXT), [0.8] * len(TEXT)],
@@ -51,21 +45,6 @@ def look(title, cell="gru"):
     lines = [{"step": step, "update_ratio": 1e-3 * step, "lens_horizon": 3.0 * step} for step in (1, 2, 3)]
     own = {"model.cell": cell, "out": "</script>"}
     return replace(report, panels=(RIBBON, TREE, IMAGE), config=own, command="elman inspect <x>", training=lines)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = shutil.which("chromium")
-    if os.environ.get("ELMAN_BROWSER") != "1":
-        pytest.importorskip("playwright.sync_api")
-        if path is None:
-            pytest.skip("chromium is not installed")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        found = play.chromium.launch(executable_path=path or "/usr/bin/chromium", args=FLAGS)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
