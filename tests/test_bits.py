@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,16 +62,6 @@ def test_batch_chunks_and_threads_do_not_change_a_bit(name):
                 assert torch.equal(logits(net, x, lengths, reset, cuts), whole), (threads, cuts)
     finally:
         torch.set_num_threads(1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", kernels.isas())
-def test_on_every_instruction_set(isa):
-    if isa == kernels.isa():
-        pytest.skip("the other tests of this file run on it")
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", __file__, "-k", "batch_chunks"]
-    run = subprocess.run(command, env={**os.environ, "ELMAN_ISA": isa}, capture_output=True, text=True, timeout=300)
-    assert run.returncode == 0 and f"{len(NATIVE)} passed" in run.stdout, run.stdout + run.stderr
 
 
 class Logits(nn.Module):

@@ -1,7 +1,8 @@
 """Arguments of the gated loops, calls of them, and the check of their bits, which other processes run too."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -100,6 +101,16 @@ def called(
     y, last = kernels.gated(kind, u, weights, state, lengths, reset, equations(kind, weights))
     assert native.calls["gated"] == before + 1
     return y, last  # type: ignore[return-value]
+
+
+@contextmanager
+def on_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_bits() -> None:

@@ -4,10 +4,10 @@ A kind is checked in float64 for values and for every gradient, with gradient ar
 float32 for equality of bits however rows are batched, time is cut, and threads are counted.
 """
 
-import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from elman import kernels
 from elman.errors import ElmanError
 
 native = pytest.importorskip("elman.kernels.native")
-from gated_loops import arguments, called, equations, ragged  # noqa: E402
+from gated_loops import arguments, called, check_bits, equations, on_threads, ragged  # noqa: E402
 
 from elman.kernels.native.gated import KINDS  # noqa: E402
 
@@ -71,30 +71,25 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> object:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_values_and_gradients(kind: str, threads: int) -> None:
+def test_values_and_gradients(kind: str) -> None:
+    """On one thread and on two; the reference on one, since a second would only wait."""
     for number, (B, T, H) in enumerate([*SHAPES, (0, 3, 4), (2, 0, 4), (3, 4, 1)]):
         u, weights, state = arguments(kind, B, T, H, torch.float64, number)
         lengths, reset = ragged(B, T, number)
         learned = weights[:1] if kind.startswith("rate") else weights  # the leak is not learned
         inputs = [t.requires_grad_() for t in (u, *learned, *state)]
-        y, last = called(kind, u, weights, state, lengths, reset)
         expected, ends = reference(kind, u, weights, state, lengths, reset)
-        torch.testing.assert_close(y, expected, rtol=1e-11, atol=1e-12)
-        torch.testing.assert_close(last, ends, rtol=1e-11, atol=1e-12)
-        if B:
-            before = native.calls["gated_back"]
-            got = gradients((y, *last), inputs)
-            assert native.calls["gated_back"] == before + 1
-            torch.testing.assert_close(got, gradients((expected, *ends), inputs), rtol=1e-10, atol=1e-11)
+        wanted = gradients((expected, *ends), inputs) if B else ()
+        for threads in (1, 2):
+            with on_threads(threads):
+                y, last = called(kind, u, weights, state, lengths, reset)
+                before = native.calls["gated_back"]
+                got = gradients((y, *last), inputs) if B else ()
+            assert native.calls["gated_back"] == before + bool(B)
+            torch.testing.assert_close(y, expected, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(last, ends, rtol=1e-11, atol=1e-12)
+            torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,6 +110,12 @@ def test_more_steps_than_a_chunk(kind: str, B: int, T: int) -> None:
 
 
 THREADED = [(3, 40, 130, 9), (9, 30, 70, 5)]  # work enough for a second thread: units are divided, then rows
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    with on_threads(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -198,24 +199,10 @@ def test_torch_nn_is_the_oracle(kind: str) -> None:
     torch.testing.assert_close(gradients((y, *last), inputs), gradients((expected, *(e[0] for e in ends)), inputs))
 
 
-BITS = """
-import sys, torch
-sys.path.insert(0, {here!r})
-import gated_loops
-gated_loops.check_bits()
-print(gated_loops.native.isa())
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("isa", native.isas())
-def test_bits_do_not_depend_on_batch_chunks_or_threads(isa: str) -> None:
-    here = str(Path(__file__).parent)
-    code = BITS.format(here=here)
-    env = {**os.environ, "ELMAN_ISA": isa}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == isa
+def test_bits_do_not_depend_on_batch_chunks_or_threads() -> None:
+    with on_threads(2):
+        check_bits()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -311,7 +298,7 @@ def test_in_a_forked_child() -> None:
     code = f"""
 import os, sys, torch
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from gated_loops import arguments, called, ragged
+from gated_loops import arguments, called, check_bits, equations, ragged  # noqa: E402
 torch.set_num_threads(2)
 u, weights, state = arguments("lstm", 16, 20, 64, torch.float32)
 more = ragged(16, 20)

@@ -1,8 +1,5 @@
 """The native normalisations against Torch's own, value by value and gradient by gradient, and against themselves."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -136,14 +133,3 @@ def test_rows_that_lie_apart(kind: str) -> None:
     apart = torch.stack([x, x * 2], -1)[..., 0]
     assert not apart.is_contiguous()
     assert torch.equal(KINDS[kind][1](apart, *learned), KINDS[kind][1](x, *learned))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", [isa for isa in native.isas() if isa != native.isa()])
-def test_every_other_instruction_set(isa: str) -> None:
-    tests = "oracle or any_number or bits or ordinary"
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", tests],
-        env={**os.environ, "ELMAN_ISA": isa}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-3000:]

@@ -255,17 +255,6 @@ def test_bits_do_not_depend_on_threads(shape: tuple[int, int, int], constant: bo
         assert all(torch.equal(x, y) for x, y in zip(seen[0], other, strict=True))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", [isa for isa in native.isas() if isa != native.isa()])
-def test_every_other_instruction_set(isa: str) -> None:
-    tests = "test_loop or test_bits or test_nothing_leaks"
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", tests],
-        env={**os.environ, "ELMAN_ISA": isa}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-3000:]
-
-
 def test_an_instruction_set_that_the_machine_lacks_is_refused() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", "import elman._native"],

@@ -1,9 +1,6 @@
 """The native selective scan, scan of banks and convolution: equal to plain loops, the same bits however cut."""
 
 import itertools
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -204,17 +201,6 @@ def test_bits_do_not_depend_on_threads(op: Operation, shape: tuple[int, int, int
         torch.set_num_threads(before)
     for other in seen[1:]:
         assert all(torch.equal(x, y) for x, y in zip(seen[0], other, strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", [isa for isa in native.isas() if isa != native.isa()])
-def test_every_other_instruction_set(isa: str) -> None:
-    tests = "test_loop or test_bits or test_nothing_leaks or test_decays or test_what_is_not"
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", tests],
-        env={**os.environ, "ELMAN_ISA": isa}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout[-3000:]
 
 
 @settings(max_examples=60, derandomize=True)
