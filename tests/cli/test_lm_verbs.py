@@ -1,187 +1,26 @@
-"""The language-model verbs as a person types them, in processes of their own."""
+"""The language-model verbs as a person types them."""
 
 import json
-import os
-import random
-import resource
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from processes import elman
 
 from elman.cli import main
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 60
 
-CONFIG = """
-task: lm
-data: {batch_size: 4, window: 8}
-model: {size: 12, layers: 2, dropout: 0.2}
-optim: {lr: 0.02, warmup: 3}
-training: {steps: 150, log_every: 3, evaluate_every: 50, checkpoint_every: 7}
-preview: {tokens: 10}
-"""
-
-# Kills the process in the middle of its n-th checkpoint: before the first rename, or between the two.
-DYING = """
-import os, signal, sys
-from elman.files import artifact
-from elman.cli import main
-count, where = int(sys.argv[1]), sys.argv[2]
-flush, sync = artifact._flush, artifact._sync
-def dying_flush(folder):
-    global count
-    flush(folder)
-    count -= folder.name == ".last.new"
-    if count == 0 and where == "before":
-        os.kill(os.getpid(), signal.SIGKILL)
-rename = artifact.Path.rename
-def dying_rename(self, target):
-    rename(self, target)
-    if count == 0 and where == "between" and self.name == "last":
-        os.kill(os.getpid(), signal.SIGKILL)
-artifact._flush = dying_flush
-artifact.Path.rename = dying_rename
-sys.exit(main(sys.argv[3:]))
-"""
-
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text(TEXT)
-    (tmp_path / "run.yaml").write_text(CONFIG)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ELMAN_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return tmp_path
 
 
-def start(*arguments, program=("-m", "elman")):
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-
-
-def elman(*arguments, program=("-m", "elman")):
-    process = start(*arguments, program=program)
-    out, err = process.communicate(timeout=120)
-    return process.returncode, out, err
-
-
 COUNT = ("train", "--task", "markov", "--data.train", "text.txt")
-TRAIN = ("train", "--config", "run.yaml", "--data.train", "text.txt", "--resume", "auto")
-
-
-def wait_for_lines(path, lines, process):
-    until = time.monotonic() + 90
-    while process.poll() is None and time.monotonic() < until:
-        if path.exists() and path.read_bytes().count(b"\n") >= lines:
-            return
-        time.sleep(0.002)
-
-
-@pytest.mark.slow
-def test_a_killed_run_reaches_the_same_bytes(here):
-    assert elman(*TRAIN, "--out", "whole")[0] == 0
-    out = ("--out", "killed")
-    for count, where in ((3, "before"), (2, "between")):
-        assert elman(str(count), where, *TRAIN, *out, program=("-c", DYING))[0] == -signal.SIGKILL
-    seed = int(os.environ.get("ELMAN_KILL_SEED", "0"))
-    print(f"ELMAN_KILL_SEED={seed}")
-    generator = random.Random(seed)
-    instants = sorted(generator.sample(range(12, 50), 2))
-    for lines in instants:
-        process = start(*TRAIN, *out)
-        wait_for_lines(here / "killed" / "metrics.jsonl", lines, process)
-        time.sleep(generator.random() * 0.02)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL, instants
-    assert elman(*TRAIN, *out)[0] == 0
-    for name in (
-        "metrics.jsonl",
-        "samples.txt",
-        "best/model.safetensors",
-        "last/model.safetensors",
-        "last/optimiser.safetensors",
-    ):
-        assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), (name, instants)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux limits another process")
-def test_a_full_disk_leaves_a_checkpoint_to_go_on_from(here):
-    """No file may grow beyond 4 kB, while the run is going on: its next checkpoint does not fit."""
-    assert elman(*TRAIN, "--out", "whole", "--training.steps", "300")[0] == 0
-    process = start(*TRAIN, "--out", "run", "--training.steps", "300")
-    wait_for_lines(here / "run" / "metrics.jsonl", 10, process)
-    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (4096, 4096))
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 2 and "Traceback" not in err
-    assert "cannot write" in err and "Free some space" in err
-    assert not (here / "run" / ".last.new").exists()
-    assert elman(*TRAIN, "--out", "run", "--training.steps", "300")[0] == 0
-    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/model.safetensors"):
-        assert (here / "whole" / name).read_bytes() == (here / "run" / name).read_bytes(), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_writes_a_checkpoint_and_says_how_to_go_on(here, number, code):
-    process = start(*TRAIN, "--out", "run", "--training.steps", "100000")
-    wait_for_lines(here / "run" / "metrics.jsonl", 5, process)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert "elman train --out run --resume auto" in err and "Traceback" not in err
-    assert json.loads((here / "run" / "last" / "training.json").read_text())["advance"]["step"] >= 15
-
-
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("cell", ["gru", "lru"])
-def test_two_processes_that_were_killed_reach_the_same_bytes(here, cell):
-    """Dropout is on: each process has random numbers of its own."""
-    (here / "dying.py").write_text(DYING)
-    changes = ("--model.cell", cell, "--model.size", "7", "--training.steps", "30", "--training.evaluate_every", "15")
-    assert elman(*TRAIN, *changes, "--out", "whole", program=(*TORCHRUN, "-m", "elman"))[0] == 0
-    dead = elman("3", "before", *TRAIN, *changes, "--out", "killed", program=(*TORCHRUN, "dying.py"))
-    assert dead[0] != 0 and json.loads((here / "killed/last/training.json").read_text())["advance"]["step"] < 30
-    code, _, err = elman("train", "--out", "killed", "--resume", "auto", program=(*TORCHRUN, "-m", "elman"))
-    assert code == 0, err
-    for name in ("metrics.jsonl", "samples.txt", "best/model.safetensors", "last/optimiser.safetensors"):
-        assert (here / "whole" / name).read_bytes() == (here / "killed" / name).read_bytes(), name
-
-
-@pytest.mark.slow
-def test_two_processes_give_what_one_gives(here):
-    torchrun = (*TORCHRUN, "-m", "elman")
-    changes = (
-        "--model.dropout",
-        "0",
-        "--model.dtype",
-        "float64",
-        "--training.steps",
-        "20",
-        "--training.accumulate",
-        "2",
-    )
-    code, _, err = elman(*TRAIN, *changes, "--out", "two", program=torchrun)
-    assert code == 0, err
-    assert main([*TRAIN, *changes, "--out", "one"]) == 0
-    one, two = (load_file(here / name / "last" / "model.safetensors") for name in ("one", "two"))
-    torch.testing.assert_close(two, one, rtol=1e-9, atol=1e-12)
-    lines = [[json.loads(line) for line in (here / name / "metrics.jsonl").open()] for name in ("one", "two")]
-    assert [list(line) for line in lines[0]] == [list(line) for line in lines[1]]
-    more = ("--training.steps", "20", "--out", "two")
-    assert main([*TRAIN, *changes, *more]) == 2  # written by two, resumed by one: refused
 
 
 @pytest.mark.slow
