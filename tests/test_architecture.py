@@ -144,6 +144,7 @@ def test_the_layout_check_sees_imports_of_every_form() -> None:
     assert list(imports(ast.parse(text))) == ["elman.laws", "elman.cells", "elman.core", "elman.state"]
 
 
+@pytest.mark.slow
 def test_only_the_guard_imports_the_native_kernels() -> None:
     for path in MODULES:
         importer = name_of(path)
@@ -166,6 +167,7 @@ def test_public_names_are_pinned() -> None:
         elman.LSTMM  # noqa: B018
 
 
+@pytest.mark.slow
 def test_public_names_come_one_by_one_and_without_torch_before() -> None:
     """In a process of its own, where nothing has imported them yet."""
     script = f"""

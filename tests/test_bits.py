@@ -45,6 +45,7 @@ def logits(net: SequenceModel, x: Tensor, lengths: Tensor, reset: Tensor, cuts: 
     return torch.cat(parts, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NATIVE)
 def test_batch_chunks_and_threads_do_not_change_a_bit(name):
     assert name in CELLS
@@ -93,6 +94,7 @@ def test_compiled_models_compute_the_same(name):
         torch.testing.assert_close(given, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lstm", "mingru", "mamba"])
 def test_exported_models_take_any_batch_and_time(name):
     plain, arrays = Logits(name), inputs(5)

@@ -59,6 +59,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_the_commands_run_as_pasted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

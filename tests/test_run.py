@@ -88,6 +88,7 @@ def test_resuming_a_finished_run_changes_nothing(config):
     assert (Path(config.out) / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
 def test_a_run_goes_on_longer_than_it_was_to(config, tmp_path, capsys, schedule):
     """With a constant rate, and evaluations at the same steps, it is the run that was long from the start."""
@@ -116,6 +117,7 @@ def test_a_run_goes_on_longer_than_it_was_to(config, tmp_path, capsys, schedule)
         train(replace(changed(config, training={"steps": 15}), resume="auto"))
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_early_says_how_it_goes_on(config, capsys):
     config = changed(config, training={"patience": 1, "evaluate_every": 1, "steps": 30}, optim={"lr": 1e-12})
     _, before = train(config)

@@ -44,6 +44,7 @@ def test_laws(name: str, kernel: str) -> None:
     assert report.ok and report.exact == (kernel == "native"), report
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("native" not in kernels.available(), reason="needs the native kernels")
 @pytest.mark.parametrize("name", [name for name in DECODERS if name != "additive lru"])
 def test_a_stream_is_native_and_its_rows_share_a_memory(name: str) -> None:

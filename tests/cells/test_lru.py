@@ -49,6 +49,7 @@ def test_eigenvalues_fill_the_ring_evenly():
         assert (deciles - torch.arange(1, 10) / 10).abs().max() < 5 * 0.5 / 20000**0.5
 
 
+@pytest.mark.slow
 def test_gamma_gives_the_state_the_variance_of_the_input():
     core = LRU(2, 2, state_size=1000, r_max=0.99)
     torch.testing.assert_close(core.gamma_log.exp() ** 2, 1 - core.eigenvalues().abs() ** 2, rtol=1e-4, atol=1e-6)

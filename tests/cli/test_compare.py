@@ -25,6 +25,7 @@ def runs(tmp_path_factory):
     return here
 
 
+@pytest.mark.slow
 def test_the_best_of_each_task_comes_first_with_what_differs(runs, capfd):
     assert main(["compare", *(str(runs / name) for name in "amb"), "--json"]) == 0
     rows = json.loads(capfd.readouterr().out)
@@ -74,6 +75,7 @@ def test_what_is_unfinished_broken_or_not_there_is_listed_as_such(runs, tmp_path
     assert f"there is no folder {tmp_path / 'none'}" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_baseline_that_is_fitted_is_finished_and_what_has_no_score_is_last(runs, tmp_path):
     rows = (f"{name},{t},{t % 5}" for name in "ab" for t in range(40))
     (tmp_path / "series.csv").write_text("unique_id,ds,y\n" + "\n".join(rows))

@@ -92,6 +92,7 @@ def test_it_says_when_the_machine_is_loaded(load: float | None, threads: int, sa
     assert any("The machine is loaded: 1.4 other threads" in note and "--threads 1 " in note for note in notes) == says
 
 
+@pytest.mark.slow
 def test_it_knows_what_a_fork_does(capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_num_threads()
     try:

@@ -168,6 +168,7 @@ def test_using_a_run_wrongly_is_one_clear_line(here, capfd):
     assert not list(here.glob("new.csv*")), "part of a file was left behind"
 
 
+@pytest.mark.slow
 def test_two_states_find_the_vowels(capfd):
     """The recipe on a tenth of its text, from one start, for time."""
     Path("some.txt").write_text("".join(piece for _, piece in open_text(["embedded"]).cut(0, 50_000).pieces()))

@@ -50,6 +50,7 @@ def answer(capfd, *arguments):
     return code, *capfd.readouterr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "layers", "panel"), [
     ("lm", 2, None), ("tag", 2, "CRF marginals"), ("classify", 1, None), ("translate", 1, "Alignment"),
     ("hmm", 1, "Posterior and Viterbi path"),
@@ -68,6 +69,7 @@ def test_every_task_without_naming_data(runs, capfd, name, layers, panel):
     assert (runs / f"{name}.html").stat().st_size < 500_000
 
 
+@pytest.mark.slow
 def test_named_data_another_run_and_fresh_weights_side_by_side(runs, capfd):
     code, out, err = answer(
         capfd, "lm", "book.txt", "--against", "lstm", "--at", "init", "--json", "--rows", "4", "--steps", "30"
@@ -136,6 +138,7 @@ def test_what_was_noted_while_training_is_on_the_page(runs, capfd):
     assert len(json.loads(out)["training"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [

@@ -40,6 +40,7 @@ def test_what_evaluate_says_about_invalid_text_can_be_done(here, capfd):
     assert main(["evaluate", "run", "bad.txt", "--data.errors", "replace"]) == 0
 
 
+@pytest.mark.slow
 def test_the_verbs_together(here, capfd):
     assert main(["init", "lm"]) == 0
     Path("full.yaml").write_text(capfd.readouterr().out)

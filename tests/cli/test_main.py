@@ -68,6 +68,11 @@ def test_an_unknown_verb_is_an_error_that_names_the_nearest() -> None:
     )
 
 
+def hear_key_presses() -> None:
+    """A shell starts jobs in the background deaf to them, and so would be these tests and all their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 def test_a_key_press_ends_it_quietly() -> None:
     process = subprocess.Popen(
@@ -75,8 +80,7 @@ def test_a_key_press_ends_it_quietly() -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell starts jobs in the background deaf to it, and so would be these tests and all their children.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=hear_key_presses,
     )
     assert process.stderr is not None
     process.stderr.readline()  # progress: it is at work
@@ -107,6 +111,7 @@ def test_a_standard_output_that_takes_nothing_is_one_line(stream: str, message: 
     assert done.returncode == 2 and done.stderr.startswith(message) and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_closed_standard_error_or_input(tmp_path: Path) -> None:
     done = closed("2>&-", "init", "lm")
     assert done.returncode == 0 and done.stdout.startswith("# what is trained")
@@ -155,7 +160,14 @@ except BaseException:
 def test_a_key_press_during_an_import_is_not_swallowed(tmp_path: Path) -> None:
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     code = "from elman.cli import interruptible\nwith interruptible():\n    import swallows\nprint('went on')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        preexec_fn=hear_key_presses,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 

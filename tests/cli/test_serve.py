@@ -64,6 +64,7 @@ def test_a_missing_extra_says_what_to_install(run, capsys, monkeypatch):
     assert "pip install 'elman[serve]'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_from_start_to_sigterm(run):
     command = [sys.executable, "-m", "elman", "serve", str(run), "--port", "0", "--store", str(run.parent / "s.db")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

@@ -23,6 +23,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_own_settings_and_what_is_typed(here, capfd):
     assert main(["train", "--out", "a", *SMALL]) == 0
     (here / "more.yaml").write_text("training: {steps: 6}\n")
@@ -84,6 +85,7 @@ def test_what_is_wrong_is_said_without_types_of_python():
         read_config(["--model.size", "large"])
 
 
+@pytest.mark.slow
 def test_which_run_goes_on_may_stand_in_the_config(here, capfd):
     """And the run in the default folder, which is another one, has no part in it."""
     assert main(["train", "--out", "a", *SMALL]) == 0

@@ -123,6 +123,7 @@ def test_pools_stream_as_they_scan(kind):
         torch.testing.assert_close(stream.step(x[:, t]), y[:, t].detach(), rtol=0, atol=0 if kernels.isa() else 1e-6)
 
 
+@pytest.mark.slow
 def test_a_mean_of_many_inputs_keeps_its_digits(on):
     """In float32 a sum of 0.1 is 1 % off after 10^6 inputs, and no longer grows after 2^24."""
     core = Pool("mean", 1)
@@ -134,6 +135,7 @@ def test_a_mean_of_many_inputs_keeps_its_digits(on):
     assert core.step(torch.full((1, 1), 2.0), late)[1].number.item() == 2**24 + 1
 
 
+@pytest.mark.slow
 def test_attention_to_many_inputs_keeps_its_digits(on):
     """Of equal inputs it is the mean, and its sum of weights a count."""
     torch.manual_seed(0)

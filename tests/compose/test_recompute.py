@@ -84,6 +84,7 @@ def assert_close(one: list[Tensor], two: list[Tensor], dtype: torch.dtype) -> No
         torch.testing.assert_close(a, b, rtol=0, atol=laws.TOLERANCES[dtype] * scale)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("native" not in kernels.available(), reason="bit for bit is the native kernels' promise")
 @pytest.mark.parametrize("every", ["auto", 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -99,6 +100,7 @@ def test_outputs_and_gradients_of_inputs_and_states_have_the_same_bits(
     assert_close(plain[1] + plain[2], ours[1] + ours[2], dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("native" not in kernels.available(), reason="bit for bit is the native kernels' promise")
 @settings(max_examples=60, deadline=None)
 @given(

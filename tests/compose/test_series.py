@@ -78,6 +78,7 @@ def test_a_state_that_was_kept_in_the_middle_is_the_whole(on):
     assert same(torch.cat(pieces, 1), whole) and same(state[1].sum, last[1].sum)
 
 
+@pytest.mark.slow
 def test_a_scale_stays_right_over_many_steps(on):
     """A sum of float32 is 1 % off after 10^6 terms of 0.1, and stays where it is from 2^24 on."""
     x = torch.tensor([0.1, 1.0]).expand(1, 10**6, 2)

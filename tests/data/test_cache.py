@@ -65,6 +65,7 @@ def test_a_truncated_cache_is_noticed(text, tmp_path):
         encode(text, Bytes(), "text", folder)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text("ab \n", max_size=30), min_size=1, max_size=3), st.sampled_from(["lines", "documents"]))
 def test_units_are_what_they_are_in_however_many_pieces_they_are_read(files, unit):

@@ -103,6 +103,7 @@ def test_a_pipe_is_read_once_and_its_text_again_and_again(tmp_path):
     assert whole(text) == whole(text) == "from a pipe\n"
 
 
+@pytest.mark.slow
 def test_embedded_texts_are_there():
     assert "statement" in whole(open_text(["embedded"]))
     assert next(iter(open_text(["embedded:stdlib"]).pieces()))[1]

@@ -55,6 +55,7 @@ def results(cores: int, threads: int) -> tuple[dict[str, str], int]:
     return found, dissolved
 
 
+@pytest.mark.slow
 def test_threads_that_wait_for_each_other_give_up_and_change_no_bit() -> None:
     free, _ = results(2, 2)
     pinned, dissolved = results(1, 2)

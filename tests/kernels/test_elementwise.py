@@ -85,6 +85,7 @@ def test_gradients(name: str) -> None:
     assert native.calls[name] > before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled(name: str) -> None:
     f: Callable[[Tensor], Tensor] = getattr(kernels, name)

@@ -118,6 +118,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
         yield request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 def test_projecting_inside_is_projecting_outside(kind: str, bias: bool, threads: int) -> None:
@@ -332,6 +333,7 @@ def test_several_python_threads_at_once() -> None:
     assert not problems
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_fuzz(data: st.DataObject) -> None:

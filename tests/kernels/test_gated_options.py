@@ -184,6 +184,7 @@ def test_fuzz(data: st.DataObject) -> None:
     compare(core, *drawn(core, B, T, D))
 
 
+@pytest.mark.slow
 @some_cases
 def test_compiled_and_exported(name: str, options: dict[str, Any]) -> None:
     core = build(name, 3, 6, options, torch.float32)

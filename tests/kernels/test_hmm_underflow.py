@@ -76,6 +76,7 @@ def draw(K: int, T: int, seed: int) -> tuple[torch.Tensor, ...]:
     return (*(torch.tensor(v) for v in (x, start, transition, state)), lengths, reset)
 
 
+@pytest.mark.slow
 @NATIVE
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("K", [2, 5, 9, 20, 70])

@@ -369,6 +369,7 @@ def model(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> t
     return kernels.reverse(h * 2, lengths), last + 1
 
 
+@pytest.mark.slow
 def test_compiled() -> None:
     torch._dynamo.reset()
     c = case((3, 5, 7), torch.float64, False)

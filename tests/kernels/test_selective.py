@@ -203,6 +203,7 @@ def test_bits_do_not_depend_on_threads(op: Operation, shape: tuple[int, int, int
         assert all(torch.equal(x, y) for x, y in zip(seen[0], other, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True)
 @given(data=st.data())
 def test_fuzz(data: st.DataObject) -> None:
@@ -259,6 +260,7 @@ def test_wrong_lengths_and_shapes_are_refused(op: Operation) -> None:
         function(*c.arguments.values(), c.lengths, c.reset.float())
 
 
+@pytest.mark.slow
 @each_operation
 def test_compiled(op: Operation) -> None:
     c = case(op, (3, 37, 7, 3), torch.float64)

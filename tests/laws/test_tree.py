@@ -27,6 +27,7 @@ def on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Itera
         yield request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TREES)
 def test_the_laws(name: str, on: str) -> None:
     report = tree_laws.check(tree(name, 4, 5))

@@ -211,6 +211,7 @@ def test_odd_reports_are_shown_too(browser, tmp_path):
         visit.page.close()
 
 
+@pytest.mark.slow
 def test_a_policy_names_the_scripts_and_nothing_closes_them_early(report):
     text = render([report])
     assert "default-src 'none'" in text and text.count("'sha256-") == 8 and "unsafe" not in text.partition("</head>")[0]

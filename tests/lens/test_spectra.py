@@ -68,6 +68,7 @@ class Henon(Core):
         return new, new
 
 
+@pytest.mark.slow
 def test_the_henon_map():
     found = lens.lyapunov(layer_of(Henon(1, 2), torch.zeros(1, 6000, 1, dtype=torch.float64)))
     assert found[0] == pytest.approx(0.419, abs=0.01) and found[1] == pytest.approx(-1.623, abs=0.01)

@@ -7,6 +7,7 @@ from elman import lens
 from elman.core import Core
 
 
+@pytest.mark.slow
 def test_a_unit_that_follows_quotes_is_found():
     class Quotes(Core):
         def init_state(self, batch_size):

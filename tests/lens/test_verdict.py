@@ -44,6 +44,7 @@ def by_hand(core, x):
     return np.mean(found, 0).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gain", "wanted"), [(0.5, "vanishing"), (1.0, "stable"), (2.0, "exploding")])
 def test_the_verdict_tells_gains_apart(gain, wanted):
     torch.manual_seed(0)

@@ -64,6 +64,7 @@ def test_triton_7117_a_cancelled_sequence_does_not_give_its_place_away_twice(mon
                 assert same([one["body"]["output"]], x[i][: t + 1]), (i, t)
 
 
+@pytest.mark.slow
 def test_llama_cpp_27148_an_old_conversation_does_not_come_back_in_a_new_one(monkeypatch, tmp_path):
     """A cache of prompts in memory restored the state of an unrelated, finished conversation into a fresh slot, when
     several were evicted at the same time. Here: few are kept in memory, many old ones and new ones come at once."""
@@ -155,6 +156,7 @@ def test_vllm_55600_a_row_does_not_feel_its_neighbours(order):
                 assert same(answer["body"]["outputs"], one[: (version + 1) * length]), (version, length)
 
 
+@pytest.mark.slow
 def test_sglang_23496_a_shared_beginning_survives_whoever_goes_away():
     """The thread was not found. The class, as in SGLang 23392 and 37836: requests with the same beginning, some of them
     cancelled and sent again; the state that was kept for the beginning is let go of, or is that of another place."""

@@ -60,11 +60,13 @@ def crash(path, place, after, seconds=None):
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_killed_at_a_named_point(tmp_path, place):
     assert crash(tmp_path / "s.db", place, 9) < 60
 
 
+@pytest.mark.slow
 def test_killed_at_random_instants(tmp_path):
     for number in range(2):
         crash(tmp_path / f"{number}.db", "", 0, seconds=random.Random(number).uniform(0.05, 0.3))

@@ -98,6 +98,7 @@ async def crowd(url, sessions, clients=24, first=0):
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("long", "sessions"), [(0.005, 60), (-1.0, 40)])
 def test_nothing_is_mixed_up(monkeypatch, long, sessions):
     """With models that compute on the event loop, and in the engine's thread."""

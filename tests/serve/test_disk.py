@@ -58,6 +58,7 @@ def small(tmp_path):
     subprocess.run(["umount", "-l", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_507_and_then_it_goes_on(small):
     (small / "ballast").write_bytes(bytes(1 << 20))
     server = Forked(small / "s.db")

@@ -15,6 +15,7 @@ from collections import Counter
 
 import httpx
 import numpy as np
+import pytest
 import torch
 from forked import CORE, Forked
 from websockets.asyncio.client import connect
@@ -141,6 +142,7 @@ class Load:
         return self.counts
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_or_mixed_up_while_the_server_dies_and_comes_back(tmp_path):
     counts = asyncio.run(Load(tmp_path / "s.db", 3.0, 0.8).run(6))
     assert counts["kills"] >= 1 and counts["sessions"] >= 5, counts

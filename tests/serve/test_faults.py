@@ -26,6 +26,7 @@ ENDS = ("kill -9", "failed sync", "SIGSTOP and kill -9", "SIGTERM")
 CLIENTS, OTHERS = 4, 300  # sessions that are stepped, and that are only looked at: more than SQLite keeps in memory
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 def test_nothing_is_lost_doubled_or_mixed_up_whatever_fails(tmp_path):
     found = run(tmp_path, len(ENDS))

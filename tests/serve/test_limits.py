@@ -236,6 +236,7 @@ def test_at_the_limit_and_one_past_it(small, larger, name, which):
 # Those that no single request can reach
 
 
+@pytest.mark.slow
 @pytest.mark.limits("receive_seconds")
 def test_receive_seconds():
     start = (
@@ -267,6 +268,7 @@ def test_token_characters():
         assert completion(server, prompt="a" * 21) == 200
 
 
+@pytest.mark.slow
 @pytest.mark.limits("socket_flight")
 def test_socket_flight():
     """Messages to a session that writes a long text: none is answered before its end."""
@@ -316,6 +318,7 @@ def test_connections(tmp_path):
         assert ask(server, b"bob") == 503
 
 
+@pytest.mark.slow
 @pytest.mark.limits("keyless")
 def test_keyless(tmp_path):
     """Those that are idle and have shown no key make room, the oldest first; busy ones do not."""
@@ -360,6 +363,7 @@ def test_tenant_sockets(tmp_path):
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.limits("tenant_bytes")
 def test_tenant_bytes(tmp_path):
     """A body that has not come yet counts, and is refused by its length before it is sent."""
@@ -407,6 +411,7 @@ def test_tenant_threads(tmp_path):
         assert [one.result() for one in asked] == [200] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.limits("send_seconds")
 def test_send_seconds():
     """An answer of some megabytes that nobody reads."""
@@ -441,6 +446,7 @@ def test_tombstones():
         refused(410, lambda id=id: get(engine, id))
 
 
+@pytest.mark.slow
 @pytest.mark.limits("filled", "drawn")
 def test_filled_and_drawn(tmp_path):
     """Rows that are missing before new ones or between them, and the numbers of a forecast's paths."""

@@ -116,6 +116,7 @@ def test_sessions_that_come_and_go_leave_nothing():
     assert not crowd.sessions.cache and not crowd.engine.queues
 
 
+@pytest.mark.slow
 def test_sessions_that_are_held_are_exact(tmp_path):
     core = gru(8)
     for store in (None, SqliteStore(tmp_path / "s.db")):

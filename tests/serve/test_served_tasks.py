@@ -141,6 +141,7 @@ def days(first, values):
     return [{"ds": str(np.datetime64("2024-01-01") + first + i), "y": value} for i, value in enumerate(values)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gaps", ["error", "fill"])
 def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
     from elman.tasks.forecast.serving import ServedSeries

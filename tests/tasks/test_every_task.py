@@ -64,6 +64,7 @@ def whole(tmp_path_factory):
     return trained
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_a_run_leaves_what_was_promised(whole, name):
     out, model, history = whole(name, 0)
@@ -82,6 +83,7 @@ def test_a_run_leaves_what_was_promised(whole, name):
 VARIANTS = [(name, number) for name in OURS for number in range(len(TABLE[name].variants))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), VARIANTS)
 def test_a_run_that_is_stopped_and_resumed_gives_the_same_bytes(whole, name, number, tmp_path, monkeypatch):
     out, *_ = whole(name, number)
@@ -131,6 +133,7 @@ def opened(request):
     return request.param, *open_model(RUNS / request.param)
 
 
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_the_batch(opened):
     name, task, model = opened
     if compute := TABLE[name].outputs:
@@ -158,6 +161,7 @@ def test_a_row_is_answered_in_company_as_it_is_alone(opened):
         assert alone.strip()
 
 
+@pytest.mark.slow
 def test_a_verb_answers_on_the_command_line_as_in_python(opened, tmp_path, capsys):
     name, _, model = opened
     for verb, keywords in TABLE[name].requests.items():
@@ -214,6 +218,7 @@ def written(model, folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_no_verb_and_no_server_changes_a_model(opened, tmp_path):
     name, task, model = opened
     before, fingerprint = written(model, tmp_path / "before"), model.fingerprint

@@ -55,6 +55,7 @@ def test_loading_a_model_leaves_the_random_numbers_too(config):
     assert torch.equal(torch.rand(3), expected)
 
 
+@pytest.mark.slow
 def test_two_threads_train_one_after_the_other_to_the_bytes_of_each_alone(config, tmp_path):
     train(config, data=TEXT, progress=False)
     texts = ["good day", "bad day", "good", "bad"] * 4
@@ -129,6 +130,7 @@ def test_a_model_that_is_loaded_beside_a_training_leaves_its_numbers_alone():
     assert numbers == expected
 
 
+@pytest.mark.slow
 def test_what_a_callback_trains_changes_nothing_around_it(config, tmp_path):
     train(config, data=TEXT, progress=False)
     inner = replace(config, out=str(tmp_path / "inner"), seed=9)

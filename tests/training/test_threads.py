@@ -36,6 +36,7 @@ def config(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_run_resumed_in_an_environment_of_fewer_threads_gives_the_same_bytes(config, tmp_path, monkeypatch, capsys):
     config = replace(config, threads=2)
     train(config)

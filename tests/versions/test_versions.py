@@ -56,6 +56,7 @@ def same(found, wanted, place=""):
         assert found == wanted, place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", make_files.TASKS)
 def test_a_run_loads_predicts_and_resumes(said, name):
     same(make_files.said(name), said["runs"][name], name)

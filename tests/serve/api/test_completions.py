@@ -157,6 +157,7 @@ def test_a_carried_state_goes_on_and_cannot_be_changed(client, server):
     assert text.json()["text"] == more
 
 
+@pytest.mark.slow
 def test_silent_retries(server):
     """The client sends again what failed to come through: with its own key, which it sends each time."""
     answers = []

@@ -1,6 +1,7 @@
 """The OpenAPI document is true: what it lists is there, and nothing that fits it or does not brings the server down."""
 
 import hypothesis
+import pytest
 import schemathesis
 from hypothesis import HealthCheck
 from schemathesis.checks import not_a_server_error
@@ -25,6 +26,7 @@ def test_it_lists_every_route():
     assert listed <= {(method, path) for method, path, _ in ROUTES}
 
 
+@pytest.mark.slow
 def test_fuzzed_requests_are_answered_in_order(server):
     """Requests made of the schema, right and wrong; with real sessions where an id is asked for."""
     schema = schemathesis.openapi.from_dict(server.client.get("/openapi.json").json())

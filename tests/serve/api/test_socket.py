@@ -13,6 +13,7 @@ from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
 
 
+@pytest.mark.slow
 def test_a_socket_that_does_not_read_is_not_read_from():
     """Else answers that are not taken are kept without end."""
     with running(MODELS) as server, opened(server.port, 0.5) as connection:

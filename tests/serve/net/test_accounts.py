@@ -59,6 +59,7 @@ def test_what_is_closed_or_answered_counts_no_more():
 
 
 # Connections
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "asks", [b"", b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"]
 )

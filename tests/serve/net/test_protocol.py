@@ -82,6 +82,7 @@ def _receive(connection):
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/v1/steps", "socket"])
 def test_an_answer_that_nobody_takes_is_not_kept(path):
     """Megabytes for each, without end."""
@@ -207,6 +208,7 @@ def test_a_gigabyte_is_refused_before_it_is_sent(server):
     assert raw(server, head % (1 << 30)).startswith(b"HTTP/1.1 413")
 
 
+@pytest.mark.slow
 def test_a_slow_head_a_slow_body_and_a_long_head(server):
     began = time.monotonic()
     assert raw(server, b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n").startswith(b"HTTP/1.1 408")

@@ -34,6 +34,7 @@ SEARCH = {"model": "book", "prompt": "x", "max_tokens": 4_096, "num_beams": 64}
 # Threads
 
 
+@pytest.mark.slow
 def test_a_search_that_nobody_waits_for_is_left():
     with running(MODELS) as server:
         for _ in range(3):
@@ -68,6 +69,7 @@ def child(*given):
         process.stderr.close()
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_the_drain_whatever_a_thread_computes():
     """A prediction that takes two minutes; Python itself waits for the thread before it ends."""
     with child("slow") as (process, url):
@@ -82,6 +84,7 @@ def test_the_process_ends_with_the_drain_whatever_a_thread_computes():
 # The delay
 
 
+@pytest.mark.slow
 def test_during_the_delay_probes_say_no_and_requests_are_served():
     server = Running(service(MODELS, drain_delay=2.5))
     began = time.monotonic()
@@ -113,6 +116,7 @@ def test_a_delay_that_is_none_is_refused_at_the_start(tmp_path, delay, capsys):
 # SIGHUP
 
 
+@pytest.mark.slow
 def test_hup_without_keys_changes_nothing():
     with child("plain") as (process, url):
         process.send_signal(signal.SIGHUP)

@@ -74,6 +74,7 @@ def test_a_log_that_was_cut_in_front_still_leads_to_every_position(position):
     assert np.array_equal(np.float32(step(engine, id, [9.0])["outputs"][0]), scanned([*x[:position], 9.0])[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_a_long_log_is_read_and_deleted_some_rows_at_a_time(kind, tmp_path):
     opened = lambda: MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "s.db")  # noqa: E731

@@ -182,6 +182,7 @@ def test_what_is_dead_is_known_though_a_read_has_failed():
     assert len(store.children("inputs", id)) == 2 and store.children("meta", "dead") == []
 
 
+@pytest.mark.slow
 def test_what_is_dead_goes_as_fast_as_more_of_it_comes():
     """Each mark leaves more dead than a sweep deletes, and nobody sweeps."""
     store = MemoryStore()

@@ -94,6 +94,7 @@ def test_keys_for_states_are_changed_by_putting_a_new_one_first(tmp_path):
         Signer.of_file(tmp_path / "short.txt")
 
 
+@pytest.mark.slow
 def test_the_key_of_a_store_is_random_and_stays(tmp_path):
     body = {"model": "book", "prompt": "Once", "max_tokens": 1, "seed": 1, "return_state": True}
     tokens = []

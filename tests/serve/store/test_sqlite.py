@@ -118,6 +118,7 @@ def test_file_and_log_can_be_read_by_their_owner_alone(tmp_path):
         os.umask(old)
 
 
+@pytest.mark.slow
 def test_a_copy_is_made_while_a_server_writes_and_is_a_store(tmp_path):
     """By another process, as `elman serve backup` is; of each tick all rows are in it, or none."""
     path, copies = tmp_path / "s.db", [tmp_path / f"copy{number}.db" for number in range(3)]

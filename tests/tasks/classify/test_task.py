@@ -66,6 +66,7 @@ def trained(tmp_path_factory):
     return folder, *train(config)
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
     folder, face, history = trained
     assert history[-1]["test"] > 0.95

@@ -24,6 +24,7 @@ def naive(tmp_path_factory):
     return config, train(config)[0]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_fitted_again_has_seen_all_rows_before_its_origins(naive, tmp_path):
     config, face = naive
     series, seen = panel(n=60), []
@@ -101,6 +102,7 @@ def test_one_step_ahead_needs_no_paths(naive):
         face.forecast(state, 2, samples=0)
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_while_it_trains(tmp_path):
     config = config_in(tmp_path)
     train(config)
@@ -127,6 +129,7 @@ def test_without_matplotlib_forecasts_are_written_as_text(tmp_path, monkeypatch)
     assert text.count("\n") == 3 * (3 + 5 * min(SHOWN, len(LENGTHS)))
 
 
+@pytest.mark.slow
 def test_the_lens_looks_at_the_cells(tmp_path, capsys):
     config = config_in(tmp_path, model={"cell": "gru", "layers": 2}, training={"lens": True})
     train(config)

@@ -35,6 +35,7 @@ def opened(data, config):
     return ForecastTask().open_in_memory(config, None, {"train": data}).config
 
 
+@pytest.mark.slow
 def test_passengers_are_no_worse_than_naive(tmp_path):
     """In fewer steps than a run has by default."""
     settings = {"data": {"horizon": 12, "test_windows": 2}, "training": {"steps": 200}, "out": str(tmp_path / "run")}

@@ -47,6 +47,7 @@ def test_past_covariates_end_with_the_row_before_the_origin(tmp_path):
     assert any(seen) and not all(seen)
 
 
+@pytest.mark.slow
 def test_a_forecast_reads_the_past_covariates_of_the_last_row_and_none_after(tmp_path):
     face, _ = train(with_past(tmp_path))
     (a, _b) = face.inputs.reader(str(tmp_path / "past.csv"))
@@ -131,6 +132,7 @@ def test_a_csv_without_the_column_of_times_asks_for_it(tmp_path, capsys):
     assert len(PanelReader(format="wide").fit(str(tmp_path / "t.csv"))[1]) == 2  # who says so gets it
 
 
+@pytest.mark.slow
 def test_a_wide_file_that_was_read_already_does_not_follow_itself(tmp_path, capsys):
     lines = [[name, *(f"{v:.6g}" for v in values(name, 60))] for name in ("a", "c")]
     for part, stop in (("first", 49), ("whole", 61)):
@@ -148,6 +150,7 @@ def test_a_wide_file_that_was_read_already_does_not_follow_itself(tmp_path, caps
     assert main(["evaluate", config.out, str(tmp_path / "first.csv"), "--from_start"]) == 0
 
 
+@pytest.mark.slow
 def test_frames_levels_and_what_are_no_rows(tmp_path):
     face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
     for level in (1.5, 0.0, 1.0, -0.1, float("nan")):
@@ -191,6 +194,7 @@ def test_frames_levels_and_what_are_no_rows(tmp_path):
 # The naive forecast beside it
 
 
+@pytest.mark.slow
 def test_scores_stand_beside_the_naive_forecast_and_say_so(tmp_path, capsys):
     """A network that has learnt nothing is worse than the last season, and a naive one as good as itself."""
     config = config_in(tmp_path, training={"steps": 1, "evaluate_every": 1}, model={"residual": "none"},

@@ -49,6 +49,7 @@ def test_each_target_is_read_and_counted_by_itself(tmp_path):
     np.testing.assert_allclose(nats[0], np.where(there, each, 0).sum(1), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_state_goes_on_target_by_target(tmp_path):
     """Row by row and at once, also where a piece begins with a row that lacks one."""
     face, _ = trained(tmp_path)

@@ -26,6 +26,7 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_it_is_read_for_what_is_kept_only(tmp_path, monkeypatch):
     finish, finished = ForecastTask.finish, []
     monkeypatch.setattr(ForecastTask, "finish", lambda *given: finished.append(1) or finish(*given))
@@ -41,6 +42,7 @@ def test_it_is_read_for_what_is_kept_only(tmp_path, monkeypatch):
     assert forecaster.forecast(forecaster.state, 3, samples=4).mean.shape == (1, 3, 1)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_has_none_and_resumes_to_the_same_bytes(tmp_path):
     elman.train(config(tmp_path / "whole"), {"train": ROWS}, progress=False)
 

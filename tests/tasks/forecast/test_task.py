@@ -36,6 +36,7 @@ def trained(tmp_path_factory):
     return folder, *train(config_in(folder, training={"steps": 60, "evaluate_every": 30}))
 
 
+@pytest.mark.slow
 def test_a_file_becomes_forecasts(trained, capsys):
     folder, face, history = trained
     assert history[-1]["mase"] < 3 and np.isfinite(history[-1]["nats"])
@@ -174,6 +175,7 @@ def test_one_pass_over_origins_is_each_origin_alone(trained):
     assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["seasonal_naive", "linear"])
 def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
     config = config_in(tmp_path, model={"kind": kind, "order": 5})
@@ -195,6 +197,7 @@ def test_an_unknown_series_is_named(trained, tmp_path, capsys):
     assert main(["predict", str(trained[0] / "run"), new, "--from_start"]) == 0
 
 
+@pytest.mark.slow
 def test_constant_and_short_series_are_forecast(tmp_path):
     text = "unique_id,ds,y\n" + "".join(f"zero,{t},0\nfive,{t},5\n" for t in range(40)) + "short,0,3\n"
     (tmp_path / "flat.csv").write_text(text)
@@ -266,6 +269,7 @@ READOUTS = {
 }
 
 
+@pytest.mark.slow
 @exact
 @pytest.mark.parametrize("name", READOUTS)
 def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
@@ -287,6 +291,7 @@ def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
     np.testing.assert_array_equal(copy.forecast(copy.state, 4, samples=30).paths, found.paths)
 
 
+@pytest.mark.slow
 def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
     whole = driven(tmp_path)
     rows = Path(whole).read_text().splitlines()

@@ -71,6 +71,7 @@ def test_a_session_of_a_store_goes_on(way):
     assert said["quantiles"]["0.1"] == pytest.approx(wanted["quantiles"]["0.1"], rel=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["network", "two"])
 def test_a_run_is_resumed_with_the_settings_it_had(name, tmp_path):
     shutil.copytree(OLD / name, tmp_path / name)

@@ -110,6 +110,7 @@ def test_history_is_of_what_is_maximised_and_never_falls(covariance_type: str) -
         assert fitted.log_likelihoods_[-1] == pytest.approx(fitted.score(X))
 
 
+@pytest.mark.slow
 def test_the_default_prior_of_a_mixture_costs_no_likelihood() -> None:
     """The data of hmmlearn's issue 410, which its own tests keep; both libraries from the same start."""
     data = pytest.importorskip("hmmlearn.tests.test_gmm_hmm_multisequence").EXAMPLE_SEQUENCES_ISSUE_410_PRUNED

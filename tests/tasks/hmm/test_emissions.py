@@ -47,6 +47,7 @@ CASES: dict[str, tuple[Callable[[], Emission], Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_the_gradient_vanishes_at_the_maximum(name: str, missing: bool) -> None:

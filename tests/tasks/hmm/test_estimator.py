@@ -295,6 +295,7 @@ def test_zeros_stay_zero() -> None:
 # Streaming
 
 
+@pytest.mark.slow
 @EVERY
 def test_filtering_one_at_a_time_is_filtering_the_whole(model: Any, X: np.ndarray) -> None:
     quietly(lambda: model.set_params(n_iter=3).fit(X))

@@ -33,6 +33,7 @@ def made(name, dtype=torch.float64):
     return core
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_laws(name, dtype):

@@ -49,6 +49,7 @@ def trained(tmp_path_factory):
     return folder, *train(replace(given, training=TrainingConfig(steps=120, evaluate_every=120)))
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
     """There are ten images, so no model is better than log 10 nats."""
     folder, face, history = trained
@@ -197,6 +198,7 @@ def test_grey_levels_are_drawn_as_they_are_scanned(readout):
     torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
     folder, face, _ = trained
     command = ["inspect", str(folder / "run"), str(folder / "test.npz"), "--rows", "6", "--at", "init", "--json"]
@@ -222,6 +224,7 @@ def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
         assert nats == pytest.approx(expected, rel=1e-4), name
 
 
+@pytest.mark.slow
 def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
     """The row below reads h alone: of the right half, which is the last, c leads nowhere."""
     from elman.lens import inspect

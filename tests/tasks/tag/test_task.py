@@ -71,6 +71,7 @@ def trained(tmp_path_factory):
     return folder, *train(config)
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
     folder, face, history = trained
     assert history[-1]["test"] > 0.95
@@ -118,6 +119,7 @@ def test_a_crf_never_writes_what_the_scheme_does_not(config):
 FED_BACK = {"crf": False, "feedback": True, "feedback_sampled": 0.3, "cell": "gru"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["copy", "selective-copy"])
 def test_copying_is_tagging_of_the_answer(config, kind, capsys):
     name = f"synthetic:{kind},T=4,tokens=2,vocabulary=3,n=50"
@@ -134,6 +136,7 @@ def test_copying_is_tagging_of_the_answer(config, kind, capsys):
             train(replace(settings, model=replace(model, crf=True), out=config.out + "2"))
 
 
+@pytest.mark.slow
 def test_tags_are_fed_back(config, tmp_path, capsys):
     model = replace(config.model, **FED_BACK, embedding_dropout=0.1, size=16)
     face, history = train(replace(config, model=model, training=TrainingConfig(steps=60, evaluate_every=60)))

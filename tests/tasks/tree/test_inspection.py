@@ -126,6 +126,7 @@ def runs(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nodes", "roots", "number", "words"])
 def test_every_target_is_looked_into(runs, capfd, name):
     capfd.readouterr()
