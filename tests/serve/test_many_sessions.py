@@ -10,6 +10,7 @@ import time
 
 import msgspec
 import numpy as np
+import pytest
 import torch
 
 import elman
