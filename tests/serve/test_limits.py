@@ -453,7 +453,7 @@ def test_filled_and_drawn(tmp_path):
     rows = {"ds": [str(np.datetime64("2024-01-01") + t) for t in range(30)], "y": [str(t % 3) for t in range(30)]}
     settings = {"data": {"horizon": 2, "seasonality": 3, "gaps": "fill"}, "model": {"kind": "seasonal_naive"}}
     elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": rows})
-    task, face = open_model(tmp_path / "run")
+    task, model = open_model(tmp_path / "run")
 
     def step(server, *days):
         id = server.session("sales")
@@ -465,11 +465,11 @@ def test_filled_and_drawn(tmp_path):
         return server.post("/v1/predict", {"model": "sales", "data": data, **options})
 
     def predictors(limits):
-        return {"sales": predictor(task, face, limits)}
+        return {"sales": predictor(task, model, limits)}
 
     for most in (7, 8):
         limits = Limits(filled=most, drawn=100)
-        with running({"sales": task.serve(face)}, limits=limits, predictors=predictors(limits)) as server:
+        with running({"sales": task.serve(model)}, limits=limits, predictors=predictors(limits)) as server:
             few = {"samples": 5}
             assert step(server, 8).status_code == 200  # 7 are missing, the first of January is there
             assert predict(server, 37, **few).status_code == 200
@@ -486,7 +486,7 @@ def test_filled_and_drawn(tmp_path):
             assert predict(server, 30, samples=47).status_code == 200  # and three quantiles
             assert predict(server, 30, samples=48).status_code == 400
             assert predict(server, 30, samples=5, horizon=1000000000).status_code == 400
-    with running({"sales": task.serve(face)}, predictors=predictors(Limits(drawn=102))) as server:
+    with running({"sales": task.serve(model)}, predictors=predictors(Limits(drawn=102))) as server:
         assert predict(server, 30, samples=48).status_code == 200
 
 

@@ -58,8 +58,8 @@ def test_a_markov_model_and_texts_with_an_end(tmp_path):
     text = "to be or not to be\nthat is the question\n" * 30
     settings = {"data": {"unit": "lines"}, "out": str(tmp_path / "run")}
     lm, _ = elman.train(MarkovConfig(**settings), data=text)
-    task, face = open_model(tmp_path / "run")
-    served = task.serve(face)
+    task, model = open_model(tmp_path / "run")
+    served = task.serve(model)
     works = [served.writing("to", Writing(max_new_tokens=60)), served.writing("", Writing(max_new_tokens=60))]
     answers, states = run_all(served, works, [served.start(1), served.start(2)])
     assert [a["text"] for a in answers] == [lm.generate(p, seed=s, max_new_tokens=60) for p, s in (("to", 1), ("", 2))]
@@ -87,16 +87,16 @@ def runs(tmp_path_factory):
 
 
 def test_an_hmm_filters_what_it_is_sent(runs):
-    task, face = open_model(runs / "hmm")
-    served = task.serve(face)
+    task, model = open_model(runs / "hmm")
+    served = task.serve(model)
     x = [[[0.1], [5.2], [4.9]], [[1.0]], [[0.0]] * 70]
     answers, _ = run_all(served, [served.reading(rows) for rows in x], [served.start(0)] * 3)
     for rows, answer in zip(x, answers, strict=True):
         with torch.no_grad():
-            predicted, _ = face.module().scan(torch.tensor([rows], dtype=torch.float64))
+            predicted, _ = model.module().scan(torch.tensor([rows], dtype=torch.float64))
         found = np.array([one["next_state"] for one in answer["outputs"]])
         assert np.array_equal(found, predicted.p[0].numpy())
-    with running({"hmm": served}, predictors={"hmm": predictor(task, face)}) as server:
+    with running({"hmm": served}, predictors={"hmm": predictor(task, model)}) as server:
         id = server.session("hmm")
         assert server.step(id, [[0.1], [5.2], [4.9]]).json()["outputs"] == answers[0]["outputs"]
         body = {"model": "hmm", "data": (runs / "columns.csv").read_text()}
@@ -122,12 +122,12 @@ def test_a_causal_classifier_answers_after_each_input():
     torch.manual_seed(0)
     inputs, labels = SeriesInputs((1.0, 0.0), (2.0, 1.0)), Labels("class", ("no", "yes"))
     config = ClassifyModelConfig(size=8, bidirectional=False, pool="mean", embedding_size=4)
-    face = Classifier(build(config, inputs, labels).eval(), config, Reader(), inputs, labels)
-    served = face.served()
+    model = Classifier(build(config, inputs, labels).eval(), config, Reader(), inputs, labels)
+    served = model.served()
     x = [[[0.5, 1.0], [2.0, -1.0], [3.0, 0.0]], [[1.0, 1.0]]]
     answers, states = run_all(served, [served.reading(rows) for rows in x], [served.start(0)] * 2)
     for rows, answer in zip(x, answers, strict=True):
-        wanted = face.each(inputs(np.array(rows), "here"))
+        wanted = model.each(inputs(np.array(rows), "here"))
         found = [list(one["probabilities"].values()) for one in answer["outputs"]]
         assert np.array_equal(found, wanted.exp().tolist())
     step, _ = run_all(
@@ -153,12 +153,12 @@ def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
         out=str(tmp_path / "run"), data={"horizon": 3, "seasonality": 7, "gaps": gaps},
         model={"size": 8, "layers": 1}, training={"steps": 2}, seed=1,
     )  # fmt: skip
-    face, _ = elman.train(config, {"train": {name: [row[name] for row in rows] for name in ("ds", "y")}})
-    served = ServedSeries(face)
+    model, _ = elman.train(config, {"train": {name: [row[name] for row in rows] for name in ("ds", "y")}})
+    served = ServedSeries(model)
 
     def offline(given):
-        state = face.read_from_start({name: [row[name] for row in given] for name in ("ds", "y")})
-        said = face.forecast(state, 1, samples=0)
+        state = model.read_from_start({name: [row[name] for row in given] for name in ("ds", "y")})
+        said = model.forecast(state, 1, samples=0)
         quantiles = {str(q): said.quantiles[0, 0, :, k].tolist() for k, q in enumerate((0.1, 0.5, 0.9))}
         return {"next": said.times[0][0], "mean": said.mean[0, 0].tolist(), "quantiles": quantiles}
 
@@ -197,8 +197,8 @@ def test_an_hmm_is_not_lost_for_ever_by_one_large_input(tmp_path):
     (tmp_path / "x.csv").write_text("value\n" + "\n".join(map(str, [0.1, 0.2, -0.1, 5.0, 5.2, 4.9] * 4)) + "\n")
     assert main(["train", "--task", "hmm", "--data.train", str(tmp_path / "x.csv"), "--out", str(tmp_path / "hmm"),
                  "--model.n_components", "2"]) == 0  # fmt: skip
-    task, face = open_model(tmp_path / "hmm")
-    with running({"hmm": task.serve(face)}) as server:
+    task, model = open_model(tmp_path / "hmm")
+    with running({"hmm": task.serve(model)}) as server:
         id = server.session("hmm")
         assert server.step(id, [[0.1]]).status_code == 200
         assert server.step(id, [[1e200]]).status_code in (400, 422)

@@ -147,13 +147,13 @@ def snapshot(value):
 
 def test_two_tenants_a_resend_and_many_at_once(made, tmp_path):
     name, run, asks = made
-    task, face = open_model(run)
+    task, model = open_model(run)
     alone = [predictor(task, open_model(run)[1])(json.dumps(ask).encode()) for ask in asks]
     assert len({tuple(lines) for lines in alone}) == len(asks)  # or nothing could be mixed up
-    before, fingerprint = snapshot(face), elman.state.fingerprint(face.model) if hasattr(face, "model") else ""
+    before, fingerprint = snapshot(model), elman.state.fingerprint(model.model) if hasattr(model, "model") else ""
     (tmp_path / "keys").write_text("".join(f"{n} {hashlib.sha256(n.encode()).hexdigest()}\n" for n in ("ann", "bob")))
-    models = {name: task.serve(face)} if name == "forecast" else None
-    with running(models, keys=Keys(str(tmp_path / "keys")), predictors={name: predictor(task, face)}) as server:
+    models = {name: task.serve(model)} if name == "forecast" else None
+    with running(models, keys=Keys(str(tmp_path / "keys")), predictors={name: predictor(task, model)}) as server:
 
         def ask(given):
             tenant, number = given
@@ -170,23 +170,23 @@ def test_two_tenants_a_resend_and_many_at_once(made, tmp_path):
         unknown = {"model": name, "data": "unique_id,ds,y\nother,2024-02-10,1\n"}
         refused = httpx.post(f"{server.url}/v1/predict", json=unknown, headers={"authorization": "Bearer bob"}).text
         assert "mine" not in refused  # the series of another
-    assert snapshot(face) == before
-    assert not fingerprint or elman.state.fingerprint(face.model) == fingerprint
+    assert snapshot(model) == before
+    assert not fingerprint or elman.state.fingerprint(model.model) == fingerprint
 
 
 def test_a_snapshot_sees_what_changes(made):
     """The judge is judged: a mode, a weight, an attribute."""
-    face = deepcopy(open_model(made[1])[1])
-    before = snapshot(face)
-    vars(face)["extra"] = Path("x")
-    assert snapshot(face) != before
-    del vars(face)["extra"]
-    if hasattr(face, "model"):
-        face.model.train()
-        assert snapshot(face) != before
-        face.model.eval()
+    model = deepcopy(open_model(made[1])[1])
+    before = snapshot(model)
+    vars(model)["extra"] = Path("x")
+    assert snapshot(model) != before
+    del vars(model)["extra"]
+    if hasattr(model, "model"):
+        model.model.train()
+        assert snapshot(model) != before
+        model.model.eval()
         with torch.no_grad():
-            next(face.model.parameters()).flatten()[0] += 1
+            next(model.model.parameters()).flatten()[0] += 1
     else:
-        face.startprob_ = face.startprob_[::-1].copy() + 1e-9
-    assert snapshot(face) != before
+        model.startprob_ = model.startprob_[::-1].copy() + 1e-9
+    assert snapshot(model) != before

@@ -68,19 +68,19 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
-    folder, face, history = trained
+    folder, model, history = trained
     assert history[-1]["test"] > 0.95
     assert main(["evaluate", str(folder / "run"), str(folder / "test.tsv"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["accuracy"] == history[-1]["test"] and found["classes"] == ["neg", "pos"]
     assert sum(map(sum, found["confusion"])) == found["rows"] == 60
     assert set(found) == {"accuracy", "macro_f1", "log_loss", "rows", "classes", "confusion"}
-    assert face.predict(["a fine day", "a dull day"]) == ["pos", "neg"]
+    assert model.predict(["a fine day", "a dull day"]) == ["pos", "neg"]
     assert (folder / "run" / "previews" / "80.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_predictions_with_probabilities_and_after_each_input(trained, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     (folder / "new.txt").write_text("a fine day\n\nw1 dull\n")
     assert main(["predict", str(folder / "run"), str(folder / "new.txt")]) == 0
     assert capsys.readouterr().out == "pos\nneg\n"
@@ -91,7 +91,7 @@ def test_predictions_with_probabilities_and_after_each_input(trained, capsys):
     assert main(["predict", str(folder / "run"), str(folder / "new.txt"), "--each", "--probabilities"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [line[:2] for line in lines[1:]] == [["0", "0"], ["0", "1"], ["0", "2"], ["1", "0"], ["1", "1"]]
-    so_far = face.predict_proba(["a", "a fine", "a fine day"])
+    so_far = model.predict_proba(["a", "a fine", "a fine day"])
     np.testing.assert_allclose([[float(p) for p in line[3:]] for line in lines[1:4]], so_far, atol=1e-5)
 
 
@@ -104,12 +104,12 @@ def test_a_model_that_reads_from_both_ends_answers_at_the_end(config, capsys, tm
 
 @pytest.mark.parametrize("pool", ["last", "mean", "max", "attention", "both"])
 def test_every_pool_trains_and_is_saved(config, pool, tmp_path):
-    face, history = train(replace(config, model=replace(config.model, pool=pool)))
-    face.save(tmp_path / "copy")
+    model, history = train(replace(config, model=replace(config.model, pool=pool)))
+    model.save(tmp_path / "copy")
     rows = ["fine", "", "w1 w2 dull w3"]
-    assert torch.equal(load(tmp_path / "copy").predict_proba(rows), face.predict_proba(rows))
-    alone = torch.cat([face.predict_proba([row]) for row in rows])
-    assert torch.equal(alone, face.predict_proba(rows))  # to the bit
+    assert torch.equal(load(tmp_path / "copy").predict_proba(rows), model.predict_proba(rows))
+    alone = torch.cat([model.predict_proba([row]) for row in rows])
+    assert torch.equal(alone, model.predict_proba(rows))  # to the bit
 
 
 def test_numbers_are_predicted_with_their_width(config, tmp_path, capsys):
@@ -128,11 +128,11 @@ def test_several_classes_a_row(config, tmp_path, capsys):
     rows = [(text, [label, "long"] if len(text) > 15 else [label]) for text, label in sentences(120)]
     path.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
     data = replace(config.data, train=str(path), label_kind="classes")
-    face, _ = train(replace(config, data=data, training=TrainingConfig(steps=60, evaluate_every=30)))
+    model, _ = train(replace(config, data=data, training=TrainingConfig(steps=60, evaluate_every=30)))
     assert main(["evaluate", config.out, str(path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["classes"] == ["long", "neg", "pos"] and len(found["confusion"]) == 3 and found["micro_f1"] > 0.8
-    assert isinstance(face.predict(["fine"])[0], tuple)
+    assert isinstance(model.predict(["fine"])[0], tuple)
 
 
 def test_weights_and_smoothing_change_the_target_and_nothing_else(config, tmp_path):
@@ -154,8 +154,8 @@ def test_a_part_of_the_validation_data_is_so_many_rows(config):
 
     data = ClassifyTask().open(config, None)
     assert data.first(data.valid, 99) is data.valid and len(data.first(data.valid, 3)) == 3
-    face, _ = train(replace(config, training={"steps": 4, "evaluate_every": 2, "evaluate_tokens": 5}))
-    assert "108 rows to train on, 12 to validate" in data.summary()[0] and "bidirectional gru 8" in repr(face)
+    model, _ = train(replace(config, training={"steps": 4, "evaluate_every": 2, "evaluate_tokens": 5}))
+    assert "108 rows to train on, 12 to validate" in data.summary()[0] and "bidirectional gru 8" in repr(model)
 
 
 def test_a_norm_leaves_something_of_a_series_of_single_numbers(config):
@@ -192,15 +192,15 @@ def test_labels_that_training_never_saw_are_named(config, tmp_path, capsys):
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     write(tmp_path / "more.tsv", [("never seen fine", "pos"), ("never seen dull", "neg")] * 20)
     command = ["train", "--task", "classify", "--init_from", str(folder / "run"), "--data.train"]
     short = ["--training.steps", "1", "--optim.lr", "1e-9", "--out"]
     assert main([*command, str(tmp_path / "more.tsv"), *short, str(tmp_path / "run")]) == 0
     assert "how it reads, 2 classes" in capsys.readouterr().err
     tuned, texts = load(tmp_path / "run"), ["fine w1", "dull w2", "w3"]
-    assert tuned.inputs.to_json() == face.inputs.to_json() and not tuned.config.bidirectional
-    torch.testing.assert_close(tuned.predict_proba(texts), face.predict_proba(texts), atol=1e-6, rtol=0)
+    assert tuned.inputs.to_json() == model.inputs.to_json() and not tuned.config.bidirectional
+    torch.testing.assert_close(tuned.predict_proba(texts), model.predict_proba(texts), atol=1e-6, rtol=0)
     write(tmp_path / "odd.tsv", [("fine", "odd"), ("dull", "neg")] * 20)
     assert main([*command, str(tmp_path / "odd.tsv"), *short, str(tmp_path / "odd")]) == 2
     assert "the label 'odd', which the model was not trained on" in capsys.readouterr().err
@@ -216,8 +216,8 @@ def test_whole_numbers_of_npz_come_back_as_whole_numbers(config, tmp_path, capsy
     x = np.repeat(np.array([[-1.0, -2.0], [1.0, 2.0]] * 20)[..., None], 1, -1)
     np.savez(tmp_path / "a.npz", x=x, y=np.array([3, 12] * 20))
     config = replace(config, data=replace(config.data, train=str(tmp_path / "a.npz")))
-    face, history = train(config)
-    for model in (face, load(config.out)):
+    predictor, history = train(config)
+    for model in (predictor, load(config.out)):
         assert set(model.predict(list(x))) <= {3, 12} and all(type(answer) is int for answer in model.predict(list(x)))
     assert main(["predict", config.out, str(tmp_path / "a.npz"), "--probabilities"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "label\t3\t12"

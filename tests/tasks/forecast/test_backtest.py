@@ -26,7 +26,7 @@ def naive(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_model_that_is_fitted_again_has_seen_all_rows_before_its_origins(naive, tmp_path):
-    config, face = naive
+    config, predictor = naive
     series, seen = panel(n=60), []
 
     def refit(rows):
@@ -34,7 +34,7 @@ def test_a_model_that_is_fitted_again_has_seen_all_rows_before_its_origins(naive
         out = str(tmp_path / str(len(seen)))
         return train(replace(config, out=out), {"train": rows})[0]
 
-    found = backtest(face, series, windows=5, samples=10, refit_every=2, refit=refit)
+    found = backtest(predictor, series, windows=5, samples=10, refit_every=2, refit=refit)
     assert found.numbers["windows"] == 5 and len(seen) == 3
     for number, rows in enumerate(seen):
         n = 60 - 25 + 2 * 5 * number  # five windows of five are judged, and two lie between fits
@@ -48,17 +48,17 @@ def test_a_model_that_is_fitted_again_has_seen_all_rows_before_its_origins(naive
         alone = backtest(model, [one.cut(0, end) for one in series], windows=count, samples=10)
         terms += alone.numbers["nats"] * count
     assert found.numbers["nats"] == pytest.approx(terms / 5, rel=1e-9)
-    assert found != backtest(face, series, windows=5, samples=10)
+    assert found != backtest(predictor, series, windows=5, samples=10)
 
 
 def test_how_often_and_how_belong_together(naive):
-    _, face = naive
+    _, model = naive
     with pytest.raises(InputError, match="refit_every is 2, and refit is not given"):
-        backtest(face, panel(), refit_every=2)
+        backtest(model, panel(), refit_every=2)
     with pytest.raises(InputError, match="refit_every is 0, and refit is given"):
-        backtest(face, panel(), refit=lambda rows: face)
+        backtest(model, panel(), refit=lambda rows: model)
     with pytest.raises(InputError, match="refit_every is -1"):
-        backtest(face, panel(), refit_every=-1, refit=lambda rows: face)
+        backtest(model, panel(), refit_every=-1, refit=lambda rows: model)
 
 
 def test_a_frame_of_series_is_read_as_the_same_series(tmp_path):
@@ -92,14 +92,14 @@ def test_rows_that_are_judged_do_not_say_how_large_covariates_are(tmp_path):
 
 
 def test_one_step_ahead_needs_no_paths(naive):
-    _, face = naive
-    state = face.read_from_start(panel())
-    exact, drawn = face.forecast(state, 1, samples=0), face.forecast(state, 1, samples=20)
+    _, model = naive
+    state = model.read_from_start(panel())
+    exact, drawn = model.forecast(state, 1, samples=0), model.forecast(state, 1, samples=20)
     assert exact.paths.shape == (3, 0, 1, 1)
     np.testing.assert_array_equal(exact.quantiles, drawn.quantiles)
     np.testing.assert_array_equal(exact.mean, drawn.mean)
     with pytest.raises(InputError, match="samples is 0"):
-        face.forecast(state, 2, samples=0)
+        model.forecast(state, 2, samples=0)
 
 
 @pytest.mark.slow
@@ -147,12 +147,12 @@ def test_what_the_lens_sees_is_what_the_model_says(tmp_path):
     config = config_in(tmp_path)
     task = ForecastTask()
     data = task.open(config, None)
-    face = task.build(config, data)
-    model, sample, _ = task.inspect_inputs(face, data.valid, 2, 1000)
+    predictor = task.build(config, data)
+    model, sample, _ = task.inspect_inputs(predictor, data.valid, 2, 1000)
     h, _ = model.core.scan(model.embed(sample.x), lengths=sample.lengths)
     terms = sample.log_prob(model.readout(h, sample.lengths), sample.y, sample.lengths)
     series = [one for one in data.series if one.name in "ab"]
-    _, nats, known = face.score(series, face.init_state(series))
+    _, nats, known = predictor.score(series, predictor.init_state(series))
     judged = sample.y[1][..., 0]
     assert judged.sum(1).tolist() == [n - (2 * SEASON + 1) for n in (60, 44)]
     torch.testing.assert_close(-terms[judged].double(), nats[judged])
@@ -178,8 +178,8 @@ def test_integrated_gradients_of_a_forecaster_add_up(tmp_path, readout):
     config = config_in(tmp_path, data=data, model={"readout": readout, "residual": "none" if counts else "seasonal"})
     task = ForecastTask()
     opened = task.open(config, None)
-    face = task.build(config, opened)
-    model, sample, _ = task.inspect_inputs(face, opened.valid, 2, 1000)
+    predictor = task.build(config, opened)
+    model, sample, _ = task.inspect_inputs(predictor, opened.valid, 2, 1000)
     found = lens.influence(model, sample, "integrated", window=20)
     assert found.residual < 1e-2 and torch.isfinite(found.values).all() and found.values.abs().max() > 0
     assert not torch.isnan(lens.influence(model, sample, "gradient", window=20).values).any()

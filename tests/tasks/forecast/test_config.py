@@ -39,8 +39,8 @@ def opened(data, config):
 def test_passengers_are_no_worse_than_naive(tmp_path):
     """In fewer steps than a run has by default."""
     settings = {"data": {"horizon": 12, "test_windows": 2}, "training": {"steps": 200}, "out": str(tmp_path / "run")}
-    face, history = elman.train(ForecastConfig(**settings), {"train": passengers()})
-    assert face.seasonality == 12 and face.config.residual == "seasonal" and face.config.lags == [1, 2, 12, 13]
+    model, history = elman.train(ForecastConfig(**settings), {"train": passengers()})
+    assert model.seasonality == 12 and model.config.residual == "seasonal" and model.config.lags == [1, 2, 12, 13]
     assert history[-1]["mase"] <= history[-1]["naive_mase"] and "test" in history[-1]
 
 

@@ -49,12 +49,12 @@ def test_past_covariates_end_with_the_row_before_the_origin(tmp_path):
 
 @pytest.mark.slow
 def test_a_forecast_reads_the_past_covariates_of_the_last_row_and_none_after(tmp_path):
-    face, _ = train(with_past(tmp_path))
-    (a, _b) = face.inputs.reader(str(tmp_path / "past.csv"))
-    state = face.read([a.cut(0, 50)], face.init_state([a]))
-    x = face._inputs_ahead(state, face._ahead(state, 4, None))[0]
-    columns = face.inputs.past_columns
-    scale = face.inputs.reader.covariates["load"]
+    model, _ = train(with_past(tmp_path))
+    (a, _b) = model.inputs.reader(str(tmp_path / "past.csv"))
+    state = model.read([a.cut(0, 50)], model.init_state([a]))
+    x = model._inputs_ahead(state, model._ahead(state, 4, None))[0]
+    columns = model.inputs.past_columns
+    scale = model.inputs.reader.covariates["load"]
     wanted = (PAST["load"]("a", 49) - scale.mean) / scale.scale
     np.testing.assert_allclose(x[0, columns], [wanted, 1.0], rtol=1e-5)
     assert (x[1:, columns] == 0).all()
@@ -152,10 +152,10 @@ def test_a_wide_file_that_was_read_already_does_not_follow_itself(tmp_path, caps
 
 @pytest.mark.slow
 def test_frames_levels_and_what_are_no_rows(tmp_path):
-    face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
+    model, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
     for level in (1.5, 0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(InputError, match=r"quantiles has .*above 0 and below 1"):
-            face.forecast(face.state, 2, quantiles=[0.5, level])
+            model.forecast(model.state, 2, quantiles=[0.5, level])
 
     class Column:
         def __init__(self, name, cells):
@@ -179,16 +179,16 @@ def test_frames_levels_and_what_are_no_rows(tmp_path):
 
     stamp = str(np.datetime64("2024-01-01T00") + LENGTHS["a"]).replace("T", " ") + ":00"
     rows = {"unique_id": ["a"], "ds": [stamp], "y": [5.0]}
-    after = face.update(face.state, Polars(rows))
+    after = model.update(model.state, Polars(rows))
     assert after.value[after.names.index("a")].item() == 5.0
-    assert face.state.value[face.state.names.index("a")].item() != 5.0  # a value: it stays what it was
+    assert model.state.value[model.state.names.index("a")].item() != 5.0  # a value: it stays what it was
 
     class Lazy:
         columns = ["unique_id", "ds", "y"]
 
     for wrong in (Lazy(), 5, None, np.zeros(3), [rows], []):
         with pytest.raises(InputError, match="rows are given as a"):
-            face.update(face.state, wrong)
+            model.update(model.state, wrong)
 
 
 # The naive forecast beside it
@@ -225,19 +225,19 @@ def test_scores_stand_beside_the_naive_forecast_and_say_so(tmp_path, capsys):
 
 def test_the_naive_forecast_where_the_last_season_has_gaps(tmp_path):
     """It is the last value that was seen there."""
-    face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
-    state = face.read_from_start({"ds": [f"2024-01-01 0{t}:00" for t in range(5)], "y": ["1", "2", "", "4", "5"]})
+    model, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
+    state = model.read_from_start({"ds": [f"2024-01-01 0{t}:00" for t in range(5)], "y": ["1", "2", "", "4", "5"]})
     assert naive(state, 6)[0, :, 0].tolist() == [2, 5, 4, 5, 2, 5]
 
 
 def test_levels_and_names_are_lists_of_them(tmp_path):
-    face, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
-    name = face.state.names[0]
+    model, _ = train(config_in(tmp_path, model={"kind": "seasonal_naive"}))
+    name = model.state.names[0]
     for settings, message in (
         ({"quantiles": 0.5}, "quantiles is a float; it must be a list of levels"),
         ({"quantiles": ["0.5"]}, "quantiles has '0.5'; a level is a number"),
         ({"series": name}, f"series is a string, '{name}'; it must be a list of names"),
     ):
         with pytest.raises(InputError, match=message):
-            face.forecast(face.state, 2, **settings)
-    assert face.forecast(face.state, 2, quantiles=np.array([0.5]), series=iter([name])).names == [name]
+            model.forecast(model.state, 2, **settings)
+    assert model.forecast(model.state, 2, quantiles=np.array([0.5]), series=iter([name])).names == [name]

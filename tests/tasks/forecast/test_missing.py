@@ -33,18 +33,18 @@ def trained(tmp_path, **model):
 
 
 def test_each_target_is_read_and_counted_by_itself(tmp_path):
-    face, _ = trained(tmp_path, readout="gaussian", residual="last")
-    series = face.inputs.reader(rows())
-    found = face.inputs.rows(series[0])
+    model, _ = trained(tmp_path, readout="gaussian", residual="last")
+    series = model.inputs.reader(rows())
+    found = model.inputs.rows(series[0])
     there = np.array([[True, t not in GONE] for t in range(60)])
     np.testing.assert_array_equal(found.counted, there)
     last = [50 + max(s for s in range(t) if s not in GONE) % 5 if t else 0 for t in range(60)]
     np.testing.assert_array_equal(found.x[1:, 0], [5 + (t - 1) % 3 for t in range(1, 60)])
     np.testing.assert_array_equal(found.x[1:, 1], last[1:])
     np.testing.assert_array_equal(found.x[1:, 2:4], there[:-1])
-    state, nats, known = face.score(series, face.init_state(series))
+    state, nats, known = model.score(series, model.init_state(series))
     assert known.all() and state.value.tolist() == [[7.0, 54.0]] and state.seen.tolist() == [[1.0, 1.0]]
-    said, _ = face.model.scan(torch.from_numpy(found.x)[None])
+    said, _ = model.model.scan(torch.from_numpy(found.x)[None])
     each = -stats.norm.logpdf(found.y, said.mean[0].detach().numpy(), said.std[0].detach().numpy())
     np.testing.assert_allclose(nats[0], np.where(there, each, 0).sum(1), rtol=1e-4)
 
@@ -52,16 +52,16 @@ def test_each_target_is_read_and_counted_by_itself(tmp_path):
 @pytest.mark.slow
 def test_a_state_goes_on_target_by_target(tmp_path):
     """Row by row and at once, also where a piece begins with a row that lacks one."""
-    face, _ = trained(tmp_path)
-    (series,) = face.inputs.reader(rows())
-    whole = face.read([series], face.init_state([series]))
-    state = face.init_state([series])
+    model, _ = trained(tmp_path)
+    (series,) = model.inputs.reader(rows())
+    whole = model.read([series], model.init_state([series]))
+    state = model.init_state([series])
     for t in range(60):
-        state = face.read([series.cut(t, t + 1)], state)
+        state = model.read([series.cut(t, t + 1)], state)
     for a, b in zip(elman.state.leaves(whole), elman.state.leaves(state), strict=True):
         torch.testing.assert_close(a, b, equal_nan=True)
-    late = face.inputs.reader({**rows(n=62), "b": [*rows()["b"], "", ""]})[0].cut(60)
-    after = face.read([late], whole)
+    late = model.inputs.reader({**rows(n=62), "b": [*rows()["b"], "", ""]})[0].cut(60)
+    after = model.read([late], whole)
     assert after.value.tolist() == [[6.0, 54.0]] and after.seen.tolist() == [[1.0, 0.0]]
 
 
@@ -127,9 +127,9 @@ def test_a_draw_stands_for_a_value_that_is_there_and_for_no_other():
 
 def test_a_baseline_fits_each_target_to_its_own_rows(tmp_path):
     """b is seen in 40 rows: those of a that stand beside its gaps are used, and what is said of b is right."""
-    face, history = trained(tmp_path, kind="seasonal_naive")
+    model, history = trained(tmp_path, kind="seasonal_naive")
     assert history[0]["rows"] == 60 - 3 - 7  # but what is validated on, and the first two seasons
-    found = face.forecast(face.state, 3, samples=20)
+    found = model.forecast(model.state, 3, samples=20)
     np.testing.assert_allclose(found.quantiles[0, :, 0, 1], [5, 6, 7], atol=1e-3)
 
 
@@ -137,11 +137,11 @@ def test_the_digits_of_a_baseline(tmp_path):
     y = [100_000_000 + t % 3 for t in range(60)]
     settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
     table = {"ds": [str(t) for t in range(60)], "y": [str(v) for v in y]}
-    face, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": table})
+    model, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": table})
     again = elman.load(tmp_path / "run")
-    for one in (face, again):
+    for one in (model, again):
         np.testing.assert_allclose(one.forecast(one.state, 3).quantiles[0, :, 0, 1], [1e8, 1e8 + 1, 1e8 + 2], atol=0.1)
-    assert again.fingerprint == face.fingerprint and again.state.value.dtype == torch.float64
+    assert again.fingerprint == model.fingerprint and again.state.value.dtype == torch.float64
     work = ServedSeries(again).reading([{"ds": t, "y": y[t]} for t in range(7)])
     work.begin(work.served.start(0))
     work.served.advance([work])
@@ -169,13 +169,13 @@ def test_what_does_not_fit_is_named(tmp_path, kind, capsys):
     value = "1e39" if kind == "network" else "1e301"
     with pytest.raises(InputError, match=r"series 'series' has the value 1e\+\d+ of y at 30 \(row 30\), beyond"):
         elman.train(ForecastConfig(**settings, out=str(tmp_path / "no")), {"train": large(value)})
-    face, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
+    model, _ = elman.train(ForecastConfig(**settings, out=str(tmp_path / "run")), {"train": large("1")})
     with pytest.raises(InputError, match=r"at 61 \(row 1\)"):
-        face.update(face.state, {"ds": ["60", "61"], "y": ["1", value]})
+        model.update(model.state, {"ds": ["60", "61"], "y": ["1", value]})
     (tmp_path / "new.csv").write_text(f"ds,y\n60,{value}\n")
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "new.csv")]) == 2
     assert "beyond" in capsys.readouterr().err
-    work = ServedSeries(face).reading([{"ds": 0, "y": float(value)}])
+    work = ServedSeries(model).reading([{"ds": 0, "y": float(value)}])
     work.begin(work.served.start(0))
     with pytest.raises(InputError, match="beyond"):
         work.served.advance([work])

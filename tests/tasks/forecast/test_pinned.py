@@ -125,13 +125,13 @@ def test_columns_of_several_targets_have_their_own_numbers(tmp_path, capsys):
 def test_a_backtest_ends_with_the_last_row_whatever_its_stride(stride, tmp_path):
     """Its origins, one by one: each is the last of a series that is cut behind its horizon."""
     y = np.random.default_rng(0).normal(size=60)
-    face = trained(tmp_path, {"ds": days(60), "y": [f"{v:.9g}" for v in y]}, model={"kind": "linear", "order": 3})
+    model = trained(tmp_path, {"ds": days(60), "y": [f"{v:.9g}" for v in y]}, model={"kind": "linear", "order": 3})
 
     def rows(n):
         return {"ds": days(n), "y": [f"{v:.9g}" for v in y[:n]]}
 
-    found = backtest(face, rows(60), windows=3, stride=stride).numbers
-    alone = [backtest(face, rows(60 - back * stride), windows=1).numbers for back in (2, 1, 0)]
+    found = backtest(model, rows(60), windows=3, stride=stride).numbers
+    alone = [backtest(model, rows(60 - back * stride), windows=1).numbers for back in (2, 1, 0)]
     assert found["windows"] == 3
     assert found["mase"] == pytest.approx(np.mean([one["mase"] for one in alone]), rel=1e-9)
 

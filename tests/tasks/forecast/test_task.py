@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_file_becomes_forecasts(trained, capsys):
-    folder, face, history = trained
+    folder, model, history = trained
     assert history[-1]["mase"] < 3 and np.isfinite(history[-1]["nats"])
     run = str(folder / "run")
     assert main(["predict", run, "--horizon", "3", "--quantiles", "0.1,0.5,0.9"]) == 0
@@ -54,7 +54,7 @@ def test_a_file_becomes_forecasts(trained, capsys):
 
 
 def test_evaluation_goes_on_from_the_training_series(trained, capsys, tmp_path):
-    folder, face, _ = trained
+    folder, model, _ = trained
     test = tmp_path / "test.csv"
     rows = []
     for name, n in LENGTHS.items():
@@ -76,13 +76,13 @@ def test_the_whole_model_keeps_the_laws(trained):
 
 @exact
 def test_row_by_row_is_one_scan_bit_for_bit(trained):
-    face, series = load(trained[0] / "run"), panel()
-    state = face.read_from_start(series)
-    whole, moved = face.forecast(state, 4), face.read_from_start([one.cut(0, 7) for one in series])
+    model, series = load(trained[0] / "run"), panel()
+    state = model.read_from_start(series)
+    whole, moved = model.forecast(state, 4), model.read_from_start([one.cut(0, 7) for one in series])
     for (rows,) in zip(cut(series, *range(7, 31)), strict=True):
-        moved = face.update(moved, rows)
+        moved = model.update(moved, rows)
     assert all(torch.equal(a, b) for a, b in zip(states.leaves(moved), states.leaves(state), strict=True))
-    again = face.forecast(moved, 4)
+    again = model.forecast(moved, 4)
     np.testing.assert_array_equal(again.paths, whole.paths)
     np.testing.assert_array_equal(again.quantiles, whole.quantiles)
 
@@ -107,46 +107,46 @@ def test_a_saved_state_goes_on(trained, tmp_path, capsys):
 
 @exact
 def test_paths_do_not_depend_on_their_company(trained, monkeypatch):
-    _, face, _ = trained
-    state = face.read_from_start(panel())
-    whole = face.forecast(state, 6, samples=8)
-    np.testing.assert_array_equal(face.forecast(state, 6, samples=8, series=["y"]).paths[0], whole.paths[1])
-    np.testing.assert_array_equal(face.forecast(state, 6, samples=3).paths, whole.paths[:, :3])
-    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
+    _, model, _ = trained
+    state = model.read_from_start(panel())
+    whole = model.forecast(state, 6, samples=8)
+    np.testing.assert_array_equal(model.forecast(state, 6, samples=8, series=["y"]).paths[0], whole.paths[1])
+    np.testing.assert_array_equal(model.forecast(state, 6, samples=3).paths, whole.paths[:, :3])
+    assert not np.array_equal(model.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
 
     def refuse(_):
         raise Unstreamable("step by step, then")
 
     monkeypatch.setattr("elman.decoding.paths.NativePaths", refuse)
-    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
+    np.testing.assert_array_equal(model.forecast(state, 6, samples=8).paths, whole.paths)
     monkeypatch.setattr("elman.decoding.paths.PATHS", 8)
-    np.testing.assert_array_equal(face.forecast(state, 6, samples=8).paths, whole.paths)
-    assert not np.array_equal(face.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
+    np.testing.assert_array_equal(model.forecast(state, 6, samples=8).paths, whole.paths)
+    assert not np.array_equal(model.forecast(state, 6, samples=8, seed=1).paths, whole.paths)
 
 
 def test_nothing_after_the_origin_is_used(trained):
     """All that comes after an origin is changed: what was predicted before it stays."""
-    _, face, _ = trained
+    _, model, _ = trained
     series = panel()
     changed = [one._replace(y=np.where(np.arange(30)[:, None] >= 20, -7e4, one.y)) for one in series]
-    _, first, _ = face.score(series, face.init_state(series))
-    _, second, _ = face.score(changed, face.init_state(changed))
+    _, first, _ = model.score(series, model.init_state(series))
+    _, second, _ = model.score(changed, model.init_state(changed))
     assert torch.equal(first[:, :20], second[:, :20]) and not torch.equal(first[:, 20], second[:, 20])
     for one, other in zip(series, changed, strict=True):  # nor does what is said of the value at the origin know it
         said, after = (
-            face.model.scan(torch.from_numpy(face.inputs.rows(rows).x)[None])[0].mean[0] for rows in (one, other)
+            model.model.scan(torch.from_numpy(model.inputs.rows(rows).x)[None])[0].mean[0] for rows in (one, other)
         )
         assert torch.equal(said[:21], after[:21]) and not torch.equal(said[21], after[21])
 
 
 @exact
 def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
-    _, face, _ = trained
+    _, model, _ = trained
     series = panel(n=40)
     history, rest = cut(series, 0, 25, 40)
 
     def scores():
-        return metrics.evaluate(face, rest, face.read(history, face.init_state(history)), samples=10)
+        return metrics.evaluate(model, rest, model.read(history, model.init_state(history)), samples=10)
 
     whole = scores()
     for name, size in (
@@ -160,18 +160,18 @@ def test_numbers_do_not_depend_on_the_batch(trained, monkeypatch):
 
 @exact
 def test_one_pass_over_origins_is_each_origin_alone(trained):
-    _, face, _ = trained
+    _, model, _ = trained
     series = panel(n=40)
     history, rest = cut(series, 0, 25, 40)
-    rolling = metrics.evaluate(face, rest, face.read(history, face.init_state(history)), samples=10)
+    rolling = metrics.evaluate(model, rest, model.read(history, model.init_state(history)), samples=10)
     nats = []
     for origin in (25, 30, 35):
         before, after = [one.cut(0, origin) for one in series], [one.cut(origin, origin + 5) for one in series]
-        alone = metrics.evaluate(face, after, face.read(before, face.init_state(before)), samples=10)
+        alone = metrics.evaluate(model, after, model.read(before, model.init_state(before)), samples=10)
         nats.append(alone.numbers["nats"])
-    assert rolling.numbers["windows"] == 3 and metrics.backtest(face, series, windows=3, samples=10) == rolling
+    assert rolling.numbers["windows"] == 3 and metrics.backtest(model, series, windows=3, samples=10) == rolling
     with pytest.raises(InputError, match="45 are scored"):
-        metrics.backtest(face, series, windows=9)
+        metrics.backtest(model, series, windows=9)
     assert rolling.numbers["nats"] == pytest.approx(np.mean(nats), rel=1e-12)
 
 
@@ -179,10 +179,10 @@ def test_one_pass_over_origins_is_each_origin_alone(trained):
 @pytest.mark.parametrize("kind", ["seasonal_naive", "linear"])
 def test_baselines_are_fitted_under_the_same_verbs(tmp_path, kind, capsys):
     config = config_in(tmp_path, model={"kind": kind, "order": 5})
-    face, history = train(config)
+    model, history = train(config)
     assert history[-1]["mase"] < 2
     if kind == "seasonal_naive":
-        found = face.forecast(face.state, 9, samples=400)
+        found = model.forecast(model.state, 9, samples=400)
         one = values("a", LENGTHS["a"])[-SEASON:]
         np.testing.assert_allclose(found.quantiles[0, 0, 0, 1], one[0], rtol=1e-5)
         np.testing.assert_allclose(found.mean[0, :, 0], np.resize(one, 9), rtol=0.2)
@@ -201,8 +201,8 @@ def test_an_unknown_series_is_named(trained, tmp_path, capsys):
 def test_constant_and_short_series_are_forecast(tmp_path):
     text = "unique_id,ds,y\n" + "".join(f"zero,{t},0\nfive,{t},5\n" for t in range(40)) + "short,0,3\n"
     (tmp_path / "flat.csv").write_text(text)
-    face, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
-    assert np.isfinite(face.forecast(face.state, 3).quantiles).all() and np.isfinite(history[-1]["nats"])
+    model, history = train(config_in(tmp_path, data={"train": str(tmp_path / "flat.csv")}))
+    assert np.isfinite(model.forecast(model.state, 3).quantiles).all() and np.isfinite(history[-1]["nats"])
     assert "mase" not in history[-1] and "NaN" not in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
@@ -219,8 +219,8 @@ def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):
 
 def test_sample_quantiles_come_near_the_exact_ones(trained):
     """One step ahead both are there."""
-    face = load(trained[0] / "run")
-    found = face.forecast(face.state, 1, samples=4000)
+    model = load(trained[0] / "run")
+    found = model.forecast(model.state, 1, samples=4000)
     samples = np.quantile(found.paths[:, :, 0, 0], (0.1, 0.5, 0.9), axis=1).T
     width = found.quantiles[:, 0, 0, 2] - found.quantiles[:, 0, 0, 0]
     assert (np.abs(samples - found.quantiles[:, 0, 0]) < 0.06 * width[:, None]).all()
@@ -245,13 +245,13 @@ def test_without_feedback_values_are_independent_given_the_inputs(tmp_path):
     """What came before does not reach what is predicted."""
     extra = {"hour": lambda name, t: t % SEASON}
     data = {"train": write(tmp_path / "hours.csv", {"a": 60}, extra=extra), "future": ["hour"]}
-    face, _ = train(config_in(tmp_path, data=data, model={"feedback": "none", "residual": "none"}))
-    state = face.read_from_start(data["train"])
+    model, _ = train(config_in(tmp_path, data=data, model={"feedback": "none", "residual": "none"}))
+    state = model.read_from_start(data["train"])
     future = write(tmp_path / "future.csv", {"a": 5}, 60, extra)
-    before = face.forecast(state, 5, future=future)
-    other = face.inputs.reader(data["train"])
+    before = model.forecast(state, 5, future=future)
+    other = model.inputs.reader(data["train"])
     other = [one._replace(y=one.y * 100 + 3) for one in other]
-    after = face.forecast(face.read_from_start(other), 5, future=future)
+    after = model.forecast(model.read_from_start(other), 5, future=future)
     np.testing.assert_array_equal(after.paths, before.paths)
 
 
@@ -277,16 +277,16 @@ def test_every_readout_trains_is_saved_and_goes_on(tmp_path, name):
     rows = "".join(f"{s},{t},{y % fold}\n" for s in "ab" for t, y in enumerate(counts(s, 60)))
     (tmp_path / "counts.csv").write_text("unique_id,ds,y\n" + rows)
     data = {"train": str(tmp_path / "counts.csv")}
-    face, history = train(config_in(tmp_path, data=data, model={"residual": "none", **READOUTS[name]}))
+    model, history = train(config_in(tmp_path, data=data, model={"residual": "none", **READOUTS[name]}))
     assert np.isfinite(history[-1]["nats"])
-    found = face.forecast(face.state, 4, samples=30)
+    found = model.forecast(model.state, 4, samples=30)
     assert np.isfinite(found.paths).all() and (np.diff(found.quantiles, axis=-1) >= 0).all()
     if name not in ("quantiles", "student_t"):
         assert (found.paths == np.round(found.paths)).all() and found.paths.min() >= 0
-    whole = face.inputs.reader(data["train"])
-    state = face.update(face.read_from_start([one.cut(0, 50) for one in whole]), [one.cut(50) for one in whole])
-    np.testing.assert_array_equal(face.forecast(state, 4, samples=30).paths, found.paths)
-    face.save(tmp_path / "copy")
+    whole = model.inputs.reader(data["train"])
+    state = model.update(model.read_from_start([one.cut(0, 50) for one in whole]), [one.cut(50) for one in whole])
+    np.testing.assert_array_equal(model.forecast(state, 4, samples=30).paths, found.paths)
+    model.save(tmp_path / "copy")
     copy = load(tmp_path / "copy")
     np.testing.assert_array_equal(copy.forecast(copy.state, 4, samples=30).paths, found.paths)
 
@@ -301,8 +301,8 @@ def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
     data |= {"past": ["load"], "future": ["switch"], "batch_size": 4}
     model = {"residual": "none", "scale": "mean", "size": 12, "readout": "gaussian", "log_scale": False}
     config = config_in(tmp_path, data=data, model=model, training={"steps": 250, "evaluate_every": 125})
-    face, _ = train(replace(config, optim=OptimConfig(lr=0.02, warmup=5)))
-    found = face.forecast(face.state, 2, future=str(tmp_path / "next.csv"))
+    predictor, _ = train(replace(config, optim=OptimConfig(lr=0.02, warmup=5)))
+    found = predictor.forecast(predictor.state, 2, future=str(tmp_path / "next.csv"))
     truth = [float(row.split(",")[1]) for row in rows[381:383]]
     spread = found.quantiles[0, :, 0, 2] - found.quantiles[0, :, 0, 0]
     assert abs(found.quantiles[0, 0, 0, 1] - truth[0]) < 2 and spread[0] < spread[1]  # then the load is not known
@@ -316,12 +316,12 @@ def test_covariates_are_used_and_end_where_the_future_begins(tmp_path, capsys):
 
 def test_missing_values_have_no_term_and_leave_no_trace(trained):
     """Whatever stands where a value is missing, only what is there is judged; forecasts go on through it."""
-    face = load(trained[0] / "run")
+    model = load(trained[0] / "run")
     series = panel()
     holes = [one._replace(y=np.where((np.arange(30) % 7 == 3)[:, None], np.nan, one.y)) for one in series]
-    _, nats, known = face.score(holes, face.init_state(holes))
+    _, nats, known = model.score(holes, model.init_state(holes))
     assert known.sum() == 3 * 26 and not nats[~known].any() and nats[known].isfinite().all()
-    assert np.isfinite(face.forecast(face.read_from_start(holes), 3).quantiles).all()
+    assert np.isfinite(model.forecast(model.read_from_start(holes), 3).quantiles).all()
 
 
 def test_music_is_judged_by_nats(tmp_path, capsys):
@@ -330,9 +330,11 @@ def test_music_is_judged_by_nats(tmp_path, capsys):
     np.savez(tmp_path / "music.npz", x=x, lengths=g.integers(1, 16, 20))
     data = {"train": str(tmp_path / "music.npz"), "test": str(tmp_path / "music.npz")}
     model = {"readout": "bernoulli", "residual": "none"}
-    face, history = train(config_in(tmp_path, data=data, model=model, training={"steps": 40, "evaluate_every": 40}))
+    predictor, history = train(
+        config_in(tmp_path, data=data, model=model, training={"steps": 40, "evaluate_every": 40})
+    )
     assert history[-1]["test"] < 4 * np.log(2)  # better than coins
     assert main(["evaluate", str(tmp_path / "run"), str(tmp_path / "music.npz"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["nats"] == history[-1]["test"] and found["series"] == 20
-    assert face.forecast(face.state, 2, samples=5).paths.shape[1:] == (5, 2, 4)
+    assert predictor.forecast(predictor.state, 2, samples=5).paths.shape[1:] == (5, 2, 4)

@@ -36,21 +36,21 @@ def same(found, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_with_its_state_goes_on(name):
-    face = elman.load(OLD / name)
-    assert face.fingerprint == SAID[name]["fingerprint"]
-    after = face.update(face.state, SAID[name]["new"])
-    same(face.forecast(after, 3, samples=4), name)
-    stored = face.load_state(OLD / name / "after.safetensors")  # with sums in float32
-    same(face.forecast(stored, 3, samples=4), name)
+    model = elman.load(OLD / name)
+    assert model.fingerprint == SAID[name]["fingerprint"]
+    after = model.update(model.state, SAID[name]["new"])
+    same(model.forecast(after, 3, samples=4), name)
+    stored = model.load_state(OLD / name / "after.safetensors")  # with sums in float32
+    same(model.forecast(stored, 3, samples=4), name)
     assert stored.names == after.names and torch.equal(stored.tick, after.tick)
 
 
 def test_several_targets_had_one_flag_and_still_read_what_is_there():
-    face = elman.load(OLD / "two")
-    assert face.inputs.flags == 1 and face.state.seen.shape == (1, 1)
+    model = elman.load(OLD / "two")
+    assert model.inputs.flags == 1 and model.state.seen.shape == (1, 1)
     new = {name: [*values] for name, values in SAID["two"]["new"].items()}
     new["b"][1] = ""
-    after = face.update(face.state, new)
+    after = model.update(model.state, new)
     assert after.value[0].tolist() == pytest.approx([float(new["a"][1]), float(new["b"][0])])
     assert after.seen.item() == 0  # not all were seen
 
@@ -81,6 +81,6 @@ def test_a_run_is_resumed_with_the_settings_it_had(name, tmp_path):
     columns = ("ds", "y") if name == "network" else ("ds", "a", "b")
     data = {column: rows()[column] for column in columns}
     longer = replace(settings, resume="auto", training={**stored["training"], "steps": 6})
-    face, history = train(longer, {"train": data})
+    model, history = train(longer, {"train": data})
     assert [line["step"] for line in history if "valid" in line] == [2, 4, 6]
-    assert face.inputs.flags == 1 and face.config.residual == "none" and np.isfinite(history[-1]["valid"])
+    assert model.inputs.flags == 1 and model.config.residual == "none" and np.isfinite(history[-1]["valid"])

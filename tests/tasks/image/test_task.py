@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
 @pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
     """There are ten images, so no model is better than log 10 nats."""
-    folder, face, history = trained
+    folder, model, history = trained
     assert np.log(10) - 0.2 < history[-1]["test"] < np.log(10) + 0.6
     assert main(["evaluate", str(folder / "run"), str(folder / "test.npz"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -66,29 +66,29 @@ def test_it_learns_and_says_so(trained, capsys):
 
 
 def test_samples_have_the_probability_that_the_scan_gives_them(trained):
-    _, face, _ = trained
-    drawn = face.draw(20, seed=3)
-    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
+    _, model, _ = trained
+    drawn = model.draw(20, seed=3)
+    torch.testing.assert_close(drawn.log_prob, model.log_prob(drawn.images), rtol=0, atol=1e-4)
     bars_ = {tuple(image.flatten()) for image in bars(400) // 200}
     assert sum(tuple(image.flatten().tolist()) in bars_ for image in drawn.images) > 10  # it draws what it has seen
 
 
 def test_an_image_is_the_same_in_any_batch(trained):
-    _, face, _ = trained
-    many = face.draw(5, seed=3)
-    assert torch.equal(face.draw(2, seed=3).images, many.images[:2])
-    assert not torch.equal(face.draw(5, seed=4).images, many.images)
+    _, model, _ = trained
+    many = model.draw(5, seed=3)
+    assert torch.equal(model.draw(2, seed=3).images, many.images[:2])
+    assert not torch.equal(model.draw(5, seed=4).images, many.images)
 
 
 def test_each_pixel_is_computed_once(trained, monkeypatch):
     """An image costs one pass: every layer sees every pixel once, and nothing is scanned again."""
-    _, face, _ = trained
-    calls, layer = [], face.model.core.layers[0].layer
+    _, model, _ = trained
+    calls, layer = [], model.model.core.layers[0].layer
     for half in (layer.left, layer.right):
         half.register_forward_hook(lambda *_: calls.append(1))
     monkeypatch.setattr(type(layer.left), "scan", lambda *given: pytest.fail("a sample is not scanned"))
-    monkeypatch.setattr(type(face.model.core), "scan", lambda core, x: (x, core.init_state(len(x))))
-    face.draw(3)
+    monkeypatch.setattr(type(model.model.core), "scan", lambda core, x: (x, core.init_state(len(x))))
+    model.draw(3)
     assert len(calls) == 2 * SIDE * SIDE
     for half in (layer.left, layer.right):
         half._forward_hooks.clear()
@@ -96,22 +96,22 @@ def test_each_pixel_is_computed_once(trained, monkeypatch):
 
 @pytest.mark.parametrize("rows", [0, 2, 4])
 def test_completions_go_on_from_the_upper_rows(trained, rows):
-    _, face, _ = trained
-    whole = levels(prepared_images(face, bars(3, 2)), range(3))
-    drawn = face.draw(2, seed=1, above=whole[:, :rows])
+    _, model, _ = trained
+    whole = levels(prepared_images(model, bars(3, 2)), range(3))
+    drawn = model.draw(2, seed=1, above=whole[:, :rows])
     assert torch.equal(drawn.images[:, :rows], whole[:, :rows].repeat_interleave(2, 0))
-    upper = face.model.scan(drawn.images)[0].each(drawn.images)[:, :rows].double().sum((1, 2))
-    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images) - upper.detach(), rtol=0, atol=1e-4)
+    upper = model.model.scan(drawn.images)[0].each(drawn.images)[:, :rows].double().sum((1, 2))
+    torch.testing.assert_close(drawn.log_prob, model.log_prob(drawn.images) - upper.detach(), rtol=0, atol=1e-4)
 
 
-def prepared_images(face, images):
+def prepared_images(model, images):
     from elman.tasks.image.data import Images
 
-    return prepared(Images(images, 255.0), face.reader.binarise, "here")
+    return prepared(Images(images, 255.0), model.reader.binarise, "here")
 
 
 def test_generate_writes_a_grid_and_arrays(trained, tmp_path, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     run = str(folder / "run")
     assert main(["generate", run, "--count", "6", "--out", str(tmp_path / "grid.png"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -183,43 +183,43 @@ def test_binarisations():
     ],
 )
 def test_bad_images_are_said(trained, tmp_path, images, message):
-    _, face, _ = trained
+    _, model, _ = trained
     with pytest.raises(InputError, match=message):
-        face.reader([write(tmp_path / "bad.npz", images)])
+        model.reader([write(tmp_path / "bad.npz", images)])
 
 
 @pytest.mark.parametrize("readout", ["categorical", "logistic"])
 def test_grey_levels_are_drawn_as_they_are_scanned(readout):
     torch.manual_seed(0)
     reader, settings = Reader(3, 4, 16.0, "none"), ImageModelConfig(layer="row", size=3, readout=readout, layers=2)
-    face = Painter(build(settings, reader), settings, reader)
-    drawn = face.draw(9)
+    model = Painter(build(settings, reader), settings, reader)
+    drawn = model.draw(9)
     assert 2 < drawn.images.unique().numel() <= 17 and drawn.images.max() <= 16
-    torch.testing.assert_close(drawn.log_prob, face.log_prob(drawn.images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(drawn.log_prob, model.log_prob(drawn.images), rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
 def test_the_lens_looks_at_rows_of_pixels(trained, capfd, tmp_path):
-    folder, face, _ = trained
+    folder, model, _ = trained
     command = ["inspect", str(folder / "run"), str(folder / "test.npz"), "--rows", "6", "--at", "init", "--json"]
     capfd.readouterr()
     assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
     here, begun = json.loads(capfd.readouterr().out)
     assert [part["layer"] for part in here["reach"]] == ["0 maskedconvolution", "1 diagonalbilstm"]
     assert here["steps"] == SIDE and here["rows"] == 6 and "row of pixels" in here["about"] and here["context"]
-    images = levels(face.reader([str(folder / "test.npz")]), range(6))
-    assert here["loss"] == pytest.approx(-float(face.log_prob(images).mean()) / SIDE, rel=1e-4)
+    images = levels(model.reader([str(folder / "test.npz")]), range(6))
+    assert here["loss"] == pytest.approx(-float(model.log_prob(images).mean()) / SIDE, rel=1e-4)
     (panel,), (other,) = here["panels"], begun["panels"]
     assert panel["pixels"] == images[0].tolist() == other["pixels"]
-    assert np.sum(panel["nats"]) == pytest.approx(-float(face.log_prob(images[:1])[0]), rel=1e-4)
+    assert np.sum(panel["nats"]) == pytest.approx(-float(model.log_prob(images[:1])[0]), rel=1e-4)
     assert np.sum(other["nats"]) > np.sum(panel["nats"])  # fresh weights
     # Nothing stands before the first pixel, so what is behind it says nothing of it, and its two values share all of P.
     first, pixels = panel["nats"][0][0], images[:1].numpy()
     flipped, others = pixels.copy(), 1 - pixels
     flipped[0, 0, 0], others[0, 0, 0] = 1 - pixels[0, 0, 0], pixels[0, 0, 0]
     for name, given in (("flipped", flipped), ("others", others)):
-        part = face.reader([write(tmp_path / f"{name}.npz", (200 * given).astype(np.uint8))])
-        nats = ImageTask().inspect_inputs(face, part, 1, SIDE).sample.panels[0]["nats"][0][0]
+        part = model.reader([write(tmp_path / f"{name}.npz", (200 * given).astype(np.uint8))])
+        nats = ImageTask().inspect_inputs(model, part, 1, SIDE).sample.panels[0]["nats"][0][0]
         expected = first if name == "others" else -np.log(-np.expm1(-first))
         assert nats == pytest.approx(expected, rel=1e-4), name
 
@@ -229,21 +229,21 @@ def test_the_lens_shows_the_leaf_that_the_loss_depends_on(trained):
     """The row below reads h alone: of the right half, which is the last, c leads nowhere."""
     from elman.lens import inspect
 
-    folder, face, _ = trained
-    report = inspect(*ImageTask().inspect_inputs(face, face.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
+    folder, model, _ = trained
+    report = inspect(*ImageTask().inspect_inputs(model, model.reader([str(folder / "test.npz")]), 4, SIDE)[:2])
     assert [part.leaf for part in report.traces] == ["above", "h"]
     assert bool((report.traces[1].flow > 0).any())
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     command = ["train", "--task", "image", "--init_from", str(folder / "run"), "--training.steps", "1", "--optim.lr"]
     more = write(tmp_path / "more.npz", bars(40, 3))
     assert main([*command, "1e-9", "--data.train", more, "--out", str(tmp_path / "run")]) == 0
     assert "binarisation threshold" in capsys.readouterr().err
-    tuned, images = load(tmp_path / "run"), face.reader([str(folder / "test.npz")])
-    assert tuned.reader == face.reader and tuned.config == face.config
-    torch.testing.assert_close(tuned.log_prob(images), face.log_prob(images))
+    tuned, images = load(tmp_path / "run"), model.reader([str(folder / "test.npz")])
+    assert tuned.reader == model.reader and tuned.config == model.config
+    torch.testing.assert_close(tuned.log_prob(images), model.log_prob(images))
     wide = write(tmp_path / "wide.npz", np.zeros((20, SIDE, SIDE + 1), np.uint8))
     assert main([*command, "1e-9", "--data.train", wide, "--out", str(tmp_path / "wide")]) == 2
     assert f"{SIDE} x {SIDE + 1} pixels, and the model that this run begins with" in capsys.readouterr().err

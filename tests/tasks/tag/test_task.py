@@ -73,9 +73,9 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 def test_it_learns_and_says_so(trained, capsys):
-    folder, face, history = trained
+    folder, model, history = trained
     assert history[-1]["test"] > 0.95
-    assert face.lexicon.scheme == "iob2" and {"E-NP", "S-VP"} <= set(face.lexicon.tags)  # trained as IOBES
+    assert model.lexicon.scheme == "iob2" and {"E-NP", "S-VP"} <= set(model.lexicon.tags)  # trained as IOBES
     assert main(["evaluate", str(folder / "run"), str(folder / "test.txt"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["f1"] == history[-1]["test"] and found["scheme"] == "iob2" and set(found["labels"]) == {"NP", "VP"}
@@ -84,7 +84,7 @@ def test_it_learns_and_says_so(trained, capsys):
 
 
 def test_predictions_are_the_columns_that_came_in_and_the_tag(trained, capsys, tmp_path):
-    folder, face, _ = trained
+    folder, model, _ = trained
     (tmp_path / "raw.txt").write_text("the D\nDog N\nruns N\n\nthe\tD\n")
     assert main(["predict", str(folder / "run"), str(tmp_path / "raw.txt")]) == 0
     assert capsys.readouterr().out.startswith("the D B-NP\nDog N I-NP\nruns N B-VP\n\nthe\tD\t")
@@ -96,23 +96,23 @@ def test_predictions_are_the_columns_that_came_in_and_the_tag(trained, capsys, t
 
 @pytest.mark.parametrize("crf", [True, False])
 def test_text_and_json_lines_are_tagged(config, tmp_path, capsys, crf):
-    face, _ = train(replace(config, model=replace(config.model, crf=crf, cell="gru", char_cell="mingru")))
+    model, _ = train(replace(config, model=replace(config.model, crf=crf, cell="gru", char_cell="mingru")))
     (tmp_path / "raw.txt").write_text("the Dog\nruns\n")
     assert main(["predict", config.out, str(tmp_path / "raw.txt"), "--format", "text", "--probabilities"]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert [line.split(" ")[0] for line in lines] == ["the", "Dog", "", "runs", "", ""]
     (tmp_path / "raw.jsonl").write_text('{"tokens": ["the", "Dog"]}\n')
     assert main(["predict", config.out, str(tmp_path / "raw.jsonl")]) == 0
-    assert json.loads(capsys.readouterr().out)["tags"] == face.tag(["the", "Dog"])
-    face.save(tmp_path / "copy")
-    assert load(tmp_path / "copy").tag_all([["the", "Dog"], []]) == face.tag_all([["the", "Dog"], []])
+    assert json.loads(capsys.readouterr().out)["tags"] == model.tag(["the", "Dog"])
+    model.save(tmp_path / "copy")
+    assert load(tmp_path / "copy").tag_all([["the", "Dog"], []]) == model.tag_all([["the", "Dog"], []])
 
 
 def test_a_crf_never_writes_what_the_scheme_does_not(config):
     """After three steps a model knows little; its tags are well-formed all the same."""
-    face, _ = train(replace(config, training=replace(config.training, steps=3)))
-    given = face.reader([config.data.train])
-    loose, strict = face.evaluate(given), face.evaluate(given, strict=True)
+    model, _ = train(replace(config, training=replace(config.training, steps=3)))
+    given = model.reader([config.data.train])
+    loose, strict = model.evaluate(given), model.evaluate(given, strict=True)
     assert loose.numbers == strict.numbers
 
 
@@ -139,10 +139,10 @@ def test_copying_is_tagging_of_the_answer(config, kind, capsys):
 @pytest.mark.slow
 def test_tags_are_fed_back(config, tmp_path, capsys):
     model = replace(config.model, **FED_BACK, embedding_dropout=0.1, size=16)
-    face, history = train(replace(config, model=model, training=TrainingConfig(steps=60, evaluate_every=60)))
+    predictor, history = train(replace(config, model=model, training=TrainingConfig(steps=60, evaluate_every=60)))
     assert [line["valid"] for line in history if "valid" in line][-1] > 0.9
-    given = face.reader([config.data.train])
-    assert face.tag_all(given, 1) == face.tag_all(given, 9)
+    given = predictor.reader([config.data.train])
+    assert predictor.tag_all(given, 1) == predictor.tag_all(given, 9)
     for beams in ("1", "4"):
         assert main(["evaluate", config.out, config.data.train, "--num_beams", beams, "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["f1"] > 0.9
@@ -156,8 +156,8 @@ def test_vectors_are_where_the_words_begin(config, tmp_path, capsys):
     (tmp_path / "v.txt").write_text("the 1 2 3 4 5 6 7 8\nunheard 0 0 0 0 0 0 0 0\n")
     config = replace(config, model=replace(config.model, vectors=str(tmp_path / "v.txt")))
     task = TagTask()
-    face = task.build(config, task.open(config, None))
-    row = face.model.embed.words.weight[face.lexicon.words.numbers(["the"])[0]]
+    model = task.build(config, task.open(config, None))
+    row = model.model.embed.words.weight[model.lexicon.words.numbers(["the"])[0]]
     assert row.tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
     assert re.search("vectors of 1 of the [0-9]+ words", capsys.readouterr().err)
     config = replace(config, model=replace(config.model, embedding_size=9))
@@ -201,8 +201,8 @@ def test_a_part_of_the_validation_data_is_sentences_with_so_many_words(config):
     assert data.first(data.valid, sum(words)) is data.valid
     assert data.first(data.valid, sum(words[:3])) == data.valid[:3]
     assert data.first(data.valid, 1) == data.valid[:1]
-    face, history = train(replace(config, training=replace(config.training, evaluate_tokens=words[0])))
-    assert "sentences to train on" in data.summary()[0] and "bidirectional lstm 8, crf" in repr(face)
+    model, history = train(replace(config, training=replace(config.training, evaluate_tokens=words[0])))
+    assert "sentences to train on" in data.summary()[0] and "bidirectional lstm 8, crf" in repr(model)
 
 
 def test_the_loss_is_per_word(config):
@@ -212,25 +212,25 @@ def test_the_loss_is_per_word(config):
     task = TagTask()
     data = task.open(config, None)
     torch.manual_seed(0)
-    face = task.build(config, data)
+    model = task.build(config, data)
     batch = data.batches(0, 1).batch(Position())
-    face.model.eval()
-    total, count, state = task.loss(face.model, batch, None)
-    chain, _ = face.model.scan(batch.x, lengths=batch.lengths)
+    model.model.eval()
+    total, count, state = task.loss(model.model, batch, None)
+    chain, _ = model.model.scan(batch.x, lengths=batch.lengths)
     assert count == int(batch.lengths.sum()) and state is None
     assert total.item() == pytest.approx(-chain.log_prob(batch.y).sum().item())
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     data = write(tmp_path / "more.txt", [(["a", "newt", "."], ["B-NP", "I-NP", "O"])] * 8)
     command = ["train", "--task", "tag", "--init_from", str(folder / "run"), "--data.train", data]
     assert main([*command, "--training.steps", "1", "--optim.lr", "1e-9", "--out", str(tmp_path / "run")]) == 0
     tuned = load(tmp_path / "run")
-    assert tuned.lexicon.to_json() == face.lexicon.to_json()  # `newt` stays unknown
-    given = face.reader([str(folder / "test.txt")])
-    assert tuned.tag_all(given) == face.tag_all(given)
-    assert f"{len(face.lexicon.words.names)} words and {len(face.lexicon.tags)} tags" in capsys.readouterr().err
+    assert tuned.lexicon.to_json() == model.lexicon.to_json()  # `newt` stays unknown
+    given = model.reader([str(folder / "test.txt")])
+    assert tuned.tag_all(given) == model.tag_all(given)
+    assert f"{len(model.lexicon.words.names)} words and {len(model.lexicon.tags)} tags" in capsys.readouterr().err
     write(tmp_path / "more.txt", [(["a", "newt", "."], ["B-ODD", "I-ODD", "O"])] * 8)
     assert main([*command, "--out", str(tmp_path / "odd")]) == 2
     assert "'B-ODD', which the model was not trained on" in capsys.readouterr().err
@@ -239,11 +239,11 @@ def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
 
 @pytest.mark.parametrize("cell", ["lru", "mamba"])
 def test_linear_cells_stand_in_the_block_of_their_paper(config, cell):
-    face, _ = train(replace(config, model=replace(config.model, cell=cell, layers=2)))
-    assert face.config.block == "residual" and face.model.core.output_size == config.model.size
+    model, _ = train(replace(config, model=replace(config.model, cell=cell, layers=2)))
+    assert model.config.block == "residual" and model.model.core.output_size == config.model.size
     again = load(config.out)
     given = [words for words, _ in sentences(5, 3)]
-    assert face.marginals(given) == again.marginals(given, batch_size=2)  # read from both ends, in any batch
+    assert model.marginals(given) == again.marginals(given, batch_size=2)  # read from both ends, in any batch
 
 
 UD = """# sent_id = 1
@@ -260,8 +260,8 @@ UD = """# sent_id = 1
 def test_predictions_for_conllu_are_conllu(config, tmp_path, capsys):
     """The tag in its column; comments, multi-word tokens and empty nodes stay. The names of the files say nothing."""
     (tmp_path / "ud.txt").write_text(UD.format("DET", "NOUN", "VERB") * 20)
-    face, _ = train(replace(config, data=replace(config.data, train=str(tmp_path / "ud.txt"))))
-    tags = face.tag(["the", "Dog", "runs"])
+    model, _ = train(replace(config, data=replace(config.data, train=str(tmp_path / "ud.txt"))))
+    tags = model.tag(["the", "Dog", "runs"])
     (tmp_path / "raw.txt").write_text(UD.format("_", "_", "_") * 2)
     assert main(["predict", config.out, str(tmp_path / "raw.txt")]) == 0
     assert capsys.readouterr().out == UD.format(*tags) * 2
@@ -273,7 +273,7 @@ def test_predictions_for_conllu_are_conllu(config, tmp_path, capsys):
 
 @pytest.mark.parametrize("format", ["auto", "columns"])
 def test_raw_text_is_tagged_word_by_word(config, tmp_path, capsys, format):
-    face, _ = train(replace(config, data=replace(config.data, format=format)))
+    model, _ = train(replace(config, data=replace(config.data, format=format)))
     (tmp_path / "raw.txt").write_text("the Dog will run .\nthe Birds saw .\n")
     assert main(["predict", config.out, str(tmp_path / "raw.txt")]) == 0
     found = capsys.readouterr()

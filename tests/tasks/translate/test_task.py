@@ -115,76 +115,76 @@ def test_smoothing_is_its_definition():
 )
 def test_every_model_trains_saves_and_answers_alike_in_any_batch(tmp_path, model):
     config = config_in(tmp_path, model=model, training=TrainingConfig(steps=4, evaluate_every=4))
-    face, _ = train(replace(config, data=replace(config.data, joint=True)))
+    predictor, _ = train(replace(config, data=replace(config.data, joint=True)))
     texts = ["a b c d", "d", "b b", "", "c a a"]
     search = Search(num_beams=3)
-    together = face.translations(texts, search)
-    assert [face.translations([t], search)[0] for t in texts] == together
-    assert face.translations(texts, search, batch_size=2) == together
+    together = predictor.translations(texts, search)
+    assert [predictor.translations([t], search)[0] for t in texts] == together
+    assert predictor.translations(texts, search, batch_size=2) == together
     assert together[3][0].text == ""
-    face.save(tmp_path / "copy")
+    predictor.save(tmp_path / "copy")
     assert load(tmp_path / "copy").translations(texts, search) == together
 
 
 def test_the_search_finds_the_best_of_all(trained):
     """A beam as wide as there are sequences is exhaustive search."""
-    face = load(trained / "run")
-    text, V = "a b", face.symbols.target.size
-    source = face.symbols.source.encode(text)
+    model = load(trained / "run")
+    text, V = "a b", model.symbols.target.size
+    source = model.symbols.source.encode(text)
     every = []
     for n in range(3):
         for tokens in itertools.product(range(2, V), repeat=n):
             x = batch_of([(source, np.array(tokens, np.int64))])
             assert isinstance(x.x, Pairs)
             with torch.no_grad():
-                log_p = face.model.forced(x.x, x.lengths).log_prob(x.y).sum().item()
+                log_p = model.model.forced(x.x, x.lengths).log_prob(x.y).sum().item()
             every.append((log_p / (n + 1), list(tokens)))
     search = Search(num_beams=50, max_ratio=0.0)
-    found = [h for h in face.translations([text], search)[0] if len(h.tokens) < 3]
+    found = [h for h in model.translations([text], search)[0] if len(h.tokens) < 3]
     best = max(every)
     assert found[0].tokens == best[1] and found[0].score == pytest.approx(best[0], abs=1e-5)
 
 
 def test_limits_prefix_and_coverage(trained):
-    face = load(trained / "run")
-    short = face.translations(["a b c d"], Search(min_ratio=2.0, num_beams=2))[0][0]
+    model = load(trained / "run")
+    short = model.translations(["a b c d"], Search(min_ratio=2.0, num_beams=2))[0][0]
     assert len(short.tokens) >= 8
-    begun = face.translations(["a b c d"], Search(num_beams=2), prefixes=["c c"])[0][0]
+    begun = model.translations(["a b c d"], Search(num_beams=2), prefixes=["c c"])[0][0]
     assert begun.text.startswith("c c")
-    plain = face.translations(["a b c d", "b"], Search(num_beams=2))
-    covered = face.translations(["a b c d", "b"], Search(num_beams=2, coverage_penalty=0.5))
+    plain = model.translations(["a b c d", "b"], Search(num_beams=2))
+    covered = model.translations(["a b c d", "b"], Search(num_beams=2, coverage_penalty=0.5))
     assert covered[0][0].score < plain[0][0].score or covered[0][0].tokens != plain[0][0].tokens
-    assert face.translations(["b"], Search(num_beams=2, coverage_penalty=0.5))[0] == covered[1]
+    assert model.translations(["b"], Search(num_beams=2, coverage_penalty=0.5))[0] == covered[1]
 
 
 def test_samples_are_as_frequent_as_they_are_probable(trained):
-    face, N = load(trained / "run"), 3000
-    (drawn,) = face.samples(["a b"], Sampling(), count=N)
+    model, N = load(trained / "run"), 3000
+    (drawn,) = model.samples(["a b"], Sampling(), count=N)
     counts = Counter((tuple(s.tokens), s.log_prob) for s in drawn)
     (tokens, log_p), _ = counts.most_common(1)[0]
-    x = batch_of([(face.symbols.source.encode("a b"), np.array(tokens, np.int64))])
+    x = batch_of([(model.symbols.source.encode("a b"), np.array(tokens, np.int64))])
     with torch.no_grad():
-        assert face.model.forced(x.x, x.lengths).log_prob(x.y).sum().item() == pytest.approx(log_p, abs=1e-5)
+        assert model.model.forced(x.x, x.lengths).log_prob(x.y).sum().item() == pytest.approx(log_p, abs=1e-5)
     for (_, log_prob), count in counts.most_common(5):
         p = math.exp(log_prob)  # 0.02 more: the unknown symbol is never drawn, so all others are more probable
         assert count / N == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / N) + 0.02)
 
 
 def test_samples_are_the_same_alone_and_keep_to_their_limits(trained):
-    face, hot = load(trained / "run"), Sampling(temperature=1.5, top_k=3)
+    model, hot = load(trained / "run"), Sampling(temperature=1.5, top_k=3)
     texts = ["a b c d", "b", "", "d c"]
-    together = face.samples(texts, hot, count=3, seed=7)
-    assert together == [face.samples([text], hot, count=3, seed=7, batch_size=1)[0] for text in texts]
-    assert together[0][1:] == face.samples(texts[:1], hot, count=2, seed=8)[0]  # number i has the seed 7 + i
-    assert len({tuple(s.tokens) for s in face.samples(["a b c d"], hot, count=20)[0]}) > 5
-    assert [row[0].tokens for row in face.samples(texts, Sampling(temperature=0))] == [
-        row[0].tokens for row in face.translations(texts, Search())
+    together = model.samples(texts, hot, count=3, seed=7)
+    assert together == [model.samples([text], hot, count=3, seed=7, batch_size=1)[0] for text in texts]
+    assert together[0][1:] == model.samples(texts[:1], hot, count=2, seed=8)[0]  # number i has the seed 7 + i
+    assert len({tuple(s.tokens) for s in model.samples(["a b c d"], hot, count=20)[0]}) > 5
+    assert [row[0].tokens for row in model.samples(texts, Sampling(temperature=0))] == [
+        row[0].tokens for row in model.translations(texts, Search())
     ]
-    assert len(face.samples(["b"], hot, count=2, seed=2**63 - 2)[0]) == 2  # the last seeds that there are
+    assert len(model.samples(["b"], hot, count=2, seed=2**63 - 2)[0]) == 2  # the last seeds that there are
     with pytest.raises(InputError, match="at most 9223372036854775806"):
-        face.samples(["b"], hot, count=2, seed=2**63 - 1)
+        model.samples(["b"], hot, count=2, seed=2**63 - 1)
     limits = Search(min_ratio=2.0, max_ratio=2.0)
-    begun = face.samples(["a b"], hot, count=9, limits=limits, prefixes=["c c"])[0]
+    begun = model.samples(["a b"], hot, count=9, limits=limits, prefixes=["c c"])[0]
     assert all(4 <= len(s.tokens) <= 14 and s.text.startswith("c c") for s in begun)
 
 
@@ -200,9 +200,9 @@ def test_perplexity_does_not_depend_on_the_batch(trained, capsys):
 
 
 def test_the_gap_is_by_position(trained):
-    face = load(trained / "run")
+    model = load(trained / "run")
     rows = PairReader()([str(trained / "valid.src")], [str(trained / "valid.tgt")])
-    assert [row["position"] for row in exposure(face, rows)] == list(range(6))
+    assert [row["position"] for row in exposure(model, rows)] == list(range(6))
 
 
 def test_predict(trained, tmp_path, capsys):
@@ -253,9 +253,9 @@ def test_bad_pairs_are_dropped_where_that_is_asked_for(tmp_path, capfd):
     with pytest.raises(InputError, match=r"line 81 of .* has an empty source"):
         train(config)
     data = replace(config.data, drop=True, max_length=7)
-    face, _ = train(replace(config, data=data))
+    model, _ = train(replace(config, data=data))
     assert "80 pairs to train on, 9 to validate, 0 to test (2 were left out)" in capfd.readouterr().err
-    kept = TranslateTask().open(replace(config, data=data), face).train
+    kept = TranslateTask().open(replace(config, data=data), model).train
     assert [(pair.source, pair.target) for pair in kept] == pairs(80)
 
 
@@ -263,12 +263,12 @@ def test_symbols_made_up_are_reversed(tmp_path):
     data = TranslateDataConfig("synthetic:reverse,T=4,vocabulary=3,n=8", batch_tokens=40, joint=True)
     model = TranslateModelConfig(size=8, embedding_size=4)
     decoding = DecodingConfig(decides="exact")
-    face, lines = train(
+    predictor, lines = train(
         TranslateConfig(
             data=data, model=model, decoding=decoding, training=TrainingConfig(steps=3), out=str(tmp_path / "r")
         )
     )
-    assert "valid" in lines[-1] and isinstance(face.translate(["0 1 2"])[0], str)
+    assert "valid" in lines[-1] and isinstance(predictor.translate(["0 1 2"])[0], str)
 
 
 def test_the_share_of_unknown_words_is_said(tmp_path, capfd):

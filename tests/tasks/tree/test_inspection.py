@@ -146,9 +146,9 @@ def test_every_target_is_looked_into(runs, capfd, name):
 
 def test_gradients_of_nodes_agree_along_the_way(runs):
     """Two ways to the same numbers: the whole tree, and the steps from the deepest leaf to the root."""
-    face = load(runs / "nodes")
-    trees = face.reader([str(runs / "train.txt")])
-    looked = inspection.inspect_inputs(face, trees, 1, 100)
+    predictor = load(runs / "nodes")
+    trees = predictor.reader([str(runs / "train.txt")])
+    looked = inspection.inspect_inputs(predictor, trees, 1, 100)
     (panel,) = looked.sample.panels
     found = []
     model, n = looked.model, int(looked.sample.lengths[0])
@@ -163,7 +163,7 @@ def test_gradients_of_nodes_agree_along_the_way(runs):
     assert found == pytest.approx([panel["gradient"][node] for node in panel["way"]], rel=1e-4)
     [reach] = lens.reach(model, looked.sample, anchors=1)
     assert reach.raw == pytest.approx(found[:-1][::-1][: len(reach.raw)], rel=1e-4)
-    assert face.evaluate(trees).numbers == load(runs / "nodes").evaluate(trees).numbers  # looking changed nothing
+    assert predictor.evaluate(trees).numbers == load(runs / "nodes").evaluate(trees).numbers  # looking changed nothing
 
 
 def test_what_was_noted_while_it_trained(runs):
@@ -175,9 +175,9 @@ def test_odd_trees_and_bad_input(runs, capfd, tmp_path):
     (tmp_path / "one.txt").write_text("(2 film)\n")
     assert main(["inspect", str(runs / "nodes"), str(tmp_path / "one.txt"), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["steps"] == 1
-    face = load(runs / "nodes")
+    model = load(runs / "nodes")
     with pytest.raises(InputError, match="no tree of fewer than 1 levels"):
-        inspection.inspect_inputs(face, face.reader([str(runs / "train.txt")])[:1], 4, 1)
+        inspection.inspect_inputs(model, model.reader([str(runs / "train.txt")])[:1], 4, 1)
     (tmp_path / "bad.txt").write_text("(3 (2 it)\n")
     assert main(["inspect", str(runs / "nodes"), str(tmp_path / "bad.txt")]) == 2
     assert "never closed" in capfd.readouterr().err
@@ -185,12 +185,12 @@ def test_odd_trees_and_bad_input(runs, capfd, tmp_path):
 
 def test_a_leaf_that_has_nothing_below_it_does_not_erase_the_state(runs, capfd, tmp_path):
     """The exponents are those of the edges: together ln |det| of the product of their Jacobians, over their number."""
-    face = load(runs / "roots")
+    model = load(runs / "roots")
     tree_ = "(3 (2 it) (4 (2 was) (4 (2 a) (3 (2 fine) (2 film)))))\n"
     (tmp_path / "one.txt").write_text(tree_)
     assert main(["inspect", str(runs / "roots"), str(tmp_path / "one.txt"), "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    looked = inspection.inspect_inputs(face, face.reader([str(tmp_path / "one.txt")]), 1, 100)
+    looked = inspection.inspect_inputs(model, model.reader([str(tmp_path / "one.txt")]), 1, 100)
     core, x = looked.model.core.double(), looked.sample.x.double()
     product, edges = torch.eye(5, dtype=torch.float64), x.shape[1] - 1
     with torch.no_grad():

@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
 
 
 def test_it_learns_and_says_so(trained, capsys):
-    folder, face, history = trained
+    folder, model, history = trained
     assert history[-1]["test"] > 0.85
     assert main(["evaluate", str(folder / "run"), str(folder / "test.txt"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -59,7 +59,7 @@ def test_it_learns_and_says_so(trained, capsys):
 
 
 def test_predictions_are_the_trees_with_labels(trained, capsys, tmp_path):
-    folder, face, _ = trained
+    folder, model, _ = trained
     (tmp_path / "raw.txt").write_text("((not) (good))\n(2 film)\n")
     arguments = ["predict", str(folder / "run"), str(tmp_path / "raw.txt")]
     assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 0
@@ -67,9 +67,9 @@ def test_predictions_are_the_trees_with_labels(trained, capsys, tmp_path):
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 2
     assert "not overwritten" in capsys.readouterr().err
-    face.save(tmp_path / "copy")
-    trees = face.reader([str(folder / "test.txt")])
-    assert load(tmp_path / "copy").labels(trees) == face.labels(trees)
+    model.save(tmp_path / "copy")
+    trees = model.reader([str(folder / "test.txt")])
+    assert load(tmp_path / "copy").labels(trees) == model.labels(trees)
 
 
 @pytest.mark.parametrize("target", ["nodes", "roots", "number"])
@@ -102,21 +102,21 @@ def test_vectors_are_where_the_words_begin(config, tmp_path):
     (tmp_path / "v.txt").write_text("good 1 2 3 4 5 6\nunheard 0 0 0 0 0 0\n")
     config = replace(config, model=replace(config.model, vectors=str(tmp_path / "v.txt")))
     task = TreeTask()
-    face = task.build(config, task.open(config, None))
-    row = face.model.embed.weight[face.lexicon.words.numbers(["good"])[0]]
+    model = task.build(config, task.open(config, None))
+    row = model.model.embed.weight[model.lexicon.words.numbers(["good"])[0]]
     assert row.tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
-    folder, face, _ = trained
+    folder, model, _ = trained
     command = ["train", "--task", "tree", "--init_from", str(folder / "run"), "--training.steps", "1", "--data.train"]
     more = write(tmp_path / "more.txt", 20, seed=3)
     assert main([*command, more, "--optim.lr", "1e-9", "--out", str(tmp_path / "run")]) == 0
-    words = len(face.lexicon.words.names)
+    words = len(model.lexicon.words.names)
     assert f"{words} words and 5 labels" in capsys.readouterr().err
-    tuned, trees = load(tmp_path / "run"), face.reader([str(folder / "test.txt")])
-    assert tuned.lexicon.to_json() == face.lexicon.to_json() and tuned.config == face.config
-    assert tuned.labels(trees) == face.labels(trees)
+    tuned, trees = load(tmp_path / "run"), model.reader([str(folder / "test.txt")])
+    assert tuned.lexicon.to_json() == model.lexicon.to_json() and tuned.config == model.config
+    assert tuned.labels(trees) == model.labels(trees)
     assert main([*command, more, "--data.target", "roots", "--out", str(tmp_path / "roots")]) == 2
     assert "trained for nodes" in capsys.readouterr().err
     (tmp_path / "odd.txt").write_text("(9 (2 it) (4 works))\n" * 8)
