@@ -10,7 +10,7 @@ from elman.errors import FileError, InputError, UnknownNameError
 from elman.files import artifact, config, plugins
 from elman.lens import Report
 from elman.lens import inspect as look
-from elman.lens.fresh import fresh, rebound
+from elman.lens.fresh import fresh, rebind
 from elman.tasks.classify.task import ClassifyTask
 from elman.tasks.forecast.task import ForecastTask
 from elman.tasks.hmm.task import HMMTask
@@ -126,7 +126,7 @@ def _at_init(inspection: Inspection) -> Inspection:
     if inspection.begun is not None:
         return inspection.begun()
     model = fresh(inspection.model)
-    return inspection._replace(model=model, sample=replace(rebound(model, inspection.sample), panels=()))
+    return inspection._replace(model=model, sample=replace(rebind(model, inspection.sample), panels=()))
 
 
 def load(path: str | Path) -> Any:
