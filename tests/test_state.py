@@ -139,7 +139,7 @@ def test_a_state_of_version_1_is_refused_by_name(tmp_path):
 
     path = tmp_path / "s"
     save_file({"state": torch.ones(1, 2)}, path, {"format": "elman-state-1"})
-    with pytest.raises(FileError, match=r"has the format 'elman-state-1', not 'elman-state-2'.*Read what came before"):
+    with pytest.raises(FileError, match=r"has the format 'elman-state-1', not 'elman-state-2'.*Read the earlier"):
         states.load(path, like=torch.zeros(0, 2))
 
 

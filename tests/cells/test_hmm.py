@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from elman import kernels
-from elman import state as states
 from elman.cells.hmm import HMM
-from elman.errors import FileError, InputError
+from elman.errors import InputError
 from elman.stream import Stream
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())
@@ -167,17 +166,6 @@ def test_chunks_and_streams_are_the_whole_to_the_bit(size):
     assert stream.native
     for t in range(steps):
         assert torch.equal(torch.from_numpy(stream.step(x[:, t].numpy())), unbroken[:, t])
-
-
-def test_a_state_file_of_logarithms_is_refused(tmp_path):
-    """Up to version 1 the state was `h`, the logarithm of the prediction: taken for a prediction it would be wrong."""
-    states.save(tmp_path / "old", (torch.zeros(1, 3),))
-    old = {"state.h": torch.log(torch.full((1, 3), 1 / 3))}
-    from elman.files import artifact
-
-    artifact.write_tensors(tmp_path / "old", old, {"format": states.BEFORE})
-    with pytest.raises(FileError, match=r"leaves \['.h'\]; this core's has \['.p'\].*older version"):
-        states.load(tmp_path / "old", like=HMM(3, 3).init_state(0))
 
 
 def test_the_start_is_normalised_and_not_symmetric():

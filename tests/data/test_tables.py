@@ -64,7 +64,7 @@ def test_columns_of_a_mapping_are_as_long_as_each_other(changes):
 
 
 def test_a_column_of_a_mapping_is_a_list():
-    with pytest.raises(InputError, match=r"column 'y' is one text, '123'; it must be a list of values"):
+    with pytest.raises(InputError, match=r"column 'y' is a string, '123'; it must be a list of values"):
         PanelReader().fit({**ROWS, "y": "123"})
     with pytest.raises(InputError, match=r"column 'y' is a float; it must be a list of values"):
         PanelReader().fit({**ROWS, "y": 1.0})

@@ -81,7 +81,7 @@ def test_a_seed_is_a_fit_and_the_caller_keeps_his_random_numbers(fitted):
         (PADDED, Y, LENGTHS[:3], "expected 40 whole numbers"),
         (PADDED, Y, LENGTHS + 1, "above what its row"),
         ([np.array([[np.nan, 1.0]]), *ROWS[1:]], Y, None, "row 0 of X has a missing"),
-        ("a text", ["a"], None, "one text"),
+        ("a text", ["a"], None, "X is a string"),
         (pd.DataFrame({"text": ["a", "b"] * 2}), ["p", "q"] * 2, None, "X is a DataFrame, .* names of its columns"),
         ({"a": 1, "b": 2}, ["p", "q"], None, "X is a dict"),
         (["a", "b"] * 2, ["p", "p "] * 2, None, "'p' and 'p ' differ in spaces alone"),

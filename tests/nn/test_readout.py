@@ -228,6 +228,6 @@ def test_a_model_that_reads_the_future_says_so():
     model = SequenceModel(Embedding(6, 3), core, Softmax(10, 7))
     with pytest.raises(InputError, match=r"reads the future .* no step"):
         model.step(X[:, 0], core.init_state(3))
-    with pytest.raises(InputError, match=r"reads the future .* no state"):
+    with pytest.raises(InputError, match=r"reads the future .* no initial state"):
         model.init_state(3)
     assert model.scan(X)[0].logits.shape == (3, 4, 7)

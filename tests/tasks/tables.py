@@ -219,10 +219,10 @@ TABLE = {
         outputs=_classified,
         bad={
             "an empty file": (train(b"", "train.tsv"), r"train\.tsv"),
-            "a header alone": (train(b"text\tlabel\n", "train.tsv"), "empty"),
+            "a header alone": (train(b"text\tlabel\n", "train.tsv"), "there is no row in .*train.tsv"),
             "one row": (train(b"text\tlabel\na\tx\n", "train.tsv"), "too few"),
             "ragged columns": (
-                train(b"text\tlabel\na\tx\nb\n", "train.tsv"), "line 3 of .* has 1 columns; the header has 2",
+                train(b"text\tlabel\na\tx\nb\n", "train.tsv"), "line 3 of .* has 1 values; the first line has 2",
             ),
             "no such column": (train(b"words\tlabel\na\tx\n", "train.tsv"), "no column 'text'.*'words'"),
             "no label": (train(b"text\tlabel\na\tx\nb\t\n", "train.tsv"), "line 3 of .* has no label"),
@@ -275,7 +275,7 @@ TABLE = {
             "a gap": (rows("a,1,5\na,2,6\na,4,7\na,5,1\n"), "no row for 3"),
             "not a number": (rows("a,1,5\na,2,six\n"), "not a number"),
             "not a time": (rows("a,1,5\na,soon,6\n"), "'soon'"),
-            "nothing": (rows(""), "the file is empty"),
+            "nothing": (rows(""), "there is no row in the data"),
         },
     ),
     "translate": Entry(
@@ -295,8 +295,8 @@ TABLE = {
             "a line alone": (pairs(b"a\nb\n", b"a\n"), "line 2 has no counterpart"),
             "an empty line": (pairs(b"a\n\nb\nc\n", b"a\nb\nc\nd\n"), "line 2 of .* has an empty source"),
             "too long": (pairs(b"a\nb b b\nc\nd\n", b"a\nb\nc\nd\n", max_length=2), "line 2 of .* has 3 symbols"),
-            "nothing left": (pairs(b"\n\n\n\n", b"a\nb\nc\nd\n", drop=True), "one symbol only, or none"),
-            "empty targets": (pairs(b"a\na\na\na\n", b"\n\n\n\n"), "one symbol only, or none"),
+            "nothing left": (pairs(b"\n\n\n\n", b"a\nb\nc\nd\n", drop=True), "is empty"),
+            "empty targets": (pairs(b"a\na\na\na\n", b"\n\n\n\n"), "is empty"),
             "one side only": ({"data": {"target": ""}}, "one side only"),
             "unknown symbols": ({"data": {"vocabulary": "syllable"}}, "unknown vocabulary"),
             "a missing file": ({"data": {"source": "none.txt"}}, r"none\.txt"),
@@ -343,7 +343,7 @@ TABLE = {
         variants=({}, {"data": {"target": "roots"}}, {"data": {"target": "number"}}),
         outputs=_labelled,
         bad={
-            "an empty file": (train(b""), "there is no tree"),
+            "an empty file": (train(b""), "is empty"),
             "an open bracket": (train(b"(3 (2 a) (4 b)\n"), "line 1, column 1 of .* never closed"),
             "no label": (train(b"(3 (a) (4 b))\n(1 c)\n(2 d)"), "line 1, column 4 of .* no label"),
             "one label": (train(b"(3 a)\n(3 b)\n(3 c)\n"), "one label only, 3"),
@@ -371,7 +371,7 @@ TABLE = {
             "too bright": (train(BARS, "train.npz", white=100.0), "has the value 200"),
             "part of a level": (train(BARS, "train.npz", white=200.5, binarise="none"), "it is a whole number"),
             "two sizes": ({"data": {"valid": File(TALL, "valid.npz")}}, "they need one"),
-            "a missing file": ({"data": {"train": "none.npz"}}, "cannot read"),
+            "a missing file": ({"data": {"train": "none.npz"}}, "there is no file"),
             "too many levels": (
                 {"model": {"readout": "binary"}, "data": {"binarise": "none"}},
                 "readout is binary, and the images have 256 levels",

@@ -14,12 +14,12 @@ from functools import cache
 from itertools import count
 
 import pytest
-from elman.cli.asking import add_arguments
 from interrupting import contents, train_stopping_at
 from tables import RUNS, TABLE, config, flags, merged, with_files
 
 from elman import lens
 from elman.cli import main
+from elman.cli.model_verb import add_arguments
 from elman.errors import ElmanError, FrozenError, InputError
 from elman.run import train
 from elman.serve.api.predicting import predictor

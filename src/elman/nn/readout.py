@@ -167,7 +167,7 @@ class StudentTReadout(Affine[StudentT]):
 class PoissonReadout(Affine[Poisson]):
     """A count for each of `size` places, with rates softplus(V h + c).
 
-    >>> PoissonReadout(4, 3)(torch.zeros(2, 5, 4)).rate.shape
+    >>> PoissonReadout(4, 3)(torch.zeros(2, 5, 4)).mean.shape
     torch.Size([2, 5, 3])
     """
 

@@ -49,7 +49,7 @@ class Server(uvicorn.Server):
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         if not self.started:
             self.should_exit = True
-        else:
+        elif not self.service.driver.loop.is_closed():  # a signal may come after the last answer
             delay = self.service.drain_delay if first else 0.0
             self.service.driver.loop.call_soon_threadsafe(self._drain_in, delay)
 
