@@ -20,7 +20,7 @@ from elman.files.config import Identity
 from elman.options import flag
 from elman.progress import quiet, say
 from elman.tasks import load, open_source
-from elman.tasks.predictor import Predictor
+from elman.tasks.predictor import AnyPredictor
 from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
 from elman.training import checkpoint, loop, optim, threads
 from elman.training.alone import alone, seed
@@ -34,8 +34,9 @@ from elman.training.record import Recorder, begin, change_config, read_metrics
 from elman.training.scores import Scores
 
 Callback = Callable[[int, Scores], None] | None
+AnyTrained = TrainedSettings[Any]
 Opener = Callable[[Any, Any], Any]  # a config, and the model that was saved -> Data
-P = TypeVar("P", bound=Predictor[Any])
+P = TypeVar("P", bound=AnyPredictor)
 S = TypeVar("S", bound=AnySettings)
 
 
@@ -129,10 +130,10 @@ class _Run(Supervisor):
     """A run that the loop trains: what it has, how it is evaluated and what is kept of it."""
 
     task: AnyTask
-    settings: TrainedSettings[Any]
+    settings: AnyTrained
     data: Data
     part: Any  # of the data, on which the model is evaluated while it trains
-    predictor: Predictor[Any]
+    predictor: AnyPredictor
     state: LoopState
     recorder: Recorder
     identity: Identity
@@ -173,7 +174,7 @@ class _Run(Supervisor):
             checkpoint.save(folder, kept.write_to, snapshot)
 
 
-def _train(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, opener: Opener, callback: Callback) -> None:
+def _train(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> None:
     """A run that was killed continues from its checkpoint, to the same bytes."""
     run, out = _open(task, settings, processes, opener, callback), Path(settings.out)
     try:
@@ -190,7 +191,7 @@ def _train(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, open
         run.recorder.close()
 
 
-def _open(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, opener: Opener, callback: Callback) -> _Run:
+def _open(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> _Run:
     """All that a run needs, new or as its checkpoint has it; and its folder."""
     _check(task, settings)
     out = Path(settings.out)
@@ -233,7 +234,7 @@ def _open(task: AnyTask, settings: TrainedSettings[Any], processes: Ranks, opene
     )  # fmt: skip
 
 
-def _check(task: AnyTask, settings: TrainedSettings[Any]) -> None:
+def _check(task: AnyTask, settings: AnyTrained) -> None:
     """Raise an error that names the first setting that is out of its range, before any work is done."""
     loop.check(settings.training, settings.device)
     if settings.training.lens and type(task).inspect_inputs is Task.inspect_inputs:
@@ -241,7 +242,7 @@ def _check(task: AnyTask, settings: TrainedSettings[Any]) -> None:
     optim.check(settings.optim)
 
 
-def _resumed(settings: TrainedSettings[Any], state: LoopState, changes: dict[str, config.Change]) -> str:
+def _resumed(settings: AnyTrained, state: LoopState, changes: dict[str, config.Change]) -> str:
     """What a resumed run does: what has changed, how its schedule continues, and why it does nothing if it does not."""
     progress, training = state.progress, settings.training
     step = progress.step
@@ -295,7 +296,7 @@ def _fit(task: AnyTask, settings: AnySettings, processes: Ranks, opener: Opener,
 # Either way
 
 
-def _introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data: Data) -> None:
+def _introduce(processes: Ranks, task: AnyTask, predictor: AnyPredictor, data: Data) -> None:
     """What was read, what is trained on it, and by what."""
     threads, kernel = torch.get_num_threads(), kernels.active()
     using = f"{threads} thread{'s' if threads > 1 else ''}, {kernel} kernels"
@@ -304,7 +305,7 @@ def _introduce(processes: Ranks, task: AnyTask, predictor: Predictor[Any], data:
 
 
 def _test(
-    task: AnyTask, predictor: Predictor[Any], parts: dict[str, Any], recorder: Recorder, step: int
+    task: AnyTask, predictor: AnyPredictor, parts: dict[str, Any], recorder: Recorder, step: int
 ) -> dict[str, Evaluation]:
     """Evaluate a model that is done on whole parts of the data; note and say how good it is."""
     evaluations = {name: task.evaluate(predictor, part) for name, part in parts.items() if part is not None}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, get_args, get_origi
 from elman.errors import InputError
 
 if TYPE_CHECKING:
-    from elman.tasks.predictor import Predictor
+    from elman.tasks.predictor import AnyPredictor
     from elman.tasks.request import Named, Request
     from elman.tasks.task import AnyTask
 
@@ -50,7 +50,7 @@ def dispatch(verb: str, arguments: Sequence[str], description: str, common: Argu
     return Invocation(flags, request, respond(predictor, request))
 
 
-def _open(verb: str, run: str) -> tuple[AnyTask, Predictor[Any]]:
+def _open(verb: str, run: str) -> tuple[AnyTask, AnyPredictor]:
     """The task and the model of a run, if the task supports the verb."""
     from elman.tasks import open_model
 

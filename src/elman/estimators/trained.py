@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from elman.options import positive, whole
 from elman.run import train
 from elman.scikit import Configured, NotFitted, RandomState, seed
-from elman.tasks.predictor import Predictor
+from elman.tasks.predictor import AnyPredictor
 from elman.tasks.task import Settings, TrainedSettings
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Section = TypeVar("Section", bound=DataclassInstance)
 
-P = TypeVar("P", bound=Predictor[Any])
+P = TypeVar("P", bound=AnyPredictor)
 
 
 class Trained(Configured, Generic[P]):

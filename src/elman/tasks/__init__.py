@@ -15,7 +15,7 @@ from elman.tasks.classify.task import ClassifyTask
 from elman.tasks.forecast.task import ForecastTask
 from elman.tasks.hmm.task import HMMTask
 from elman.tasks.image.task import ImageTask
-from elman.tasks.predictor import Predictor
+from elman.tasks.predictor import AnyPredictor, Predictor
 from elman.tasks.request import Files, Request, Rows, option
 from elman.tasks.tag.task import TagTask
 from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Generated, Inspection, Task
@@ -73,7 +73,7 @@ def of_folder(folder: Path) -> AnyTask:
     return find(str(artifact.read_model_json(folder).get("task")))
 
 
-def respond(model: Predictor[Any], verb: str, /, **keywords: Any) -> Any:
+def respond(model: AnyPredictor, verb: str, /, **keywords: Any) -> Any:
     """What a model answers to a verb, by the keywords that its request has: lines to predict, scores to evaluate.
 
     `data` are rows as the model reads them; a text; or `request.Files` of names.

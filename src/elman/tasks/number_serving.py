@@ -43,7 +43,7 @@ NUMBERS = frozenset((int, float))
 class NumberWork(Work):
     """Rows of numbers x (T, D) to read; an output for each."""
 
-    def __init__(self, x: NDArray[Any]) -> None:
+    def __init__(self, x: NDArray[np.generic]) -> None:
         self.x = x
 
     def begin(self, state: bytes) -> None:
@@ -84,8 +84,8 @@ class Numbers(ServedRows):
     about: dict[str, Json]
     fingerprint: str
     width: int
-    dtype: np.dtype[Any]
-    encode: Callable[[object], NDArray[Any]]
+    dtype: np.dtype[np.generic]
+    encode: Callable[[object], NDArray[np.generic]]
     outputs: Callable[[Any], Outputs]
     possible: Callable[[Bytes], NDArray[np.bool_]] | None = None
     stream: CoreStream | ModelStream = field(init=False)
@@ -106,7 +106,7 @@ class Numbers(ServedRows):
         dtype, D = np.dtype(str(next(core.parameters()).dtype).removeprefix("torch.")), core.input_size
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
 
-        def encode(given: object) -> NDArray[Any]:
+        def encode(given: object) -> NDArray[np.generic]:
             return rows_of_numbers(given, D, dtype)
 
         return cls(core, about, states.fingerprint(core), D, dtype, encode, _spelt)
@@ -124,13 +124,13 @@ class Numbers(ServedRows):
     def parse(self, data: bytes) -> bytes:
         return one_row(states.parse(data, self.core.init_state(0), fingerprint=self.fingerprint), self.like)
 
-    def encoded(self, inputs: list[object]) -> NDArray[Any] | None:
+    def encoded(self, inputs: list[object]) -> NDArray[np.generic] | None:
         try:
             return self.encode(inputs)
         except InputError:
             return None
 
-    def together(self, x: NDArray[Any], before: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
+    def together(self, x: NDArray[np.generic], before: list[bytes]) -> tuple[list[bytes], Outputs, list[bool]]:
         joint = b"".join(before)
         if len(joint) != len(before) * self.row_bytes:
             joint = b"".join(map(self.current, before))
@@ -173,7 +173,7 @@ class Numbers(ServedRows):
         work.done = work.taken == len(work.x) or not is_good
 
 
-def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+def rows_of_numbers(given: object, width: int, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
     """Inputs as they were sent, as x (T, D): a list of rows of D numbers, or of numbers where D is 1.
 
     >>> rows_of_numbers([1, 2.5], 1, np.dtype(np.float32)).shape
@@ -196,7 +196,7 @@ def rows_of_numbers(given: object, width: int, dtype: np.dtype[Any]) -> NDArray[
     return np.frombuffer(bytearray(packed), dtype).reshape(-1, width)
 
 
-def _spelt(y: NDArray[Any] | torch.Tensor) -> Outputs:
+def _spelt(y: NDArray[np.generic] | torch.Tensor) -> Outputs:
     """Rows of outputs; float32 is spelt natively."""
-    found: NDArray[Any] = np.asarray(y)
+    found = np.asarray(y)
     return list(kernels.json_rows(found)) if found.dtype == np.float32 else found.tolist()

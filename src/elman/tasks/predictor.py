@@ -192,3 +192,6 @@ def copy_weights(source: nn.Module, model: nn.Module) -> int:
             )
     model.load_state_dict(learnt, strict=False)  # what is shared has one name only
     return len(learnt)
+
+
+AnyPredictor = Predictor[Any]  # whatever its network is

@@ -25,6 +25,7 @@ class Files(tuple[str, ...]):
     """Names of files, as a command names them: they are read as the model reads files."""
 
 
+Default = Any  # the default of a field, or the field itself: a checker takes its type from the annotation
 Rows = Any  # Files; a Document, which is a text; or rows, as a request says what they are
 
 
@@ -75,26 +76,26 @@ class Named(NamedTuple):
     name: str
     kind: Any
     optional: bool
-    default: Any
+    default: Default
     option: Option
 
 
-def option(default: Any, help: str, **known: Any) -> Any:
+def option(default: Default, help: str, **known: Default) -> Default:
     """A field of a request; `known` as `Option` has it."""
     return field(default=default, metadata={"option": Option(help, **known)})
 
 
-def data_option(help: str, **known: Any) -> Any:
+def data_option(help: str, **known: Default) -> Default:
     """The field `data` of a request; `known` as `DataOption` has it."""
     return field(default=(), metadata={"data": DataOption(help, **known)})
 
 
-def errors_option() -> Any:
+def errors_option() -> Default:
     """What is done with invalid UTF-8 in files."""
     return option("strict", "invalid UTF-8: strict or replace", also="data.errors", local=True)
 
 
-def batch_size(default: int, what: str) -> Any:
+def batch_size(default: int, what: str) -> Default:
     """How much is computed side by side."""
     return option(default, f"{what} at a time; does not change the numbers", least=1, limit="batch")
 

@@ -18,7 +18,7 @@ from elman.files import config as configs
 from elman.files.config import Json, Sections
 from elman.lens import Sample
 from elman.state import State
-from elman.tasks.predictor import Predictor, copy_weights
+from elman.tasks.predictor import AnyPredictor, copy_weights
 from elman.tasks.request import Request, Rows, data_option, errors_option, option
 from elman.training.loop import TrainingConfig
 from elman.training.loss import Loss, negative_log_likelihood
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from elman.tasks.serving import Served
 
 
-P_co = TypeVar("P_co", bound=Predictor[Any], covariant=True)  # the model that a run of a config gives
+P_co = TypeVar("P_co", bound=AnyPredictor, covariant=True)  # the model that a run of a config gives
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ Response = Callable[[Any, Any], Any]  # of a model to a request of the kind that
 
 C = TypeVar("C", bound=Any)
 D = TypeVar("D", bound=Data)
-F = TypeVar("F", bound=Predictor[Any])
+F = TypeVar("F", bound=AnyPredictor)
 
 
 class Task(Generic[C, D, F]):
@@ -267,4 +267,4 @@ class Task(Generic[C, D, F]):
 
 
 AnyTask = Task[Any, Any, Any]
-AnySettings = Settings[Predictor[Any]]
+AnySettings = Settings[AnyPredictor]

@@ -16,7 +16,7 @@ from elman.progress import quiet
 from elman.serve.api import bodies
 from elman.serve.limits import Limits
 from elman.tasks import TASKS
-from elman.tasks.predictor import Predictor
+from elman.tasks.predictor import AnyPredictor
 from elman.tasks.request import Named, Option, Request
 from elman.tasks.task import AnyTask
 
@@ -24,7 +24,7 @@ Type = Any  # a type, as msgspec takes it
 Predicting = Callable[[bytes], list[str]]  # lines, of the body of a request
 
 
-def predictor(task: AnyTask, model: Predictor[Any], limits: Limits | None = None) -> Predicting:
+def predictor(task: AnyTask, model: AnyPredictor, limits: Limits | None = None) -> Predicting:
     """What answers for a model. It is shared by all who ask, side by side: nothing changes it."""
     most, (kind, respond) = limits or Limits(), task.requests["predict"]
     body = body_of(model.task, kind, most)

@@ -232,7 +232,7 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
         D = len(predictor.reader_.names) if predictor.reader_.read == "columns" else 1
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
 
-        def encode(given: object) -> NDArray[np.float64]:
+        def encode(given: object) -> NDArray[np.generic]:
             x = rows_of_numbers(given, D, dtype)
             module.emission(torch.from_numpy(x))  # refuses what it cannot emit, before anything is done
             return x

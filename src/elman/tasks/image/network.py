@@ -10,7 +10,7 @@ where the window of the convolution ends before it (the half from the right begi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from elman.core import Core
 from elman.errors import UnknownNameError
 from elman.lengths import zero_past
 from elman.options import whole
-from elman.state import State
+from elman.state import AnyState, State
 from elman.tasks.image.convolution import MaskedConvolution
 from elman.tasks.image.diagonal import DiagonalBiLSTM, MultiLSTM
 from elman.tasks.image.pixels import Pixels, Row
@@ -51,23 +51,23 @@ class ResidualPixels(Pixels):
         nn.init.xavier_uniform_(self.V)
         nn.init.zeros_(self.d)
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         return self.layer.init_state(batch_size)
 
-    def parts(self, state: Any) -> list[tuple[Core, Any]]:
+    def parts(self, state: AnyState) -> list[tuple[Core, AnyState]]:
         return [(self.layer, state)]
 
-    def open(self, state: Any) -> Any:
+    def open(self, state: AnyState) -> AnyState:
         return self.layer.open(state)
 
-    def pixel(self, x: Tensor, row: Any) -> tuple[Tensor, Any]:
+    def pixel(self, x: Tensor, row: AnyState) -> tuple[Tensor, AnyState]:
         y, row = self.layer.pixel(x, row)
         return x + kernels.linear(y, self.V, self.d).to(x.dtype), row
 
-    def close(self, row: Any) -> Any:
+    def close(self, row: AnyState) -> AnyState:
         return self.layer.close(row)
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         y, state = self.layer.scan_unchecked(x, state, lengths, reset)
         added = kernels.linear(self.layer.apart(y), self.V, self.d).to(x.dtype).flatten(-2)
         return zero_past(x + added, lengths), state
@@ -96,10 +96,10 @@ class PixelNetwork(Pixels):
     def init_state(self, batch_size: int) -> tuple[State, ...]:
         return tuple(part.init_state(batch_size) for part in self._parts())
 
-    def open(self, state: tuple[State, ...]) -> tuple[Any, ...]:
+    def open(self, state: tuple[State, ...]) -> tuple[AnyState, ...]:
         return tuple(part.open(before) for part, before in zip(self._parts(), state, strict=True))
 
-    def predict(self, row: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def predict(self, row: tuple[AnyState, ...]) -> tuple[Tensor, tuple[AnyState, ...]]:
         """y (B, 2 size) at the next pixel, before it is known; and the row, which waits for that pixel to be `put`."""
         first, *others = row
         y, rows = self.first.look(first), []
@@ -108,16 +108,16 @@ class PixelNetwork(Pixels):
             rows.append(after)
         return y, (first, *rows)
 
-    def put(self, x: Tensor, row: tuple[Row, ...]) -> tuple[Any, ...]:
+    def put(self, x: Tensor, row: tuple[Row, ...]) -> tuple[AnyState, ...]:
         """The row with the pixel x (B, channels) that was predicted."""
         first, *others = row
         return (first._replace(xs=(*first.xs, x)), *others)
 
-    def pixel(self, x: Tensor, row: tuple[Any, ...]) -> tuple[Tensor, tuple[Any, ...]]:
+    def pixel(self, x: Tensor, row: tuple[AnyState, ...]) -> tuple[Tensor, tuple[AnyState, ...]]:
         y, row = self.predict(row)
         return y.to(x.dtype), self.put(x, row)
 
-    def close(self, row: tuple[Any, ...]) -> tuple[State, ...]:
+    def close(self, row: tuple[AnyState, ...]) -> tuple[State, ...]:
         return tuple(part.close(each) for part, each in zip(self._parts(), row, strict=True))
 
     def _scan(

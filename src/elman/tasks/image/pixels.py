@@ -13,7 +13,7 @@ pixel after pixel, with what is known of the row in between.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,14 +21,15 @@ from torch import Tensor
 
 from elman.core import Core
 from elman.options import whole
+from elman.state import AnyState
 
 
 class Row(NamedTuple):
     """A row of which some pixels are known."""
 
-    before: Any  # the state when it was begun
+    before: AnyState  # the state when it was begun
     xs: tuple[Tensor, ...] = ()  # (B, D) each: what was read of it
-    cells: tuple[Any, ...] = ()  # the states of its pixels, where they lead on to the right
+    cells: tuple[AnyState, ...] = ()  # the states of its pixels, where they lead on to the right
 
 
 class Pixels(Core):
@@ -41,19 +42,19 @@ class Pixels(Core):
         super().__init__(columns * channels, columns * size)
         self.channels, self.size, self.columns = channels, size, columns
 
-    def open(self, state: Any) -> Any:
+    def open(self, state: AnyState) -> AnyState:
         """A row of which no pixel is known, below the rows that `state` is of."""
         return Row(state)
 
-    def pixel(self, x: Tensor, row: Any) -> tuple[Tensor, Any]:
+    def pixel(self, x: Tensor, row: AnyState) -> tuple[Tensor, AnyState]:
         """The next pixel of a row, x (B, D): y (B, N), and the row with it. The definition."""
         raise NotImplementedError(f"{type(self).__name__} must define pixel(x, row)")
 
-    def close(self, row: Any) -> Any:
+    def close(self, row: AnyState) -> AnyState:
         """The state after a row all of whose pixels are known."""
         raise NotImplementedError(f"{type(self).__name__} must define close(row)")
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         row, ys = self.open(state), []
         for each in self.apart(x).unbind(-2):
             y, row = self.pixel(each, row)

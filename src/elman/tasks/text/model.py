@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LOGITS = 1 << 25  # numbers that reading a text computes at a time at most: 64 lines of 512 words would be gigabytes
 M = TypeVar("M", bound=SequenceModel | Markov)
+Setting = Any  # of generation: `Settings` has the names and types
 R = TypeVar("R", bound=Callable[..., Any])
 
 
@@ -185,7 +186,7 @@ class TextModel(Predictor[M]):
 
     @_listed
     def start(
-        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Setting
     ) -> Generation:
         """Read a prompt, to generate after it. `settings` are the fields of `generation.Settings`.
 
@@ -200,7 +201,7 @@ class TextModel(Predictor[M]):
         *,
         state: Carried | None = None,
         seeds: Sequence[int] | None = None,
-        **settings: Any,
+        **settings: Setting,
     ) -> Generation:
         """Read several prompts, to generate after each with its own seed: the texts are the same as alone."""
         prompts = [a_text("a prompt", prompt) for prompt in several("prompts", prompts, "prompts")]
@@ -220,21 +221,21 @@ class TextModel(Predictor[M]):
 
     @_listed
     def generate(
-        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Setting
     ) -> str:
         """The text that goes on from the prompt; `elman generate --help` says what each setting means."""
         return "".join(self.generate_pieces(prompt, state=state, seed=seed, **settings))
 
     @_listed
     def generate_pieces(
-        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Any
+        self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Setting
     ) -> Iterator[str]:
         """The same, piece by piece as it comes."""
         for pieces in self.start(prompt, state=state, seed=seed, **settings):
             yield pieces[0]
 
     @_listed
-    def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Any) -> list[str]:
+    def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Setting) -> list[str]:
         """The texts that go on from several prompts, each with its own seed."""
         prompts = several("prompts", prompts, "prompts")
         texts = [""] * len(prompts)

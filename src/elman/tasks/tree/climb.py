@@ -12,7 +12,6 @@ without input or children.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor
 from elman import state as states
 from elman.core import Core
 from elman.options import whole
-from elman.state import State, leaves
+from elman.state import AnyState, State, leaves
 from elman.tasks.tree.core import TreeCore
 from elman.tasks.tree.forest import Forest, Shape
 
@@ -41,10 +40,10 @@ class Climb(Core):
         super().__init__(tree.input_size + K * (1 + sum(sizes)), tree.output_size)
         self.tree, self.places, self._sizes = tree, K, sizes
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         return self.tree.init_state(batch_size)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         new = self.tree.combine(*self._given(x, state))
         return leaves(new)[0], new
 
@@ -60,7 +59,7 @@ class Climb(Core):
     def remedy(self) -> str:  # type: ignore[override]
         return "a larger forget_bias (model.options)" if self.keep_gate else "binary_tree_lstm, which has gates"
 
-    def named_gates(self, x: Tensor, state: Any) -> dict[str, Tensor]:
+    def named_gates(self, x: Tensor, state: AnyState) -> dict[str, Tensor]:
         """Where each child has a gate of its own, that of the node below, of the steps that have one."""
         at = self._place(x)
         found = self.tree.gates(*self._given(x, state))
@@ -71,7 +70,7 @@ class Climb(Core):
     def _place(self, x: Tensor) -> Tensor:
         return x[:, self.tree.input_size : self.tree.input_size + self.places]
 
-    def _given(self, x: Tensor, state: Any) -> tuple[Tensor, State]:
+    def _given(self, x: Tensor, state: AnyState) -> tuple[Tensor, State]:
         """The input and the children of the node that a step reaches."""
         D, K = self.tree.input_size, self.places
         at = self._place(x)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from elman.core import Options
 from elman.errors import InputError
 from elman.kernels import Gather
 from elman.options import whole
-from elman.state import State, leaves
+from elman.state import AnyState, State, leaves
 from elman.tasks.tree.forest import Forest
 
 
@@ -45,20 +45,20 @@ class TreeCore(nn.Module):
         super().__init__()
         self.input_size, self.output_size = whole("input_size", input_size), whole("size", output_size)
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         """Zeros, (batch_size, H) each: what stands for a child that is not there."""
         raise NotImplementedError(f"{type(self).__name__} has no init_state")
 
-    def combine(self, x: Tensor, children: Any) -> Any:
+    def combine(self, x: Tensor, children: AnyState) -> AnyState:
         """x (B, D), zeros where a node has no input; children a state of (B, K, H) leaves, zeros for a child that is
         not there, K >= 0 -> the state of the nodes, (B, H)."""
         raise NotImplementedError(f"{type(self).__name__} has no combine")
 
-    def gates(self, x: Tensor, children: Any) -> dict[str, Tensor]:
+    def gates(self, x: Tensor, children: AnyState) -> dict[str, Tensor]:
         """The gates between 0 and 1 by name, (B, H), or (B, K, H) where each child has its own: the lens shows them."""
         return {}
 
-    def scan(self, x: Tensor, forest: Forest) -> tuple[Tensor, Any]:
+    def scan(self, x: Tensor, forest: Forest) -> tuple[Tensor, AnyState]:
         """x (M, D), the inputs that `forest.source` numbers: y (N, H) of each row of the forest, and their states."""
         if x.dim() != 2 or x.shape[1] != self.input_size or not x.is_floating_point():
             raise InputError(
@@ -79,7 +79,7 @@ class TreeCore(nn.Module):
 
     forward = scan
 
-    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: Any) -> Any:
+    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: AnyState) -> AnyState:
         """The kernel that does the same, where there is one: `inside` says whether nodes with children read inputs,
         `given` is the state of the rows in front."""
         raise NotImplementedError(f"{type(self).__name__} has no kernel")
@@ -88,12 +88,12 @@ class TreeCore(nn.Module):
     def has_kernel(self) -> bool:
         return type(self)._gathered is not TreeCore._gathered
 
-    def _scan(self, x: Tensor, forest: Forest) -> Any:
+    def _scan(self, x: Tensor, forest: Forest) -> AnyState:
         if not self.has_kernel:
             return self._by_definition(x, forest)
         return self._gathered(x, gather_of(forest, self.places), reads_inside(forest), None)
 
-    def _by_definition(self, x: Tensor, forest: Forest) -> Any:
+    def _by_definition(self, x: Tensor, forest: Forest) -> AnyState:
         """Combine level by level: what a kernel must agree with."""
         like = self.init_state(1)
         x = torch.cat([x, x.new_zeros(1, self.input_size)])  # what -1 reads

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from elman.lens.layers import inspection_mode
 from elman.model import SequenceModel
 from elman.nn.distributions import Distribution
 from elman.nn.embed import Embed
-from elman.state import State
+from elman.state import AnyState, State
 from elman.tasks.task import Inspection
 from elman.tasks.tree import Climb, TreeCore, climbs, deepest
 from elman.tasks.tree.data import LabelledTree
@@ -145,10 +144,10 @@ class _Nudged(TreeCore):
         super().__init__(core.input_size + sum(self.sizes), core.output_size)
         self.core, self.places = core, core.places  # type: ignore[misc]
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         return self.core.init_state(batch_size)
 
-    def combine(self, x: Tensor, children: Any) -> Any:
+    def combine(self, x: Tensor, children: AnyState) -> AnyState:
         D = self.core.input_size
         nudges = iter(x[:, D:].split(self.sizes, 1))
         return states.map(lambda leaf: leaf + next(nudges).view_as(leaf), self.core.combine(x[:, :D], children))

@@ -9,8 +9,6 @@ is a state of zeros.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from elman.core import Core
 from elman.errors import InputError
 from elman.kernels import Gather, native_for
 from elman.options import whole
-from elman.state import State, leaves
+from elman.state import AnyState, State, leaves
 from elman.tasks.tree.core import TreeCore
 from elman.tasks.tree.forest import Shape
 
@@ -39,11 +37,11 @@ class ShiftReduce(Core):
         self.tree, self.depth = tree, whole("depth", depth)
         self.most = min(self.depth, self.depth if tree.places is None else tree.places)
 
-    def init_state(self, batch_size: int) -> Any:
+    def init_state(self, batch_size: int) -> AnyState:
         zero = self.tree.init_state(batch_size * self.depth)
         return states.map(lambda leaf: leaf.view(batch_size, self.depth, *leaf.shape[1:]), zero)
 
-    def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         arity = self._arity(x[:, -1])
         order = torch.arange(self.depth, device=x.device)
         children = _places(state, arity[:, None] - 1 - order[: self.most])
@@ -55,7 +53,7 @@ class ShiftReduce(Core):
     def _arity(self, given: Tensor) -> Tensor:
         return given.detach().nan_to_num().round().clamp(0, self.most).long()
 
-    def _scan(self, x: Tensor, state: Any, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Any]:
+    def _scan(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         if not (self.tree.has_kernel and native_for(x, *leaves(state), *self.parameters())):
             return super()._scan(x, state, lengths, reset)
         B, T = x.shape[:2]
