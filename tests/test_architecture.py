@@ -31,16 +31,8 @@ LAYOUT = [
     "lens", "training", "scikit", "tasks", "hmm", "trees", "images", "run", "estimators", "laws", "serve", "cli",
     "__main__",
 ]  # fmt: skip
-TASKS = [
-    "text",
-    "tag",
-    "classify",
-    "hmm",
-    "forecast",
-    "translate",
-    "tree",
-    "image",
-]  # a task imports from those before it
+# A task imports from those before it.
+TASKS = ["text", "tag", "classify", "forecast", "translate", "hmm", "tree", "image"]
 
 PUBLIC = [
     "AdaptiveCategorical", "AdaptiveSoftmax", "Bernoulli", "BernoulliHMM", "BernoulliReadout", "Bidirectional",
