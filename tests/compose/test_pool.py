@@ -10,12 +10,12 @@ from elman import kernels, laws
 from elman import state as states
 from elman.cells import cell
 from elman.compose import Bidirectional, Pool, Stack
-from elman.compose.pool import KINDS, _running_argmax
+from elman.compose.pool import POOLS, _running_argmax
 from elman.errors import FileError, UnknownNameError
 from elman.stream import Stream
 from elman.tasks.number_serving import Numbers
 
-each_kind = pytest.mark.parametrize("kind", KINDS)
+each_kind = pytest.mark.parametrize("kind", POOLS)
 
 
 @pytest.fixture(params=kernels.available())

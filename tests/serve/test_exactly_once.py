@@ -11,7 +11,7 @@ from direct import Clock, direct, fails, get, made, refused, step
 from running import error, language_model, running, served_models
 from websockets.sync.client import connect
 
-from elman.serve.api.app import ROUTES
+from elman.serve.api.routes import ROUTES
 from elman.serve.engine.jobs import Asked, Create, Generate, Options
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
@@ -162,7 +162,7 @@ def test_what_is_another_tenants_is_not_there(tmp_path):
             "sessions": ann.post("/v1/sessions", json={"model": "book"}).json()["id"],
             "responses": ann.post("/v1/responses", json=body).json()["id"],
         }
-        for method, path, _ in ROUTES:
+        for method, path, *_ in ROUTES:
             kind = path.split("/")[2] if "{id}" in path else ""
             if kind in ids:
                 more = {"json": bodies.get(path.split("/")[-1], {})} if method == "POST" else {}

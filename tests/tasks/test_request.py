@@ -10,6 +10,7 @@ from elman import cli
 from elman.errors import ElmanError, InputError, UnknownNameError
 from elman.serve.api.openapi import openapi
 from elman.serve.api.predicting import predictor
+from elman.serve.api.routes import ROUTES
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.tasks import TASKS, Request, open_model, option, respond
@@ -61,7 +62,7 @@ def test_an_option_is_everywhere_at_once(monkeypatch, capsys):
         ask(json.dumps({**body, "times": 4}).encode())
     assert refused.value.param == "times"
 
-    schema = openapi(False)["components"]["schemas"]["PredictHmm"]["properties"]["times"]
+    schema = openapi(ROUTES, False)["components"]["schemas"]["PredictHmm"]["properties"]["times"]
     assert schema == {
         "type": "integer", "minimum": 1, "maximum": 9, "default": 1, "description": "how often each line is written",
     }  # fmt: skip
@@ -100,7 +101,7 @@ def test_values_are_checked_where_a_request_is_made(wrong, message):
 
 def test_what_names_a_file_is_not_for_others():
     """No option that names a file of the server's is in a body, nor what only code gives."""
-    for schema in openapi(False)["components"]["schemas"].values():
+    for schema in openapi(ROUTES, False)["components"]["schemas"].values():
         if schema.get("title", "").startswith("Predict") and schema["title"] != "Prediction":
             names = {
                 "state",

@@ -34,9 +34,9 @@ class Pool(Wrapper):
     """
 
     def __init__(self, kind: str, size: int) -> None:
-        if kind not in KINDS:
-            raise UnknownNameError("pool", kind, KINDS)
-        super().__init__(KINDS[kind](size, size))
+        if kind not in POOLS:
+            raise UnknownNameError("pool", kind, POOLS)
+        super().__init__(POOLS[kind](size, size))
         self.kind = kind
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
@@ -180,7 +180,7 @@ class Attention(Core):
         return kernels.linear(kernels.tanh(kernels.linear(x, self.U, self.b)), self.q)
 
 
-KINDS: dict[str, type[Core]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
+POOLS: dict[str, type[Core]] = {"last": Last, "mean": Mean, "max": Max, "attention": Attention}
 
 
 def _exp(x: Tensor) -> Tensor:

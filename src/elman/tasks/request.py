@@ -90,11 +90,6 @@ def data_option(help: str, **known: Default) -> Default:
     return field(default=(), metadata={"data": DataOption(help, **known)})
 
 
-def errors_option() -> Default:
-    """What is done with invalid UTF-8 in files."""
-    return option("strict", "invalid UTF-8: strict or replace", also="data.errors", local=True)
-
-
 def batch_size(default: int, what: str) -> Default:
     """How much is computed side by side."""
     return option(default, f"{what} at a time; does not change the numbers", least=1, limit="batch")
@@ -182,3 +177,11 @@ def rows_of(given: Rows, what: str) -> list[Any]:
     if not rows:
         raise InputError(f"data is empty; give {what}")
     return rows
+
+
+@dataclass(frozen=True)
+class TextRequest(Request):
+    """A request whose data may be files of text."""
+
+    data: Rows = data_option("files")
+    errors: str = option("strict", "invalid UTF-8: strict or replace", also="data.errors", local=True)

@@ -19,7 +19,7 @@ from elman.files.config import Json, Sections
 from elman.lens import Sample
 from elman.state import State
 from elman.tasks.predictor import AnyPredictor, copy_weights
-from elman.tasks.request import Request, Rows, data_option, errors_option, option
+from elman.tasks.request import Request, Rows, TextRequest, data_option, option
 from elman.training.loop import TrainingConfig
 from elman.training.loss import Loss, negative_log_likelihood
 from elman.training.optim import OptimConfig
@@ -130,11 +130,10 @@ class Inspection(NamedTuple):
 
 
 @dataclass(frozen=True)
-class InspectRequest(Request):
+class InspectRequest(TextRequest):
     """What the lens looks at."""
 
     data: Rows = data_option("files; none for the run's validation data", least=0)
-    errors: str = errors_option()
     rows: int = option(64, "pieces of the data that are looked at, at most", least=1)
     steps: int = option(1000, "inputs in each of them, at most", least=1)
     run: str = option("", "the run whose own data are read where none are named", inside=True)

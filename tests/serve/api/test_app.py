@@ -9,7 +9,8 @@ from running import MODELS, error, running
 from websockets.sync.client import connect
 from wire import keys_file
 
-from elman.serve.api.app import OPEN, ROUTES
+from elman.serve.api.app import OPEN
+from elman.serve.api.routes import ROUTES
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
 
@@ -23,7 +24,7 @@ def test_every_429_says_when_to_come_back():
 
 def test_every_route_needs_a_key_but_the_page_and_the_probes(tmp_path):
     with running(MODELS, keys=Keys(keys_file(tmp_path / "keys.txt", ("ann", "k")))) as server:
-        for method, path, _ in ROUTES:
+        for method, path, *_ in ROUTES:
             sent = {"content": b"{}", "headers": {"content-type": "application/json"}} if method != "GET" else {}
             answer = server.client.request(method, path.replace("{id}", "x"), **sent)
             assert answer.status_code == (200 if path in OPEN else 401), (method, path)
@@ -43,7 +44,7 @@ def test_every_route_needs_a_key_but_the_page_and_the_probes(tmp_path):
 def test_without_keys_every_body_says_that_it_is_json():
     """A page of somewhere else can send a form or a text without being asked; JSON it cannot."""
     with running(MODELS) as server:
-        for method, path, _ in ROUTES:
+        for method, path, *_ in ROUTES:
             if method == "POST" and "chat" not in path:
                 for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
                     headers = {"content-type": kind} if kind else {}

@@ -113,7 +113,7 @@ async def metrics(x: RequestContext) -> None:
 
 
 async def openapi(x: RequestContext) -> None:
-    await x.send(200, jobs.json(document.openapi(x.service.keys is not None)))
+    await x.send(200, jobs.json(document.openapi(x.service.routes, x.service.keys is not None)))
 
 
 async def page(x: RequestContext) -> None:

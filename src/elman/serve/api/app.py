@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from starlette.exceptions import HTTPException
@@ -14,10 +14,11 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from elman.progress import say
-from elman.serve.api import about, completions, responses, session_routes, socket
+from elman.serve.api import about, socket
 from elman.serve.api.bodies import Item
 from elman.serve.api.context import CONNECTION, Gone, Make, RequestContext, new_request_id
 from elman.serve.api.predicting import Predicting
+from elman.serve.api.routes import ROUTES, Handler
 from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine, Result
 from elman.serve.engine.metrics import Metrics
@@ -31,38 +32,8 @@ from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.tasks.serving import Served
 
-Handler = Callable[[RequestContext], Awaitable[None]]
 OPEN = ("/", "/page.js", "/page.css", "/healthz", "/readyz")  # without a key
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-
-# Method, path, handler. The most frequent are first.
-ROUTES: list[tuple[str, str, Handler]] = [
-    ("POST", "/v1/sessions/{id}/step", session_routes.step),
-    ("POST", "/v1/steps", session_routes.steps),
-    ("POST", "/v1/sessions", session_routes.create),
-    ("GET", "/v1/sessions/{id}", session_routes.get),
-    ("DELETE", "/v1/sessions/{id}", session_routes.delete),
-    ("POST", "/v1/sessions/{id}/generate", session_routes.generate),
-    ("POST", "/v1/sessions/{id}/fork", session_routes.fork),
-    ("POST", "/v1/sessions/{id}/rollback", session_routes.rollback),
-    ("GET", "/v1/sessions/{id}/state", session_routes.get_state),
-    ("PUT", "/v1/sessions/{id}/state", session_routes.put_state),
-    ("POST", "/v1/completions", completions.create),
-    ("POST", "/v1/responses", responses.create),
-    ("GET", "/v1/responses/{id}", responses.get),
-    ("DELETE", "/v1/responses/{id}", responses.delete),
-    ("POST", "/v1/chat/completions", completions.chat),
-    ("GET", "/v1/models", about.models),
-    ("GET", "/v1/models/{id}", about.model),
-    ("POST", "/v1/predict", about.predict),
-    ("GET", "/healthz", about.health),
-    ("GET", "/readyz", about.ready),
-    ("GET", "/metrics", about.metrics),
-    ("GET", "/openapi.json", about.openapi),
-    ("GET", "/", about.page),
-    ("GET", "/page.js", about.page),
-    ("GET", "/page.css", about.page),
-]
 
 
 class Service:
@@ -85,14 +56,15 @@ class Service:
         self.workers = Workers(self.limits)
         self.stopping = False  # a signal came: probes say so, though requests are still served for a while
         self.readiness = about.Readiness()
+        self.routes = ROUTES
         self.sockets: set[socket.Socket] = set()
         # A redirect would go to whatever the Host header says, so there is none.
         self.router = Router(self._routes(), redirect_slashes=False)
 
     def _routes(self) -> list[Route]:
         paths: dict[str, dict[str, Handler]] = {}
-        for method, path, handler in ROUTES:
-            paths.setdefault(path, {})[method] = handler
+        for route in ROUTES:
+            paths.setdefault(route.path, {})[route.method] = route.handler
         return [Route(path, _Endpoint(self, path, handlers), methods=None) for path, handlers in paths.items()]
 
     def model(self, name: str) -> Served:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
 import msgspec
 
 from elman import __version__
@@ -17,45 +20,44 @@ ERRORS = {
     429: "too much at once", 431: "the headers are too large", 503: "about to stop", 507: "the store is full",
 }  # fmt: skip
 JSON, BINARY = "application/json", "application/octet-stream"
-# Method, path, operationId, summary, what is sent, status, what is answered
-PATHS: list[tuple[str, str, str, str, type | None, int, type]] = [
-    ("post", "/v1/sessions", "createSession", "A new session", bodies.NewSession, 201, answers.Session),
-    ("get", "/v1/sessions/{id}", "getSession", "A session", None, 200, answers.Session),
-    ("delete", "/v1/sessions/{id}", "deleteSession", "Delete a session", None, 200, answers.Deleted),
-    ("post", "/v1/sessions/{id}/step", "step", "Read inputs", bodies.StepBody, 200, answers.Stepped),
-    ("post", "/v1/sessions/{id}/generate", "generate", "Continue a text", bodies.GenerateBody, 200, answers.Generated),
-    ("post", "/v1/sessions/{id}/fork", "fork", "A new session from this state", bodies.ForkBody, 201, answers.Session),
-    ("post", "/v1/sessions/{id}/rollback", "rollback", "Go back", bodies.RollbackBody, 200, answers.RolledBack),
-    ("get", "/v1/sessions/{id}/state", "getState", "The state", None, 200, bytes),
-    ("put", "/v1/sessions/{id}/state", "putState", "Replace the state", bytes, 200, answers.StatePut),
-    ("post", "/v1/steps", "stepMany", "Steps of many sessions", bodies.Items, 200, answers.ItemAnswers),
-    ("post", "/v1/completions", "complete", "Texts after prompts", bodies.CompletionBody, 200, answers.Completion),
-    ("post", "/v1/responses", "respond", "A text that is a checkpoint", bodies.ResponseBody, 200, answers.Response),
-    ("get", "/v1/responses/{id}", "getResponse", "A response", None, 200, answers.Response),
-    ("delete", "/v1/responses/{id}", "deleteResponse", "Delete a response", None, 200, answers.Deleted),
-    ("get", "/v1/models", "listModels", "The models", None, 200, answers.Models),
-    ("get", "/v1/models/{id}", "getModel", "A model", None, 200, answers.Model),
-    ("post", "/v1/predict", "predict", "The lines of `elman predict`", bodies.PredictBody, 200, answers.Prediction),
-    ("get", "/healthz", "health", "Whether the process is alive", None, 200, answers.Status),
-    ("get", "/readyz", "ready", "Whether it can serve", None, 200, answers.Status),
-    ("get", "/metrics", "metrics", "Numbers for Prometheus, by an operator's key", None, 200, str),
-]
 CONTENTS: dict[type, tuple[str, JsonObject]] = {  # of what is not JSON
     bytes: (BINARY, {"type": "string", "format": "binary"}),
     str: ("text/plain", {"type": "string"}),
 }
 
 
-def openapi(keys: bool) -> JsonObject:
+class Operation(NamedTuple):
+    """What is documented of a route."""
+
+    id: str
+    summary: str
+    sent: type | None
+    status: int
+    answer: type
+
+
+class Documented(Protocol):
+    """A route, as far as the document needs it."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def operation(self) -> Operation | None: ...
+
+
+def openapi(routes: Sequence[Documented], keys: bool) -> JsonObject:
     """The document; with `keys` it says that one is needed."""
+    operations = [(route.method.lower(), route.path, route.operation) for route in routes if route.operation]
     predicting = every_body(Limits())
-    named = {kind for *_, sent, _, answer in PATHS for kind in (sent, answer, answers.Problem) if kind is not None}
+    named = {kind for *_, each in operations for kind in (each.sent, each.answer, answers.Problem) if kind is not None}
     ordered = sorted(named - {bytes, str, bodies.PredictBody} | {*predicting}, key=lambda kind: str(kind.__name__))
     found, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     schemas = dict(zip(ordered, found, strict=True))
     schemas[bodies.PredictBody] = {"anyOf": [schemas[body] for body in predicting]}  # by the task of the model
     paths: dict[str, JsonObject] = {}
-    for method, path, name, summary, sent, status, answer in PATHS:
+    for method, path, (name, summary, sent, status, answer) in operations:
         operation: JsonObject = {
             "operationId": name,
             "summary": summary,

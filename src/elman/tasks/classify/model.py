@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from elman.compose import Pool, Stack
+from elman.compose.pool import POOLS
 from elman.data import Examples, padded
 from elman.errors import InputError
 from elman.files.artifact import Content
@@ -33,7 +34,7 @@ from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.tag.word_features import WordEmbedding
 from elman.training.scores import Scores
 
-POOLS = ("last", "mean", "max", "attention", "both")
+POOLED = (*POOLS, "both")  # what a classifier is read out of
 EACH = 64  # rows at a time where nobody says how many
 Input = object  # a text, or an array of numbers (T, D) or (T,)
 Answer = Label | tuple[Label, ...]
@@ -64,7 +65,7 @@ class ClassifyModelConfig(NetworkConfig):
 
 def build(config: ClassifyModelConfig, inputs: AnyInputs, labels: Labels) -> SequenceModel:
     """The model of a config, with fresh parameters."""
-    choice("model.pool", config.pool, POOLS)
+    choice("model.pool", config.pool, POOLED)
     width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
     # Numbers do not go straight into a layer: a norm over one of them would leave nothing.
     embed: nn.Module = (

@@ -27,7 +27,7 @@ from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
 from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
 from elman.tasks.plots import Found
-from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.training.loss import Loss
@@ -271,12 +271,11 @@ def _format() -> Any:
 
 
 @dataclass(frozen=True)
-class Evaluate(Request):
+class Evaluate(TextRequest):
     """How good a classifier is on labelled rows."""
 
     data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[str | list[float | list[float]]])
     format: str | None = _format()
-    errors: str = errors_option()
     batch_size: int = batch_size(EACH, "rows")
 
 

@@ -26,7 +26,7 @@ from elman.lens import Sample
 from elman.options import whole
 from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
 from elman.tasks.number_serving import Numbers, rows_of_numbers
-from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Settings, Task
 from elman.training.record import Preview
@@ -274,11 +274,10 @@ def _ribbon(predictor: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[st
 
 
 @dataclass(frozen=True)
-class Evaluate(Request):
+class Evaluate(TextRequest):
     """How probable observations are."""
 
     data: Rows = data_option("files, folders, .gz, - or embedded", rows=list[list[float | None]])
-    errors: str = errors_option()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import network, plots
 from elman.tasks.plots import Found
-from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.tag import model as tagger
 from elman.tasks.tag import schemes
 from elman.tasks.tag.data import FORMATS, Column, Sentence, TagReader, fingerprint
@@ -274,10 +274,9 @@ def _format() -> Any:
 
 
 @dataclass(frozen=True)
-class _Sentences(Request):
+class _Sentences(TextRequest):
     data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[list[str]])
     format: str | None = _format()
-    errors: str = errors_option()
     batch_size: int = batch_size(EACH, "sentences")
     num_beams: int = option(1, "with model.feedback: beginnings that decoding keeps", least=1, limit="beams")
 

@@ -17,7 +17,7 @@ from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import whole
 from elman.progress import say
-from elman.tasks.request import Request, Rows, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, InspectRequest, Response, Task
 from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
@@ -148,11 +148,10 @@ def _scores(score: Score) -> Scores:
 
 
 @dataclass(frozen=True)
-class Evaluate(Request):
+class Evaluate(TextRequest):
     """How probable a text is."""
 
     data: Rows = data_option("files, folders, .gz, - or embedded", metavar="TEXT", rows=list[str])
-    errors: str = errors_option()
     batch_size: int = option(64, "independent units side by side; does not change the numbers", least=1, limit="batch")
     chunk: int = option(512, "tokens at a time; does not change the numbers", least=1)
 

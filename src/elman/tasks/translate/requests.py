@@ -13,7 +13,7 @@ from elman.data.synthetic import PREFIX, is_synthetic, parse
 from elman.decoding.sample import Sampling
 from elman.errors import FileError, InputError
 from elman.options import a_text, whole
-from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.task import InspectRequest
 from elman.tasks.translate.data import FORMATS, Pair, PairReader, synthetic_pairs
 from elman.tasks.translate.metrics import aligned, exposure, judged
@@ -28,9 +28,8 @@ def format_option() -> Any:
 
 
 @dataclass(frozen=True)
-class _Searching(Request):
+class _Searching(TextRequest):
     format: str | None = format_option()
-    errors: str = errors_option()
     batch_size: int = batch_size(EACH, "sentences")
     num_beams: int = option(1, "beginnings that the search keeps", least=1, limit="beams")
     length_penalty: float = option(1.0, "compare by log P / length ** this")

@@ -17,7 +17,7 @@ from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import choice, whole
 from elman.state import State
-from elman.tasks.request import Request, Rows, batch_size, data_option, errors_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.tag.data import Column
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
 from elman.tasks.tree import inspection as tree_looking
@@ -186,12 +186,11 @@ def _format() -> Any:
 
 
 @dataclass(frozen=True)
-class Evaluate(Request):
+class Evaluate(TextRequest):
     """How good a labeller is on labelled trees."""
 
     data: Rows = data_option("files, or - for standard input", rows=list[str])
     format: str | None = _format()
-    errors: str = errors_option()
     batch_size: int = batch_size(EACH, "trees")
 
 
