@@ -151,7 +151,7 @@ class Core(nn.Module):
         return {}
 
     def take(self, rows: Tensor | Sequence[int]) -> Core:
-        """The core for some rows of a batch: itself, unless it is bound to something that has rows (attention.py)."""
+        """The core for some rows of a batch: itself, unless it is bound to what has rows (attention/bound.py)."""
         return self
 
     def repeat(self, times: int) -> Core:

@@ -113,6 +113,8 @@ def _opener(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opener]:
         return settings, task.open
     parts = dict(data) if isinstance(data, Mapping) else {"train": data}
     known = [name for name in ("train", "valid", "test") if hasattr(getattr(settings, "data", None), name)]
+    if not known:
+        raise InputError(f"{task.title} reads files only; name them in the data section of its config")
     for name in parts:
         if name not in known:
             raise UnknownNameError("part of the data", name, known)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -70,3 +71,15 @@ def test_what_is_not_finite_in_the_padding_is_no_news(name):
         x[0, 5:] = torch.nan
         [layer] = lens.layers_of(core, lens.Sample(x, lengths=torch.tensor(lengths)))
         assert health(layer, trajectory(layer)).not_finite == wanted
+
+
+def test_a_model_that_others_use_is_inspected_as_alone():
+    """Hooks and flags are set on a copy: inspecting in two threads beside scans gives what each gives alone."""
+    torch.manual_seed(0)
+    model, x = elman.stack("gru", 3, 16, layers=2), torch.randn(8, 60, 3)
+    alone, scanned = lens.inspect(model, x).to_json(), model(x)[0]
+    with ThreadPoolExecutor(3) as pool:
+        reports = [pool.submit(lens.inspect, model, x) for _ in range(6)]
+        scans = [pool.submit(model, x) for _ in range(20)]
+        assert all(report.result().to_json() == alone for report in reports)
+        assert all(scan.result()[0].requires_grad and torch.equal(scan.result()[0], scanned) for scan in scans)

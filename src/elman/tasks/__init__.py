@@ -1,4 +1,4 @@
-"""What models are for. Adding a task: its file, a line in TASKS, its page in the docs, its recipe."""
+"""What models are for. Adding a task: its folder, a line in TASKS, its page in the docs, its recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task is one object in one file: what it reads, what it builds of it, what it minimises and how that is judged.
+"""A task is one object: what it reads, what it builds of it, what it minimises and how it is scored.
 
 `run.py`, the loop, checkpoints and the command line know tasks only by what stands here.
 """

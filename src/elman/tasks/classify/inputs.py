@@ -179,7 +179,7 @@ class Labels:
         if alone and kind == "class":
             where = next(row.where for row in rows if alone[0] in map(str, row.labels))
             raise InputError(
-                f"the class {alone[0]!r} has one member, {where}; a class needs two at least to be learnt and judged. "
+                f"the class {alone[0]!r} has one member, {where}; a class needs two, to learn and to validate. "
                 "Leave the row out, or give the class more. Labels that are numbers need data.label_kind number."
             )
         return Labels(kind, tuple(sorted(counts, key=_in_order)), type=types.pop() if len(types) == 1 else "str")

@@ -1,7 +1,7 @@
 """What draws images: a network that predicts each pixel from those before it.
 
 An image is drawn pixel by pixel for the price of one scan: every layer carries what it knows of the row and of the rows
-above (images/pixels.py). Image i of a seed draws with the seed and the number i, so it is the same in any batch.
+above (pixels.py). Image i of a seed draws with the seed and the number i, so it is the same in any batch.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class PixelRow:
 
     def sample(self, draws: Tensor) -> Tensor:
         raise InputError(
-            "the pixels of a row depend on one another, so it is not drawn at once: tasks/painter.py draws"
+            "the pixels of a row depend on one another, so it is not drawn at once; `Painter.draw` draws one by one"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What the tasks about text share: data, how they are judged, the verbs they answer. The model is in text.py."""
+"""What the tasks about text share: data, how they are scored, the verbs they answer. The model is in model.py."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TextTask(Task[C, TextData, F]):
     def open_in_memory(self, config: C, saved: F | None, given: dict[str, Any]) -> TextData:
         if saved is not None and saved.vocabulary.kind != config.data.vocabulary:
             raise InputError(
-                f"data.vocabulary is {config.data.vocabulary}; that of the model to go on from is "
+                f"data.vocabulary is {config.data.vocabulary}; that of the model to continue from is "
                 f"{saved.vocabulary.kind}, and stays so"
             )
         splits = open_splits(config.data, None if saved is None else saved.vocabulary, given)
@@ -165,7 +165,7 @@ class Prompt(Request):
 class Generate(Settings, Prompt):
     """A text after a prompt."""
 
-    seed: int | None = option(None, "0, or where --state is given what that goes on with, unless you say", least=0)
+    seed: int | None = option(None, "of what is drawn; by default 0, or that of --state", least=0)
     state: str | None = option(None, "continue from this file", local=True)
     save_state: str | None = option(None, "write what the next token needs to this new file", local=True)
     force: bool = option(False, "let --save_state replace a file", local=True)
