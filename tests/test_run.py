@@ -155,7 +155,7 @@ def test_what_a_run_cannot_begin_with(config, tmp_path):
     other = replace(config, init_from=config.out, out=str(tmp_path / "other"))
     with pytest.raises(InputError, match=r"does not fit this config: the shape of .* is \["):
         train(changed(other, model={"size": 16}))
-    with pytest.raises(InputError, match=r"data\.vocabulary is word; that of the model to go on from is char"):
+    with pytest.raises(InputError, match=r"data\.vocabulary is word; that of the model to continue from is char"):
         train(changed(other, data={"vocabulary": "word"}))
     train(replace(counting(config, 2), out=str(tmp_path / "counted")))
     with pytest.raises(InputError, match="which is a Markov model of text; a run of a language model needs"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import elman
+from elman.cli import main
 from elman.cli.settings import read_config
 from elman.errors import InputError, UnknownNameError
 from elman.run import _in_folder
@@ -125,7 +126,7 @@ def test_labelled_rows_in_memory_are_those_of_a_file(tmp_path, kind):
         (elman.TagConfig(), {"train": SENTENCES, "dev": SENTENCES}, "unknown part of the data 'dev'"),
         (elman.ClassifyConfig(), ["a text"], "row 0 is 'a text'; it must be a pair"),
         (elman.ClassifyConfig(), [(["a", "b"], 1)], "row 0 is not a text, nor numbers"),
-        (elman.TranslateConfig(), [("a", "b")], "train"),
+        (elman.TranslateConfig(), [("a", "b")], "reads files only"),
     ],
 )
 def test_what_is_wrong_with_data_in_memory(config, data, message):
@@ -140,3 +141,24 @@ def test_the_command_line_keeps_its_runs(name):
         read_config(["--task", name]).out == f"runs/{name}" and read_config(["--task", name, "--out", "x"]).out == "x"
     )
     assert not Path("runs").exists()
+
+
+def test_the_command_needs_a_folder(tmp_path, capsys):
+    """`--out "$UNSET"` would train, and keep nothing."""
+    (tmp_path / "text.txt").write_text("to be or not to be, " * 99)
+    assert main(["train", "--task", "markov", "--data.train", str(tmp_path / "text.txt"), "--out", ""]) == 2
+    assert "out is empty; name the run directory" in capsys.readouterr().err
+
+
+def test_slips_are_said_before_anything_is_trained():
+    pairs = [(["he", "runs"], ["N", "V"])] * 20
+    with pytest.raises(InputError, match=r"there are no sentences in data\['valid'\]"):
+        elman.train(elman.TagConfig(), {"train": pairs, "valid": []}, progress=False)
+    with pytest.raises(InputError, match="callback is 'runs/x'"):
+        elman.train(elman.MarkovConfig(), "to be", "runs/x")
+    with pytest.raises(InputError, match="it was given a str"):
+        elman.train("to be", elman.MarkovConfig())
+    with pytest.raises(InputError, match="reads files only"):
+        elman.train(elman.TranslateConfig(), [("a b", "x y")] * 20)
+    with pytest.raises(InputError, match="has the label None"):
+        elman.train(elman.ClassifyConfig(), [("a b", None), ("c d", "x")] * 20, progress=False)

@@ -75,6 +75,8 @@ def train(
     ' not to'
     """
     task = tasks.of_settings(settings)
+    if callback is not None and not callable(callback):
+        raise InputError(f"callback is {callback!r}; it must be a function of a step and its scores. A folder is `out`")
     settings = replace(settings, out=os.path.expanduser(settings.out if out is None else out))
     with (
         nullcontext() if flag("progress", progress) else quiet(),

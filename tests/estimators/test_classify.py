@@ -113,3 +113,14 @@ def test_a_model_that_is_not_fitted_says_so():
 def test_what_is_not_fitted_says_so_as_scikit_learn_does(kind, ask):
     with pytest.raises(NotFittedError, match=rf"this {kind} is not fitted yet; call fit first"):
         getattr(getattr(elman, kind)(), ask)(*((ROWS, [0.0] * 40) if ask == "score" else (ROWS,)))
+
+
+def test_a_score_needs_a_label_for_each_row():
+    """One label, or a column of them, would be compared with every row."""
+    X, y = np.random.default_rng(0).normal(size=(12, 5, 2)), np.arange(12) % 2
+    regressor = elman.SequenceRegressor(size=4, epochs=1, random_state=0).fit(X, y)
+    classifier = elman.SequenceClassifier(size=4, epochs=1, random_state=0).fit(X, y)
+    for model in (regressor, classifier):
+        for wrong in (y[:, None], [0], y[:3], 0):
+            with pytest.raises(InputError, match="y"):
+                model.score(X, wrong)

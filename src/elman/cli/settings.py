@@ -56,6 +56,8 @@ def read_config(arguments: Sequence[str]) -> AnySettings:
         _check_sections(path, content, task.Config)
     given = [word for _, content in files for word in ("--config", json.dumps(content))]
     settings: AnySettings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    if not settings.out:
+        raise InputError("out is empty; name the run directory: --out runs/NAME")
     return replace(settings, out=os.path.expanduser(settings.out))  # a shell does not expand the ~ of `--out=~/run`
 
 

@@ -54,7 +54,11 @@ def read_parts(
     """
 
     def rows_of(part: str) -> list[R]:
-        return in_memory[part] if in_memory and part in in_memory else read(names_of(getattr(config, part)))
+        if not in_memory or part not in in_memory:
+            return read(names_of(getattr(config, part)))
+        if not in_memory[part]:
+            raise InputError(f"there are no {what} in data[{part!r}]; give some, or leave it out")
+        return in_memory[part]
 
     rows = rows_of("train")
     _check_folds(config)

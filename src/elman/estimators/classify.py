@@ -6,7 +6,7 @@ X is a list of texts; a list of arrays (T, D) or (T,), each as long as it is; or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -140,7 +140,10 @@ class SequenceClassifier(_Sequences):
 
     def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """The share of labels that are right."""
-        return float((self.predict(X, lengths) == np.asarray(y)).mean())
+        labels = self.predict(X, lengths)
+        truth = np.asarray(y)
+        _check(labels, truth)
+        return float((labels == truth).mean())
 
 
 class SequenceRegressor(_Sequences):
@@ -172,11 +175,12 @@ class SequenceRegressor(_Sequences):
 
     def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """r2: 1 - mean squared error / variance of y."""
-        outputs, truth = self._outputs(X, lengths), torch.tensor(np.asarray(y, dtype=np.float64))
-        return metrics.of_numbers(outputs[:, 0], outputs[:, 1], truth).numbers["r2"]
+        outputs, truth = self._outputs(X, lengths), np.asarray(y, dtype=np.float64)
+        _check(outputs, truth)
+        return metrics.of_numbers(outputs[:, 0], outputs[:, 1], torch.tensor(truth)).numbers["r2"]
 
 
-def _check(inputs: Sequence[object], y: NDArray[np.generic]) -> None:
+def _check(inputs: Sized, y: NDArray[np.generic]) -> None:
     if y.ndim != 1 or len(y) != len(inputs):
         raise InputError(f"y is {y.dtype}{list(y.shape)}; there are {len(inputs)} sequences, each needs one label")
     if not len(inputs):

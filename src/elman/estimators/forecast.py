@@ -96,17 +96,20 @@ class SeriesForecaster(Trained[Forecaster]):
         return self
 
     def predict(self, horizon: int | None = None, *, future: Frame | None = None) -> NDArray[np.float64]:
-        """The mean of each of the next steps (series, horizon), in the order of `names`.
+        """The mean of each of the next steps (series, horizon), in the order of `names`; with several targets (series,
+        horizon, targets).
 
         `future` has the future covariates of the horizon, where there are some.
         """
-        return self._forecast(horizon, (), future).mean[..., 0]
+        mean = self._forecast(horizon, (), future).mean
+        return mean[..., 0] if mean.shape[-1] == 1 else mean
 
     def predict_quantiles(
         self, horizon: int | None = None, quantiles: Sequence[float] = (0.1, 0.5, 0.9), *, future: Frame | None = None
     ) -> NDArray[np.float64]:
-        """Quantiles (series, horizon, levels) of the same steps."""
-        return self._forecast(horizon, quantiles, future).quantiles[..., 0, :]
+        """Quantiles (series, horizon, levels) of these steps; of several targets (series, horizon, targets, levels)."""
+        levels = self._forecast(horizon, quantiles, future).quantiles
+        return levels[..., 0, :] if levels.shape[-2] == 1 else levels
 
     @property
     def names(self) -> list[str]:

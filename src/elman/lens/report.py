@@ -20,7 +20,6 @@ from elman.files.config import Json
 from elman.lengths import valid
 from elman.lens.context import Context, context
 from elman.lens.flow import ANCHORS, Flow, Reach, flow, layers_of, reach
-from elman.lens.fresh import rebind
 from elman.lens.gates import Gate, Health, gates, health, timescale
 from elman.lens.influence import Influence, influence
 from elman.lens.layers import Layer, flat, inspection_mode, trajectory, unflat
@@ -198,8 +197,8 @@ def inspect(
     else:
         every = torch.zeros(0, dtype=torch.int64) if lengths is None else lengths
         sample = Sample(x, y, every, names=names, labels=labels or {})
-    model = copy.deepcopy(model)  # it gets hooks and flags, and others may be using the model
-    sample = rebind(model, sample)
+    model, core = copy.deepcopy((model, sample.core))  # they get hooks and flags, and others may be using the model
+    sample = replace(sample, core=core)
     missing: dict[str, str] = {}
     loss, layers, values = _read_states(model, sample)
     flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))

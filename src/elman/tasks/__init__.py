@@ -18,7 +18,7 @@ from elman.tasks.image.task import ImageTask
 from elman.tasks.predictor import AnyPredictor, Predictor
 from elman.tasks.request import Files, Request, Rows, option
 from elman.tasks.tag.task import TagTask
-from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Generated, Inspection, Task
+from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Generated, Inspection, Settings, Task
 from elman.tasks.text.lm import LanguageModel, LanguageModelTask
 from elman.tasks.text.markov import MarkovTask
 from elman.tasks.translate.task import TranslateTask
@@ -57,6 +57,10 @@ def find(name: str) -> AnyTask:
 
 def of_settings(settings: AnySettings) -> AnyTask:
     """The task of a run's settings, once what all tasks have in them is checked."""
+    if not isinstance(settings, Settings):
+        raise InputError(
+            f"a run needs the config of a task, as elman.LMConfig(); it was given a {type(settings).__name__}"
+        )
     task = find(settings.task)
     if not isinstance(settings, task.Config):
         wanted, given = (f"{kind.__module__}.{kind.__name__}" for kind in (task.Config, type(settings)))

@@ -37,7 +37,7 @@ class Predictor(Generic[M]):
     config: DataclassInstance
 
     def __init__(self, model: M, **parts: object) -> None:
-        vars(self).update(model=model.eval(), **parts)  # only a training run sets it to train
+        vars(self).update(model=model, **parts)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise FrozenError(self, name)

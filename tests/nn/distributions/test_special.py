@@ -181,3 +181,9 @@ def test_quantiles_of_large_geometric_counts(p):
         predicted = NegativeBinomial(torch.tensor([[m]], dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
         wanted = np.ceil(np.log1p(-p) / -np.log1p(1 / m) - 1)
         assert predicted.quantile([p]).item() == pytest.approx(wanted, rel=1e-12, abs=1)
+
+
+def test_quantiles_of_counts_past_the_whole_numbers_of_float64():
+    """Neighbours are further apart than 1 there: a bisection that waits for that would never end."""
+    middle = Poisson(torch.full((1, 1), 1e17, dtype=torch.float64)).quantile([0.5])
+    assert float(middle) == pytest.approx(1e17, rel=1e-7)

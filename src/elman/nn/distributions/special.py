@@ -43,11 +43,12 @@ def smallest_count(cdf: Callable[[Tensor], Tensor], centre: Tensor, deviation: T
     high = (centre + 20 * deviation + 20).ceil().expand(shape).clone()
     while bool((cdf(high) < p).any()):
         high = torch.where(cdf(high) < p, 2 * high, high)
-    while bool((high - low > 1).any()):
-        middle = ((low + high) / 2).ceil()  # never low itself; high where they are neighbours
+    while True:
+        middle = ((low + high) / 2).ceil()  # past 2^53, one of the two where no number lies between
+        if not bool(((middle > low) & (middle < high)).any()):
+            return high
         enough = cdf(middle) >= p
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    return high
 
 
 def negative_binomial_cdf(n: Tensor, m: Tensor, r: Tensor) -> Tensor:

@@ -163,9 +163,12 @@ class Labels:
             y = Labels(kind).targets(rows)
             return Labels(kind, (), float(y.mean()), float(y.std(correction=0)) or 1.0)
         for row in rows:
-            if any(isinstance(label, float) and math.isnan(label) for label in row.labels):
+            absent = [
+                label for label in row.labels if label is None or (isinstance(label, float) and math.isnan(label))
+            ]
+            if absent:
                 raise InputError(
-                    f"{row.where} has the label nan, which is missing and no class; give it one, or leave the row out"
+                    f"{row.where} has the label {absent[0]}, which is not a class; give it one, or leave the row out"
                 )
         types = {type(label).__name__ for row in rows for label in row.labels}
         counts = Counter(str(label) for row in rows for label in row.labels)
