@@ -150,7 +150,7 @@ def test_a_label_that_is_missing_is_no_class(tmp_path):
     np.savez(name, x=x, y=np.array([0.0, 1.0, math.nan] * 2))
     with pytest.raises(InputError, match=r"row 2 of .* has the label nan, which is not a class"):
         Labels.fit(Reader()([name]), "class")
-    with pytest.raises(InputError, match="has the label nan, which is missing"):
+    with pytest.raises(InputError, match="has the label nan, which is not a class"):
         Labels.fit([Row("a", ("x", math.nan), "here"), Row("b", ("x",), "there")], "classes")
     for wrong in (math.nan, 2.0, -1.0):
         np.savez(name, x=x, y=np.array([[0.0, 1.0], [1.0, wrong]] * 3))
