@@ -20,13 +20,12 @@ from torch.autograd import forward_ad
 
 from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
-from elman.kernels import reference, reference_gathered, reference_hmm, trace
+from elman.kernels import reference, trace
 from elman.kernels.builder import Unstreamable
 from elman.kernels.dropout import dropout
 from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
-from elman.kernels.reference import AttendedLoop, GatedOptions, Step, loop
-from elman.kernels.reference_gathered import Gather
+from elman.kernels.reference import AttendedLoop, GatedOptions, Gather, Step, loop
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
@@ -350,10 +349,9 @@ def gathered(
     """The gated loop whose state before is gathered from other rows: h (N, H), and c unless the kind is "recursive".
 
     u (M, A * H) = U x + b for the first A gates, w (G * H, P * H), b (G * H,) for what has no u; `state` of the rows in
-    front of `gather.levels[0]`. `reference_gathered` has the kinds "recursive", "lstm" and "child_sum".
+    front of `gather.levels[0]`. `reference/gathered.py` has the kinds "recursive", "lstm" and "child_sum".
     """
-    table = _table_for(u, w, b, *(state or ()))
-    return (reference_gathered if table is reference else table).gathered(kind, u, w, b, gather, state)
+    return _table_for(u, w, b, *(state or ())).gathered(kind, u, w, b, gather, state)
 
 
 def hmm_filter(
@@ -366,7 +364,7 @@ def hmm_filter(
     last prediction (B, K). `start` (K,) is the prediction where a reset stands.
     """
     x, start, transition, state = _promote(x, start, transition, state)
-    return _hmm_table(x).hmm_filter(x, start, transition, state, lengths, reset)
+    return _table_for(x).hmm_filter(x, start, transition, state, lengths, reset)
 
 
 def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
@@ -377,7 +375,7 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     with respect to log start and log transition the expected counts.
     """
     x, start, transition, state = _promote(x, start, transition, state)
-    return _hmm_table(x).hmm_log_prob(x, start, transition, state, lengths, reset)
+    return _table_for(x).hmm_log_prob(x, start, transition, state, lengths, reset)
 
 
 def hmm_expected(
@@ -386,7 +384,7 @@ def hmm_expected(
     """The sum of `hmm_log_prob` of sequences that begin where `reset` says, and its gradients with respect to x, start
     and transition: what EM needs, without a graph, whose making takes longer than a short sequence."""
     x, start, transition = _promote(x.detach(), start.detach(), transition.detach())
-    return _hmm_table(x).hmm_expected(x, start, transition, lengths, reset)
+    return _table_for(x).hmm_expected(x, start, transition, lengths, reset)
 
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
@@ -401,7 +399,7 @@ def best_path(
     stop (K,), added at each row's last step."""
     x, start, transition = _promote(x.detach(), start.detach(), transition.detach())  # a choice has no gradient
     stop = None if stop is None else stop.detach().to(x.dtype)
-    return _hmm_table(x).best_path(x, start, transition, stop, lengths, reset)
+    return _table_for(x).best_path(x, start, transition, stop, lengths, reset)
 
 
 def _promote(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -409,8 +407,3 @@ def _promote(*tensors: Tensor) -> tuple[Tensor, ...]:
         return tensors
     dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
     return tuple(t.to(dtype) for t in tensors)
-
-
-def _hmm_table(x: Tensor) -> ModuleType:
-    table = _table_for(x)
-    return reference_hmm if table is reference else table

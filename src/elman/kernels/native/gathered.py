@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from elman.kernels.native.op import Context, Struct, Value, contiguous, define, expect, once, output, run
-from elman.kernels.reference_gathered import Gather, shape
+from elman.kernels.reference.gathered import Gather, shape
 
 
 def gathered(

@@ -12,7 +12,8 @@ import math
 import torch
 from torch import Tensor
 
-from elman.kernels.reference import log, log_sum_exp, loop
+from elman.kernels.reference.elementwise import log, log_sum_exp
+from elman.kernels.reference.loop import loop
 from elman.lengths import zero_past
 
 

@@ -1,0 +1,31 @@
+"""Every kernel in plain Torch: the meaning of the native ones, and what runs where there are none.
+
+`lengths` (B,) and `reset` (B, T) are always tensors here. They act through `where`, on values and on gradients, never
+through a product: an infinity before a reset or in the padding would come through a product with zero as NaN.
+"""
+
+from elman.kernels.reference.elementwise import (
+    json_rows,
+    layer_norm,
+    linear,
+    log,
+    log_sum_exp,
+    reverse,
+    rms_norm,
+    sigmoid,
+    silu,
+    softplus,
+    tanh,
+)
+from elman.kernels.reference.gathered import Gather, gathered
+from elman.kernels.reference.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob
+from elman.kernels.reference.loop import AttendedLoop, GatedOptions, Step, attend, gated, loop
+from elman.kernels.reference.random import philox, student_t
+from elman.kernels.reference.scan import Context, bank_scan, convolution, linear_scan, selective_scan
+
+__all__ = [
+    "AttendedLoop", "Context", "GatedOptions", "Gather", "Step", "attend", "bank_scan", "best_path", "convolution",
+    "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "json_rows", "layer_norm", "linear",
+    "linear_scan", "log", "log_sum_exp", "loop", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softplus", "student_t", "tanh",
+]  # fmt: skip
