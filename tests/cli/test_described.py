@@ -64,7 +64,7 @@ def test_help_says_defaults(verb, capsys):
     text = " ".join(capsys.readouterr().out.split())
     expected = {
         "generate": ("tokens after the prompt, at most (default: 200)", "all (default: 0)", "draw (default: 200)"),
-        "predict": ("the search keeps (default: 1)", "of each forecast (default: 100)"),
+        "predict": ("beams of the search (default: 1)", "of each forecast (default: 100)"),
         "evaluate": ("tokens at a time; does not change the numbers (default: 512)", "replace (default: strict)"),
     }[verb]
     for part in expected:

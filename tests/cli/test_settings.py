@@ -48,7 +48,7 @@ def test_a_run_that_begins_with_a_model_has_its_settings_unless_told_otherwise(h
     settings = read_config(["--config", "run.yaml"])
     assert (settings.model.cell, settings.model.dropout) == ("mgu", 0.1)
     assert main(["train", "--init_from", "a", "--task", "markov", "--out", "b"]) == 2
-    assert "a Markov model of text is fitted in one go" in capfd.readouterr().err
+    assert "a Markov model of text is fitted to its data alone" in capfd.readouterr().err
     assert not (here / "b").exists()
 
 

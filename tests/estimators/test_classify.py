@@ -84,7 +84,7 @@ def test_a_seed_is_a_fit_and_the_caller_keeps_his_random_numbers(fitted):
         ("a text", ["a"], None, "X is a string"),
         (pd.DataFrame({"text": ["a", "b"] * 2}), ["p", "q"] * 2, None, "X is a DataFrame, .* names of its columns"),
         ({"a": 1, "b": 2}, ["p", "q"], None, "X is a dict"),
-        (["a", "b"] * 2, ["p", "p "] * 2, None, "'p' and 'p ' differ in spaces alone"),
+        (["a", "b"] * 2, ["p", "p "] * 2, None, "'p' and 'p ' differ only in spaces"),
         (["a", "b", "c"] * 2, [0.0, 1.0, np.nan] * 2, None, "row 2 of y is nan, which is missing"),
         (["a", "b", "c"] * 2, ["p", "q", np.nan] * 2, None, "row 2 of y is nan, which is missing"),
         (["a", "b", "c"] * 2, pd.Series(["p", "q", None] * 2), None, "row 2 of y is (None|nan), which is missing"),

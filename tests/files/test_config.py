@@ -70,7 +70,7 @@ def test_a_run_is_the_same_run_wherever_it_is(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             config.resumed(same, other, {"data.train": "abc"}, tmp_path)
-    with pytest.raises(InputError, match=r"other data: what data\.train stands for"):
+    with pytest.raises(InputError, match=r"other data: the content of data\.train"):
         config.resumed(same, given, {"data.train": "xyz"}, tmp_path)
 
 

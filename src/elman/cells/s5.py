@@ -94,8 +94,8 @@ class S5(Diagonal[S5State]):
         return S5State(self.zeros(batch_size, self.state_size // 2, dtype=torch.complex64))
 
     def coefficients(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        a, held = zero_order_hold(self.A_log, self.A_im, self.log_dt)
-        b = held[:, None] * torch.view_as_complex(wide(self.B))  # (N / 2, D)
+        a, gain = zero_order_hold(self.A_log, self.A_im, self.log_dt)
+        b = gain[:, None] * torch.view_as_complex(wide(self.B))  # (N / 2, D)
         rows = torch.view_as_real(b).transpose(1, 2).flatten(0, 1)  # (N, D) real: the parts of a pair below each other
         return a, kernels.linear(x, rows), x
 

@@ -1,4 +1,4 @@
-"""elman compare: runs side by side: what differs in their configs, how good they are, how long they took."""
+"""elman compare: compare runs: what differs in their configs, their scores, how long they took."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def live() -> dict[str, Described]:
 
 
 def defaults(name: str, task: AnyTask) -> AnySettings:
-    """The config of a task as the command line has it: what is trained there is kept, in runs/ unless you say."""
+    """The config of a task with the default of the command line for `out`: a folder in runs/."""
     config: AnySettings = task.Config()
     return config if config.out else replace(config, out=f"runs/{name}")
 

@@ -1,4 +1,4 @@
-"""elman doctor: what is installed, which kernels run, and whether they compute the right thing."""
+"""elman doctor: check what is installed, which kernels run, and whether they compute the right thing."""
 
 from __future__ import annotations
 

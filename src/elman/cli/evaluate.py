@@ -24,4 +24,4 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _common(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

@@ -26,4 +26,4 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _common(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="all of it as JSON")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -64,7 +64,7 @@ def _other(run: str, request: Request) -> Inspection:
 
 def _common(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="write the page to this HTML file")
-    parser.add_argument("--force", action="store_true", help="let --out replace a file")
+    parser.add_argument("--force", action="store_true", help="let --out overwrite a file")
     parser.add_argument("--against", metavar="RUN", help="another run to compare with, on the same data")
     parser.add_argument("--at", choices=["init"], help="compare with the same network with fresh weights")
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

@@ -1,4 +1,4 @@
-"""Arrays in files: `.npz`, MATLAB and IDX, told apart by their content, plain or compressed by gzip.
+"""Arrays in files: `.npz`, MATLAB and IDX, detected by their content, plain or compressed by gzip.
 
 FILE:KEY names one of the arrays of a file. Sequences of unequal length are rows (N, T, ...) with an array `lengths`
 (N,), or, in MATLAB's files, a cell array of (T, C).
@@ -93,7 +93,7 @@ def _mat(file: IO[bytes], name: str) -> dict[str, Array]:
 
 
 def _from_matlab(lengths: Array) -> Array:
-    """A vector as MATLAB writes it: (1, N) or (N, 1), and of doubles where nobody asked for another type."""
+    """A vector as MATLAB writes it: (1, N) or (N, 1), and of doubles by default."""
     flat = lengths.reshape(-1)
     if not np.issubdtype(flat.dtype, np.floating):
         return flat

@@ -102,7 +102,7 @@ def _kept(
         return _read(folder, name)
     except OSError as error:
         raise FileError(
-            f"cannot keep the encoded text in {folder}: {error}. Set ELMAN_CACHE to a folder with room."
+            f"cannot store the encoded text in {folder}: {error}. Set ELMAN_CACHE to a folder with enough space."
         ) from error
 
 
@@ -137,7 +137,7 @@ def _read(folder: Path, name: str) -> Encoded:
     about = parse_json((folder / f"{name}.json").read_text())
     path = folder / f"{name}.bin"
     if path.stat().st_size != about["ids"] * np.dtype(about["dtype"]).itemsize:
-        raise FileError(f"{path} is truncated; remove it and {name}.json beside it")
+        raise FileError(f"{path} is truncated; remove it and {name}.json in the same folder")
     return Encoded(np.memmap(path, dtype=about["dtype"], mode="r"), about["characters"], about["unknown"], name)
 
 

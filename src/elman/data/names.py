@@ -51,5 +51,5 @@ def refuse_alike(names: Iterable[str], what: str) -> None:
         other = seen.setdefault(name.strip(), name)
         if other != name:
             raise InputError(
-                f"the {what} {other!r} and {name!r} differ in spaces alone, and would be two classes; write both alike"
+                f"the {what} {other!r} and {name!r} differ only in spaces, but would be two classes; write both alike"
             )

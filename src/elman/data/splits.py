@@ -27,9 +27,9 @@ class SplitConfig:
         train: files, one name or a list
         valid: the same for validation; empty for a part of train
         test: the same for the final test; empty for a part of train
-        split: the fractions of train, drawn by chance, that are trained on, validated on and tested on
-        folds: cut train into so many folds, by the number that a row has in its file, and test on one; 0 for none
-        fold: the rows whose number leaves this remainder
+        split: the fractions of train for training, validation and test, split at random
+        folds: split train into so many folds, by the number of a row in its file, and test on one; 0 for none
+        fold: which fold to test on: the rows whose number modulo folds is this
     """
 
     train: Names = ""

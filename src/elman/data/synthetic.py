@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 class SyntheticRow(NamedTuple):
-    """An input, and its label; or words, and a tag for each, UNTAGGED where none is asked for."""
+    """An input, and its label; or words, and a tag for each, UNTAGGED where there is none."""
 
     input: str | NDArray[np.float32] | list[str]
     label: str | list[str]
@@ -152,7 +152,9 @@ def is_synthetic(given: Names) -> bool:
     names = names_of(given)
     synthetic = [name for name in names if name.startswith(PREFIX)]
     if synthetic and len(names) > 1:
-        raise InputError(f"{synthetic[0]} is synthetic, and stands alone; {len(names)} names were given")
+        raise InputError(
+            f"{synthetic[0]} is synthetic, and cannot be combined with other names; {len(names)} names were given"
+        )
     return bool(synthetic)
 
 

@@ -127,7 +127,7 @@ def columns_of(given: object) -> Columns:
     if not isinstance(given, Mapping):
         raise InputError(
             f"rows are given as a {type(given).__module__}.{type(given).__name__}, which is neither a mapping nor a "
-            "pandas or polars frame with its rows in memory; a lazy one is collected first"
+            "pandas or polars frame with its rows in memory; collect a lazy one first"
         )
     refuse_twice(map(str, given), "the mapping")
     found = {str(name): texts_of(several(f"column {str(name)!r}", values, "values")) for name, values in given.items()}

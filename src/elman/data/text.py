@@ -3,7 +3,7 @@
 A text is never held whole: it is read piece by piece, as often as it is needed, so it may be larger than memory.
 
 Text is UTF-8. The mark that some programs put in front of it (U+FEFF) is left out, and the line end of Windows, \\r\\n,
-is read as \\n; with a byte vocabulary, line ends stay as they are. Every reader of text stands on this one.
+is read as \\n; with a byte vocabulary, line ends stay as they are. Every reader of text uses this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ R = TypeVar("R")
 
 
 class Document(str):
-    """A text in memory with its name, which can be read wherever a file of text is named.
+    """A text in memory with its name, which can be read in place of a file.
 
     >>> "".join(piece for _, piece in open_text([Document("to be")]).pieces())
     'to be'
@@ -184,7 +184,7 @@ def lines_of(text: str) -> list[str]:
 def at_least_one(rows: list[R], names: Sequence[str], what: str) -> list[R]:
     """The rows that were read of some files; an InputError where there are none: `what` they would be."""
     if not rows:
-        raise InputError(f"there is no {what} in {', '.join(names)}; a model needs some to read")
+        raise InputError(f"there is no {what} in {', '.join(names)}; a model needs at least one")
     return rows
 
 
@@ -254,7 +254,7 @@ def _sources(name: str) -> list[Source]:
 
 
 def _matches(name: str) -> list[str]:
-    """What a name with wildcards stands for, where no shell has replaced it."""
+    """The files that a name with wildcards matches, if no shell has replaced it."""
     found = sorted(glob.glob(str(Path(name).expanduser()), recursive=True))
     if not found:
         wild = glob.has_magic(name)
@@ -304,7 +304,7 @@ def _copied(stream: IO[bytes], name: str) -> Path:
         file.flush()
     except OSError as error:
         raise FileError(
-            f"cannot keep {name} in {tempfile.gettempdir()}: {error}. Set TMPDIR to a folder with room."
+            f"cannot store {name} in {tempfile.gettempdir()}: {error}. Set TMPDIR to a folder with enough space."
         ) from error
     _kept.append(file)
     return Path(file.name)
@@ -395,5 +395,5 @@ def _invalid(source: Source, error: UnicodeDecodeError, offset: int, lines: int)
     return FileError(
         f"{source.name} is not UTF-8: byte {offset + error.start} (line {line}) is 0x{error.object[error.start]:02x}, "
         f"{error.reason}. "
-        "Pass --data.errors replace to read such bytes as U+FFFD, or --data.vocabulary byte to take bytes as they are."
+        "Pass --data.errors replace to read such bytes as U+FFFD, or --data.vocabulary byte to read bytes as they are."
     )

@@ -1,6 +1,6 @@
 """Vocabularies: text to symbols and back. A model carries its own, as JSON.
 
-Symbol 0 is the boundary: it stands before the first token, and after the last one where sequences are independent.
+Symbol 0 is the boundary: it comes before the first token, and after the last one where sequences are independent.
 Where there is an unknown symbol, it is 1.
 """
 
@@ -28,7 +28,7 @@ _CODE_POINTS = 0x110000
 
 
 class Vocabulary(ABC):
-    """Symbols 0..size-1 and the text they stand for."""
+    """Symbols 0..size-1 and their text."""
 
     kind: ClassVar[str]
     unknown: int | None = UNKNOWN
@@ -70,8 +70,8 @@ class Vocabulary(ABC):
         if self.unknown is not None and (ids == self.unknown).any():
             raise InputError(
                 f"the text has {self.unknown_in(text)}, which this model's vocabulary of {self.size} symbols "
-                f"({self.kind}) lacks: the text that it was trained on had none. Write it otherwise, perhaps in lower "
-                "case, leave it out, or train with it (a byte vocabulary knows every text)"
+                f"({self.kind}) lacks: it did not occur in the training text. Write it differently, perhaps in "
+                "lower case, leave it out, or train with it (a byte vocabulary knows every text)"
             )
         return ids
 

@@ -1,7 +1,7 @@
 """A model, a checkpoint: a folder of safetensors and JSON that is there whole or not at all.
 
 A folder is written under a temporary name, flushed and renamed; the one that was there before stays until then. The
-checksums of its files stand in checksums.json, and are verified whenever one of them is read. A folder
+checksums of its files are in checksums.json, and are verified whenever one of them is read. A folder
 without it is read as it is.
 """
 
@@ -87,7 +87,7 @@ def verify(path: Path) -> None:
             f"{path.parent / CHECKSUMS} cannot be read ({error}), so {path.name} cannot be verified. {REMEDY}"
         ) from error
     if noted is not None and path.exists() and noted != _checksum(path):
-        raise FileError(f"{path} is damaged: it does not hold the bytes that Elman wrote there. {REMEDY}")
+        raise FileError(f"{path} is damaged: its bytes are not those that Elman wrote. {REMEDY}")
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -153,7 +153,7 @@ def read_json(path: Path, kind: str, version: int) -> Content:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file, which whoever may read the files beside it may read too."""
+    """Write a safetensors file with the permissions of the other files of its folder."""
     try:
         path.touch()
         mode = path.stat().st_mode  # safetensors would give it to its owner alone

@@ -165,7 +165,7 @@ def _problem(error: MarkedYAMLError) -> str:
 def identity(config: DataclassInstance, data: Mapping[str, str]) -> Identity:
     """What must be the same for a run to be the same: every setting, and in place of files their fingerprints.
 
-    `data` has the fingerprint of what each setting named in it stands for, such as `data.train`.
+    `data` has the fingerprint of the data that each setting names, such as `data.train`.
     """
     settings = {name: value for name, value in settings_of(config).items() if name not in (*WHERE, *data)}
     return {"settings": settings, "data": dict(data)}
@@ -193,7 +193,7 @@ def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str]
             )
     for name in _changes(stored.get("data", {}), given["data"]):
         raise InputError(
-            f"{where} was started with other data: what {name} stands for has changed, or how it is split. "
+            f"{where} was started with other data: the content of {name} has changed, or how it is split. "
             "A resumed run must be the same run: name the data that it had, or choose another --out."
         )
     return changes

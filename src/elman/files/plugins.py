@@ -37,7 +37,7 @@ def loaded() -> list[str]:
 
 
 def missing(names: Sequence[str]) -> list[str]:
-    """Those that nobody has imported yet.
+    """Those that are not imported yet.
 
     >>> missing(["sys", "mycells"])
     ['mycells']
@@ -46,7 +46,7 @@ def missing(names: Sequence[str]) -> list[str]:
 
 
 def noted(content: Mapping[str, object], where: str) -> list[str]:
-    """The names that stand under `imports` in what was read from a file."""
+    """The names under `imports` in the content of a file."""
     names = content.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
         raise FileError(f"imports in {where} is {names!r}; it must be a list of names of modules")

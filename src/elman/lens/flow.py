@@ -168,8 +168,8 @@ def _backwards(
     (outside,) = torch.autograd.grad(choose(losses_of(model, y, part), rows), y)
     gradient, found = states.map(torch.zeros_like, state), []
     most: list[float] = []
-    for (start, end), held in reversed([*zip(pieces, before, strict=True)]):
-        node = states.map(lambda leaf: leaf.clone().requires_grad_(), held)
+    for (start, end), state_before in reversed([*zip(pieces, before, strict=True)]):
+        node = states.map(lambda leaf: leaf.clone().requires_grad_(), state_before)
         y, after = scan(node, start, end)
         gradient = _pull_back(y, after, node, outside[:, start:end].to(y.dtype), gradient)
         found.append([flat(own) for _, own in innermost(core, gradient)])

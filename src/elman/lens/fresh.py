@@ -26,7 +26,7 @@ def fresh(model: nn.Module, seed: int = 0) -> nn.Module:
         if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
             raise InputError(
                 f"{type(part).__name__} has parameters and no reset_parameters, so its initial weights are not known: "
-                "leave out --at init"
+                "omit --at init"
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

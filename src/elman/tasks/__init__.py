@@ -93,8 +93,8 @@ def inspect(run: str | Path, data: Rows = (), *, at_init: bool = False, command:
     """What the lens sees of the model of a run: the report that `elman inspect` makes, whose `save` writes the page.
 
     `data` are rows as the model reads them, a text, or the Path of a file; nothing for the validation data of the run.
-    `options` are those of the command, as rows=16. With `at_init` the network has fresh weights. Other reports stand
-    beside one on a page by report.save("page.html", [other]).
+    `options` are those of the command, as rows=16. With `at_init` the network has fresh weights. Other reports are
+    shown on the same page by report.save("page.html", [other]).
 
     >>> import tempfile
     >>> settings = {"model": {"size": 8}, "training": {"steps": 2, "evaluate_every": 2}}
@@ -111,7 +111,7 @@ def inspect(run: str | Path, data: Rows = (), *, at_init: bool = False, command:
 
 
 def report(inspection: Inspection, run: str | Path, *, at_init: bool = False, command: str = "") -> Report:
-    """What the lens sees of what a run's model was asked to show, with the config of the run and what it noted."""
+    """The report of the lens on a run's model, with the config and the metrics of the run."""
     folder, title = Path(run).expanduser(), f"{run} at init" if at_init else str(run)
     settings, metrics = folder / config.NAME, folder / "metrics.jsonl"
     if at_init:
@@ -170,7 +170,7 @@ def open_source(path: str, task: AnyTask) -> Any:
     """The model that a run of a task is to begin with."""
     if task.fitted:
         raise InputError(
-            f"init_from is {path}; {task.title} is fitted in one go, to its data alone, and cannot begin with another "
+            f"init_from is {path}; {task.title} is fitted to its data alone, and cannot start from another "
             "model. Fit it to the old data and the new together."
         )
     other, source = open_model(path)
@@ -183,5 +183,5 @@ def _folder(path: str | Path) -> Path:
     """The folder of the model of a run, or of one that was saved."""
     root = Path(path).expanduser()
     if not root.is_dir() and artifact.find(root) is None:
-        raise FileError(f"there is no folder {root}; give a run directory, or what a model was saved to")
+        raise FileError(f"there is no folder {root}; give a run directory or a saved model")
     return artifact.find(root / "best") or artifact.find(root / "last") or artifact.find(root) or root

@@ -22,12 +22,12 @@ class NetworkConfig:
     Args:
         cell: a cell; `elman laws` lists them
         size: units in each layer
-        layers: how many layers
-        block: plain, residual (norm, cell, mixing and a sum), or auto for what the paper of the cell has
-        options: options of the cell, as {name: value}
-        residual: add what a layer reads to what it puts out
-        norm: layer, rms or null, before each layer
-        dropout: between layers
+        layers: the number of layers
+        block: plain, residual (norm, cell, mixing and a sum), or auto for the block of the cell's paper
+        options: the options of the cell, as {name: value}
+        residual: add the input of a layer to its output
+        norm: the norm before each layer, layer or rms; null for none
+        dropout: the dropout between layers
     """
 
     cell: str = "gru"
@@ -41,7 +41,7 @@ class NetworkConfig:
 
     @property
     def adds_input(self) -> bool:
-        """Whether what a layer reads is added to what it puts out; a task may have another setting for that."""
+        """Whether the input of a layer is added to its output; a task may have another setting for that."""
         return self.residual
 
 
@@ -57,7 +57,7 @@ def block_of(config: NetworkConfig) -> str:
     choice("model.block", config.block, BLOCKS)
     if config.block != "auto":
         return config.block
-    own = config.adds_input or config.norm is not None  # who says what stands around the cell shall have that alone
+    own = config.adds_input or config.norm is not None  # settings of what surrounds the cell: nothing is added to them
     kind = CELLS.get(config.cell)
     return "residual" if kind is not None and kind.block is not None and not own else "plain"
 
@@ -67,8 +67,8 @@ def resolve_defaults(config: N) -> N:
     config = replace(config, block=block_of(config))
     if config.dropout and config.layers == 1 and config.block == "plain":
         warnings.warn(
-            f"model.dropout is {config.dropout}, between layers, of which there is one: it does nothing. "
-            "model.readout_dropout stands behind the last layer.",
+            f"model.dropout is {config.dropout}, but it acts between layers, and there is only one: it has no effect. "
+            "model.readout_dropout acts after the last layer.",
             stacklevel=2,
         )
     return config

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
@@ -48,8 +48,8 @@ class Predictor(Generic[M]):
     # What a subclass defines
 
     def content(self) -> dict[str, Json]:
-        """What stands in model.json beside the weights: all parts but the network."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what stands beside its weights")
+        """All parts but the network, as model.json has them: by their `to_json`, or by their fields."""
+        return {name: _json_of(part) for name, part in vars(self).items() if name != "model"}
 
     @classmethod
     def parts(cls, content: artifact.Content) -> tuple[Any, ...]:
@@ -62,7 +62,7 @@ class Predictor(Generic[M]):
         raise NotImplementedError(f"{cls.__name__} does not say what its network is")
 
     def about(self) -> list[list[str]]:
-        """Lines for `describe` beside its settings: a name and a value each."""
+        """Further lines for `describe`, after its settings: a name and a value each."""
         return []
 
     # Files
@@ -131,6 +131,12 @@ class Predictor(Generic[M]):
                 places = order[at : at + batch_size]
                 found.update(zip(places, run([rows[i] for i in places]), strict=True))
         return [found[i] for i in range(len(rows))]
+
+
+def _json_of(part: Any) -> Json:
+    if hasattr(part, "to_json"):
+        return part.to_json()
+    return asdict(part) if is_dataclass(part) and not isinstance(part, type) else part
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 The flags of the command and their help, the keywords in Python, and the body over HTTP with its schema and its limits
 are all made from it. An option is one line:
 
-    num_beams: int = option(1, "beginnings that the search keeps", least=1, limit="beams")
+    num_beams: int = option(1, "beams of the search", least=1, limit="beams")
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Rows = Any  # Files; a Document, which is a text; or rows, as a request says wha
 
 @dataclass(frozen=True)
 class Option:
-    """What is known of an option beside its name, type and default.
+    """What an option has in addition to its name, type and default.
 
     Args:
         help: what it is for
@@ -42,9 +42,9 @@ class Option:
         local: it names files of the machine that computes, so it is not for others: there is none over HTTP
         inside: it is for code alone, and has no flag; a server gives it the value of its limit
         also: another name of its flag
-        metavar: what stands for its value in help
-        group: the group of flags that it stands in
-        together: several values stand behind one flag; else a flag may be given several times
+        metavar: the name of its value in help
+        group: the group of flags that it belongs to
+        together: one flag takes several values; else a flag may be given several times
     """
 
     help: str

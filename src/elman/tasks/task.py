@@ -1,6 +1,6 @@
 """A task is one object: what it reads, what it builds of it, what it minimises and how it is scored.
 
-`run.py`, the loop, checkpoints and the command line know tasks only by what stands here.
+`run.py`, the loop, checkpoints and the command line know tasks only by what is defined here.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ P_co = TypeVar("P_co", bound=AnyPredictor, covariant=True)  # the model that a r
 
 @dataclass(frozen=True)
 class Settings(Sections, Generic[P_co]):
-    """Of a run that is fitted in one go.
+    """The settings of a run that is fitted in one go, not by the loop.
 
     Args:
         task: what is fitted
         out: the run directory, which must be new unless a run is resumed
-        resume: never, or auto to take the run in `out` if it is done, and else to start again, to the same end
-        seed: of everything that is random
-        threads: that compute; 0 to choose by the work. Noted when the run begins, for they decide the last bits
+        resume: never, or auto to use the run in `out` if it is complete and to start it again if it is not
+        seed: the seed of all random numbers
+        threads: how many threads compute; 0 chooses by the amount of work. A run records its number, because the last
+            bits depend on it
     """
 
     task: str = ""
@@ -54,12 +55,12 @@ class Settings(Sections, Generic[P_co]):
 
 @dataclass(frozen=True)
 class TrainedSettings(Settings[P_co]):
-    """Of a run that the loop trains. It may begin with a model if the config of its task has `init_from` too.
+    """The settings of a run that the loop trains. It may start from a model if the task's config has `init_from`.
 
     Args:
         task: what is trained
-        optim: how weights are changed
-        training: how long, and what is kept
+        optim: the optimiser
+        training: how long to train, and what to save
         resume: never, or auto to continue the run in `out` if there is one
         device: auto or cpu
     """
@@ -75,7 +76,7 @@ class Data:
     unit: str = "rows"  # what the progress line counts
     valid: Any = None
     test: Any = None
-    fingerprint: dict[str, str]  # of what settings such as `data.train` stand for: other content, another run
+    fingerprint: dict[str, str]  # of the data that settings such as `data.train` name: other content, another run
 
     def batches(self, rank: int, world: int) -> Batches:
         """What process `rank` of `world` trains on."""
@@ -88,7 +89,7 @@ class Data:
     def first(self, part: Any, count: int) -> Any:
         """At most `count` units from the start of a part; the part itself if it has no more."""
         raise InputError(
-            f"training.evaluate_tokens is {count}; these data are evaluated whole only. Leave it at 0, for all."
+            f"training.evaluate_tokens is {count}, but these data can only be evaluated as a whole. Leave it at 0."
         )
 
     def watched(self, most: int) -> tuple[Any, str]:
@@ -133,13 +134,13 @@ class Inspection(NamedTuple):
 class InspectRequest(TextRequest):
     """What the lens looks at."""
 
-    data: Rows = data_option("files; none for the run's validation data", least=0)
-    rows: int = option(64, "pieces of the data that are looked at, at most", least=1)
-    steps: int = option(1000, "inputs in each of them, at most", least=1)
-    run: str = option("", "the run whose own data are read where none are named", inside=True)
+    data: Rows = data_option("files; by default the run's validation data", least=0)
+    rows: int = option(64, "sequences of the data to inspect, at most", least=1)
+    steps: int = option(1000, "inputs of each sequence, at most", least=1)
+    run: str = option("", "the run whose validation data are read if none are named", inside=True)
 
 
-Response = Callable[[Any, Any], Any]  # of a model to a request of the kind that stands beside it
+Response = Callable[[Any, Any], Any]  # of a model to a request of the type next to it
 
 
 C = TypeVar("C", bound=Any)
@@ -153,7 +154,7 @@ class Task(Generic[C, D, F]):
     Config: type[C]  # a frozen dataclass that derives from `Settings`, or `TrainedSettings` where the loop trains
     Model: type[F]  # what users hold
     title: str  # what it trains, in a few words
-    fitted: bool = False  # in one go, by `fit`, rather than by the loop
+    fitted: bool = False  # in one go, by `fit`, not by the loop
 
     def fits(self, config: C) -> bool:
         """Whether a run of this config is fitted in one go."""

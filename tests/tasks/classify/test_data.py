@@ -131,7 +131,7 @@ def test_numbers_without_labels_are_named(tmp_path):
 def test_labels_that_differ_in_spaces_alone_are_refused():
     rows = [Row("a", (label,), "") for label in ("pos", "neg", "pos ", "pos ", "pos", "neg")]
     for kind in ("class", "classes"):
-        with pytest.raises(InputError, match=r"labels 'pos' and 'pos ' differ in spaces alone.*write both alike"):
+        with pytest.raises(InputError, match=r"labels 'pos' and 'pos ' differ only in spaces.*write both alike"):
             Labels.fit(rows, kind)
 
 

@@ -8,7 +8,7 @@ from elman.cells import cell
 from elman.compose import Bidirectional
 from elman.errors import InputError
 from elman.nn.crf import TagSoftmax
-from elman.tasks.tag.autoregressive import Feedback
+from elman.tasks.tag.autoregressive import AutoregressiveTagger
 
 B, T, K = 3, 4, 3
 
@@ -17,7 +17,7 @@ B, T, K = 3, 4, 3
 def model():
     torch.manual_seed(3)
     core = Bidirectional(cell("gru", 2, 4), cell("gru", 2, 4))
-    made = Feedback(nn.Identity(), core, cell("lstm", 8 + 5, 6), TagSoftmax(6, K), size=5)
+    made = AutoregressiveTagger(nn.Identity(), core, cell("lstm", 8 + 5, 6), TagSoftmax(6, K), size=5)
     with torch.no_grad():
         made.readout.linear.weight.mul_(4)  # so that paths differ in more than a little
     return made.eval()
@@ -87,4 +87,4 @@ def test_tags_are_drawn_in_training_only(model):
 def test_the_decoder_must_be_causal():
     core = Bidirectional(cell("gru", 2, 4), cell("gru", 2, 4))
     with pytest.raises(InputError, match="causal"):
-        Feedback(nn.Identity(), core, core, TagSoftmax(8, K), size=5)
+        AutoregressiveTagger(nn.Identity(), core, core, TagSoftmax(8, K), size=5)

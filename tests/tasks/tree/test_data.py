@@ -38,7 +38,7 @@ def test_labels_may_be_missing_where_none_are_needed() -> None:
 @pytest.mark.parametrize("text, message", [
     ("(3 (2 It) (4 works)\n", "line 1, column 1 of f: this bracket is never closed"),
     ("(3 (2 It) (4 works)))", "line 1, column 21 of f: this bracket closes nothing"),
-    ("(3 (2 It)\n(4 works)) x", "line 2, column 12 of f: 'x' stands outside"),
+    ("(3 (2 It)\n(4 works)) x", "line 2, column 12 of f: 'x' is outside"),
     ("(3 (It) (4 works))", "line 1, column 4 of f: this node has no label"),
     ("((2 It) (4 works))", "line 1, column 1 of f: this node has no label"),
     ("(3 (2 It) ())", "line 1, column 11 of f: there is nothing between"),

@@ -6,7 +6,7 @@ Of `class` labels a row has one, of `classes` any number; a `number` is predicte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -35,23 +35,23 @@ from elman.tasks.tag.word_features import WordEmbedding
 from elman.training.scores import Scores
 
 POOLED = (*POOLS, "both")  # what a classifier is read out of
-EACH = 64  # rows at a time where nobody says how many
+EACH = 64  # rows at a time by default
 Input = object  # a text, or an array of numbers (T, D) or (T,)
 Answer = Label | tuple[Label, ...]
 
 
 @dataclass(frozen=True)
 class ClassifyModelConfig(NetworkConfig):
-    """What the network is.
+    """The settings of the network.
 
     Args:
-        size: units in each layer, and direction
-        bidirectional: read from both ends; a model that does cannot answer before the end
-        pool: what the answer is made of: last, mean, max or attention over all outputs, or both last states
-        embedding_size: the width of the embedding of symbols, or of a linear map of numbers; 0 for as wide as a layer
-        embedding_dropout: on the embedding of symbols
-        word_dropout: how often a symbol is hidden in training, so that unknown ones are known
-        readout_dropout: before the read-out
+        size: units in each layer and direction
+        bidirectional: read in both directions; such a model cannot predict before the end of a sequence
+        pool: how outputs are pooled, last, mean, max or attention, or both (the last state of each direction)
+        embedding_size: the width of the embedding of symbols, or of a linear map of numbers; 0 for that of a layer
+        embedding_dropout: the dropout after the embedding of symbols
+        word_dropout: the probability that a symbol is replaced by the unknown symbol in training
+        readout_dropout: the dropout before the read-out
     """
 
     size: int = 128
@@ -216,15 +216,6 @@ class Classifier(Predictor[SequenceModel]):
     def examples(self, rows: Sequence[Row]) -> Examples:
         """Rows as this model reads them."""
         return Examples(self.inputs.all(rows), self.labels.targets(rows))
-
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        return {
-            "config": asdict(self.config),
-            "reader": asdict(self.reader),
-            "inputs": self.inputs.to_json(),
-            "labels": self.labels.to_json(),
-        }
 
     @classmethod
     def parts(cls, content: Content) -> tuple[ClassifyModelConfig, Reader, AnyInputs, Labels]:

@@ -41,7 +41,7 @@ def read_ts(names: Sequence[str], errors: str = "strict") -> Iterator[Found]:
             elif words[:2] == ["@timestamps", "true"]:
                 raise InputError(f"{where}: this file has time stamps, which are not read; write the values alone")
             elif not words[0].startswith("@"):
-                raise InputError(f"{where} stands before @data and does not begin with @: this is not a .ts file")
+                raise InputError(f"{where} comes before @data and does not begin with @: this is not a .ts file")
         if not inside:
             raise InputError(f"{name} has no line @data: it is not a .ts file")
 

@@ -44,13 +44,13 @@ class ClassifyDataConfig(SplitConfig):
         text: the column or field of the text
         label: the column or field of the label
         label_kind: class (one a row), classes (any number) or number
-        permute: the seed of one fixed order of the pixels of images; null for their own
+        permute: the seed of a fixed random order of the pixels of images; null for the original order
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
-        vocabulary: of texts, word, char, byte or bpe
+        vocabulary: the vocabulary of texts, word, char, byte or bpe
         min_count: symbols that occur less often in the training texts are unknown
-        vocabulary_size: of bpe
+        vocabulary_size: the number of symbols, of bpe
         lower: read texts in lower case
-        batch_size: rows of a step, over all processes
+        batch_size: rows in a step, over all processes
     """
 
     train: Names = "train.tsv"
@@ -69,10 +69,10 @@ class ClassifyDataConfig(SplitConfig):
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What a wrong answer costs.
+    """How the loss is computed.
 
     Args:
-        weights: of classes: equal, or balanced (rare classes count more, each class as much as any other)
+        weights: the weights of the classes, equal or balanced (each class counts as much as any other, however rare)
         smoothing: this share of each target is spread over all classes
     """
 
@@ -88,10 +88,10 @@ class ClassifyConfig(TrainedSettings[Classifier]):
     'class'
 
     Args:
-        task: what is trained; classify answers once for each sequence
+        task: what is trained; classify predicts one label for each sequence
         data: the rows
         model: the network
-        loss: what is minimised
+        loss: the loss
         init_from: a run or a saved model whose weights, vocabulary and labels this run begins with; empty for none
     """
 
@@ -112,7 +112,7 @@ class RowData(Data):
         test: list[Row], synthetic: SyntheticData | None = None,
     ) -> None:  # fmt: skip
         self.config, self.reader, self.synthetic = config, reader, synthetic
-        # A class may have members among the training rows that chance has put aside.
+        # A class may occur only in the rows that the random split has set aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
         self.inputs = saved.inputs if saved else _inputs(config.data, train)
         self.labels = saved.labels if saved else Labels.fit([*train, *aside], config.data.label_kind)
@@ -214,9 +214,9 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows", in_memory))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
-        settled = network.resolve_defaults(config.model)
-        model = build(settled, data.inputs, data.labels)
-        return Classifier(model, settled, data.reader, data.inputs, data.labels)
+        resolved = network.resolve_defaults(config.model)
+        model = build(resolved, data.inputs, data.labels)
+        return Classifier(model, resolved, data.reader, data.inputs, data.labels)
 
     def settings(self, predictor: Classifier) -> dict[str, Json]:
         found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
@@ -267,7 +267,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
 
 
 def _format() -> Any:
-    return option(None, "of the files, where their names do not say it", choices=FORMATS)
+    return option(None, "the format of the files; by default from their names", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -283,8 +283,8 @@ class Evaluate(TextRequest):
 class Predict(Evaluate):
     """The label of each row; a row is a text, or the numbers of a series."""
 
-    probabilities: bool = option(False, "of each class; or the width of a number")
-    each: bool = option(False, "after each input, where the model is causal")
+    probabilities: bool = option(False, "also print the probabilities of classes, the deviation of a number")
+    each: bool = option(False, "print a prediction after each input, if the model is causal")
 
 
 @dataclass(frozen=True)
@@ -357,7 +357,7 @@ def _lines(
     chances = predictor.probabilities(values)[:, 1 if predictor.labels.kind == "number" else 0 :].tolist()
     for place, answer, row in zip(places, predictor.answers(values), chances, strict=True):
         if predictor.labels.kind == "number":
-            told = f"{answer:.6g}"
+            label = f"{answer:.6g}"
         else:
-            told = "|".join(map(str, answer)) if isinstance(answer, tuple) else str(answer)
-        yield "\t".join([*place, told, *(f"{p:.6g}" for p in row if probabilities)]) + "\n"
+            label = "|".join(map(str, answer)) if isinstance(answer, tuple) else str(answer)
+        yield "\t".join([*place, label, *(f"{p:.6g}" for p in row if probabilities)]) + "\n"

@@ -37,14 +37,14 @@ FORECASTS = 2000  # in one evaluation, or about
 
 @dataclass(frozen=True)
 class ForecastModelConfig(NetworkConfig):
-    """What the network is.
+    """The settings of the network.
 
     Args:
         kind: network; or a baseline, fitted in one go: seasonal_naive, or linear (autoregression by least squares)
         order: of linear, how many of the last values it reads
         residual_layers: add what a layer reads to what it puts out
         input_dropout: on what the first layer reads
-        readout_dropout: before the read-out
+        readout_dropout: the dropout before the read-out
         readout: gaussian, student_t, quantiles, poisson, negative_binomial, bernoulli or categorical
         classes: of categorical, how many there are; targets are 0, 1, ...
         feedback: what is an input of the next step: target (the value before), sample (in training now and then a

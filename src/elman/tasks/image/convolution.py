@@ -37,7 +37,7 @@ class MaskedConvolution(Pixels):
     def __init__(self, channels: int, size: int, columns: int, *, kernel: int = 7, kind: str = "B") -> None:
         super().__init__(channels, size, columns)
         if whole("kernel", kernel, least=3) % 2 == 0:
-            raise InputError(f"kernel is {kernel}; it must be odd, so that a pixel stands in the middle")
+            raise InputError(f"kernel is {kernel}; it must be odd, so that there is a pixel in the middle")
         self.kind, self.reach = choice("kind", kind, ("A", "B")), kernel // 2
         taps = self.reach * kernel + self.reach + (kind == "B")
         self.U = nn.Parameter(torch.empty(size, taps * channels))  # rows from above, then the pixels to the left

@@ -1,4 +1,4 @@
-"""Images: `.npz`, IDX and MATLAB files, told apart by their content, and the digits that scikit-learn carries.
+"""Images: `.npz`, IDX and MATLAB files, detected by their content, and the digits that scikit-learn carries.
 
 A file holds an array (N, R, C) of N images of R rows and C columns, or (N, R * C). FILE:KEY names the array where there
 are several.
@@ -46,8 +46,8 @@ def read_images(names: Sequence[str], columns: int = 0, white: float = 0.0) -> I
     found = [_checked(_read(name, whole("data.columns", columns, least=0)), name) for name in names]
     sizes = sorted({image.values.shape[1:] for image in found})
     if len(sizes) > 1:
-        shown = ", ".join(f"{r} x {c}" for r, c in sizes)
-        raise InputError(f"{', '.join(names)} hold images of {shown} pixels; all must have one size")
+        listed = ", ".join(f"{r} x {c}" for r, c in sizes)
+        raise InputError(f"{', '.join(names)} hold images of {listed} pixels; all must have one size")
     values = np.concatenate([image.values for image in found])
     top = white or max(image.white for image in found)
     says = "" if white else ", as its kind of number says"
@@ -112,7 +112,7 @@ def _shaped(array: Array, columns: int, name: str) -> Images:
 
 
 def _columns(pixels: int, columns: int, name: str) -> int:
-    """How many columns images of so many pixels have; they are square where nobody says."""
+    """How many columns images of so many pixels have; square unless it is set."""
     found = columns or math.isqrt(pixels)
     if not pixels or pixels % found or not (columns or found * found == pixels):
         wanted = f"rows of {columns}" if columns else "a square"

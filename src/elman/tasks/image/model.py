@@ -27,18 +27,18 @@ from elman.tasks.image.readout import Brightness, PixelReadout, PixelRow
 from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 
-EACH = 100  # images at a time where nobody says how many
+EACH = 100  # images at a time by default
 
 
 @dataclass(frozen=True)
 class ImageModelConfig:
-    """What the network is.
+    """The settings of the network.
 
     Args:
         layer: row (row LSTM), diagonal (Diagonal BiLSTM) or multi (multi-dimensional LSTM)
-        size: units of each layer, and direction, for each pixel; features between layers are twice as many
-        layers: how many
-        kernel: the width of the masked convolution in front of them
+        size: units of each layer and direction, for each pixel; there are twice as many features between layers
+        layers: the number of layers
+        kernel: the width of the masked convolution before the layers
         readout: binary, categorical (a probability for each level) or logistic (a mixture of ten); auto is binary for
             binary images, logistic for grey ones
         hidden: units between the last layer and the read-out
@@ -90,7 +90,7 @@ def prepared(images: Images, binarise: str, where: str) -> Tensor:
 
 def levels(images: Tensor, rows: Sequence[int], seed: int = 0, epoch: int = 0) -> Tensor:
     """Some of the images, as levels (B, R, C) int64. What is to be sampled is so by the seed, the pass and the number
-    of the image: the same in any batch, and in a run that goes on."""
+    of the image: the same in any batch, and in a run that is resumed."""
     chosen = images[torch.as_tensor(rows, dtype=torch.int64)]
     if not chosen.is_floating_point():
         return chosen.long()
@@ -120,7 +120,7 @@ class Drawn(NamedTuple):
     """Images that a model drew."""
 
     images: Tensor  # (B, R, C) int64: levels
-    log_prob: Tensor  # (B,) float64: of what was drawn, given what it was to go on from
+    log_prob: Tensor  # (B,) float64: of what was drawn, given the rows above
 
 
 class Painter(Predictor[SequenceModel]):
@@ -166,7 +166,7 @@ class Painter(Predictor[SequenceModel]):
 
     @torch.inference_mode()
     def draw(self, count: int = 1, *, seed: int = 0, above: Tensor | None = None) -> Drawn:
-        """Draw images; or go on from their upper rows `above` (N, r, C), levels, `count` times each."""
+        """Draw images; or complete those with the upper rows `above` (N, r, C), levels, `count` times each."""
         whole("count", count)
         with evaluating(self.model):
             return self._draw(count, seed, above)
@@ -189,10 +189,6 @@ class Painter(Predictor[SequenceModel]):
             state = core.close(row)
             rows.append(torch.stack(pixels, 1)[:, None])
         return Drawn(torch.cat(rows, 1), total)
-
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        return {"config": asdict(self.config), "reader": asdict(self.reader)}
 
     @classmethod
     def parts(cls, content: Content) -> tuple[ImageModelConfig, Reader]:

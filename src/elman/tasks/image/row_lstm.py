@@ -33,7 +33,7 @@ class RowLSTM(Pixels):
     def __init__(self, channels: int, size: int, columns: int, *, kernel: int = 3) -> None:
         super().__init__(channels, size, columns)
         if whole("kernel", kernel) % 2 == 0:
-            raise InputError(f"kernel is {kernel}; it must be odd, so that a pixel stands in the middle")
+            raise InputError(f"kernel is {kernel}; it must be odd, so that there is a pixel in the middle")
         self.reach = kernel // 2
         self.cell = Neighbours((self.reach + 1) * channels, size, ABOVE, forgets=1)
 

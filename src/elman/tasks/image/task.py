@@ -48,12 +48,11 @@ class ImageDataConfig(SplitConfig):
     Args:
         train: files of images, .npz, IDX or MATLAB 5, one name or a list; FILE:KEY where a file has several arrays; or
             embedded:digits, 8 x 8 pixels
-        columns: of images that a file has as one row of pixels each; 0 where they are square
-        white: the largest value; 0 for 255 of bytes, 16 of the embedded digits, 1 of other numbers
-        binarise: fixed (the values are 0 and 1), threshold (white where above the middle), sampled (white with the
-            probability that the value is of white, anew in each pass), none (grey), or auto: fixed where all values
-            are 0 or 1, else none
-        batch_size: images of a step, over all processes
+        columns: the number of columns of images that are stored as one row of pixels each; 0 for square images
+        white: the largest value; 0 for the default: 255 for bytes, 16 for the embedded digits, 1 for other numbers
+        binarise: fixed (all values are 0 or 1), threshold (white above the middle), sampled (white with probability
+            value / white, drawn again in each pass), none (grey), or auto (fixed if all values are 0 or 1, else none)
+        batch_size: images in a step, over all processes
     """
 
     train: Names = EMBEDDED
@@ -71,7 +70,7 @@ class ImageConfig(TrainedSettings[Painter]):
     'embedded:digits'
 
     Args:
-        task: what is trained; image draws images pixel by pixel
+        task: what is trained; image generates images pixel by pixel
         data: the images
         model: the network
         init_from: a run or a saved model whose weights this run begins with, on images of its size; empty for none
@@ -194,10 +193,10 @@ class ImageTask(Task[ImageConfig, ImageData, Painter]):
     def inspect_inputs(self, predictor: Painter, part: Tensor, rows: int, steps: int) -> Inspection:
         """Images from the start of the data, each as far as `steps` of its rows."""
         x = levels(part, range(min(rows, len(part))))[:, :steps]
-        found = self._looked(predictor.model, predictor.reader, x)
-        return found._replace(begun=lambda: self._looked(fresh(predictor.model), predictor.reader, x))
+        found = self._inspection(predictor.model, predictor.reader, x)
+        return found._replace(begun=lambda: self._inspection(fresh(predictor.model), predictor.reader, x))
 
-    def _looked(self, model: nn.Module, reader: Reader, x: Tensor) -> Inspection:
+    def _inspection(self, model: nn.Module, reader: Reader, x: Tensor) -> Inspection:
         ink = x.float().mean(2) / (reader.levels - 1)
         names = [[f"{value:.3g} " for value in row] for row in ink.tolist()]
         panels = (_panel(model, reader, x[:1]),)
@@ -239,10 +238,10 @@ class Evaluate(Request):
 class Generate(Request):
     """Images in a new file."""
 
-    count: int | None = option(None, "how many; 64, or 1 of each image that is completed", least=1)
-    out: str = option("grid.png", "a new .png, a grid of all, or .npz, levels", metavar="FILE", local=True)
-    complete: str | None = option(None, "images of fewer rows, the upper ones, to continue", metavar="FILE", local=True)
-    seed: int = option(0, "of the random numbers", least=0)
+    count: int | None = option(None, "the number of images; by default 64, or 1 for each image to complete", least=1)
+    out: str = option("grid.png", "a new file: .png for a grid, .npz for the levels", metavar="FILE", local=True)
+    complete: str | None = option(None, "a file of the upper rows of images, to complete", metavar="FILE", local=True)
+    seed: int = option(0, "the seed of the random numbers", least=0)
 
 
 def _read(predictor: Painter, request: Evaluate | InspectRequest) -> Tensor:

@@ -4,7 +4,7 @@
 
 Training knows the true z[t-1] (teacher forcing), or in its place now and then a tag drawn from what the model itself
 would say (scheduled sampling, Bengio et al. 2015, in two passes as Mihaylova and Martins 2019). Decoding takes the best
-tag of each step, or keeps the best few beginnings (a beam).
+tag of each step, or searches with a beam.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from elman.options import fraction, whole
 from elman.state import State
 
 
-class Feedback(nn.Module):
+class AutoregressiveTagger(nn.Module):
     """embed -> core -> [its output, the previous tag] -> decoder -> softmax over K tags. The decoder must be causal.
 
     >>> from elman.cells import cell
-    >>> model = Feedback(nn.Identity(), cell("gru", 3, 4), cell("gru", 4 + 2, 5), TagSoftmax(5, 6), size=2)
+    >>> model = AutoregressiveTagger(nn.Identity(), cell("gru", 3, 4), cell("gru", 4 + 2, 5), TagSoftmax(5, 6), size=2)
     >>> model.search(torch.zeros(2, 7, 3), torch.tensor([7, 4])).shape
     torch.Size([2, 7])
     """
@@ -35,9 +35,9 @@ class Feedback(nn.Module):
     ) -> None:
         super().__init__()
         if not decoder.causal:
-            raise InputError("the decoder of a Feedback reads its own past, so it must be causal")
+            raise InputError("the decoder of an AutoregressiveTagger reads its own past, so it must be causal")
         self.embed, self.core, self.decoder, self.readout = embed, core, decoder, readout
-        self.number = readout.linear.output_size  # of tags; one more stands before the first
+        self.number = readout.linear.output_size  # of tags; one more comes before the first
         self.tags = Embedding(self.number + 1, size)
         self.sampled = fraction("sampled", sampled)
 
@@ -54,7 +54,7 @@ class Feedback(nn.Module):
         return self._scan(read, y, lengths)
 
     def search(self, x: State, lengths: Tensor, num_beams: int = 1) -> Tensor:
-        """The best tags (B, T) that were found, -1 past the lengths: greedily, or with a beam of beginnings."""
+        """The best tags (B, T) that were found, -1 past the lengths: greedily, or with a beam."""
         return self.scored(x, lengths, num_beams)[0]
 
     def scored(self, x: State, lengths: Tensor, num_beams: int = 1) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ class Feedback(nn.Module):
         path = torch.full((B, k, T), -1, device=read.device)
         chances = read.new_zeros(B, k, T)
         score = read.new_zeros(B, k).double()
-        score[:, 1:] = -torch.inf  # all beginnings are alike at first
+        score[:, 1:] = -torch.inf  # all beams are alike at first
         previous = torch.full((B * k,), self.number, device=read.device)
         for t in range(T):
             inputs = torch.cat([read[:, t].repeat_interleave(k, 0), self.tags(previous)], -1)

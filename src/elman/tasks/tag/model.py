@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -24,36 +24,36 @@ from elman.tasks import network
 from elman.tasks.network import NetworkConfig
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.tag import schemes
-from elman.tasks.tag.autoregressive import Feedback
+from elman.tasks.tag.autoregressive import AutoregressiveTagger
 from elman.tasks.tag.data import Sentence, TagReader
 from elman.tasks.tag.lexicon import CASES, Lexicon, collate
 from elman.tasks.tag.word_features import Characters, SentenceEmbedding, WordEmbedding
 from elman.training.scores import Scores
 
-EACH = 32  # sentences at a time where nobody says how many
+EACH = 32  # sentences at a time by default
 
 
 @dataclass(frozen=True)
 class TagModelConfig(NetworkConfig):
-    """What the network is.
+    """The settings of the network.
 
     Args:
-        size: units in each layer, and direction
-        bidirectional: read from both ends
-        embedding_size: of words
-        word_dropout: how often a word is hidden in training, so that unknown ones are known
-        vectors: a file of word vectors (GloVe, word2vec or fastText as text, .gz or not) to begin with; empty for none
-        case_size: of the embedding of how a word is written (lower, UPPER, Title, 42 ...); 0 for none
-        feature_size: of the embedding of each further column
+        size: units in each layer and direction
+        bidirectional: read in both directions
+        embedding_size: the width of the embedding of words
+        word_dropout: the probability that a word is replaced by the unknown word in training
+        vectors: a text file of pretrained word vectors (GloVe, word2vec or fastText, .gz or not); empty for none
+        case_size: the width of the embedding of a word's case (lower, UPPER, Title, 42 ...); 0 for none
+        feature_size: the width of the embedding of each further column
         char_cell: the cell that reads the characters of a word from both ends
-        char_size: its units; 0 for no characters
-        char_embedding_size: of characters
-        embedding_dropout: on all of these together
-        readout_dropout: before the read-out
-        crf: score whole sequences of tags, by a linear-chain CRF; else each word by itself
+        char_size: the units of that cell; 0 to read no characters
+        char_embedding_size: the width of the embedding of characters
+        embedding_dropout: the dropout after all embeddings
+        readout_dropout: the dropout before the read-out
+        crf: score whole sequences of tags by a linear-chain CRF, not each tag by itself
         feedback: feed the previous tag back into a further cell, which reads from left to right; needs crf false
-        feedback_size: of the embedding of the previous tag
-        feedback_sampled: how often in training the previous tag is one that the model drew, not the true one
+        feedback_size: the width of the embedding of the previous tag
+        feedback_sampled: the probability in training that the previous tag is sampled from the model
     """
 
     cell: str = "lstm"
@@ -75,7 +75,7 @@ class TagModelConfig(NetworkConfig):
     feedback_sampled: float = 0.0
 
 
-def build(config: TagModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
+def build(config: TagModelConfig, lexicon: Lexicon) -> SequenceModel | AutoregressiveTagger:
     """The model of a config, with fresh parameters."""
     words = WordEmbedding(lexicon.words.size, config.embedding_size, word_dropout=config.word_dropout)
     case_size, char_size = (whole(f"model.{n}", getattr(config, n), least=0) for n in ("case_size", "char_size"))
@@ -97,7 +97,9 @@ def build(config: TagModelConfig, lexicon: Lexicon) -> SequenceModel | Feedback:
     size = whole("model.feedback_size", config.feedback_size)
     decoder = cell(config.cell, H + size, config.size, **config.options)
     sampled = fraction("model.feedback_sampled", config.feedback_sampled)
-    return Feedback(embed, core, decoder, TagSoftmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled)
+    return AutoregressiveTagger(
+        embed, core, decoder, TagSoftmax(decoder.output_size, K, dropout=p), size=size, sampled=sampled
+    )
 
 
 def allowed(lexicon: Lexicon) -> Allowed | None:
@@ -109,7 +111,7 @@ def allowed(lexicon: Lexicon) -> Allowed | None:
     return Allowed(table[-1, :-1], table[:-1, :-1], table[:-1, -1])
 
 
-class Tagger(Predictor[SequenceModel | Feedback]):
+class Tagger(Predictor[SequenceModel | AutoregressiveTagger]):
     """A network, how it reads and what its tags are called.
 
     >>> given = [Sentence(["He", "reckons"], ["B-NP", "B-VP"])]
@@ -126,7 +128,7 @@ class Tagger(Predictor[SequenceModel | Feedback]):
     lexicon: Lexicon
 
     def __init__(
-        self, model: SequenceModel | Feedback, config: TagModelConfig, reader: TagReader, lexicon: Lexicon
+        self, model: SequenceModel | AutoregressiveTagger, config: TagModelConfig, reader: TagReader, lexicon: Lexicon
     ) -> None:
         super().__init__(model, config=config, reader=reader, lexicon=lexicon)
 
@@ -155,7 +157,7 @@ class Tagger(Predictor[SequenceModel | Feedback]):
         def decode(rows: list[Sentence]) -> Iterator[tuple[list[int], list[float]]]:
             x, lengths = collate([self.lexicon.written(sentence) for sentence in rows])
             inputs, lengths = trees.map(lambda leaf: leaf.to(self.device), x), lengths.to(self.device)
-            if isinstance(self.model, Feedback):
+            if isinstance(self.model, AutoregressiveTagger):
                 paths, chances = self.model.scored(inputs, lengths, num_beams)
             else:
                 paths, chances = _best(_tags(self.model, inputs, lengths), possible, marginals)
@@ -179,7 +181,7 @@ class Tagger(Predictor[SequenceModel | Feedback]):
             truth, guess = [[a for a, _ in pairs]], [[b for _, b in pairs]]
         counts = schemes.count(truth, guess, self.lexicon.scheme, strict)
         all_of_them = schemes.total(counts)
-        answers = [(a, b) for a, b in pairs if a != "_"]  # "_" is the blank of made-up data, and of CoNLL-U
+        answers = [(a, b) for a, b in pairs if a != "_"]  # "_" is the blank of synthetic data and of CoNLL-U
         numbers = {
             "accuracy": sum(a == b for a, b in pairs) / max(1, len(pairs)),
             "precision": all_of_them.precision,
@@ -200,21 +202,15 @@ class Tagger(Predictor[SequenceModel | Feedback]):
         secondary = ("accuracy", "precision", "recall") if spans else ()
         return Scores(numbers, primary, larger_is_better=True, secondary=secondary, details=details)
 
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        return {
-            "config": asdict(self.config),
-            "reader": asdict(self.reader),
-            "lexicon": self.lexicon.to_json(),
-        }
-
     @classmethod
     def parts(cls, content: Content) -> tuple[TagModelConfig, TagReader, Lexicon]:
         config, reader = TagModelConfig(**content["config"]), TagReader(**content["reader"])
         return config, reader, Lexicon.from_json(content["lexicon"])
 
     @classmethod
-    def network(cls, config: TagModelConfig, reader: TagReader, lexicon: Lexicon) -> SequenceModel | Feedback:
+    def network(
+        cls, config: TagModelConfig, reader: TagReader, lexicon: Lexicon
+    ) -> SequenceModel | AutoregressiveTagger:
         return build(config, lexicon)
 
     def __repr__(self) -> str:
@@ -238,7 +234,7 @@ def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
         if isinstance(sentence.words, str) or not all(isinstance(word, str) for word in sentence.words):
             raise InputError(
                 f"a sentence is {str(sentence.words)[:60]!r}; it must be a list of words, each a text. Where spaces "
-                "stand between words, text.split() gives them."
+                "separate words, text.split() gives them."
             )
     return found
 
@@ -289,8 +285,8 @@ def panels(predictor: Tagger, batch: Batch) -> tuple[dict[str, object], ...]:
 def loss(model: nn.Module, batch: Batch) -> tuple[Tensor, int, State | None]:
     """- sum of log P(tags | sentence), and the number of words that count."""
     y, lengths = batch.y, batch.lengths
-    assert isinstance(y, Tensor) and isinstance(model, SequenceModel | Feedback)
-    if isinstance(model, Feedback):
+    assert isinstance(y, Tensor) and isinstance(model, SequenceModel | AutoregressiveTagger)
+    if isinstance(model, AutoregressiveTagger):
         predicted: Tags = model.forced(batch.x, y, lengths)
     else:
         predicted = _tags(model, batch.x, lengths)

@@ -47,11 +47,11 @@ class TagDataConfig(SplitConfig):
         tag: the column of tags, by number (-1 is the last) or by name; of conllu, upos or deprel
         features: further columns that are read and embedded, as [1]
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
-        scheme: of the tags, auto (found from the data), iob1, iob2, iobes or none
-        train_as: the scheme that the model writes, same (as the data) or iobes; it is scored in that of the data
+        scheme: the scheme of the tags, auto (detected), iob1, iob2, iobes or none
+        train_as: the scheme to train in, same (as the data) or iobes; scores are always in the scheme of the data
         min_count: words that occur less often in the training data are unknown
-        lower: look words up in lower case; how they were written is a feature of its own
-        batch_size: sentences of a step, over all processes
+        lower: look words up in lower case; their case is a feature of its own
+        batch_size: sentences in a step, over all processes
     """
 
     train: Names = "train.txt"
@@ -75,7 +75,7 @@ class TagConfig(TrainedSettings[Tagger]):
     'auto'
 
     Args:
-        task: what is trained; tag is a tag for each word
+        task: what is trained; tag predicts a tag for each word
         data: the sentences
         model: the network
         init_from: a run or a saved model whose weights, words and tags this run begins with; empty for none
@@ -105,7 +105,7 @@ class TagData(Data):
         self.train, self.valid, self.test = train, valid, test or None
         found = {"train": train, "valid": valid, "test": test}
         self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
-        # A tag may occur only among the training sentences that chance has put aside.
+        # A tag may occur only in the sentences that the random split has set aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
         self.lexicon = known or _lexicon(config.data, train, aside)
         for part in (train, valid, test):
@@ -156,7 +156,7 @@ def _lexicon(config: TagDataConfig, train: Sequence[Sentence], aside: Sequence[S
     refuse_alike(sorted(tags), "tags")
     if len(tags) < 2:
         raise InputError(
-            f"the training data have one tag only, {', '.join(tags) or '(none)'}; there is nothing to learn. "
+            f"the training data have only one tag, {', '.join(tags) or '(none)'}, so there is nothing to learn. "
             "Check which column data.tag names."
         )
     return Lexicon.fit(train, sorted(tags), scheme, inner, config.min_count, config.lower)
@@ -207,12 +207,12 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
         return TagData(config, reader, known, *sentences)
 
     def build(self, config: TagConfig, data: TagData) -> Tagger:
-        settled = network.resolve_defaults(config.model)
-        model = build(settled, data.lexicon)
-        if settled.vectors:
+        resolved = network.resolve_defaults(config.model)
+        model = build(resolved, data.lexicon)
+        if resolved.vectors:
             assert isinstance(model.embed, SentenceEmbedding)
-            model.embed.words.begin_with(settled.vectors, data.lexicon.words.names)
-        return Tagger(model, settled, data.reader, data.lexicon)
+            model.embed.words.begin_with(resolved.vectors, data.lexicon.words.names)
+        return Tagger(model, resolved, data.reader, data.lexicon)
 
     def settings(self, predictor: Tagger) -> dict[str, Json]:
         model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
@@ -241,10 +241,10 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
     def inspect_inputs(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Inspection:
         """The longest sentences: they say most about time."""
         if not isinstance(predictor.model, SequenceModel):
-            raise InputError("a tagger with model.feedback is two networks, and cannot be looked into yet")
+            raise InputError("a tagger with model.feedback is two networks, and cannot be inspected yet")
         some = sorted((s for s in part if 0 < len(s.words) <= steps), key=lambda s: -len(s.words))[:rows]
         if not some:
-            raise InputError(f"there is no sentence of 1 to {steps} words to look at")
+            raise InputError(f"there is no sentence of 1 to {steps} words to inspect")
         check_types(predictor.lexicon, some)
         batch = batch_of([predictor.lexicon.example(sentence) for sentence in some])
         panels = tagger.panels(predictor, batch)
@@ -269,8 +269,8 @@ def _confusion(sentences: Sequence[Sentence], guess: Sequence[Sequence[str]]) ->
 
 
 def _format() -> Any:
-    formats = "columns, conllu, jsonl or text (one sentence a line); found from the files unless you say"
-    return option(None, f"of the files: {formats}", choices=FORMATS)
+    formats = "columns, conllu, jsonl or text (one sentence a line); by default detected"
+    return option(None, f"the format of the files: {formats}", choices=FORMATS)
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class _Sentences(TextRequest):
     data: Rows = data_option(f"files, - or {PREFIX}KIND,T=100", rows=list[list[str]])
     format: str | None = _format()
     batch_size: int = batch_size(EACH, "sentences")
-    num_beams: int = option(1, "with model.feedback: beginnings that decoding keeps", least=1, limit="beams")
+    num_beams: int = option(1, "beams of the decoding, of a tagger with model.feedback", least=1, limit="beams")
 
 
 @dataclass(frozen=True)
@@ -292,7 +292,7 @@ class Evaluate(_Sentences):
 class Predict(_Sentences):
     """The tags of sentences; a row is the words of one."""
 
-    probabilities: bool = option(False, "of each tag too, given the sentence")
+    probabilities: bool = option(False, "also print the probability of each tag")
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> lis
         return tagger.sentences_of(rows_of(request.data, "sentences, each a list of words"))
     if is_synthetic(names):
         return _sentences(parse(names[0], "tag").part())
-    # What was trained on columns may be asked for the tags of a text.
+    # A tagger that was trained on columns can also tag a plain text.
     own = "auto" if not tagged and predictor.reader.format == "columns" else predictor.reader.format
     reader = replace(predictor.reader, format=request.format or own, errors=request.errors)
     return reader(names, tagged=tagged, known={_type(tag) for tag in predictor.lexicon.tags})
@@ -315,7 +315,7 @@ def _read(predictor: Tagger, request: _Sentences | Inspect, tagged: bool) -> lis
 def evaluate(predictor: Tagger, request: Evaluate) -> Scores:
     sentences = _read(predictor, request, True)
     if bare := next((one for one in sentences if len(one.tags or ()) != len(one.words)), None):
-        raise InputError(f"{bare.where} has {len(bare.words)} words and no tag for each; what is evaluated has both")
+        raise InputError(f"{bare.where} has {len(bare.words)} words, but not a tag for each; an evaluation needs them")
     check_types(predictor.lexicon, sentences)
     return predictor.evaluate(sentences, request.batch_size, request.strict, request.num_beams)
 

@@ -25,14 +25,14 @@ class TextDataConfig:
         train: a file, a folder, a .gz, - (standard input), embedded or embedded:stdlib; or a list of these
         valid: the same for validation; empty for a part of train
         test: the same for the final test; empty for a part of train
-        split: the fractions of train, by position, that are trained on, validated on and tested on
+        split: the fractions of train for training, validation and test, in this order
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
         vocabulary: char, byte, word or bpe
         min_count: symbols that occur less often in the training text are unknown
-        vocabulary_size: of bpe
-        unit: text (one endless stream), or lines or documents (independent sequences)
-        batch_size: parallel streams, over all processes
-        window: tokens that the gradient goes back at most
+        vocabulary_size: the number of symbols, of bpe
+        unit: text (one continuous stream), or lines or documents (independent sequences)
+        batch_size: streams read in parallel, over all processes
+        window: the number of tokens of truncated backpropagation
     """
 
     train: Names = "embedded"
@@ -93,9 +93,9 @@ def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
     if vocabulary.size < 3:
         return InputError(f"nothing in the training text occurs {min_count} times; lower data.min_count")
     symbol = vocabulary.decode([vocabulary.size - 1])
-    shown = repr(symbol[:20]) + ("..." if len(symbol) > 20 else "")
+    name = repr(symbol[:20]) + ("..." if len(symbol) > 20 else "")
     return InputError(
-        f"the training text has a single symbol, {shown}; there is nothing to learn. "
+        f"the training text has a single symbol, {name}; there is nothing to learn. "
         "Give a text with at least two different symbols."
     )
 

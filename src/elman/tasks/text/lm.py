@@ -31,14 +31,14 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 
 @dataclass(frozen=True)
 class LMModelConfig(NetworkConfig):
-    """What the network is.
+    """The settings of the network.
 
     Args:
-        embedding_size: width of the embedding; 0 for as wide as the layers
-        embedding_dropout: on the embedding
-        readout_dropout: before the read-out
-        tied: one matrix for embedding and read-out
-        cutoffs: of an adaptive softmax, for large vocabularies; empty for a plain one
+        embedding_size: the width of the embedding; 0 for that of the layers
+        embedding_dropout: the dropout after the embedding
+        readout_dropout: the dropout before the read-out
+        tied: use one matrix for embedding and read-out
+        cutoffs: the cutoffs of an adaptive softmax, for large vocabularies; empty for a plain softmax
         dtype: float32, float64, or bfloat16 for the activations
     """
 

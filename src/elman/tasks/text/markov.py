@@ -19,10 +19,10 @@ from elman.tasks.text.task import PreviewConfig, TextData, TextTask
 
 @dataclass(frozen=True)
 class MarkovModelConfig:
-    """What the model is.
+    """The settings of the model.
 
     Args:
-        order: symbols that it sees
+        order: the number of previous symbols that it sees
     """
 
     order: int = 5
@@ -37,7 +37,7 @@ class MarkovConfig(Settings["MarkovModel"]):
 
     Args:
         task: what is fitted; markov is a Markov model with Kneser-Ney smoothing
-        data: the texts; how batches are cut does not matter here
+        data: the texts; batch_size and window have no effect here
         model: the model
         preview: the sample that is written when it is fitted
     """

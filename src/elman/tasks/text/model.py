@@ -22,7 +22,6 @@ from elman.data.cache import Encoded, encode_string
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.sample import Carried
 from elman.errors import InputError
-from elman.files.config import Json
 from elman.lengths import valid
 from elman.model import SequenceModel
 from elman.options import a_text, several, whole
@@ -103,7 +102,7 @@ class TextModel(Predictor[M]):
     unit: str
 
     def __init__(self, model: M, vocabulary: Vocabulary, config: DataclassInstance, unit: str = "text") -> None:
-        super().__init__(model, vocabulary=vocabulary, config=config, unit=unit)
+        super().__init__(model, config=config, vocabulary=vocabulary, unit=unit)
 
     def init_state(self, seeds: Sequence[int] = (0,)) -> Carried:
         """The state before any text, one row per seed."""
@@ -141,7 +140,7 @@ class TextModel(Predictor[M]):
         return max(1, min(most, LOGITS // (max(1, rows) * self.vocabulary.size)))
 
     def _core(self, state: Carried) -> State:
-        """The state of the core as the next symbol finds it: behind a boundary, a new sequence begins."""
+        """The state of the core before the next symbol: after a boundary, a new sequence begins."""
         return states.where(state.token == BOUNDARY, self.model.init_state(len(state.token)), state.core)
 
     @torch.inference_mode()
@@ -223,7 +222,7 @@ class TextModel(Predictor[M]):
     def generate(
         self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Setting
     ) -> str:
-        """The text that goes on from the prompt; `elman generate --help` says what each setting means."""
+        """The text that follows the prompt; `elman generate --help` says what each setting means."""
         return "".join(self.generate_pieces(prompt, state=state, seed=seed, **settings))
 
     @_listed
@@ -236,7 +235,7 @@ class TextModel(Predictor[M]):
 
     @_listed
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Setting) -> list[str]:
-        """The texts that go on from several prompts, each with its own seed."""
+        """The texts that follow several prompts, each with its own seed."""
         prompts = several("prompts", prompts, "prompts")
         texts = [""] * len(prompts)
         for pieces in self.start_batch(prompts, seeds=seeds, **settings):
@@ -252,9 +251,6 @@ class TextModel(Predictor[M]):
         loaded = states.load(path, self.init_state([]), fingerprint=self.fingerprint)
         assert isinstance(loaded, Carried)
         return loaded
-
-    def content(self) -> dict[str, Json]:
-        return {"config": asdict(self.config), "vocabulary": self.vocabulary.to_json(), "unit": self.unit}
 
     def about(self) -> list[list[str]]:
         return [["symbols", f"{self.vocabulary.size:,}"]]

@@ -34,8 +34,8 @@ class PreviewConfig:
     """The sample that is written at each evaluation.
 
     Args:
-        tokens: its length; 0 for none
-        prompt: what it begins with
+        tokens: the length of the sample in tokens; 0 for no sample
+        prompt: the text that the sample begins with
     """
 
     tokens: int = 200
@@ -92,7 +92,7 @@ F = TypeVar("F", bound=AnyTextModel)
 
 
 class TextTask(Task[C, TextData, F]):
-    """Read texts, judge by nats per token, show a sample."""
+    """Read texts, evaluate in nats per token, preview a sample."""
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
@@ -152,7 +152,7 @@ class Evaluate(TextRequest):
     """How probable a text is."""
 
     data: Rows = data_option("files, folders, .gz, - or embedded", metavar="TEXT", rows=list[str])
-    batch_size: int = option(64, "independent units side by side; does not change the numbers", least=1, limit="batch")
+    batch_size: int = option(64, "independent texts at a time; does not change the numbers", least=1, limit="batch")
     chunk: int = option(512, "tokens at a time; does not change the numbers", least=1)
 
 
@@ -165,10 +165,10 @@ class Prompt(Request):
 class Generate(Settings, Prompt):
     """A text after a prompt."""
 
-    seed: int | None = option(None, "of what is drawn; by default 0, or that of --state", least=0)
+    seed: int | None = option(None, "the seed; by default 0, or that of --state", least=0)
     state: str | None = option(None, "continue from this file", local=True)
-    save_state: str | None = option(None, "write what the next token needs to this new file", local=True)
-    force: bool = option(False, "let --save_state replace a file", local=True)
+    save_state: str | None = option(None, "write the state after the last token to this new file", local=True)
+    force: bool = option(False, "let --save_state overwrite a file", local=True)
 
 
 def read_text(lm: AnyTextModel, request: Evaluate | InspectRequest) -> Encoded:

@@ -25,6 +25,7 @@ from elman.data.synthetic import SyntheticRow
 from elman.data.text import read_lines
 from elman.data.vocabulary import BOUNDARY, Vocabulary
 from elman.errors import InputError
+from elman.files.config import Json
 from elman.options import choice, whole
 
 FORMATS = ("auto", "text", "tsv", "jsonl")
@@ -117,6 +118,10 @@ class Vocabularies(NamedTuple):
 
     source: Vocabulary
     target: Vocabulary
+
+    def to_json(self) -> list[Json]:
+        """Each side, or both at once where they are joint."""
+        return [side.to_json() for side in (self[:1] if self.source is self.target else self)]
 
 
 def fit(pairs: Sequence[Pair], kind: str, joint: bool, min_count: int, size: int) -> Vocabularies:

@@ -16,7 +16,7 @@ from elman.tasks.translate.model import EACH, Search, Translator
 from elman.training.scores import Scores
 
 
-def judged(
+def score(
     predictor: Translator, pairs: Sequence[Pair], search: Search, decides: str, batch_size: int = EACH
 ) -> tuple[Scores, list[str]]:
     """Perplexity per target symbol, and where it is not that which decides, BLEU and chrF of the translations made."""
@@ -38,8 +38,8 @@ def judged(
         numbers[name] = metric.corpus_score(guess, [[pair.target or "" for pair in pairs]]).score
         details[f"{name}_signature"] = str(metric.get_signature())
     other = {"bleu": "chrf", "chrf": "bleu"}[decides]
-    shown = (other, "perplexity")
-    return Scores(numbers, decides, larger_is_better=True, secondary=shown, details=details, remark=remark), guess
+    secondary = (other, "perplexity")
+    return Scores(numbers, decides, larger_is_better=True, secondary=secondary, details=details, remark=remark), guess
 
 
 def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EACH) -> list[Json]:

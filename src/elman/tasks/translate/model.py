@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,13 +17,12 @@ from elman import state as states
 from elman.attention import Additive, Bound, Covered, Covering, Decoder, Fixed, Layers, Luong
 from elman.cells import cell
 from elman.core import Core
-from elman.data.vocabulary import BOUNDARY, Vocabulary, from_json
+from elman.data.vocabulary import BOUNDARY, from_json
 from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Sampling, sample
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
 from elman.lengths import masked
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
@@ -47,22 +46,22 @@ class TranslateModelConfig(NetworkConfig):
     """The network.
 
     Args:
-        cell: of encoder and decoder, a name in CELLS
-        size: of a layer, in the encoder of each direction
-        layers: of the encoder
-        decoder_layers: 0 for as many as the encoder has
-        bidirectional: whether the encoder reads from both ends
-        norm: before each layer, layer or rms; null for none, of residual blocks for the one of the cell's paper
-        dropout: between layers, of residual blocks before each addition
-        embedding_size: of symbols, on both sides
-        embedding_dropout: on embeddings
-        readout_dropout: before the read-out
+        cell: the cell of encoder and decoder; `elman laws` lists them
+        size: units in each layer, in the encoder of each direction
+        layers: layers of the encoder
+        decoder_layers: layers of the decoder; 0 for as many as the encoder has
+        bidirectional: the encoder reads in both directions
+        norm: the norm before each layer, layer or rms; null for none, in residual blocks for the cell's own
+        dropout: the dropout between layers, or in residual blocks before each addition
+        embedding_size: the width of the embeddings of both sides
+        embedding_dropout: the dropout after the embeddings
+        readout_dropout: the dropout before the read-out
         context: start (the encoder's last state starts the decoder) or every (it is also an input of every step)
         attention: none, additive (before the recurrence), dot or general (after it)
-        attention_size: of the hidden layer of additive attention; 0 for as wide as the decoder
+        attention_size: the width of the hidden layer of additive attention; 0 for that of the decoder
         feeding: with dot or general, feed the output of a step to the next one
         tied: none, target (one matrix for the target's embedding and the read-out) or all (for the source's too)
-        smoothing: label smoothing in training, the share of a target that all symbols divide among them
+        smoothing: label smoothing in training, the share of a target that is spread over all symbols
     """
 
     decoder_layers: int = 0
@@ -135,8 +134,8 @@ class Search:
     """How translations are looked for.
 
     Args:
-        num_beams: beginnings that are kept; 1 takes the most probable symbol always
-        length_penalty: translations are compared by log P / length ** length_penalty
+        num_beams: beams of the search; 1 always takes the most probable symbol
+        length_penalty: compare translations by log P / length ** length_penalty
         min_ratio: a translation has at least so many times the symbols of its source
         max_ratio: and at most so many times, and 10 more
         coverage_penalty: this times the sum over the source of log min(1, how much it was looked at) is added to what
@@ -226,12 +225,12 @@ class Translator(Predictor[EncoderDecoder]):
     ) -> list[list[Translation]]:
         """What `find` makes of each text, in batches of like lengths."""
         sources = [a_text(f"text {i}", each) for i, each in enumerate(several("texts", texts, "texts"))]
-        beginnings = several("prefixes", prefixes, "beginnings, one for each text")
+        prefixes = several("prefixes", prefixes, "prefixes, one for each text")
         rows = [self.symbols.source.encode(source) for source in sources]
         known = {
-            text: self._beginning(text) for text in {a_text(f"prefix {i}", each) for i, each in enumerate(beginnings)}
+            text: self._beginning(text) for text in {a_text(f"prefix {i}", each) for i, each in enumerate(prefixes)}
         }
-        begun = [known[text] for text in beginnings] or [[]] * len(rows)
+        begun = [known[text] for text in prefixes] or [[]] * len(rows)
         found = [[Translation("", [], 0.0, 0.0)]] * len(rows)
         filled = [i for i, row in enumerate(rows) if len(row)]
 
@@ -330,14 +329,6 @@ class Translator(Predictor[EncoderDecoder]):
             return (row[:n] for row, n in zip(terms, batch.lengths.tolist(), strict=True))
 
         return self.batched(range(len(rows.source)), run, batch_size, lambda i: len(rows.target[i]))
-
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        joint = self.symbols.source is self.symbols.target
-        sides: list[Vocabulary] = [self.symbols.source] if joint else [*self.symbols]
-        return {
-            "config": asdict(self.config), "reader": asdict(self.reader), "symbols": [s.to_json() for s in sides],
-        }  # fmt: skip
 
     @classmethod
     def parts(cls, content: Content) -> tuple[TranslateModelConfig, PairReader, Vocabularies]:

@@ -1,4 +1,4 @@
-"""What a translator is asked for, and what it answers."""
+"""The requests that a translator answers, and its responses."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from elman.options import a_text, whole
 from elman.tasks.request import Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.task import InspectRequest
 from elman.tasks.translate.data import FORMATS, Pair, PairReader, synthetic_pairs
-from elman.tasks.translate.metrics import aligned, exposure, judged
+from elman.tasks.translate.metrics import aligned, exposure, score
 from elman.tasks.translate.model import EACH, Search, Translator
 from elman.training.scores import Scores
 
-CHANCE = "by chance, in place of a search"
+CHANCE = "sampling, instead of a search"
 
 
 def format_option() -> Any:
-    return option(None, "of the files: text, tsv or jsonl", choices=FORMATS)
+    return option(None, "the format of the files: text, tsv or jsonl", choices=FORMATS)
 
 
 @dataclass(frozen=True)
 class _Searching(TextRequest):
     format: str | None = format_option()
     batch_size: int = batch_size(EACH, "sentences")
-    num_beams: int = option(1, "beginnings that the search keeps", least=1, limit="beams")
-    length_penalty: float = option(1.0, "compare by log P / length ** this")
-    min_ratio: float = option(0.0, "at least so many symbols for each of the source", least=0)
-    max_ratio: float = option(3.0, "at most so many, and 10 more", least=0, limit="ratio")
-    coverage_penalty: float = option(0.0, "for parts of a source never looked at", least=0)
+    num_beams: int = option(1, "beams of the search", least=1, limit="beams")
+    length_penalty: float = option(1.0, "compare translations by log P / length ** this")
+    min_ratio: float = option(0.0, "symbols for each of the source, at least", least=0)
+    max_ratio: float = option(3.0, "symbols for each of the source, at most, and 10 more", least=0, limit="ratio")
+    coverage_penalty: float = option(0.0, "penalty for parts of the source without attention", least=0)
 
     @property
     def search(self) -> Search:
@@ -49,7 +49,7 @@ class Evaluate(_Searching):
     data: Rows = data_option(
         f"a file of sources and one of targets; or one of pairs (.tsv, .jsonl); or {PREFIX}reverse,T=20"
     )
-    free_running: bool = option(False, "what the model's own symbols as a past cost")
+    free_running: bool = option(False, "also measure the loss when the model reads its own symbols")
 
 
 @dataclass(frozen=True)
@@ -57,15 +57,17 @@ class Predict(_Searching):
     """Translations; a row is a text."""
 
     data: Rows = data_option("files of one sentence a line, or -", rows=list[str])
-    n_best: int = option(1, "translations of each sentence, of a search at most num_beams", least=1, limit="beams")
-    temperature: float | None = option(None, "draw symbols: below 1 sharper, above 1 flatter", least=0, group=CHANCE)
-    top_k: int | None = option(None, "draw from so many of the most probable symbols", least=0, group=CHANCE)
-    top_p: float | None = option(None, "draw from the most probable symbols with this probability in all", group=CHANCE)
-    repetition_penalty: float | None = option(None, "times the log-probability of symbols written before", group=CHANCE)
-    seed: int = option(0, "of the first of the n_best; each has the next one", least=0, group=CHANCE)
-    scores: bool = option(False, "write log P and the score of the search too")
+    n_best: int = option(1, "translations of each sentence; of a search, at most num_beams", least=1, limit="beams")
+    temperature: float | None = option(None, "sample symbols: below 1 sharper, above 1 flatter", least=0, group=CHANCE)
+    top_k: int | None = option(None, "sample from so many of the most probable symbols", least=0, group=CHANCE)
+    top_p: float | None = option(None, "sample from the most probable, of this total probability", group=CHANCE)
+    repetition_penalty: float | None = option(
+        None, "factor of log-probabilities of symbols already written", group=CHANCE
+    )
+    seed: int = option(0, "the seed of the first of n_best; each further one has the next", least=0, group=CHANCE)
+    scores: bool = option(False, "also write log P and the score of the search")
     prefix: str = option("", "what every translation begins with")
-    alignments: str | None = option(None, "a new file for where the best translations look, JSON lines", local=True)
+    alignments: str | None = option(None, "a new file of JSON lines, the attention of the translations", local=True)
 
     @property
     def sampling(self) -> Sampling | None:
@@ -74,7 +76,7 @@ class Predict(_Searching):
         settings = {name: value for name in names if (value := getattr(self, name)) is not None}
         if settings and (self.num_beams > 1 or self.coverage_penalty):
             raise InputError(
-                f"a beam search does not sample: leave {', '.join(settings)}, or num_beams and coverage_penalty"
+                f"a beam search does not sample: omit {', '.join(settings)}, or num_beams and coverage_penalty"
             )
         return Sampling(**settings) if settings else None
 
@@ -92,10 +94,10 @@ def pairs_of(predictor: Translator, request: Evaluate | Inspect) -> list[Pair]:
     """The pairs that a request names, or gives."""
     names = opened(request.data)
     if names is None:
-        pairs = rows_of(request.data, "pairs, as the reader of the model gives them")
+        pairs = rows_of(request.data, "pairs, as the model's reader returns them")
         if wrong := next((pair for pair in pairs if not isinstance(pair, Pair)), None):
             raise InputError(
-                f"data has {wrong!r}; it must be pairs, elman.tasks.translate.data.Pair, as the reader gives them"
+                f"data has {wrong!r}; it must be pairs, elman.tasks.translate.data.Pair, as the reader returns them"
             )
         return pairs
     if len(names) > 2:
@@ -108,7 +110,7 @@ def pairs_of(predictor: Translator, request: Evaluate | Inspect) -> list[Pair]:
 def evaluate(predictor: Translator, request: Evaluate) -> Scores:
     """Perplexity, BLEU and chrF; with --free_running the gap that the model's own past makes."""
     pairs = pairs_of(predictor, request)
-    scores, _ = judged(predictor, pairs, request.search, "bleu", request.batch_size)
+    scores, _ = score(predictor, pairs, request.search, "bleu", request.batch_size)
     if not request.free_running:
         return scores
     found: Any = exposure(predictor, pairs, request.batch_size)
@@ -117,7 +119,7 @@ def evaluate(predictor: Translator, request: Evaluate) -> Scores:
 
 
 def predict(predictor: Translator, request: Predict) -> Iterator[str]:
-    """A line for each translation; with --n_best or --scores, tab-separated behind the number of the sentence."""
+    """A line for each translation; with --n_best or --scores, tab-separated after the number of the sentence."""
     sampling = request.sampling
     whole("n_best", request.n_best, most=None if sampling else request.num_beams)
     names = opened(request.data)

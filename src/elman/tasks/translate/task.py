@@ -28,14 +28,14 @@ from elman.tasks.task import Data, Evaluation, Inspection, Response, Task, Train
 from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
 from elman.tasks.translate.data import Pair, PairReader, Pairs, Vocabularies, batch_of, synthetic_pairs
-from elman.tasks.translate.metrics import aligned, judged, metrics
+from elman.tasks.translate.metrics import aligned, metrics, score
 from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
 from elman.training.loss import Loss
 from elman.training.record import Preview
 
 SCHEDULES = ("none", "linear", "exponential", "inverse_sigmoid")
-SHOWN = 5  # pairs in a preview
+EXAMPLES = 5  # pairs in a preview
 DECIDES = ("perplexity", "exact", "bleu", "chrf")
 
 
@@ -45,21 +45,21 @@ class TranslateDataConfig:
 
     Args:
         source: files of one sentence a line; or, without target, of pairs (.tsv, .jsonl)
-        target: files of their translations, line by line; empty where source has both
+        target: files of their translations, line by line; empty if source has both
         valid_source: the same for validation; empty for a part of the pairs
         valid_target: the same for validation
         test_source: the same for the final test; empty for none, or a part of the pairs
         test_target: the same for the final test
-        split: the fractions of the pairs, drawn by chance, that are trained on, validated on and tested on
+        split: the fractions of the pairs for training, validation and test, split at random
         format: auto (by the names), text, tsv or jsonl
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
         vocabulary: word, char, byte or bpe
-        joint: one vocabulary for both sides
+        joint: use one vocabulary for both sides
         min_count: symbols that occur less often in the training pairs are unknown
-        vocabulary_size: of bpe
-        max_length: symbols that a side has at most
-        drop: leave out training pairs with an empty or longer side, in place of an error
-        batch_tokens: symbols of the longer sides of a step, padding included, over all processes
+        vocabulary_size: the number of symbols, of bpe
+        max_length: the largest number of symbols on either side
+        drop: leave out training pairs with an empty or longer side instead of raising an error
+        batch_tokens: symbols in a step, counted on the longer side with padding, over all processes
     """
 
     source: Names = "train.source"
@@ -82,16 +82,16 @@ class TranslateDataConfig:
 
 @dataclass(frozen=True)
 class DecodingConfig(Search):
-    """How a model is judged while it trains, and in the final test.
+    """How translations are searched for in evaluations, while a model trains and in the final test.
 
     Args:
-        num_beams: beginnings that are kept; 1 takes the most probable symbol always
-        length_penalty: translations are compared by log P / length ** length_penalty
+        num_beams: beams of the search; 1 always takes the most probable symbol
+        length_penalty: compare translations by log P / length ** length_penalty
         min_ratio: a translation has at least so many times the symbols of its source
         max_ratio: and at most so many times, and 10 more
-        coverage_penalty: times the sum over the source of log min(1, how much it was looked at); 0 for nothing
-        decides: by what the best model is chosen, perplexity (nothing is translated), exact (the share of translations
-            that are the target to the letter), bleu or chrf (the extra [translate])
+        coverage_penalty: the factor of the sum of log min(1, attention) over the source symbols; 0 for none
+        decides: the score that selects the best model, perplexity (nothing is translated), exact (the share of
+            translations that equal the target), bleu or chrf (these need the extra [translate])
     """
 
     decides: str = "perplexity"
@@ -102,10 +102,10 @@ class SamplingConfig:
     """Scheduled sampling: how often a training step reads the true previous symbol, after i batches.
 
     Args:
-        schedule: none (always), linear (1 - i / batches), exponential (exp(-i / batches)) or inverse_sigmoid
-            (k / (k + exp(i / k)), k = batches)
-        batches: how slowly it falls
-        least: it never falls below
+        schedule: the probability of the true symbol after i batches, none (always 1), linear (1 - i / batches),
+            exponential (exp(-i / batches)) or inverse_sigmoid (k / (k + exp(i / k)), k = batches)
+        batches: the number of batches in the formulas of schedule: the larger, the slower the fall
+        least: the lower bound of that probability
     """
 
     schedule: str = "none"
@@ -142,11 +142,11 @@ class TranslateConfig(TrainedSettings[Translator]):
     'word'
 
     Args:
-        task: what is trained; translate is one sequence to another
+        task: what is trained; translate maps one sequence to another
         data: the pairs
         model: the network
-        sampling: what it reads in training
-        decoding: how it is judged
+        sampling: scheduled sampling
+        decoding: the search in evaluations
     """
 
     task: str = "translate"
@@ -248,8 +248,8 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         return PairData(config, saved.symbols if saved else None, *_read_parts(data))
 
     def build(self, config: TranslateConfig, data: PairData) -> Translator:
-        reader, settled = PairReader(config.data.format, config.data.errors), network.resolve_defaults(config.model)
-        return Translator(build(settled, data.symbols), settled, reader, data.symbols)
+        reader, resolved = PairReader(config.data.format, config.data.errors), network.resolve_defaults(config.model)
+        return Translator(build(resolved, data.symbols), resolved, reader, data.symbols)
 
     def loss(self, model: nn.Module, batch: Batch, state: State | None) -> Loss:
         """- sum of log P(target | source), smoothed; pairs are independent, so nothing is carried."""
@@ -259,11 +259,11 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         return masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), None
 
     def evaluate(self, predictor: Translator, part: Part) -> Evaluation:
-        scores, guess = judged(predictor, part.pairs, part.search, part.search.decides)
-        some = part.pairs[:SHOWN]
+        scores, guess = score(predictor, part.pairs, part.search, part.search.decides)
+        some = part.pairs[:EXAMPLES]
         guess = guess or [row[0].text for row in predictor.translations([pair.source for pair in some], part.search)]
-        shown = list(zip(some, guess, strict=False))
-        return Evaluation(scores, lambda run, step: _preview(predictor, shown))
+        examples = list(zip(some, guess, strict=False))
+        return Evaluation(scores, lambda run, step: _preview(predictor, examples))
 
     @torch.no_grad()
     def inspect_inputs(self, predictor: Translator, part: Part, rows: int, steps: int) -> Inspection:
@@ -271,7 +271,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         encoded = reading.encode_now(part.pairs, predictor.symbols)
         pairs = [(a, b) for a, b in zip(*encoded, strict=True) if len(a) and len(b) < steps]
         if not pairs:
-            raise InputError(f"there is no pair with a target of fewer than {steps} symbols to look at")
+            raise InputError(f"there is no pair with a target of fewer than {steps} symbols to inspect")
         batch = batch_of(sorted(pairs, key=lambda pair: -len(pair[1]))[:rows])
         assert isinstance(batch.x, Pairs)
         model, state = predictor.model.given(batch.x.source, batch.x.sizes)
@@ -290,12 +290,12 @@ def _read(predictor: Translator, request: translate_verbs.Inspect) -> Part:
     return Part(translate_verbs.pairs_of(predictor, request), DecodingConfig())
 
 
-def _preview(predictor: Translator, shown: Sequence[tuple[Pair, str]]) -> Preview:
+def _preview(predictor: Translator, examples: Sequence[tuple[Pair, str]]) -> Preview:
     """Some sources, their translations by people, and those by the model."""
-    lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in shown]
+    lines = [f"{pair.source}\n= {pair.target}\n> {guess}" for pair, guess in examples]
     picture = b""
-    if shown and predictor.config.attention != "none":
-        pair, guess = shown[0]
+    if examples and predictor.config.attention != "none":
+        pair, guess = examples[0]
         found = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
         picture = plots.alignment(found["source"], found["target"], found["weights"])
     return Preview("\n\n".join(lines), picture)

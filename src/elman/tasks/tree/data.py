@@ -133,7 +133,7 @@ class _Open:
 
     def atom(self, text: str, at: tuple[int, int]) -> None:
         if not self.waiting:
-            raise InputError(f"{self.place(at)}: {text!r} stands outside all brackets")
+            raise InputError(f"{self.place(at)}: {text!r} is outside all brackets")
         node = self.waiting[-1]
         if len(node.atoms) == 2 or node.children:
             raise InputError(

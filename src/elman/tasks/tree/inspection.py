@@ -50,18 +50,18 @@ def inspect_inputs(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows:
     """The deepest trees: they say most about depth."""
     some = sorted((tree for tree in trees if tree.height < steps), key=lambda tree: -tree.height)[:rows]
     if not some:
-        raise InputError(f"there is no tree of fewer than {steps} levels to look at")
-    found = _looked(predictor, some)
+        raise InputError(f"there is no tree of fewer than {steps} levels to inspect")
+    found = _inspection(predictor, some)
 
     def begun() -> Inspection:
         model = fresh(predictor.model)
         assert isinstance(model, TreeModel)
-        return _looked(TreeLabeller(model, predictor.config, predictor.reader, predictor.lexicon), some)
+        return _inspection(TreeLabeller(model, predictor.config, predictor.reader, predictor.lexicon), some)
 
     return found._replace(begun=begun)
 
 
-def _looked(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspection:
+def _inspection(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspection:
     ways = [deepest(tree.shape) for tree in trees]
     with inspection_mode(predictor.model), torch.no_grad():
         words = predictor.model.embed(torch.cat([predictor.lexicon.numbers(tree) for tree in trees]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -29,24 +29,24 @@ from elman.tasks.tree.data import LabelledTree, TreeReader
 from elman.tasks.tree.forest import Forest
 from elman.training.scores import Scores
 
-EACH = 64  # trees at a time where nobody says how many
+EACH = 64  # trees at a time by default
 TARGETS = ("nodes", "roots", "number")
 NONE = -1  # the target of a node whose label does not count
 
 
 @dataclass(frozen=True)
 class TreeModelConfig:
-    """What the network is.
+    """The settings of the network.
 
     Args:
         cell: recursive, binary_tree_lstm or child_sum_tree_lstm, which takes any number of children
-        size: units of a node
-        options: options of the cell, as {name: value}
-        embedding_size: of words
-        word_dropout: how often a word is hidden in training, so that unknown ones are known
-        vectors: a file of word vectors (GloVe, word2vec or fastText as text, .gz or not) to begin with; empty for none
-        embedding_dropout: on the vectors of words
-        readout_dropout: before the read-out
+        size: units of each node
+        options: the options of the cell, as {name: value}
+        embedding_size: the width of the embedding of words
+        word_dropout: the probability that a word is replaced by the unknown word in training
+        vectors: a text file of pretrained word vectors (GloVe, word2vec or fastText, .gz or not); empty for none
+        embedding_dropout: the dropout after the embedding of words
+        readout_dropout: the dropout before the read-out
     """
 
     cell: str = "binary_tree_lstm"
@@ -266,14 +266,6 @@ class TreeLabeller(Predictor[TreeModel]):
         return Scores(
             numbers, primary, larger_is_better=True, secondary=tuple(n for n in ("node_accuracy",) if n in numbers)
         )
-
-    def content(self) -> dict[str, Json]:
-        """All but the weights."""
-        return {
-            "config": asdict(self.config),
-            "reader": asdict(self.reader),
-            "lexicon": self.lexicon.to_json(),
-        }
 
     @classmethod
     def parts(cls, content: Content) -> tuple[TreeModelConfig, TreeReader, TreeLexicon]:

@@ -20,9 +20,8 @@ from elman.state import State
 from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.tag.data import Column
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
-from elman.tasks.tree import inspection as tree_looking
+from elman.tasks.tree import inspection, plots
 from elman.tasks.tree import model as tree_labeller
-from elman.tasks.tree import plots
 from elman.tasks.tree.data import FORMATS, LabelledTree, TreeReader, fingerprint, read_brackets
 from elman.tasks.tree.model import (
     EACH,
@@ -46,12 +45,13 @@ class TreeDataConfig(SplitConfig):
 
     Args:
         format: auto (by the names), brackets as (3 (2 It) (4 works)), or conllu
-        tag: of conllu, the column of labels, by number or by name
-        target: what is learnt, the label of all nodes, of roots only, or the number that the label of a root is
+        tag: the column of labels of conllu, by number or by name
+        target: what to predict, nodes (a label for every node), roots (one for the root), or number (the label of
+            the root as a number)
         errors: what to do with invalid UTF-8, strict (an error) or replace (U+FFFD)
         min_count: words that occur less often in the training data are unknown
         lower: look words up in lower case
-        batch_size: trees of a step, over all processes
+        batch_size: trees in a step, over all processes
     """
 
     train: Names = "train.txt"
@@ -72,7 +72,7 @@ class TreeConfig(TrainedSettings[TreeLabeller]):
     'nodes'
 
     Args:
-        task: what is trained; tree is a label for every node of a tree, for its root, or a number
+        task: what is trained; tree predicts a label for every node of a tree, or a label or number for its root
         data: the trees
         model: the network
         init_from: a run or a saved model whose weights, words and labels this run begins with; empty for none
@@ -175,14 +175,14 @@ class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
         return Evaluation(scores, lambda run, step: plots.preview(predictor, part[0]) if part else Preview())
 
     def inspect_inputs(self, predictor: TreeLabeller, part: list[LabelledTree], rows: int, steps: int) -> Inspection:
-        return tree_looking.inspect_inputs(predictor, part, rows, steps)
+        return inspection.inspect_inputs(predictor, part, rows, steps)
 
 
 # What it answers
 
 
 def _format() -> Any:
-    return option(None, "of the files: brackets or conllu", choices=FORMATS)
+    return option(None, "the format of the files: brackets or conllu", choices=FORMATS)
 
 
 @dataclass(frozen=True)
