@@ -91,7 +91,7 @@ class Worker:
 
 
 def _work(kind: str, threads: int) -> None:
-    from elman.cli.threads import sleep_early
+    from elman.cli.flags import sleep_early
 
     sleep_early()  # as the command line does
     import torch

@@ -172,7 +172,7 @@ def test_a_run_is_never_overwritten_or_changed_unasked(config):
     with pytest.raises(InputError, match=r"optim\.lr = 0\.02, not 0\.5"):
         train(replace(changed(config, optim={"lr": 0.5}), resume="auto"))
     Path(config.data.train).write_text(TEXT + "more")
-    with pytest.raises(InputError, match=r"was started with other data: what data\.t"):
+    with pytest.raises(InputError, match=r"was started with other data: the content of data\.t"):
         train(replace(config, resume="auto"))
 
 
@@ -356,7 +356,7 @@ def test_a_run_says_what_it_read_what_it_is_and_how_good_it_became(config, capsy
 
 
 def test_dropout_that_does_nothing_is_said_once(config):
-    with pytest.warns(UserWarning, match=r"model\.dropout is 0\.2, between layers, of which there is one"):
+    with pytest.warns(UserWarning, match=r"model\.dropout is 0\.2, but it acts between layers"):
         train(changed(config, model={"layers": 1}))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -78,7 +78,7 @@ def test_a_run_that_is_stopped_or_fails_leaves_nothing():
 
     with pytest.raises(Interrupted, match="so nothing of it is kept"):
         elman.train(language_model(), TEXT, stop, progress=False)
-    with pytest.raises(InputError, match="one tag only"):
+    with pytest.raises(InputError, match="only one tag"):
         elman.train(elman.TagConfig(), [(["a"], ["N"])] * 9, progress=False)
 
 

@@ -134,8 +134,8 @@ def state_from_torch(core: Core, state: State) -> State:
             f"the PyTorch state is {states.describe(state)}; this core's is {', '.join(names)} of shapes "
             f"{', '.join(map(str, wanted))}. A state without a batch gets one with unsqueeze(1)."
         )
-    each = iter([leaf for cell_parts in zip(*parts, strict=True) for leaf in cell_parts])
-    return states.map(lambda like: next(each).to(like.dtype), core.init_state(0))
+    leaves = iter([leaf for cell_parts in zip(*parts, strict=True) for leaf in cell_parts])
+    return states.map(lambda like: next(leaves).to(like.dtype), core.init_state(0))
 
 
 def state_to_torch(core: Core, state: State) -> State:
@@ -278,9 +278,9 @@ def _dropout(core: Core) -> float:
     return dropouts[0]
 
 
-def _refusal(given: str) -> InputError:
+def _refusal(what: str) -> InputError:
     return InputError(
-        f"this is {given}, which PyTorch has no module for. Conversion takes an elman cell, a gru with reset_after, "
+        f"this is {what}, which PyTorch has no module for. Conversion takes an elman cell, a gru with reset_after, "
         "an lstm (plain, or with a smaller projection), or a Stack of layers of one form, each such a cell or "
         "Bidirectional of two, with the same Dropout after all but the last."
     )

@@ -114,8 +114,8 @@ class Core(nn.Module):
         """What a combinator calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
         hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
         if any(hooks):
-            found: tuple[Tensor, AnyState] = self(x, state, lengths=lengths, reset=reset)
-            return found
+            result: tuple[Tensor, AnyState] = self(x, state, lengths=lengths, reset=reset)
+            return result
         return self._scan(x, state, lengths, reset)
 
     def _scan(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:

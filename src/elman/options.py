@@ -18,128 +18,128 @@ from elman.errors import InputError, nearest
 T = TypeVar("T")
 
 
-def whole(name: str, given: object, least: int = 1, most: int | None = None) -> int:
-    """`given`, if it is a whole number of at least `least` (and at most `most`).
+def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
+    """`value`, if it is a whole number of at least `least` (and at most `most`).
 
     >>> whole("layers", 2)
     2
     """
-    if isinstance(given, Integral) and not isinstance(given, bool):
-        value = int(given)
-        if value >= least and (most is None or value <= most):
-            return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        result = int(value)
+        if result >= least and (most is None or result <= most):
+            return result
     upper = "" if most is None else f" and at most {most}"
-    raise InputError(f"{name} is {given!r}; it must be a whole number of at least {least}{upper}")
+    raise InputError(f"{name} is {value!r}; it must be a whole number of at least {least}{upper}")
 
 
-def whole_or_auto(name: str, given: object) -> int | None:
-    """`given`, if it is a whole number of at least 1; None if it is 'auto'.
+def whole_or_auto(name: str, value: object) -> int | None:
+    """`value`, if it is a whole number of at least 1; None if it is 'auto'.
 
     >>> whole_or_auto("every", "auto"), whole_or_auto("every", 8)
     (None, 8)
     """
-    if given == "auto":
+    if value == "auto":
         return None
     try:
-        return whole(name, given)
+        return whole(name, value)
     except InputError as error:
         raise InputError(f"{error}, or 'auto'") from None
 
 
-def number(name: str, given: object, low: float, high: float | None = None) -> float:
-    """`given`, if it is a number in [low, high]; without `high`, any number of at least `low` that is not infinite.
+def number(name: str, value: object, low: float, high: float | None = None) -> float:
+    """`value`, if it is a number in [low, high]; without `high`, any number of at least `low` that is not infinite.
 
     >>> number("dale", 0.8, 0, 1)
     0.8
     """
     most = math.nextafter(math.inf, 0) if high is None else high
-    if _is_number(given) and low <= float(given) <= most:
-        return float(given)
+    if _is_number(value) and low <= float(value) <= most:
+        return float(value)
     accepted = f"number of at least {low:g}" if high is None else f"number from {low:g} to {high:g}"
-    raise InputError(f"{name} is {given!r}; it must be a {accepted}")
+    raise InputError(f"{name} is {value!r}; it must be a {accepted}")
 
 
-def positive(name: str, given: object) -> float:
-    """`given`, if it is a number above 0 that is not infinite.
+def positive(name: str, value: object) -> float:
+    """`value`, if it is a number above 0 that is not infinite.
 
     >>> positive("temperature", 0.8)
     0.8
     """
-    if _is_number(given) and 0 < float(given) < math.inf:
-        return float(given)
-    raise InputError(f"{name} is {given!r}; it must be a number above 0")
+    if _is_number(value) and 0 < float(value) < math.inf:
+        return float(value)
+    raise InputError(f"{name} is {value!r}; it must be a number above 0")
 
 
-def fraction(name: str, given: object) -> float:
-    """`given`, if it is a number of at least 0 and below 1, such as a dropout or a momentum.
+def fraction(name: str, value: object) -> float:
+    """`value`, if it is a number of at least 0 and below 1, such as a dropout or a momentum.
 
     >>> fraction("dropout", 0.5)
     0.5
     """
-    if _is_number(given) and 0 <= float(given) < 1:
-        return float(given)
-    raise InputError(f"{name} is {given!r}; it must be a number of at least 0 and below 1")
+    if _is_number(value) and 0 <= float(value) < 1:
+        return float(value)
+    raise InputError(f"{name} is {value!r}; it must be a number of at least 0 and below 1")
 
 
-def choice(name: str, given: object, accepted: Iterable[str]) -> str:
-    """`given`, if it is one of the names that the setting `name` accepts.
+def choice(name: str, value: object, accepted: Iterable[str]) -> str:
+    """`value`, if it is one of the names that the setting `name` accepts.
 
     >>> choice("phi", "tanh", ("tanh", "relu"))
     'tanh'
     """
     names = tuple(accepted)
-    if isinstance(given, str) and given in names:
-        return given
-    raise InputError(f"{name} is {given!r}; it must be one of {', '.join(map(repr, names))}")
+    if isinstance(value, str) and value in names:
+        return value
+    raise InputError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, names))}")
 
 
-def flag(name: str, given: object) -> bool:
-    """`given`, if it is True or False: a string such as 'no' would count as true.
+def flag(name: str, value: object) -> bool:
+    """`value`, if it is True or False: a string such as 'no' would count as true.
 
     >>> flag("peephole", True)
     True
     """
-    if isinstance(given, bool):
-        return given
-    raise InputError(f"{name} is {given!r}; it must be True or False")
+    if isinstance(value, bool):
+        return value
+    raise InputError(f"{name} is {value!r}; it must be True or False")
 
 
-def several(name: str, given: Iterable[T], what: str) -> list[T]:
-    """`given` as a list. One string would be read letter by letter, a frame or a mapping as the names of its columns,
+def several(name: str, values: Iterable[T], what: str) -> list[T]:
+    """`values` as a list. One string would be read letter by letter, a frame or a mapping as the names of its columns,
     a set in any order: they are refused.
 
     >>> several("texts", ("a text", "another"), "texts")
     ['a text', 'another']
     """
-    kind = type(given).__name__
-    if isinstance(given, str | bytes):
-        raise InputError(f"{name} is a string, {given[:40]!r}; it must be a list of {what}")
-    if isinstance(given, Mapping) or hasattr(given, "columns"):
+    kind = type(values).__name__
+    if isinstance(values, str | bytes):
+        raise InputError(f"{name} is a string, {values[:40]!r}; it must be a list of {what}")
+    if isinstance(values, Mapping) or hasattr(values, "columns"):
         raise InputError(
             f"{name} is a {kind}, which would be read as the names of its columns; it must be a list of {what}, such "
             "as one of the columns"
         )
-    if isinstance(given, set | frozenset):
+    if isinstance(values, set | frozenset):
         raise InputError(f"{name} is a {kind}, which has no order; it must be a list of {what}")
     try:
-        return list(given)
+        return list(values)
     except TypeError:
         raise InputError(f"{name} is a {kind}; it must be a list of {what}") from None
 
 
-def a_text(name: str, given: object) -> str:
-    """`given`, if it is a string.
+def a_text(name: str, value: object) -> str:
+    """`value`, if it is a string.
 
     >>> a_text("prompt", "Once")
     'Once'
     """
-    if isinstance(given, str):
-        return given
-    raise InputError(f"{name} is a {type(given).__name__}; it must be a string")
+    if isinstance(value, str):
+        return value
+    raise InputError(f"{name} is a {type(value).__name__}; it must be a string")
 
 
-def _is_number(given: object) -> TypeGuard[Real]:
-    return isinstance(given, Real) and not isinstance(given, bool)
+def _is_number(value: object) -> TypeGuard[Real]:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str] = ()) -> None:

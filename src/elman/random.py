@@ -51,9 +51,9 @@ def uniform(draws: Tensor, n: int, first: int = 0) -> Tensor:
 
 def ahead(draws: Tensor, times: int) -> Tensor:
     """u[0] of each row's next `times` draws (B, times): what as many steps of one symbol each will read."""
-    each = draws.repeat_interleave(times, 0)
-    each[:, 1] += torch.arange(times, device=draws.device).repeat(len(draws))
-    return uniform(each, 1).reshape(len(draws), times)
+    rows = draws.repeat_interleave(times, 0)
+    rows[:, 1] += torch.arange(times, device=draws.device).repeat(len(draws))
+    return uniform(rows, 1).reshape(len(draws), times)
 
 
 def place(total: Array, u: Array | float) -> NDArray[np.int64]:
@@ -111,15 +111,15 @@ def gamma(draws: Tensor, shape: Tensor, first: int = 0) -> Tensor:
 
 def poisson(draws: Tensor, rate: Tensor, first: int = 0) -> Tensor:
     """Counts with the given rates (B, D): below 10 by adding up probabilities, above by rejection (Hörmann, 1993)."""
-    given = _array(rate)
-    m = np.where(np.isfinite(given), given, 0.0)
+    rates = _array(rate)
+    m = np.where(np.isfinite(rates), rates, 0.0)
 
     def propose(rows: NDArray[np.int64], u: Array, v: Array) -> tuple[Array, NDArray[np.bool_]]:
         few = m[rows] < 10
         counts, good = _transformed(np.where(few, 10.0, m[rows]), u, v)
         return np.where(few, _added_up(np.where(few, m[rows], 0.0), u), counts), few | good
 
-    return _like(_accepted(draws, given, first, propose), rate)
+    return _like(_accepted(draws, rates, first, propose), rate)
 
 
 def _added_up(rate: Array, u: Array) -> Array:
@@ -169,7 +169,7 @@ def _accepted(
 ) -> Array:
     """Numbers (B, D), each the first that `propose(rows, u, v)` accepts; NaN where the parameter is not finite."""
     B, D = parameter.shape
-    found = np.full((B, D), np.nan)
+    numbers = np.full((B, D), np.nan)
     wanted = np.isfinite(parameter)
     rows, trial = np.flatnonzero(wanted.any(axis=1)), 0
     with np.errstate(invalid="ignore"):  # of what is not wanted
@@ -177,16 +177,16 @@ def _accepted(
             given = draws[torch.from_numpy(rows).to(draws.device)]
             u, v = np.split(_array(uniform(given, 2 * D, first + 2 * D * trial)), 2, axis=1)
             value, good = propose(rows, u, v)
-            found[rows] = np.where(wanted[rows] & good, value, found[rows])
+            numbers[rows] = np.where(wanted[rows] & good, value, numbers[rows])
             wanted[rows] &= ~good
             rows, trial = rows[wanted[rows].any(axis=1)], trial + 1
-    return found
+    return numbers
 
 
 def _checked(draws: Tensor) -> Tensor:
     if draws.dim() != 2 or draws.shape[1] != 2 or draws.dtype != torch.int64:
-        given = f"{str(draws.dtype).removeprefix('torch.')}{list(draws.shape)}"
-        raise InputError(f"draws is {given}; it must be int64[B, 2], the seed and the number of draws of each row")
+        actual = f"{str(draws.dtype).removeprefix('torch.')}{list(draws.shape)}"
+        raise InputError(f"draws is {actual}; it must be int64[B, 2], the seed and the number of draws of each row")
     return draws
 
 

@@ -158,8 +158,8 @@ def check(state: State, like: State, batch_size: int) -> None:
 
     Dtypes are equal, not only as wide: a kernel reads a leaf as what `init_state` says it is.
     """
-    given, wanted = names(state), names(like)
-    if given != wanted:
+    actual, wanted = names(state), names(like)
+    if actual != wanted:
         raise InputError(
             f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
             "Pass what init_state or an earlier scan of the same core returned."
@@ -245,8 +245,8 @@ def widen_row(row: bytes, like: State) -> bytes:
     before = map(lambda _: next(narrow), like)
     if len(row) != row_bytes(before):
         raise FileError(f"the stored state has {len(row)} bytes, this model's has {row_bytes(like)}: another wrote it")
-    found = from_rows(np.frombuffer(row, np.uint8)[None], before)
-    return to_rows(map(lambda leaf, now: leaf.to(now.dtype), found, like)).tobytes()
+    state = from_rows(np.frombuffer(row, np.uint8)[None], before)
+    return to_rows(map(lambda leaf, now: leaf.to(now.dtype), state, like)).tobytes()
 
 
 def _narrow(name: str, leaf: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def test_grids_and_cross_validation():
         ([["a", "b"]], [["N"]], "sentence 0 has 2 words and 1 tags"),
         (["He sees"], [["N", "V"]], "must be a list of words"),
         ([], [], "X is empty"),
-        (X, [["N"] * len(tags) for tags in Y], "one tag only"),
+        (X, [["N"] * len(tags) for tags in Y], "only one tag"),
     ],
 )
 def test_what_is_wrong_is_said(words, tags, message):

@@ -199,7 +199,7 @@ TABLE = {
             "an empty file": (train(b""), "empty"),
             "one sentence": (train(b"a X\nb Y\n", valid=""), "1 sentences to train on, too few"),
             "ragged columns": (train(b"a X\n\nb Y\nc\n"), "line 4 of .* has 1 columns"),
-            "one tag": (train(b"a X\n\nb X\n\nc X\n\n", valid=""), "one tag only, X"),
+            "one tag": (train(b"a X\n\nb X\n\nc X\n\n", valid=""), "only one tag, X"),
             "not UTF-8": (train(b"a\xff X\n\nb Y\n"), "is not UTF-8"),
             "feedback and a CRF": ({"model": {"feedback": True}}, r"--model\.crf false"),
         },

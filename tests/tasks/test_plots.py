@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from elman.tasks.plots import Found, preview
+from elman.tasks.plots import Results, preview
 from elman.training.record import Preview
 from elman.training.scores import Scores
 
@@ -32,16 +32,16 @@ def size(png):
 
 
 def test_a_curve_and_a_matrix(run):
-    curve, both = preview(run, 4, Found(SCORES)), preview(run, 4, Found(SCORES, ["a", "b"], [[3, 1], [0, 4]]))
+    curve, both = preview(run, 4, Results(SCORES)), preview(run, 4, Results(SCORES, ["a", "b"], [[3, 1], [0, 4]]))
     assert size(both.picture) == (2 * size(curve.picture)[0], size(curve.picture)[1])
-    assert preview(run, 4, Found(SCORES)) == curve  # the same again
+    assert preview(run, 4, Results(SCORES)) == curve  # the same again
 
 
 def test_many_classes_fit(run):
     names = [f"class {i}" for i in range(60)]
-    assert size(preview(run, 4, Found(SCORES, names, [[i == j for j in range(60)] for i in range(60)])).picture)
+    assert size(preview(run, 4, Results(SCORES, names, [[i == j for j in range(60)] for i in range(60)])).picture)
 
 
 def test_a_run_without_matplotlib_has_no_picture(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert preview(run, 4, Found(SCORES)) == Preview()
+    assert preview(run, 4, Results(SCORES)) == Preview()

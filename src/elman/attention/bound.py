@@ -84,12 +84,12 @@ class Bound(Core):
     def alignments(self, x: Tensor, state: State | None = None) -> Tensor:
         """Where each step of x (B, T, D) looks: the weights a (B, T, S), zero past the lengths of the memory."""
         before = self.init_state(len(x)) if state is None else state
-        found = [self.memory.keys.new_zeros(len(x), 0, self.memory.keys.shape[1])]
+        weights = [self.memory.keys.new_zeros(len(x), 0, self.memory.keys.shape[1])]
         for t in range(x.shape[1]):
             _, after = self.scan(x[:, t : t + 1], before)
-            found.append(self.decoder.weights(before, after, self.memory)[:, None])
+            weights.append(self.decoder.weights(before, after, self.memory)[:, None])
             before = after
-        return torch.cat(found, 1)
+        return torch.cat(weights, 1)
 
     def _check_input(self, x: Tensor) -> None:
         super()._check_input(x)
@@ -184,8 +184,10 @@ class Decoder(nn.Module):
         init = self.init_state(len(x))
         return kernels.loop(lambda x, s: self.step(x, s, memory), x, state, init, lengths, reset, self.output_size)
 
-    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
-        """As in Core, with a memory whose rows are those of `each` rows: the slots of y and of where it looked."""
+    def describe_step(
+        self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
+    ) -> tuple[Slot, Slot]:
+        """As in Core, with a memory whose rows are those of `times` rows: the slots of y and of where it looked."""
         raise Unstreamable(f"{type(self).__name__} does not describe its step")
 
     def reads(self, x: Tensor, state: AnyState, memory: Memory) -> tuple[Tensor, AnyState]:

@@ -109,17 +109,19 @@ class Additive(Decoder):
         )
         return masked(self._output(found, x), lengths), state
 
-    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(
+        self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
+    ) -> tuple[Slot, Slot]:
         query = builder.linear(state[0], self.Q)  # h stands first
-        c, weights = builder.attend(query, *memory, self.v, each)
+        c, weights = builder.attend(query, *memory, self.v, times)
         h = _describe_fed_step(self.core, builder, x, c, state)
         return builder.map("tanh", builder.linear(builder.concat([h, c, x]), self.O, self.o)), weights
 
     def _recur(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         """[h, c] and the state after the step."""
-        given, state = self.reads(x, state, memory)
-        h, state = self.core.step(given, state)
-        return torch.cat([h, given[..., self.input_size :]], -1), state
+        inputs, state = self.reads(x, state, memory)
+        h, state = self.core.step(inputs, state)
+        return torch.cat([h, inputs[..., self.input_size :]], -1), state
 
     def reads(self, x: Tensor, state: State, memory: Memory) -> tuple[Tensor, State]:
         return torch.cat([x, self._attend(state, memory)[0]], -1), state
@@ -205,12 +207,14 @@ class Luong(Decoder):
         h, state = self.core.scan_unchecked(x, state, lengths, reset)
         return masked(self._output(h, memory), lengths), state
 
-    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(
+        self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
+    ) -> tuple[Slot, Slot]:
         if self.feeding:
             h = _describe_fed_step(self.core, builder, x, state.y, state.core)
         else:
             h = self.core.describe_step(builder, x, state)
-        c, weights = builder.attend(h, *memory, None, each)
+        c, weights = builder.attend(h, *memory, None, times)
         y = builder.map("tanh", builder.linear(builder.concat([h, c]), self.O, self.o))
         return builder.assign(state.y, y) if self.feeding else y, weights
 
@@ -251,10 +255,12 @@ class Fixed(Decoder):
         vector = memory.values[:, :1].expand(-1, x.shape[1], -1)
         return self.core.scan_unchecked(masked(torch.cat([x, vector], -1), lengths), state, lengths, reset)
 
-    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
+    def describe_step(
+        self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
+    ) -> tuple[Slot, Slot]:
         # Attention to one place alone has the weight 1, whatever is asked: what it finds is that vector, to the bit.
         first = Memory(memory.values[:, :1], memory.values[:, :1], torch.ones_like(memory.lengths))
-        vector, weights = builder.attend(builder.constant(torch.zeros(self.memory_size)), *first, None, each)
+        vector, weights = builder.attend(builder.constant(torch.zeros(self.memory_size)), *first, None, times)
         return self.core.describe_step(builder, builder.concat([x, vector]), state), weights
 
 
@@ -292,8 +298,10 @@ class Layers(Decoder):
         y, second = self.above.scan_unchecked(y, state[1], lengths, reset)
         return y, (first, second)
 
-    def describe_step(self, builder: Builder, x: Slot, state: AnyState, memory: Memory, each: int) -> tuple[Slot, Slot]:
-        y, weights = self.decoder.describe_step(builder, x, state[0], memory, each)
+    def describe_step(
+        self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
+    ) -> tuple[Slot, Slot]:
+        y, weights = self.decoder.describe_step(builder, x, state[0], memory, times)
         return self.above.describe_step(builder, y, state[1]), weights
 
     def weights(self, before: tuple[State, State], after: tuple[State, State], memory: Memory) -> Tensor:

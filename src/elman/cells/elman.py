@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.activations import PHI
+from elman.cells.functions import PHI
 from elman.cells.gated import Gated, Gates, Loop
 from elman.options import choice
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.activations import Activation, identity
+from elman.cells.functions import Activation, identity
 from elman.cells.gated import Gated, Gates
 from elman.options import choice, whole
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.activations import Activation
+from elman.cells.functions import Activation
+from elman.cells.functions import layer_norm as norm
 from elman.cells.gated import Gated, Gates, Loop
-from elman.cells.norm import layer_norm as norm
 from elman.errors import InputError
 from elman.kernels import GatedOptions
 from elman.options import choice, flag, number, whole

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from elman import kernels
 from elman.cells import initial
-from elman.cells.activations import Activation, identity
 from elman.cells.diagonal import Diagonal, wide
+from elman.cells.functions import Activation, identity
 from elman.options import choice, whole
 
 

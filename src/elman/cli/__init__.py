@@ -22,7 +22,7 @@ from itertools import pairwise
 from types import FrameType
 
 from elman import __version__
-from elman.cli import imports, threads
+from elman.cli import flags
 from elman.errors import ElmanError, UnknownNameError
 
 # How Torch says that there is not enough of it.
@@ -44,11 +44,11 @@ VERBS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; the exit code is 0 when done, 1 when a check failed, 2 when it could not be done."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     _open_streams()
     try:
         with interruptible():
-            code = _dispatch(given)
+            code = _dispatch(words)
             sys.stdout.flush()  # here, where a closed pipe can still be caught
         return code
     except ElmanError as error:
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
             raise
-        return _failed(f"there is not enough memory for this; {largest(given)}")
+        return _failed(f"there is not enough memory for this; {largest(words)}")
 
 
 def _failed(message: str) -> int:
@@ -105,14 +105,14 @@ def largest(arguments: Sequence[str]) -> str:
 
 def _dispatch(arguments: Sequence[str] | None) -> int:
     parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.verb is None:
+    parsed = parser.parse_args(arguments)
+    if parsed.verb is None:
         parser.print_help(sys.stderr)
         return 2
-    if given.verb not in VERBS:
-        raise UnknownNameError("verb", given.verb, VERBS)
-    rest = threads.pop_flag(given.verb, imports.pop_flag(given.arguments))
-    code: int = import_module(f"elman.cli.{given.verb}").run(rest)
+    if parsed.verb not in VERBS:
+        raise UnknownNameError("verb", parsed.verb, VERBS)
+    rest = flags.pop_flags(parsed.verb, parsed.arguments)
+    code: int = import_module(f"elman.cli.{parsed.verb}").run(rest)
     return code
 
 

@@ -37,15 +37,15 @@ def run(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="elman compare", description=f"{(__doc__ or '').partition(': ')[2]}")
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; by default all in runs/")
     parser.add_argument("--json", action="store_true", help="a list of runs as JSON")
-    given = parser.parse_args(arguments)
-    paths = [Path(name) for name in given.runs] or [path for path in Path("runs").glob("*") if path.is_dir()]
+    parsed = parser.parse_args(arguments)
+    paths = [Path(name) for name in parsed.runs] or [path for path in Path("runs").glob("*") if path.is_dir()]
     if not paths:
         raise InputError("there are no runs in runs/; name some: elman compare DIRECTORY ...")
     missing = [str(path) for path in paths if not path.is_dir()]
     if missing:
         raise InputError(f"there is no folder {', '.join(missing)}; a run is the folder that --out named in training")
     rows = compare(paths)
-    if given.json:
+    if parsed.json:
         print_json([asdict(row) for row in rows])
     else:
         print_table(Table(f"{len(rows)} runs, the best of each task first", HEADER, [_cells(row) for row in rows]))

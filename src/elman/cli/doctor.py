@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the report; 1 if a kernel is wrong."""
     parser = argparse.ArgumentParser(prog="elman doctor", description=__doc__.partition(": ")[2] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     here = machine()  # before the checks, which load it
     checks = list(self_check())
     ok = all(check["ok"] for check in checks)
@@ -45,7 +45,7 @@ def run(arguments: Sequence[str]) -> int:
         "versions": versions(), "machine": here, "notes": notes(here), "kernels": kernels_in_use(), "checks": checks,
         "ok": ok,
     }  # fmt: skip
-    if given.json:
+    if parsed.json:
         print_json(report)
     else:
         _print(report)

@@ -13,13 +13,13 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
     from elman.tables import Table
 
-    given, _, scores = dispatch("evaluate", arguments, "Score a model on some data.", _common)
-    if given.json:
+    parsed, _, scores = dispatch("evaluate", arguments, "Score a model on some data.", _common)
+    if parsed.json:
         print_json(scores.to_json())
     else:
         rows = [(name.replace("_", " "), f"{value:.6g}") for name, value in scores.numbers.items()]
         remark = f" ({scores.remark})" if scores.remark else ""
-        print_table(Table(f"{given.run} on {', '.join(given.data)}{remark}", ("score", "value"), rows))
+        print_table(Table(f"{parsed.run} on {', '.join(parsed.data)}{remark}", ("score", "value"), rows))
     return 0
 
 

@@ -16,11 +16,11 @@ def run(arguments: Sequence[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where, **_: say(f"elman: warning: {message}")
-        given, _, generated = dispatch("generate", arguments, "Generate text, observations or images.", _common)
+        parsed, _, generated = dispatch("generate", arguments, "Generate text, observations or images.", _common)
     for piece in generated.pieces():
-        if not given.json:
+        if not parsed.json:
             print(piece, end="", flush=True)
-    if given.json:
+    if parsed.json:
         print_json(generated.to_json())
     return 0
 

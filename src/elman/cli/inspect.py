@@ -24,27 +24,27 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
     from elman.tasks import report
 
-    given, request, inspection = dispatch("inspect", arguments, ABOUT, _common)
-    given.out = given.out and os.path.expanduser(given.out)
-    if given.out and Path(given.out).exists() and not given.force:
-        raise InputError(f"{given.out} exists; choose another --out, or pass --force to replace it")
+    parsed, request, inspection = dispatch("inspect", arguments, ABOUT, _common)
+    parsed.out = parsed.out and os.path.expanduser(parsed.out)
+    if parsed.out and Path(parsed.out).exists() and not parsed.force:
+        raise InputError(f"{parsed.out} exists; choose another --out, or pass --force to replace it")
     command = "elman inspect " + shlex.join(arguments)
-    reports = [report(inspection, given.run, command=command)]
-    if given.against:
-        reports.append(report(_other(given.against, request), given.against, command=command))
-    if given.at:
-        reports.append(report(inspection, given.run, at_init=True, command=command))
-    if given.out:
-        reports[0].save(given.out, reports[1:])
-    if given.json:
-        print_json([each.to_json() for each in reports] if reports[1:] else reports[0].to_json())
+    reports = [report(inspection, parsed.run, command=command)]
+    if parsed.against:
+        reports.append(report(_other(parsed.against, request), parsed.against, command=command))
+    if parsed.at:
+        reports.append(report(inspection, parsed.run, at_init=True, command=command))
+    if parsed.out:
+        reports[0].save(parsed.out, reports[1:])
+    if parsed.json:
+        print_json([shown.to_json() for shown in reports] if reports[1:] else reports[0].to_json())
         return 0
-    for each in reports:
-        print_table(each.table())
-        if each.about:
-            print(f"  {each.about}")
-        print("\n".join(f"  {sentence}" for sentence in each.verdict))
-        for name, why in each.missing.items():
+    for shown in reports:
+        print_table(shown.table())
+        if shown.about:
+            print(f"  {shown.about}")
+        print("\n".join(f"  {sentence}" for sentence in shown.verdict))
+        for name, why in shown.missing.items():
             print(f"  Left out: {name}, since {why}.")
     return 0
 

@@ -25,9 +25,9 @@ KERNELS: dict[str, tuple[str, ...]] = {
 
 def run(arguments: Sequence[str]) -> int:
     """Print the conformance table; 1 if a law does not hold."""
-    given = _parser().parse_args(arguments)
-    rows = check(given.cells, KERNELS.get(given.kernels, ()))
-    if given.json:
+    parsed = _parser().parse_args(arguments)
+    rows = check(parsed.cells, KERNELS.get(parsed.kernels, ()))
+    if parsed.json:
         print_json([_plain(row) for row in rows])
     else:
         _print(rows)

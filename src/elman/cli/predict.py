@@ -15,13 +15,13 @@ def run(arguments: Sequence[str]) -> int:
     """Write the lines of a model's predictions."""
     from elman.cli.model_verb import dispatch
 
-    given, _, lines = dispatch(
+    parsed, _, lines = dispatch(
         "predict", arguments, "Print what a model predicts for each input, a line each.", _common
     )
-    if given.out is None:
+    if parsed.out is None:
         sys.stdout.writelines(lines)
     else:
-        _write(Path(given.out).expanduser(), lines)  # of `--out=~/states.csv` a shell leaves the ~ alone
+        _write(Path(parsed.out).expanduser(), lines)  # of `--out=~/states.csv` a shell leaves the ~ alone
     return 0
 
 

@@ -54,8 +54,8 @@ def read_config(arguments: Sequence[str]) -> AnySettings:
         parser.set_defaults(task.settings(open_source(source, task)))
     for path, content in files:
         _check_sections(path, content, task.Config)
-    given = [word for _, content in files for word in ("--config", json.dumps(content))]
-    settings: AnySettings = _instance(parser, task.Config, _parse(parser, [*given, *_lists(named.rest, task.Config)]))
+    words = [word for _, content in files for word in ("--config", json.dumps(content))]
+    settings: AnySettings = _instance(parser, task.Config, _parse(parser, [*words, *_lists(named.rest, task.Config)]))
     if not settings.out:
         raise InputError("out is empty; name the run directory: --out runs/NAME")
     return replace(settings, out=os.path.expanduser(settings.out))  # a shell does not expand the ~ of `--out=~/run`
@@ -123,7 +123,7 @@ def _lacking(named: argparse.Namespace) -> str:
 
 def _content(path: Path) -> dict[str, Json]:
     """The settings in a file, after importing the modules that it names."""
-    from elman.cli.imports import load_from_config
+    from elman.cli.flags import load_from_config
     from elman.files import config, plugins
 
     content = config.read(path)
@@ -201,8 +201,8 @@ def _parser(config: type) -> ArgumentParser:
     return parser
 
 
-def _instance(parser: ArgumentParser, config: type[AnySettings], given: Namespace) -> AnySettings:
-    parts = vars(parser.instantiate(given))
+def _instance(parser: ArgumentParser, config: type[AnySettings], parsed: Namespace) -> AnySettings:
+    parts = vars(parser.instantiate(parsed))
     return config(**{name: value for name, value in parts.items() if name != "config"})
 
 

@@ -208,8 +208,8 @@ def _backward_at_once(
         parts.append(part)
     outputs, gradients = _with_gradients([torch.cat(parts, 1), *leaves], [gy, *gleaves])
     inputs = [t for t, need in zip((x, *kept[0], *weights), needs, strict=True) if need]
-    found = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, allow_unused=True))
-    return [next(found) if need else None for need in needs]
+    results = iter(torch.autograd.grad(outputs, inputs, gradients, create_graph=True, allow_unused=True))
+    return [next(results) if need else None for need in needs]
 
 
 def _with_gradients(outputs: list[Tensor], gradients: list[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
@@ -224,8 +224,8 @@ def _set_random(drawn: Drawn) -> None:
 
 
 def _rebuild(state: State, leaves: list[Tensor]) -> State:
-    given = iter(leaves)
-    return states.map(lambda _: next(given), state)
+    remaining = iter(leaves)
+    return states.map(lambda _: next(remaining), state)
 
 
 def _differentiable(leaf: Tensor) -> bool:

@@ -205,10 +205,10 @@ def _with_parts(core: Stack | Parallel, state: tuple[State, ...]) -> list[tuple[
     """Each core with its part of the state."""
     parts = _cores(core)
     if not isinstance(state, tuple) or len(state) != len(parts):
-        given = f"has {len(state)} parts" if isinstance(state, tuple) else f"is {describe(state)}"
+        problem = f"has {len(state)} parts" if isinstance(state, tuple) else f"is {describe(state)}"
         raise InputError(
-            f"the state {given}; this {type(core).__name__} has {len(parts)} cores, and needs a tuple with a state for "
-            "each. Pass what its init_state, or an earlier step or scan of it returned."
+            f"the state {problem}; this {type(core).__name__} has {len(parts)} cores, and needs a tuple with a state "
+            "for each. Pass what its init_state, or an earlier step or scan of it returned."
         )
     return list(zip(parts, state, strict=True))
 

@@ -10,22 +10,22 @@ from elman.errors import InputError
 Names = list[str] | str
 
 
-def names_of(given: Names | os.PathLike[str]) -> list[str]:
+def names_of(names: Names | os.PathLike[str]) -> list[str]:
     """One name or several, as a list.
 
     >>> names_of("a.txt"), names_of(["a.txt", "b.txt"])
     (['a.txt'], ['a.txt', 'b.txt'])
     """
-    return [os.fspath(name) for name in ([given] if isinstance(given, str | os.PathLike) else given)]
+    return [os.fspath(name) for name in ([names] if isinstance(names, str | os.PathLike) else names)]
 
 
-def file_list(given: Names) -> str:
+def file_list(files: Names) -> str:
     """The names of files, the first few of many.
 
     >>> file_list(["a", "b", "c", "d"])
     'a, b, c and 1 more'
     """
-    names = names_of(given)
+    names = names_of(files)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

@@ -126,15 +126,15 @@ def parse(name: str, task: str | None = None) -> Synthetic:
     if task is not None and KINDS[kind] != task:
         raise InputError(f"{PREFIX}{kind} is for the task {KINDS[kind]}: elman train --task {KINDS[kind]}")
     known = {part.name for part in fields(Synthetic)} - {"kind"}
-    given: dict[str, int] = {}
+    options: dict[str, int] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
         if key not in known:
             raise UnknownNameError(f"setting of {PREFIX}{kind}", key, sorted(known))
         if not value.isdecimal():
             raise InputError(f"{name} has {key}={value}; it must be a whole number")
-        given[key] = int(value)
-    made = Synthetic(kind, **given)
+        options[key] = int(value)
+    made = Synthetic(kind, **options)
     for key, least in (("T", 2), ("tokens", 1), ("vocabulary", 2), ("n", 2), ("seed", 0)):
         whole(f"{key} of {name}", getattr(made, key), least=least)
     shortest = made.T if made.least is None else whole(f"least of {name}", made.least, most=made.T)
@@ -143,13 +143,13 @@ def parse(name: str, task: str | None = None) -> Synthetic:
     return made
 
 
-def is_synthetic(given: Names) -> bool:
+def is_synthetic(value: Names) -> bool:
     """Whether the one name that is given is of synthetic data.
 
     >>> is_synthetic("synthetic:adding,T=600"), is_synthetic(["a.tsv"])
     (True, False)
     """
-    names = names_of(given)
+    names = names_of(value)
     synthetic = [name for name in names if name.startswith(PREFIX)]
     if synthetic and len(names) > 1:
         raise InputError(

@@ -116,25 +116,27 @@ def read_parquet(name: str) -> Columns:
     return {column: texts_of(table[column].to_pylist()) for column in table.column_names}
 
 
-def columns_of(given: object) -> Columns:
+def columns_of(table: object) -> Columns:
     """The columns of a mapping by name, all as long as each other, or of a pandas or polars frame."""
-    if hasattr(given, "get_columns"):  # polars; neither is imported
-        return {column.name: texts_of(column.to_list()) for column in given.get_columns()}
-    if hasattr(given, "reset_index") and hasattr(given, "index"):
-        plain = given.reset_index(drop=not getattr(given.index, "name", None))
+    if hasattr(table, "get_columns"):  # polars; neither is imported
+        return {column.name: texts_of(column.to_list()) for column in table.get_columns()}
+    if hasattr(table, "reset_index") and hasattr(table, "index"):
+        plain = table.reset_index(drop=not getattr(table.index, "name", None))
         refuse_twice(map(str, plain.columns), "the frame")
         return {str(column): texts_of(plain[column].tolist()) for column in plain.columns}
-    if not isinstance(given, Mapping):
+    if not isinstance(table, Mapping):
         raise InputError(
-            f"rows are given as a {type(given).__module__}.{type(given).__name__}, which is neither a mapping nor a "
+            f"rows are given as a {type(table).__module__}.{type(table).__name__}, which is neither a mapping nor a "
             "pandas or polars frame with its rows in memory; collect a lazy one first"
         )
-    refuse_twice(map(str, given), "the mapping")
-    found = {str(name): texts_of(several(f"column {str(name)!r}", values, "values")) for name, values in given.items()}
-    if len({len(column) for column in found.values()}) > 1:
-        sizes = ", ".join(f"{name} has {len(column)}" for name, column in found.items())
+    refuse_twice(map(str, table), "the mapping")
+    columns = {
+        str(name): texts_of(several(f"column {str(name)!r}", values, "values")) for name, values in table.items()
+    }
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = ", ".join(f"{name} has {len(column)}" for name, column in columns.items())
         raise InputError(f"the rows have columns of different lengths: {sizes}; each row needs a value in all of them")
-    return found
+    return columns
 
 
 def join_columns(tables: Sequence[Columns], names: Sequence[str]) -> Columns:

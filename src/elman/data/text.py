@@ -137,10 +137,10 @@ def open_text(names: Sequence[str], errors: str = "strict") -> Text:
     names = several("names", names, "names of files")
     if errors != BYTES:
         check_errors(errors)
-    found = [source for name in names for source in _sources(name if isinstance(name, str) else str(name))]
-    if not found:
+    sources = [source for name in names for source in _sources(name if isinstance(name, str) else str(name))]
+    if not sources:
         raise InputError(f"there is no text in {names}: name a file, a folder with files, - or embedded")
-    return Text(tuple(found), errors)
+    return Text(tuple(sources), errors)
 
 
 def check_errors(errors: str) -> str:
@@ -255,11 +255,11 @@ def _sources(name: str) -> list[Source]:
 
 def _matches(name: str) -> list[str]:
     """The files that a name with wildcards matches, if no shell has replaced it."""
-    found = sorted(glob.glob(str(Path(name).expanduser()), recursive=True))
-    if not found:
+    paths = sorted(glob.glob(str(Path(name).expanduser()), recursive=True))
+    if not paths:
         wild = glob.has_magic(name)
         raise FileError(f"no file matches {name}" if wild else f"there is no file or folder {name}")
-    return found
+    return paths
 
 
 def _exists(path: Path) -> bool:

@@ -43,19 +43,19 @@ class Sections:
     def __post_init__(self) -> None:
         assert is_dataclass(self)
         for part in fields(self):
-            kind, given = part.default_factory, getattr(self, part.name)
-            if isinstance(kind, type) and is_dataclass(kind) and not isinstance(given, kind):
-                object.__setattr__(self, part.name, _section(part.name, kind, given))
+            kind, value = part.default_factory, getattr(self, part.name)
+            if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind):
+                object.__setattr__(self, part.name, _section(part.name, kind, value))
 
 
-def _section(name: str, kind: type, given: object) -> object:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{name} is {given!r}; it must be a {kind.__name__}, or a mapping of settings of one")
+def _section(name: str, kind: type, value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} is {value!r}; it must be a {kind.__name__}, or a mapping of settings of one")
     known = [part.name for part in fields(kind)]
-    for setting in given:
+    for setting in value:
         if setting not in known:
             raise UnknownNameError(f"setting of {name}", setting, known)
-    return kind(**given)
+    return kind(**value)
 
 
 class Setting(NamedTuple):
@@ -69,14 +69,14 @@ class Setting(NamedTuple):
 
 def describe(config: DataclassInstance) -> tuple[Setting, ...]:
     """The settings of a config as a person reads them, with their values as JSON has them."""
-    meaning, found = meanings(type(config)), []
+    meaning, settings = meanings(type(config)), []
     for name in ordered(config):
         value, about = getattr(config, name), meaning.get(name, "")
         if is_dataclass(value) and not isinstance(value, type):
-            found.append(Setting(name, about, None, describe(value)))
+            settings.append(Setting(name, about, None, describe(value)))
         else:
-            found.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
-    return tuple(found)
+            settings.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
+    return tuple(settings)
 
 
 def render(config: DataclassInstance) -> str:
@@ -182,16 +182,19 @@ def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str]
 
     How long it is may change. A setting that the run was started without, for it is newer, had its default.
     """
-    given, defaults = identity(config, data), settings_of(type(config)())
-    before = {**{name: defaults[name] for name in given["settings"] if name in defaults}, **stored.get("settings", {})}
-    changes = _changes(before, given["settings"])
+    current, defaults = identity(config, data), settings_of(type(config)())
+    before = {
+        **{name: defaults[name] for name in current["settings"] if name in defaults},
+        **stored.get("settings", {}),
+    }
+    changes = _changes(before, current["settings"])
     for name, change in changes.items():
         if name not in LENGTH:
             raise InputError(
                 f"{where} was started with {name} = {change.before}, not {change.now}; a resumed run must be the same "
                 f"run. Leave {name} as it was, or start another run with another --out."
             )
-    for name in _changes(stored.get("data", {}), given["data"]):
+    for name in _changes(stored.get("data", {}), current["data"]):
         raise InputError(
             f"{where} was started with other data: the content of {name} has changed, or how it is split. "
             "A resumed run must be the same run: name the data that it had, or choose another --out."
@@ -210,10 +213,10 @@ def flat(config: Mapping[str, V], prefix: str = "") -> dict[str, V]:
     >>> flat({"model": {"size": 8}, "seed": 0})
     {'model.size': 8, 'seed': 0}
     """
-    found: dict[str, V] = {}
+    values: dict[str, V] = {}
     for name, value in config.items():
         if isinstance(value, dict):
-            found.update(flat(value, f"{prefix}{name}."))
+            values.update(flat(value, f"{prefix}{name}."))
         else:
-            found[f"{prefix}{name}"] = value
-    return found
+            values[f"{prefix}{name}"] = value
+    return values

@@ -93,14 +93,14 @@ def random_tree(leaf_count: int, most: int, random: torch.Generator) -> Shape:
 
 def scan_is_definition(core: TreeCore, sample: TreeSample) -> float:
     forest = Forest.of(sample.shapes)
-    found = _with_gradients(core, sample.x, lambda x: core.scan(x, forest)[1])
+    scanned = _with_gradients(core, sample.x, lambda x: core.scan(x, forest)[1])
     wanted = _with_gradients(core, sample.x, lambda x: _recursive(core, sample.shapes, x, forest))
-    return max(error(a, b) for a, b in zip(found, wanted, strict=True))
+    return max(error(a, b) for a, b in zip(scanned, wanted, strict=True))
 
 
 def _recursive(core: TreeCore, shapes: list[Shape], x: Tensor, forest: Forest) -> State:
     """One node after the other, as the equation has it: rows of the forest."""
-    found: list[State] = []
+    states_: list[State] = []
     read = 0
     for tree in shapes:
         own: list[State] = []
@@ -109,10 +109,10 @@ def _recursive(core: TreeCore, shapes: list[Shape], x: Tensor, forest: Forest) -
             own_x = x[read : read + 1] if reads else x.new_zeros(1, x.shape[1])
             own.append(core.combine(own_x, _side_by_side(core, children)))
             read += int(reads)
-        found += own
+        states_ += own
     order = torch.empty_like(forest.rows)
     order[forest.rows] = torch.arange(len(order))
-    return states.take(states.concat(found), order)
+    return states.take(states.concat(states_), order)
 
 
 def _side_by_side(core: TreeCore, children: list[State]) -> State:
@@ -124,11 +124,11 @@ def _side_by_side(core: TreeCore, children: list[State]) -> State:
 
 def _with_gradients(core: TreeCore, x: Tensor, run: Callable[[Tensor], State]) -> list[Tensor]:
     x = x.detach().requires_grad_()
-    found = leaves(run(x))
+    outputs = leaves(run(x))
     wanted = [x, *(p for p in core.parameters() if p.requires_grad)]
-    total = torch.stack([(y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in found]).sum()
+    total = torch.stack([(y * torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view_as(y)).sum() for y in outputs]).sum()
     gradients = torch.autograd.grad(total, wanted, allow_unused=True)
-    return [*found, *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, gradients, strict=True))]
+    return [*outputs, *(torch.zeros_like(w) if g is None else g for w, g in zip(wanted, gradients, strict=True))]
 
 
 @torch.no_grad()
@@ -180,11 +180,11 @@ def odd_forests_work(core: TreeCore, sample: TreeSample) -> float:
     chain = shape([*range(1, DEEP), -1], [True, *[False] * (DEEP - 1)])
     forest = Forest.of([chain])
     _, state = core.scan(sample.x[:1], forest)
-    found = core.combine(sample.x[:1], _side_by_side(core, []))
+    combined = core.combine(sample.x[:1], _side_by_side(core, []))
     nothing = torch.zeros_like(sample.x[:1])
     for _ in range(DEEP - 1):
-        found = core.combine(nothing, _side_by_side(core, [found]))
-    return max(float(len(empty)), distance(states.take(state, forest.roots), found))
+        combined = core.combine(nothing, _side_by_side(core, [combined]))
+    return max(float(len(empty)), distance(states.take(state, forest.roots), combined))
 
 
 def exact(core: TreeCore, sample: TreeSample) -> float:

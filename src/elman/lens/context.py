@@ -50,8 +50,8 @@ def context(model: nn.Module, sample: Sample, anchors: int = ANCHORS) -> Context
     T = sample.shape[1]
     sizes = [n for n in (2**i for i in range(40)) if n < T] + [T]
     with inspection_mode(model), torch.no_grad():
-        found = [float(_at_end(model, sample, n).double().mean()) for n in sizes]
-    return Context(sizes, [loss - found[-1] for loss in found], found[-1])
+        losses = [float(_at_end(model, sample, n).double().mean()) for n in sizes]
+    return Context(sizes, [loss - losses[-1] for loss in losses], losses[-1])
 
 
 def _at_end(model: nn.Module, sample: Sample, n: int) -> Tensor:

@@ -166,26 +166,26 @@ def _backwards(
             outputs.append(y)
     y = torch.cat(outputs, 1).requires_grad_()
     (outside,) = torch.autograd.grad(choose(losses_of(model, y, part), rows), y)
-    gradient, found = states.map(torch.zeros_like, state), []
+    gradient, gradients = states.map(torch.zeros_like, state), []
     most: list[float] = []
     for (start, end), state_before in reversed([*zip(pieces, before, strict=True)]):
         node = states.map(lambda leaf: leaf.clone().requires_grad_(), state_before)
         y, after = scan(node, start, end)
         gradient = _pull_back(y, after, node, outside[:, start:end].to(y.dtype), gradient)
-        found.append([flat(own) for _, own in innermost(core, gradient)])
-        norms = [float(own.norm()) for own in found[-1]]
+        gradients.append([flat(own) for _, own in innermost(core, gradient)])
+        norms = [float(own.norm()) for own in gradients[-1]]
         most = [max(pair) for pair in zip(norms, most or norms, strict=True)]
         if all(norm < least * top for norm, top in zip(norms, most, strict=True)):
             break
     for i, (cell, _) in enumerate(innermost(core, before[0])):
-        values = torch.stack([own[i] for own in reversed(found)], 1)
+        values = torch.stack([own[i] for own in reversed(gradients)], 1)
         yield StateGradients(rows, title(i, cell), False, part.lengths, values)
 
 
 def _pull_back(y: Tensor, after: State, node: State, outside: Tensor, gradient: State) -> State:
     """The gradient at the state before a piece, from those at its outputs and at the state after it."""
-    given = [(y, outside), *zip(states.leaves(after), states.leaves(gradient), strict=True)]
-    wanted = [(value, arriving) for value, arriving in given if value.requires_grad]
+    outputs = [(y, outside), *zip(states.leaves(after), states.leaves(gradient), strict=True)]
+    wanted = [(value, arriving) for value, arriving in outputs if value.requires_grad]
     leaves = states.leaves(node)
     if not wanted:
         return states.map(torch.zeros_like, states.detach(node))
@@ -253,10 +253,10 @@ def lags(T: int) -> list[int]:
     >>> lags(3), len(lags(1000))
     ([1, 2, 3], 137)
     """
-    found = [1]
-    while found[-1] < T:
-        found.append(min(T, found[-1] + max(1, found[-1] // 24 if found[-1] >= 64 else 1)))
-    return found
+    numbers = [1]
+    while numbers[-1] < T:
+        numbers.append(min(T, numbers[-1] + max(1, numbers[-1] // 24 if numbers[-1] >= 64 else 1)))
+    return numbers
 
 
 def flow(model: nn.Module, sample: Sample) -> list[Flow]:

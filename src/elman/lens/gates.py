@@ -76,8 +76,8 @@ def _named(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
     x, before = layer.x[inside], states[:, :-1][inside]
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(len(x)).split(max(1, NUMBERS // (8 * before.shape[1] or 1))):
-        found = layer.cell.named_gates(x[rows], unflat(before[rows], layer.cell.init_state(len(rows))))
-        for name, values in found.items():
+        gates = layer.cell.named_gates(x[rows], unflat(before[rows], layer.cell.init_state(len(rows))))
+        for name, values in gates.items():
             parts.setdefault(name, []).append(values)
     return {name: torch.cat(values) for name, values in parts.items()}
 

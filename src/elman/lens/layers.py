@@ -206,11 +206,11 @@ def trajectory(layer: Layer) -> Tensor:
     leaves = states.leaves(layer.state)
     if layer.cell.output_is_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
         return torch.cat([flat(layer.state)[:, None], layer.y.detach().to(leaves[0].dtype).flatten(2)], 1)
-    state, found = layer.state, [flat(layer.state)]
+    state, states_ = layer.state, [flat(layer.state)]
     for t in range(layer.x.shape[1]):
         _, state = one_step(layer.cell, layer.x[:, t], state_before(layer, t, state))
-        found.append(flat(state))
-    return torch.stack(found, 1)
+        states_.append(flat(state))
+    return torch.stack(states_, 1)
 
 
 @torch.no_grad()
@@ -226,23 +226,23 @@ def decays(layer: Layer) -> Tensor | None:
 def jacobian(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
     """d s[t] / d s[t-1] (M, N, N) of M steps of the first row, which are independent: inputs x (M, D), states before
     (M, N) real."""
-    found = _by_gates(layer.cell, x, before) if isinstance(layer.cell, Gated) else None
-    return _by_rows(layer, x, before) if found is None else found
+    result = _by_gates(layer.cell, x, before) if isinstance(layer.cell, Gated) else None
+    return _by_rows(layer, x, before) if result is None else result
 
 
 def _by_rows(layer: Layer, x: Tensor, before: Tensor) -> Tensor:
     """A backward pass for each number of the state."""
     before = before.detach().requires_grad_()
     _, new = one_step(layer.first(len(x)), x, unflat(before, layer.cell.init_state(len(x))))
-    after, found = flat(new), before.new_zeros(*before.shape, before.shape[1])
+    after, jacobians = flat(new), before.new_zeros(*before.shape, before.shape[1])
     if not after.requires_grad:
-        return found
+        return jacobians
     for i in range(before.shape[1]):
         unit = torch.zeros_like(after)
         unit[:, i] = 1.0
         (row,) = torch.autograd.grad(after, before, unit, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[:, i] = row
-    return found
+        jacobians[:, i] = row
+    return jacobians
 
 
 def _by_gates(cell: Gated[tuple[Tensor, ...]], x: Tensor, before: Tensor) -> Tensor | None:
@@ -259,13 +259,13 @@ def _by_gates(cell: Gated[tuple[Tensor, ...]], x: Tensor, before: Tensor) -> Ten
     after = states.leaves(cell.update(gates, state))
     W = loop.weights[0].detach().unflatten(0, (len(factors), -1)).to(before.dtype)  # (gates, H, H)
     H = W.shape[1]
-    found = before.new_zeros(H, len(after), len(x), before.shape[1])  # for each number of a leaf, of all steps
+    jacobians = before.new_zeros(H, len(after), len(x), before.shape[1])  # for each number of a leaf, of all steps
     units = torch.arange(H)
     for i, leaf in enumerate(after):
         du, *direct = torch.autograd.grad(leaf.sum(), [u, *leaves], retain_graph=True, materialize_grads=True)
         by_gate = torch.stack([p * d for p, d in zip(factors, du.chunk(len(factors), -1), strict=True)]).detach()
-        found[:, i, :, :H] = torch.bmm(by_gate.permute(2, 1, 0), W.transpose(0, 1))
+        jacobians[:, i, :, :H] = torch.bmm(by_gate.permute(2, 1, 0), W.transpose(0, 1))
         direct[0] = direct[0] - torch.einsum("gmi,gij->mj", by_gate, W)
         for j, own in enumerate(direct):
-            found[units, i, :, j * H + units] += own.T
-    return found.permute(2, 1, 0, 3).flatten(1, 2)
+            jacobians[units, i, :, j * H + units] += own.T
+    return jacobians.permute(2, 1, 0, 3).flatten(1, 2)

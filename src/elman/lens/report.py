@@ -203,7 +203,7 @@ def inspect(
     loss, layers, values = _read_states(model, sample)
     flows = flow(model, sample.take(torch.arange(min(sample.shape[0], ROWS))))
     memories = {layer.name: _memory(layer, flows) for layer in layers}
-    found = _dynamics(layers, values, memories, missing)
+    dynamics = _dynamics(layers, values, memories, missing)
     lags = reach(model, sample, anchors)
     within = context(model, sample, anchors)
     if within is None:
@@ -212,12 +212,14 @@ def inspect(
     sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
     longer = {layer.name: layer.cell.remedy for layer in layers if layer.cell.remedy}
     filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
-    seen = Findings(lags, found.exponents, found.largest, found.radius, within, gated, sick, loss, filters, longer)
+    seen = Findings(
+        lags, dynamics.exponents, dynamics.largest, dynamics.radius, within, gated, sick, loss, filters, longer
+    )
     followers, traces = _units(sample, layers, values, flows, memories)
     return Report(
-        title, _summary(model), *sample.shape, causal(model), loss, lags, flows, found.spectra, found.exponents,
-        found.isometries, gated, found.timescales, sick, _influences(model, sample, missing), within, followers, traces,
-        list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
+        title, _summary(model), *sample.shape, causal(model), loss, lags, flows, dynamics.spectra, dynamics.exponents,
+        dynamics.isometries, gated, dynamics.timescales, sick, _influences(model, sample, missing), within, followers,
+        traces, list(sample.names[0])[: sample.shape[1]] if sample.names else [], missing, verdict(seen), sample.panels,
         about=sample.about,
     )  # fmt: skip
 
@@ -268,7 +270,7 @@ def _memory(layer: Layer, flows: list[Flow]) -> _Memory:
 def _dynamics(
     layers: list[Layer], values: list[Tensor], memories: dict[str, _Memory], missing: dict[str, str]
 ) -> _Dynamics:
-    found = _Dynamics([], {}, [], {}, {}, {})
+    dynamics = _Dynamics([], {}, [], {}, {}, {})
     for layer, states_ in zip(layers, values, strict=True):
         if not bool(states_.isfinite().all()):
             missing[f"spectra of {layer.name}"] = "its states are not finite"
@@ -277,10 +279,10 @@ def _dynamics(
             missing[f"spectra of {layer.name}"] = "its first row is empty" if layer.size else "its state is empty"
             continue
         with inspection_mode(layer.cell):
-            _of_layer(layer, states_, memories[layer.name], found)
+            _of_layer(layer, states_, memories[layer.name], dynamics)
         if layer.size > WIDEST:
             missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; the limit is {WIDEST}"
-    return found
+    return dynamics
 
 
 def _without_first_reset(layer: Layer, states_: Tensor) -> Layer:
@@ -295,21 +297,21 @@ def _without_first_reset(layer: Layer, states_: Tensor) -> Layer:
     )  # fmt: skip
 
 
-def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, found: _Dynamics) -> None:
+def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, dynamics: _Dynamics) -> None:
     under_way = _without_first_reset(layer, states_)
     if int(under_way.lengths[0]):
-        found.exponents[layer.name] = lyapunov(under_way, EXPONENTS).tolist()
+        dynamics.exponents[layer.name] = lyapunov(under_way, EXPONENTS).tolist()
     spectra = spectrum(layer)
-    found.spectra.extend(spectra)
+    dynamics.spectra.extend(spectra)
     if spectra and spectra[0].name != "J":  # of a Jacobian, which is that of one step
-        found.radius[layer.name] = max(float(part.values.abs().max()) for part in spectra)
+        dynamics.radius[layer.name] = max(float(part.values.abs().max()) for part in spectra)
     found_isometry = isometry(layer)
     if found_isometry is not None:
-        found.isometries.append(found_isometry)
-        found.largest[layer.name] = float(found_isometry.values[0].max())
+        dynamics.isometries.append(found_isometry)
+        dynamics.largest[layer.name] = float(found_isometry.values[0].max())
     steps = timescale(layer, states_)
     if steps is not None:
-        found.timescales[layer.name] = steps[memory.numbers]
+        dynamics.timescales[layer.name] = steps[memory.numbers]
 
 
 def _units(
@@ -346,8 +348,8 @@ def _choose_units(memory: Tensor, followers: list[Follower], layer: str, most: i
 
 
 def _influences(model: nn.Module, sample: Sample, missing: dict[str, str]) -> list[Influence]:
-    found = [influence(model, sample, how) for how in ("gradient", "integrated")]
-    residual = found[1].residual
+    results = [influence(model, sample, how) for how in ("gradient", "integrated")]
+    residual = results[1].residual
     if residual is not None and not residual < 1e-3:
         missing["completeness of integrated gradients"] = f"they add up only to within {residual:.2g}"
-    return found
+    return results

@@ -24,14 +24,14 @@ def run_metrics(model: nn.Module, sample: Sample) -> dict[str, float]:
     >>> list(run_metrics(cell("mgu", 3, 4), Sample(torch.randn(2, 20, 3))))
     ['lens_0_mgu_horizon', 'lens_0_mgu_slope', 'lens_0_mgu_reach_16', 'lens_0_mgu_f_saturation']
     """
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for part in reach(model, sample, sample.shape[0]):
         name = "lens_" + part.name.replace(" ", "_")
         far = [value for tau, value in zip(part.tau, part.relative, strict=True) if tau == LAG]
-        found.update({f"{name}_horizon": float(part.horizon), f"{name}_slope": part.slope})
-        found.update({f"{name}_reach_{LAG}": value for value in far})
+        numbers.update({f"{name}_horizon": float(part.horizon), f"{name}_slope": part.slope})
+        numbers.update({f"{name}_reach_{LAG}": value for value in far})
     with inspection_mode(model), torch.no_grad():
         for layer in layers_of(model, sample):
             for gate in gates(layer, trajectory(layer)):
-                found[f"lens_{layer.name.replace(' ', '_')}_{gate.name}_saturation"] = gate.saturation
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+                numbers[f"lens_{layer.name.replace(' ', '_')}_{gate.name}_saturation"] = gate.saturation
+    return {name: value for name, value in numbers.items() if math.isfinite(value)}

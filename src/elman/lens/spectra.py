@@ -145,9 +145,9 @@ def _settling(T: int) -> int:
     return int(SETTLE * T)
 
 
-def _exponents(found: Iterator[tuple[int, Tensor]], T: int) -> Tensor:
+def _exponents(factors: Iterator[tuple[int, Tensor]], T: int) -> Tensor:
     total, counted, done = None, 0, 0
-    for steps, logs in found:
+    for steps, logs in factors:
         done += steps
         if done > _settling(T):
             total, counted = logs if total is None else total + logs, counted + steps

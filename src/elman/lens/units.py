@@ -34,18 +34,18 @@ def properties(names: Sequence[Sequence[str]], T: int) -> dict[str, Tensor]:
     >>> properties([['a', '"', 'b', '"']], 4)["inside quotes"].tolist()
     [[0.0, 1.0, 1.0, 0.0]]
     """
-    found = {"position": torch.arange(T).float().expand(len(names), T).clone()}
+    values = {"position": torch.arange(T).float().expand(len(names), T).clone()}
     if not any(letter.isalpha() for row in names for name in row for letter in name):
-        return found  # numbers have no quotes
+        return values  # numbers have no quotes
     rows = [_row(row) for row in names]
     for label in rows[0] if rows else ():
-        found[label] = torch.stack([torch.tensor((row[label] + [0.0] * T)[:T]) for row in rows])
-    return found
+        values[label] = torch.stack([torch.tensor((row[label] + [0.0] * T)[:T]) for row in rows])
+    return values
 
 
 def _row(names: Sequence[str]) -> dict[str, list[float]]:
     labels = ("inside quotes", "in brackets", "since the last newline", "digits", "capitals", "spaces")
-    found: dict[str, list[float]] = {label: [] for label in labels}
+    columns: dict[str, list[float]] = {label: [] for label in labels}
     quoted, depth, since = False, 0, 0
     for name in names:
         for letter in name:
@@ -54,8 +54,8 @@ def _row(names: Sequence[str]) -> dict[str, list[float]]:
             since = 0 if letter == "\n" else since + 1
         values = (quoted, depth > 0, since, any(map(str.isdigit, name)), name[:1].isupper(), name.isspace())
         for label, value in zip(labels, values, strict=True):
-            found[label].append(float(value))
-    return found
+            columns[label].append(float(value))
+    return columns
 
 
 def units(layer: str, values: Tensor, labels: dict[str, Tensor], inside: Tensor, best: int = 5) -> list[Follower]:
@@ -64,15 +64,15 @@ def units(layer: str, values: Tensor, labels: dict[str, Tensor], inside: Tensor,
     some = every[:: max(1, len(every) // MOST)]
     v = values[inside][some]
     ranks = _ranks(v) if labels else v
-    found = []
+    rows = []
     for label, where in labels.items():
         w = where[inside][some]
         there = w > w.median() if len(w.unique()) > 2 else w > 0.5
         if 0 < int(there.sum()) < len(there):
             auc = _auc(ranks, there)
             chosen = (auc - 0.5).abs().argsort(descending=True)[:best]
-            found.append(Follower(layer, label, chosen.tolist(), auc[chosen].tolist()))
-    return found
+            rows.append(Follower(layer, label, chosen.tolist(), auc[chosen].tolist()))
+    return rows
 
 
 def _ranks(v: Tensor) -> Tensor:

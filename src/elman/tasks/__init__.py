@@ -63,8 +63,8 @@ def of_settings(settings: AnySettings) -> AnyTask:
         )
     task = find(settings.task)
     if not isinstance(settings, task.Config):
-        wanted, given = (f"{kind.__module__}.{kind.__name__}" for kind in (task.Config, type(settings)))
-        raise InputError(f"the task {settings.task} needs a {wanted}, not a {given}")
+        wanted, actual = (f"{kind.__module__}.{kind.__name__}" for kind in (task.Config, type(settings)))
+        raise InputError(f"the task {settings.task} needs a {wanted}, not a {actual}")
     if settings.resume not in ("never", "auto"):
         raise UnknownNameError("way to resume", settings.resume, ("never", "auto"))
     if not 0 <= settings.seed < 2**62:  # Torch takes 64 bits, and each process adds a little

@@ -21,7 +21,7 @@ from elman.training.scores import Scores
 NAMED = 30  # classes whose names fit beside a matrix
 
 
-class Found(NamedTuple):
+class Results(NamedTuple):
     """What an evaluation found: scores and, where answers are classes, how often each was taken for which."""
 
     scores: Scores
@@ -29,18 +29,18 @@ class Found(NamedTuple):
     confusion: Sequence[Sequence[int]] = ()  # a row for each true class, a column for each answer
 
 
-def preview(run: Path, step: int, found: Found) -> Preview:
+def preview(run: Path, step: int, results: Results) -> Preview:
     """The picture after `step` steps, of the metrics in the run directory and what was just found; none without
     matplotlib, which a run does not need."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return Preview()
-    figure = Figure(figsize=(10, 4.5) if found.confusion else (5, 4.5), layout="constrained")
-    axes = figure.subplots(1, 2 if found.confusion else 1, squeeze=False)[0]
-    _curve(axes[0], run, step, found.scores)
-    if found.confusion:
-        _matrix(axes[1], found.confusion, found.names)
+    figure = Figure(figsize=(10, 4.5) if results.confusion else (5, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2 if results.confusion else 1, squeeze=False)[0]
+    _curve(axes[0], run, step, results.scores)
+    if results.confusion:
+        _matrix(axes[1], results.confusion, results.names)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
     return Preview(picture=picture.getvalue())

@@ -125,12 +125,12 @@ class Predictor(Generic[M]):
         """What `run` gives for rows, `batch_size` of like `size` at a time; in the order of the rows."""
         whole("batch_size", batch_size)
         order = sorted(range(len(rows)), key=lambda i: -size(rows[i]))
-        found: dict[int, A] = {}
+        results: dict[int, A] = {}
         with evaluating(self.model):
             for at in range(0, len(order), batch_size):
                 places = order[at : at + batch_size]
-                found.update(zip(places, run([rows[i] for i in places]), strict=True))
-        return [found[i] for i in range(len(rows))]
+                results.update(zip(places, run([rows[i] for i in places]), strict=True))
+        return [results[i] for i in range(len(rows))]
 
 
 def _json_of(part: Any) -> Json:

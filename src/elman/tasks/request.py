@@ -113,16 +113,16 @@ class Request:
     def options(cls) -> Iterator[Named]:
         """Its options, in order."""
         hints = get_type_hints(cls)
-        for each in fields(cls):
-            if "option" in each.metadata:
-                kinds = [kind for kind in _members(hints[each.name]) if kind is not NoneType]
-                optional = len(kinds) < len(_members(hints[each.name]))
-                yield Named(each.name, kinds[0], optional, each.default, each.metadata["option"])
+        for field_ in fields(cls):
+            if "option" in field_.metadata:
+                kinds = [kind for kind in _members(hints[field_.name]) if kind is not NoneType]
+                optional = len(kinds) < len(_members(hints[field_.name]))
+                yield Named(field_.name, kinds[0], optional, field_.default, field_.metadata["option"])
 
     @classmethod
     def reads(cls) -> DataOption | None:
         """What it says of its data; None where it has none."""
-        return next((each.metadata["data"] for each in fields(cls) if "data" in each.metadata), None)
+        return next((field_.metadata["data"] for field_ in fields(cls) if "data" in field_.metadata), None)
 
     def __post_init__(self) -> None:
         for named in self.options():
@@ -160,20 +160,20 @@ def check(named: Named, value: object) -> None:
             choice(name, text, known.choices)
 
 
-def opened(given: Rows) -> list[str] | None:
+def opened(data: Rows) -> list[str] | None:
     """The names that a reader opens: of files, or of the text that was given itself; None where rows were given."""
-    if isinstance(given, Files):
-        return list(given)
-    if isinstance(given, Path):
-        return [str(given)]
-    if isinstance(given, str):
-        return [given if isinstance(given, Document) else Document(given)]
+    if isinstance(data, Files):
+        return list(data)
+    if isinstance(data, Path):
+        return [str(data)]
+    if isinstance(data, str):
+        return [data if isinstance(data, Document) else Document(data)]
     return None
 
 
-def rows_of(given: Rows, what: str) -> list[Any]:
+def rows_of(data: Rows, what: str) -> list[Any]:
     """Rows that were given, one at least."""
-    rows = several("data", given, what)
+    rows = several("data", data, what)
     if not rows:
         raise InputError(f"data is empty; give {what}")
     return rows

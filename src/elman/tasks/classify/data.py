@@ -63,18 +63,20 @@ class Reader:
     def __call__(self, names: Sequence[str], *, labelled: bool = True) -> list[Row]:
         """The rows of some files; `labelled` says whether each must have a label."""
         choice("data.format", self.format, FORMATS)
-        found = self.format if self.format != "auto" else guess(names, labelled)
-        numbers: dict[str, Callable[[Sequence[str]], Iterator[series.Found]]] = {
+        format = self.format if self.format != "auto" else guess(names, labelled)
+        numbers: dict[str, Callable[[Sequence[str]], Iterator[series.NumberRow]]] = {
             "ts": partial(series.read_ts, errors=self.errors),
             "npz": series.read_npz,
             "idx": partial(series.read_idx, permute=self.permute),
         }
         read = (
-            (Row(*row) for row in numbers[found](names)) if found in numbers else _texts(self, found, names, labelled)
+            (Row(*row) for row in numbers[format](names))
+            if format in numbers
+            else _texts(self, format, names, labelled)
         )
         rows = at_least_one(list(read), names, "row")
-        if labelled and found in UNLABELLED and not any(row.labels for row in rows):
-            raise InputError(f"there is no label in {', '.join(names)}; {UNLABELLED[found]}")
+        if labelled and format in UNLABELLED and not any(row.labels for row in rows):
+            raise InputError(f"there is no label in {', '.join(names)}; {UNLABELLED[format]}")
         return rows
 
 
@@ -90,9 +92,9 @@ def guess(names: Sequence[str], labelled: bool = True) -> str:
     formats = {ENDINGS.get(path.suffix.lower(), "lines") for path in plain}
     if len(formats) > 1:
         raise InputError(f"{', '.join(names)} are of different kinds; give data.format, one of {', '.join(FORMATS)}")
-    found = formats.pop()
-    if found != "lines" or not labelled:
-        return found
+    format = formats.pop()
+    if format != "lines" or not labelled:
+        return format
     if len(names) > 1:
         return "files"
     first = next((line for _, lines in read_lines(names, "replace") for line in lines if line.strip()), "")
@@ -107,10 +109,10 @@ def class_names(names: Sequence[str]) -> list[str]:
     """
     paths = [Path(name.removesuffix(".gz")) for name in names]
     endings = len({path.stem for path in paths}) == 1 and all(path.suffix for path in paths)
-    found = [path.suffix[1:] if endings else path.stem for path in paths]
-    if len(set(found)) < len(found):
-        raise InputError(f"the files {', '.join(names)} name the classes, and two are alike: {', '.join(found)}")
-    return found
+    classes = [path.suffix[1:] if endings else path.stem for path in paths]
+    if len(set(classes)) < len(classes):
+        raise InputError(f"the files {', '.join(names)} name the classes, and two are alike: {', '.join(classes)}")
+    return classes
 
 
 def fingerprint(rows: Iterable[Row]) -> str:
@@ -166,8 +168,8 @@ def _json_lines(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
     for row in _plain(reader, names):
         assert isinstance(row.input, str)
         record = json_fields(row.input, row.where, (reader.text,))
-        text, given = text_field(record, reader.text, row.where), record.get(reader.label)
-        labels: list[object] = [] if given is None else given if isinstance(given, list) else [given]
+        text, value = text_field(record, reader.text, row.where), record.get(reader.label)
+        labels: list[object] = [] if value is None else value if isinstance(value, list) else [value]
         # null, a list in a list: whatever else JSON has is named as Python spells it
         kept = tuple(label if isinstance(label, str | int | float) else str(label) for label in labels)
         yield row._replace(input=text, labels=kept)

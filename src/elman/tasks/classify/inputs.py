@@ -38,15 +38,15 @@ class TextInputs:
         kind = vocabularies.kind(vocabulary)
         texts = (str(row.input).lower() if lower else str(row.input) for row in rows)
         between = " " if vocabulary in ("word", "bpe") else ""  # texts end words; to characters, nothing stands between
-        found = kind.fit((text + between for text in texts), min_count, size)
-        if found.unknown is not None and found.size < 3:
+        symbols = kind.fit((text + between for text in texts), min_count, size)
+        if symbols.unknown is not None and symbols.size < 3:
             raise InputError(f"nothing in the training texts occurs {min_count} times; lower data.min_count")
-        return TextInputs(found, lower)
+        return TextInputs(symbols, lower)
 
-    def __call__(self, given: object, where: str) -> Tensor:
-        if not isinstance(given, str):
-            raise InputError(f"{where} is a {type(given).__name__}; this model reads texts")
-        return torch.from_numpy(self.vocabulary.encode(given.lower() if self.lower else given))
+    def __call__(self, text: object, where: str) -> Tensor:
+        if not isinstance(text, str):
+            raise InputError(f"{where} is a {type(text).__name__}; this model reads texts")
+        return torch.from_numpy(self.vocabulary.encode(text.lower() if self.lower else text))
 
     def all(self, rows: Sequence[Row]) -> Sequence[Tensor]:
         """All of them, encoded now: texts are short, and read in every pass."""
@@ -84,8 +84,8 @@ class SeriesInputs:
         std = np.sqrt(np.maximum(squares / np.maximum(n, 1) - mean * mean, 0))
         return SeriesInputs(tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist()))
 
-    def __call__(self, given: object, where: str) -> Tensor:
-        x = _numbers(given, where)
+    def __call__(self, series: object, where: str) -> Tensor:
+        x = _numbers(series, where)
         if x.shape[1] != self.width:
             raise InputError(f"{where} has {x.shape[1]} dimensions; this model reads {self.width}")
         scaled = (x.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.scale, np.float32)
@@ -124,10 +124,10 @@ class _Lazy(Sequence[Tensor]):
         return self.make(row.input, row.where)
 
 
-def _numbers(given: object, where: str) -> np.ndarray:
-    x = np.asarray(given)
-    if isinstance(given, str) or x.ndim not in (1, 2) or not np.issubdtype(x.dtype, np.number):
-        raise InputError(f"{where} is a {type(given).__name__}; this model reads series of numbers (T, D)")
+def _numbers(series: object, where: str) -> np.ndarray:
+    x = np.asarray(series)
+    if isinstance(series, str) or x.ndim not in (1, 2) or not np.issubdtype(x.dtype, np.number):
+        raise InputError(f"{where} is a {type(series).__name__}; this model reads series of numbers (T, D)")
     if not np.isfinite(x).all():
         raise InputError(f"{where} has a missing or infinite value; fill it in, or leave the series out")
     return x if x.ndim == 2 else x[:, None]

@@ -35,8 +35,8 @@ def macro_f1(confusion: Tensor) -> float:
     right = confusion.diagonal().double()
     both = (confusion.sum(0) + confusion.sum(1)).double()
     present = both > 0
-    each = 2 * right[present] / both[present]
-    return float(each.mean()) if len(each) else 0.0
+    scores = 2 * right[present] / both[present]
+    return float(scores.mean()) if len(scores) else 0.0
 
 
 def of_several(logits: Tensor, y: Tensor, names: Sequence[str]) -> Scores:

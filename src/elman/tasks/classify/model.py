@@ -150,9 +150,9 @@ class Classifier(Predictor[SequenceModel]):
             x, lengths = padded(rows)
             return self._values(self.model.scan(x.to(self.device), lengths=lengths.to(self.device))[0])
 
-        found = self.batched(inputs, run, batch_size, len)
+        values = self.batched(inputs, run, batch_size, len)
         width = 2 if self.labels.kind == "number" else len(self.labels.names)
-        return torch.stack(found) if found else torch.zeros(0, width, dtype=torch.float64)
+        return torch.stack(values) if values else torch.zeros(0, width, dtype=torch.float64)
 
     @torch.inference_mode()
     def each(self, x: Tensor) -> Tensor:
@@ -176,8 +176,8 @@ class Classifier(Predictor[SequenceModel]):
             )
         D = inputs.width
 
-        def encode(given: object) -> NDArray[Any]:
-            return inputs(rows_of_numbers(given, D, np.dtype(np.float64)), "inputs").numpy()
+        def encode(value: object) -> NDArray[Any]:
+            return inputs(rows_of_numbers(value, D, np.dtype(np.float64)), "inputs").numpy()
 
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
         model = SequenceModel(self.model.embed, self.model.core, readout.readout)
@@ -189,9 +189,10 @@ class Classifier(Predictor[SequenceModel]):
         chances, names = self.probabilities(values).tolist(), self.labels.names
         if self.labels.kind == "number":
             return [{"answer": mean, "std": std} for mean, std in chances]
-        each = zip(self.answers(values), chances, strict=True)
+        answers = zip(self.answers(values), chances, strict=True)
         return [
-            {"answer": cast(Json, answer), "probabilities": dict(zip(names, row, strict=True))} for answer, row in each
+            {"answer": cast(Json, answer), "probabilities": dict(zip(names, row, strict=True))}
+            for answer, row in answers
         ]
 
     def _values(self, predicted: Distribution) -> Tensor:
@@ -202,7 +203,7 @@ class Classifier(Predictor[SequenceModel]):
 
     def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
         rows = several("inputs", inputs, "texts, one for each answer")
-        return [self.inputs(given, f"input {i}") for i, given in enumerate(rows)]
+        return [self.inputs(row, f"input {i}") for i, row in enumerate(rows)]
 
     def evaluate(self, examples: Examples, batch_size: int = EACH) -> Scores:
         """How good the answers are."""

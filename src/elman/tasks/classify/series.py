@@ -15,10 +15,10 @@ from elman.data.arrays import Array, cut_rows, open_arrays, read_array
 from elman.data.text import read_lines
 from elman.errors import FileError, InputError
 
-Found = tuple[Array, tuple[str | int | float, ...], str, int]
+NumberRow = tuple[Array, tuple[str | int | float, ...], str, int]
 
 
-def read_ts(names: Sequence[str], errors: str = "strict") -> Iterator[Found]:
+def read_ts(names: Sequence[str], errors: str = "strict") -> Iterator[NumberRow]:
     """The format of the UEA and UCR archives: one row a line, a colon between dimensions, a comma between values.
 
     Dimensions of one row have one length, rows may differ. The last field is the label, unless the header says that
@@ -59,7 +59,7 @@ def _ts_row(text: str, labelled: bool, where: str) -> tuple[Array, tuple[str, ..
     return _finite(np.array(values, dtype=np.float32).T, where), (label.strip(),) if labelled else ()
 
 
-def read_npz(names: Sequence[str]) -> Iterator[Found]:
+def read_npz(names: Sequence[str]) -> Iterator[NumberRow]:
     """Arrays `x` (N, T, D) or (N, T), `lengths` (N,) if they differ, and `y` (N,), or (N, C) of zeros and ones."""
     for name in names:
         arrays = open_arrays(name)
@@ -84,7 +84,7 @@ def _npz_labels(y: Array | None, i: int) -> tuple[str | int | float, ...]:
     return (label if isinstance(label, str | int | float) else str(label),)
 
 
-def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[Found]:
+def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[NumberRow]:
     """Images (N, H, W) as sequences of pixels (H * W, 1), and labels (N,): the files in any order, `.gz` or not.
 
     With `permute`, the pixels of each image stand in one order that this seed chose.

@@ -26,7 +26,7 @@ from elman.tasks import network, plots
 from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
 from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
-from elman.tasks.plots import Found
+from elman.tasks.plots import Results
 from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
@@ -118,8 +118,8 @@ class RowData(Data):
         self.labels = saved.labels if saved else Labels.fit([*train, *aside], config.data.label_kind)
         self.train, self.valid = self.examples(train), self.examples(valid)
         self.test = self.examples(test) if test else None
-        found = {"train": train, "valid": valid, "test": test}
-        self.fingerprint = {f"data.{name}": fingerprint(rows) for name, rows in found.items()}
+        parts = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(rows) for name, rows in parts.items()}
         self.weights = _weights(config.loss, self.labels, self.train.y)
 
     def examples(self, rows: list[Row]) -> Examples:
@@ -163,9 +163,9 @@ class RowData(Data):
 
 def _rows_of(made: Sequence[SyntheticRow]) -> list[Row]:
     rows = []
-    for i, (given, label) in enumerate(made):
-        assert not isinstance(given, list) and isinstance(label, str)
-        rows.append(Row(given, (label,), f"row {i}", i))
+    for i, (x, label) in enumerate(made):
+        assert not isinstance(x, list) and isinstance(label, str)
+        rows.append(Row(x, (label,), f"row {i}", i))
     return rows
 
 
@@ -200,7 +200,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
     def open(self, config: ClassifyConfig, saved: Classifier | None) -> RowData:
         return self.open_in_memory(config, saved, {})
 
-    def open_in_memory(self, config: ClassifyConfig, saved: Classifier | None, given: dict[str, Any]) -> RowData:
+    def open_in_memory(self, config: ClassifyConfig, saved: Classifier | None, parts: dict[str, Any]) -> RowData:
         data = config.data
         for name in ("min_count", "vocabulary_size", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -210,7 +210,7 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
             config = replace(config, data=replace(data, label_kind=kind, vocabulary="char"))
             return RowData(config, Reader(), saved, *synthetic.parts(_rows_of), synthetic)
         reader = Reader(data.format, data.text, data.label, data.permute, data.errors)
-        in_memory = {name: labelled_rows(pairs) for name, pairs in given.items()}
+        in_memory = {name: labelled_rows(pairs) for name, pairs in parts.items()}
         return RowData(config, reader, saved, *read_parts(data, reader, lambda row: row.number, "rows", in_memory))
 
     def build(self, config: ClassifyConfig, data: RowData) -> Classifier:
@@ -219,12 +219,12 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
         return Classifier(model, resolved, data.reader, data.inputs, data.labels)
 
     def settings(self, predictor: Classifier) -> dict[str, Json]:
-        found: dict[str, Json] = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
-        found |= {f"data.{name}": getattr(predictor.reader, name) for name in ("text", "label", "permute")}
-        found["data.label_kind"] = predictor.labels.kind
+        values: dict[str, Json] = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
+        values |= {f"data.{name}": getattr(predictor.reader, name) for name in ("text", "label", "permute")}
+        values["data.label_kind"] = predictor.labels.kind
         if isinstance(predictor.inputs, TextInputs):
-            found |= {"data.vocabulary": predictor.inputs.vocabulary.kind, "data.lower": predictor.inputs.lower}
-        return found
+            values |= {"data.vocabulary": predictor.inputs.vocabulary.kind, "data.lower": predictor.inputs.lower}
+        return values
 
     def copy_weights(self, predictor: Classifier, source: Classifier) -> list[str]:
         answers = f"{len(source.labels.names)} classes" if source.labels.names else "the scale of its numbers"
@@ -241,8 +241,8 @@ class ClassifyTask(Task[ClassifyConfig, RowData, Classifier]):
     def evaluate(self, predictor: Classifier, part: Examples) -> Evaluation:
         scores = predictor.evaluate(part)
         names = predictor.labels.names if predictor.labels.kind == "class" else ()
-        found = Found(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
-        return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
+        results = Results(scores, names, scores.details["confusion"] if names else ())  # type: ignore[arg-type]
+        return Evaluation(scores, lambda run, step: plots.preview(run, step, results))
 
     def inspect_inputs(self, predictor: Classifier, part: Examples, rows: int, steps: int) -> Inspection:
         """Rows from the start of the data, each as far as `steps` inputs."""
@@ -295,8 +295,8 @@ class Inspect(InspectRequest):
 def _rows(predictor: Classifier, request: Evaluate | Inspect, labelled: bool) -> list[Row]:
     names = opened(request.data)
     if names is None:
-        given = rows_of(request.data, "rows, each a text or the numbers of a series")
-        return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(given)]
+        rows = rows_of(request.data, "rows, each a text or the numbers of a series")
+        return [row if isinstance(row, Row) else Row(_input(row, i), (), f"row {i}", i) for i, row in enumerate(rows)]
     if is_synthetic(names):
         return _rows_of(parse(names[0], "classify").part())
     reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
@@ -339,7 +339,7 @@ def predict(predictor: Classifier, request: Predict) -> Iterator[str]:
     inputs = predictor.inputs.all(rows)
     if request.each:
         outputs = [predictor.each(x) for x in inputs]
-        places = [[str(i), str(t)] for i, found in enumerate(outputs) for t in range(len(found))]
+        places = [[str(i), str(t)] for i, output in enumerate(outputs) for t in range(len(output))]
         values = torch.cat(outputs)
     else:
         values, places = predictor.outputs(inputs, request.batch_size), [[] for _ in rows]

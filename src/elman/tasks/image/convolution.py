@@ -57,7 +57,7 @@ class MaskedConvolution(Pixels):
         own = [*row.xs[max(0, c - k) :], *([] if x is None else [x])]
         edge = above.new_zeros(len(above), self.channels)
         missing = self.U.shape[1] // self.channels - k * (2 * k + 1) - len(own)
-        seen = [at(each, c, k, k) for each in above.unbind(1)]
+        seen = [at(above_row, c, k, k) for above_row in above.unbind(1)]
         return kernels.linear(torch.cat([*seen, *[edge] * missing, *own], -1), self.U, self.b)
 
     def pixel(self, x: Tensor, row: Row) -> tuple[Tensor, Row]:
@@ -77,9 +77,9 @@ class MaskedConvolution(Pixels):
         since = _since(reset)
         fresh = bool(reset.any())  # one look costs less than K copies
         above = [rows[:, K - i : K - i + T] for i in range(K, 0, -1)]
-        seen = [_within(each, since >= K - i) for i, each in enumerate(above)] if fresh else above
+        seen = [_within(row, since >= K - i) for i, row in enumerate(above)] if fresh else above
         own = around(rows[:, K:], K, 0)[..., : (K + (self.kind == "B")) * self.channels]
-        windows = torch.cat([*(around(each, K, K) for each in seen), own], -1)
+        windows = torch.cat([*(around(row, K, K) for row in seen), own], -1)
         y = kernels.linear(windows, self.U, self.b).to(x.dtype).flatten(-2)
         return zero_past(y, lengths), ConvolutionState(self._last(rows, lengths, since, state))
 
@@ -87,10 +87,10 @@ class MaskedConvolution(Pixels):
         """The last K rows (B, K, C, D) before each image's end, zeros for those before a reset."""
         K, B = self.reach, len(rows)
         places = lengths[:, None] + torch.arange(K, device=lengths.device)  # rows lengths - K to lengths - 1
-        found = rows[torch.arange(B, device=rows.device)[:, None], places].to(state.above.dtype)
+        window = rows[torch.arange(B, device=rows.device)[:, None], places].to(state.above.dtype)
         end = F.pad(since, (1, 0), value=K)[torch.arange(B, device=rows.device), lengths]  # at row lengths - 1
         back = torch.arange(K - 1, -1, -1, device=rows.device)
-        return _within(found, end[:, None] >= back)
+        return _within(window, end[:, None] >= back)
 
 
 def _since(reset: Tensor) -> Tensor:

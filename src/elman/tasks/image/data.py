@@ -43,13 +43,13 @@ def read_images(names: Sequence[str], columns: int = 0, white: float = 0.0) -> I
     >>> read_images([EMBEDDED]).values.shape
     (1797, 8, 8)
     """
-    found = [_checked(_read(name, whole("data.columns", columns, least=0)), name) for name in names]
-    sizes = sorted({image.values.shape[1:] for image in found})
+    images = [_checked(_read(name, whole("data.columns", columns, least=0)), name) for name in names]
+    sizes = sorted({image.values.shape[1:] for image in images})
     if len(sizes) > 1:
         listed = ", ".join(f"{r} x {c}" for r, c in sizes)
         raise InputError(f"{', '.join(names)} hold images of {listed} pixels; all must have one size")
-    values = np.concatenate([image.values for image in found])
-    top = white or max(image.white for image in found)
+    values = np.concatenate([image.values for image in images])
+    top = white or max(image.white for image in images)
     says = "" if white else ", as its kind of number says"
     _refuse(values, values > top, ", ".join(names), f"the largest is {top:g}{says}. Set data.white to that of white.")
     return Images(values, float(top))
@@ -113,11 +113,11 @@ def _shaped(array: Array, columns: int, name: str) -> Images:
 
 def _columns(pixels: int, columns: int, name: str) -> int:
     """How many columns images of so many pixels have; square unless it is set."""
-    found = columns or math.isqrt(pixels)
-    if not pixels or pixels % found or not (columns or found * found == pixels):
+    width = columns or math.isqrt(pixels)
+    if not pixels or pixels % width or not (columns or width * width == pixels):
         wanted = f"rows of {columns}" if columns else "a square"
         raise InputError(f"{name} holds {pixels} pixels for each image, which do not make {wanted}: set data.columns")
-    return found
+    return width
 
 
 def _checked(images: Images, name: str) -> Images:

@@ -53,8 +53,8 @@ class LogisticMixture(Discrete):
         wide, ends = log_w < -60, first | last
         exact = torch.log(-torch.expm1(-2 * half * torch.where(wide | ends, 1.0, inverse)))
         width = torch.where(ends, 0.0, torch.where(wide, log_w, exact))
-        each = below_upper + above_lower + width
-        return torch.logsumexp(torch.log_softmax(self.logits, -1) + each, -1)
+        terms = below_upper + above_lower + width
+        return torch.logsumexp(torch.log_softmax(self.logits, -1) + terms, -1)
 
     def log_probs(self) -> Tensor:
         """The log-probabilities (..., V) of all levels."""

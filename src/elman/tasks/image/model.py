@@ -149,8 +149,8 @@ class Painter(Predictor[SequenceModel]):
             x = levels(images, places, seed)
             return cast(PixelRow, self.model.scan(x)[0]).each(x).double().sum((1, 2))
 
-        found = self.batched(range(len(images)), run, batch_size)
-        return torch.stack(found) if found else torch.zeros(0, dtype=torch.float64)
+        terms = self.batched(range(len(images)), run, batch_size)
+        return torch.stack(terms) if terms else torch.zeros(0, dtype=torch.float64)
 
     def evaluate(self, images: Tensor, batch_size: int = EACH) -> Scores:
         """Nats for each image and bits for each pixel, and of what images they are."""
@@ -174,12 +174,12 @@ class Painter(Predictor[SequenceModel]):
     def _draw(self, count: int, seed: int, above: Tensor | None) -> Drawn:
         core, readout, embed = self.model.core, self.model.readout, self.model.embed
         assert isinstance(core, PixelNetwork) and isinstance(readout, PixelReadout)
-        given = torch.zeros(1, 0, self.reader.columns, dtype=torch.int64) if above is None else above.long()
-        given = given.repeat_interleave(count, 0)
-        draws = torch.tensor([[seed, i << 32] for i in range(len(given))], dtype=torch.int64).reshape(-1, 2)
-        _, state = core.scan(embed(given))
-        rows, total = [given], torch.zeros(len(given), dtype=torch.float64)
-        for _ in range(self.reader.rows - given.shape[1]):
+        upper = torch.zeros(1, 0, self.reader.columns, dtype=torch.int64) if above is None else above.long()
+        upper = upper.repeat_interleave(count, 0)
+        draws = torch.tensor([[seed, i << 32] for i in range(len(upper))], dtype=torch.int64).reshape(-1, 2)
+        _, state = core.scan(embed(upper))
+        rows, total = [upper], torch.zeros(len(upper), dtype=torch.float64)
+        for _ in range(self.reader.rows - upper.shape[1]):
             row, pixels = core.open(state), []
             for _ in range(self.reader.columns):
                 y, row = core.predict(row)

@@ -80,9 +80,9 @@ class Neighbours(nn.Module):
         """All pixels of images x (B, T, C, D), below the row `above`: h (B, T, C, N), and the last row of each."""
         B, T, C, _ = x.shape
         order = _order(B, T, C, self.geometry, reset)
-        given = [nn.functional.pad(leaf, (0, 0, 0, 1)).flatten(0, 1) for leaf in above]
+        before = [nn.functional.pad(leaf, (0, 0, 0, 1)).flatten(0, 1) for leaf in above]
         u = kernels.linear(x, self.U, self.b).flatten(0, 2)
-        h, c = kernels.gathered("lstm", u, self.W, self.b, order.gather, PixelState(*given))
+        h, c = kernels.gathered("lstm", u, self.W, self.b, order.gather, PixelState(*before))
         ends = order.ends(lengths)
         last = PixelState(*(leaf.index_select(0, ends).unflatten(0, (B, C)) for leaf in (h, c)))
         return _Natural.apply(h, order.own, order.gather.source).unflatten(0, (B, T, C)), last

@@ -118,7 +118,7 @@ class PixelNetwork(Pixels):
         return y.to(x.dtype), self.put(x, row)
 
     def close(self, row: tuple[AnyState, ...]) -> tuple[State, ...]:
-        return tuple(part.close(each) for part, each in zip(self._parts(), row, strict=True))
+        return tuple(part.close(state) for part, state in zip(self._parts(), row, strict=True))
 
     def _scan(
         self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor

@@ -56,8 +56,8 @@ class Pixels(Core):
 
     def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
         row, ys = self.open(state), []
-        for each in self.apart(x).unbind(-2):
-            y, row = self.pixel(each, row)
+        for pixel in self.apart(x).unbind(-2):
+            y, row = self.pixel(pixel, row)
             ys.append(y)
         return torch.cat(ys, -1), self.close(row)
 

@@ -62,8 +62,8 @@ class PixelRow:
     @property
     def mode(self) -> Tensor:
         """The most probable level (..., C) of each pixel, given those before it."""
-        found = self.pixels.mode
-        return found[..., 0] if isinstance(self.pixels, Bernoulli) else found
+        levels = self.pixels.mode
+        return levels[..., 0] if isinstance(self.pixels, Bernoulli) else levels
 
 
 class PixelReadout(Readout[PixelRow]):

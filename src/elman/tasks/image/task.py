@@ -95,15 +95,15 @@ class ImageData(Data):
 
         def read(names: Sequence[str]) -> list[tuple[int, NDArray[np.generic]]]:
             nonlocal white
-            found = read_images(names, data.columns, white)
-            white = found.white
-            return list(enumerate(found.values))
+            images = read_images(names, data.columns, white)
+            white = images.white
+            return list(enumerate(images.values))
 
-        found = read_parts(data, read, lambda row: row[0], "images")
-        sizes = sorted({image.shape for part in found for _, image in part[:1]})
+        parts = read_parts(data, read, lambda row: row[0], "images")
+        sizes = sorted({image.shape for part in parts for _, image in part[:1]})
         if len(sizes) > 1:
             raise InputError(f"the images to train on, to validate and to test have the sizes {sizes}; they need one")
-        images = [Images(np.stack([image for _, image in part]), white) if part else None for part in found]
+        images = [Images(np.stack([image for _, image in part]), white) if part else None for part in parts]
         assert images[0] is not None and images[1] is not None
         self.reader = saved.reader if saved else _reader(data, images[0])
         if sizes[0] != (self.reader.rows, self.reader.columns):
@@ -193,8 +193,8 @@ class ImageTask(Task[ImageConfig, ImageData, Painter]):
     def inspect_inputs(self, predictor: Painter, part: Tensor, rows: int, steps: int) -> Inspection:
         """Images from the start of the data, each as far as `steps` of its rows."""
         x = levels(part, range(min(rows, len(part))))[:, :steps]
-        found = self._inspection(predictor.model, predictor.reader, x)
-        return found._replace(begun=lambda: self._inspection(fresh(predictor.model), predictor.reader, x))
+        inspection = self._inspection(predictor.model, predictor.reader, x)
+        return inspection._replace(begun=lambda: self._inspection(fresh(predictor.model), predictor.reader, x))
 
     def _inspection(self, model: nn.Module, reader: Reader, x: Tensor) -> Inspection:
         ink = x.float().mean(2) / (reader.levels - 1)
@@ -294,8 +294,8 @@ def _upper(predictor: Painter, name: str) -> Tensor:
         raise InputError(
             f"{name} holds images of {rows} rows, and this model draws {reader.rows}: leave out those to be drawn"
         )
-    found = reader([name], rows)
-    return levels(found, range(len(found)))
+    images = reader([name], rows)
+    return levels(images, range(len(images)))
 
 
 def _write(path: Path, ending: str, images: NDArray[np.int64], white: int) -> None:

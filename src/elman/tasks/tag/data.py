@@ -62,15 +62,15 @@ class TagReader:
         What has no tags may be plain text. The types of tags that are `known` tell columns from it.
         """
         choice("data.format", self.format, FORMATS)
-        found: list[Sentence] = []
+        sentences: list[Sentence] = []
         for name, lines in read_lines(names, self.errors):
             format = self.format if self.format != "auto" else _guess(self, name, lines, tagged, known)
             if format == "text" and tagged:
                 raise InputError(f"{name} is read as plain text, which has no tags; use columns, conllu or jsonl")
             if format != "jsonl" and self.features and format == "text":
                 raise InputError(f"{name} is plain text; this model reads the columns {self.features} too")
-            found.extend(READERS[format](self, name, lines, tagged))
-        return [row._replace(number=i) for i, row in enumerate(at_least_one(found, names, "sentence"))]
+            sentences.extend(READERS[format](self, name, lines, tagged))
+        return [row._replace(number=i) for i, row in enumerate(at_least_one(sentences, names, "sentence"))]
 
 
 def fingerprint(sentences: Iterable[Sentence]) -> str:

@@ -72,8 +72,8 @@ class Lexicon(NamedTuple):
     def written(self, sentence: Sentence) -> Written:
         """One sentence, T words: Written of (T,), (T,), (T, F), (T, C), (T,)."""
         if len(sentence.features) != len(self.features):
-            given, wanted = len(sentence.features), len(self.features)
-            raise InputError(f"{sentence.where} has {given} further columns; this model reads {wanted}")
+            number, wanted = len(sentence.features), len(self.features)
+            raise InputError(f"{sentence.where} has {number} further columns; this model reads {wanted}")
         words = [word.lower() if self.lower else word for word in sentence.words]
         features = [s.numbers(column) for s, column in zip(self.features, sentence.features, strict=True)]
         characters, sizes = self._spelt(sentence.words)

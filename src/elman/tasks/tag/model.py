@@ -223,20 +223,20 @@ class Tagger(Predictor[SequenceModel | AutoregressiveTagger]):
         return [["words", f"{words:,}"], ["tags", f"{tags} ({self.lexicon.scheme})"]]
 
 
-def sentences_of(given: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
+def sentences_of(rows: Sequence[Sequence[str] | Sentence]) -> list[Sentence]:
     """Sentences, each as a list of words: a text would be tagged letter by letter."""
-    found = []
-    for i, words in enumerate(several("sentences", given, "sentences, each a list of words")):
+    sentences = []
+    for i, words in enumerate(several("sentences", rows, "sentences, each a list of words")):
         if not isinstance(words, str | Sentence):
             words = several(f"sentence {i}", words, "words")
-        found.append(words if isinstance(words, Sentence) else Sentence(words, where=f"sentence {i}"))
-    for sentence in found:
+        sentences.append(words if isinstance(words, Sentence) else Sentence(words, where=f"sentence {i}"))
+    for sentence in sentences:
         if isinstance(sentence.words, str) or not all(isinstance(word, str) for word in sentence.words):
             raise InputError(
                 f"a sentence is {str(sentence.words)[:60]!r}; it must be a list of words, each a text. Where spaces "
                 "separate words, text.split() gives them."
             )
-    return found
+    return sentences
 
 
 def tagged_sentences(pairs: Sequence[tuple[Sequence[str], Sequence[str]] | Sentence]) -> list[Sentence]:

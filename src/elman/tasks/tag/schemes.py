@@ -39,8 +39,8 @@ def parts(tag: str) -> tuple[str, str]:
     >>> parts("B-NP"), parts("O")
     (('B', 'NP'), ('O', ''))
     """
-    found = _MARKED.fullmatch(tag)
-    return (found[1], found[2]) if found else (OUTSIDE, "")
+    match = _MARKED.fullmatch(tag)
+    return (match[1], match[2]) if match else (OUTSIDE, "")
 
 
 def find(sentences: Iterable[Sequence[str]]) -> str:
@@ -78,15 +78,15 @@ def spans(tags: Sequence[str], scheme: str, strict: bool = False) -> list[Span]:
         return [Span(i, i + 1, tag) for i, tag in enumerate(tags)]
     marked = [parts(tag) for tag in tags]
     starts = [i for i, (a, b) in enumerate(pairwise([(OUTSIDE, ""), *marked])) if _begins(a, b)]
-    found = []
+    result = []
     for i in starts:
         stop = i + 1
         while stop < len(marked) and not _ends(marked[stop - 1], marked[stop]):
             stop += 1
-        found.append(Span(i, stop, marked[i][1]))
+        result.append(Span(i, stop, marked[i][1]))
     if strict and scheme in _STRICT:
-        return [s for s in found if _STRICT[scheme].fullmatch("".join(mark for mark, _ in marked[s.start : s.stop]))]
-    return found
+        return [s for s in result if _STRICT[scheme].fullmatch("".join(mark for mark, _ in marked[s.start : s.stop]))]
+    return result
 
 
 def _begins(before: tuple[str, str], now: tuple[str, str]) -> bool:
@@ -101,7 +101,7 @@ def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:
     return before[0] in "ES" or now[0] in "BSO" or before[1] != now[1]
 
 
-def write(found: Iterable[Span], length: int, scheme: str) -> list[str]:
+def write(spans_: Iterable[Span], length: int, scheme: str) -> list[str]:
     """The tags of some spans, which do not overlap.
 
     >>> write([Span(0, 2, "NP"), Span(2, 3, "NP")], 4, "iobes")
@@ -110,7 +110,7 @@ def write(found: Iterable[Span], length: int, scheme: str) -> list[str]:
     ['I-NP', 'I-NP', 'B-NP', 'O']
     """
     tags, before = [OUTSIDE] * length, Span(0, -1, "")
-    for span in sorted(found):
+    for span in sorted(spans_):
         first = {"iob2": "B", "iobes": "B" if span.stop - span.start > 1 else "S"}.get(scheme, "I")
         if scheme == "iob1" and (before.stop, before.type) == (span.start, span.type):
             first = "B"
@@ -165,13 +165,13 @@ def count(
     truth: Iterable[Sequence[str]], guess: Iterable[Sequence[str]], scheme: str, strict: bool = False
 ) -> dict[str, Count]:
     """The counts of each type, by name. A span is right if both its ends and its type are."""
-    right, found, there = Counter[str](), Counter[str](), Counter[str]()
+    right, predicted, there = Counter[str](), Counter[str](), Counter[str]()
     for a, b in zip(truth, guess, strict=True):
-        own, given = set(spans(a, scheme, strict)), set(spans(b, scheme, strict))
+        own, guessed = set(spans(a, scheme, strict)), set(spans(b, scheme, strict))
         there.update(span.type for span in own)
-        found.update(span.type for span in given)
-        right.update(span.type for span in own & given)
-    return {name: Count(right[name], found[name], there[name]) for name in sorted({*found, *there})}
+        predicted.update(span.type for span in guessed)
+        right.update(span.type for span in own & guessed)
+    return {name: Count(right[name], predicted[name], there[name]) for name in sorted({*predicted, *there})}
 
 
 def total(counts: dict[str, Count]) -> Count:

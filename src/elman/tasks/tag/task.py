@@ -21,7 +21,7 @@ from elman.model import SequenceModel
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks import network, plots
-from elman.tasks.plots import Found
+from elman.tasks.plots import Results
 from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.tag import model as tagger
 from elman.tasks.tag import schemes
@@ -103,8 +103,8 @@ class TagData(Data):
             )
         self.config, self.reader, self.synthetic = config, reader, synthetic
         self.train, self.valid, self.test = train, valid, test or None
-        found = {"train": train, "valid": valid, "test": test}
-        self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in found.items()}
+        parts = {"train": train, "valid": valid, "test": test}
+        self.fingerprint = {f"data.{name}": fingerprint(part) for name, part in parts.items()}
         # A tag may occur only in the sentences that the random split has set aside.
         aside = [*([] if config.data.valid else valid), *([] if config.data.test else test)]
         self.lexicon = known or _lexicon(config.data, train, aside)
@@ -193,7 +193,7 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
     def open(self, config: TagConfig, saved: Tagger | None) -> TagData:
         return self.open_in_memory(config, saved, {})
 
-    def open_in_memory(self, config: TagConfig, saved: Tagger | None, given: dict[str, Any]) -> TagData:
+    def open_in_memory(self, config: TagConfig, saved: Tagger | None, parts: dict[str, Any]) -> TagData:
         data = config.data
         for name in ("min_count", "batch_size"):
             whole(f"data.{name}", getattr(data, name))
@@ -202,7 +202,7 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
             synthetic = SyntheticData.open(data.train, data.valid, data.test, "tag")
             return TagData(config, TagReader(), known, *synthetic.parts(_sentences), synthetic)
         reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
-        in_memory = {name: tagger.tagged_sentences(pairs) for name, pairs in given.items()}
+        in_memory = {name: tagger.tagged_sentences(pairs) for name, pairs in parts.items()}
         sentences = read_parts(data, reader, lambda row: row.number, "sentences", in_memory)
         return TagData(config, reader, known, *sentences)
 
@@ -235,8 +235,8 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
     def evaluate(self, predictor: Tagger, part: list[Sentence]) -> Evaluation:
         guess = predictor.tag_all(part)
         scores = predictor.scores(part, guess)
-        found = Found(scores, *_confusion(part, guess))
-        return Evaluation(scores, lambda run, step: plots.preview(run, step, found))
+        results = Results(scores, *_confusion(part, guess))
+        return Evaluation(scores, lambda run, step: plots.preview(run, step, results))
 
     def inspect_inputs(self, predictor: Tagger, part: list[Sentence], rows: int, steps: int) -> Inspection:
         """The longest sentences: they say most about time."""

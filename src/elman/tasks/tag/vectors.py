@@ -16,7 +16,7 @@ Vector = NDArray[np.float32]
 
 def read_vectors(name: str, wanted: Set[str], width: int) -> dict[str, Vector]:
     """The vectors of the words that are wanted, each of `width` numbers. Of a word that comes twice, the first."""
-    found: dict[str, Vector] = {}
+    vectors: dict[str, Vector] = {}
     number = 0
     for number, line in enumerate(_lines(name), 1):
         word, *numbers = line.rstrip().split(" ")
@@ -35,11 +35,11 @@ def read_vectors(name: str, wanted: Set[str], width: int) -> dict[str, Vector]:
             vector = np.array(numbers, np.float32)
         except ValueError as error:
             raise FileError(f"line {number} of {name} is not a word and {width} numbers: {error}") from error
-        if word in wanted and word not in found:
-            found[word] = vector
+        if word in wanted and word not in vectors:
+            vectors[word] = vector
     if not number:
         raise FileError(f"{name} is empty: there is nothing to read in it")
-    return found
+    return vectors
 
 
 def _lines(name: str) -> Iterator[str]:

@@ -46,11 +46,11 @@ class WordEmbedding(Embedding):
     @torch.no_grad()
     def begin_with(self, file: str, names: Sequence[str]) -> None:
         """Begin with the vectors of a file, of as many words as it has; `names` are the words from number 2 on."""
-        found = read_vectors(file, {*names}, self.output_size)
-        progress.say(f"{file} has vectors of {len(found):,} of the {len(names):,} words")
-        rows = [i for i, name in enumerate(names, 2) if name in found]
+        vectors = read_vectors(file, {*names}, self.output_size)
+        progress.say(f"{file} has vectors of {len(vectors):,} of the {len(names):,} words")
+        rows = [i for i, name in enumerate(names, 2) if name in vectors]
         if rows:
-            self.weight[rows] = torch.from_numpy(np.stack([found[names[i - 2]] for i in rows]))
+            self.weight[rows] = torch.from_numpy(np.stack([vectors[names[i - 2]] for i in rows]))
 
 
 class Characters(nn.Module):
@@ -68,14 +68,14 @@ class Characters(nn.Module):
 
     def forward(self, characters: Tensor, sizes: Tensor) -> Tensor:
         """characters (B, T, C), of which `sizes` (B, T) count -> (B, T, H); zeros where there are none."""
-        found = self.embed.weight.new_zeros(*sizes.shape, self.output_size)
+        features = self.embed.weight.new_zeros(*sizes.shape, self.output_size)
         there = sizes > 0
         if not bool(there.any()):
-            return found
+            return features
         lengths = sizes[there]
         y, _ = self.core.scan(self.embed(characters[there]), lengths=lengths)
-        found[there] = torch.cat([at_end(y[..., : self.size], lengths), y[:, 0, self.size :]], -1)
-        return found
+        features[there] = torch.cat([at_end(y[..., : self.size], lengths), y[:, 0, self.size :]], -1)
+        return features
 
 
 class SentenceEmbedding(nn.Module):
@@ -96,12 +96,12 @@ class SentenceEmbedding(nn.Module):
         every: list[Embedding | Characters | None] = [words, case, *features, characters]
         self.output_size = sum(part.output_size for part in every if part is not None)
 
-    def forward(self, given: Written) -> Tensor:
+    def forward(self, sentences: Written) -> Tensor:
         """(B, T, D)."""
-        parts = [self.words(given.words)]
+        parts = [self.words(sentences.words)]
         if self.case is not None:
-            parts.append(self.case(given.case))
-        parts.extend(embed(given.features[..., i]) for i, embed in enumerate(self.features))
+            parts.append(self.case(sentences.case))
+        parts.extend(embed(sentences.features[..., i]) for i, embed in enumerate(self.features))
         if self.characters is not None:
-            parts.append(self.characters(given.characters, given.sizes))
+            parts.append(self.characters(sentences.characters, sentences.sizes))
         return kernels.dropout(torch.cat(parts, -1), self.dropout, self.training)

@@ -65,13 +65,15 @@ class Splits(NamedTuple):
     test: Encoded
 
 
-def open_splits(config: TextDataConfig, vocabulary: Vocabulary | None = None, given: InMemory | None = None) -> Splits:
+def open_splits(
+    config: TextDataConfig, vocabulary: Vocabulary | None = None, in_memory_texts: InMemory | None = None
+) -> Splits:
     """Read, split and encode. The vocabulary is fitted to the training part alone, unless there is one already.
 
-    Texts that are `given` (train, valid, test) take the place of those that the config names.
+    The `in_memory_texts` (train, valid, test) take the place of those that the config names.
     """
     _check(config)
-    texts = split_texts(config, given)
+    texts = split_texts(config, in_memory_texts)
     if vocabulary is None:
         kind = vocabularies.kind(config.vocabulary)
         pieces = (piece for _, piece in texts[0].pieces("building the vocabulary"))
@@ -100,13 +102,13 @@ def _nothing_to_learn(vocabulary: Vocabulary, min_count: int) -> InputError:
     )
 
 
-def split_texts(config: TextDataConfig, given: InMemory | None = None) -> list[Text]:
+def split_texts(config: TextDataConfig, in_memory_texts: InMemory | None = None) -> list[Text]:
     """The training, validation and test text."""
     errors = text_errors(config.vocabulary, config.errors)
 
     def text(part: str) -> Text:
-        if given and part in given:
-            return in_memory(given[part], errors)
+        if in_memory_texts and part in in_memory_texts:
+            return in_memory(in_memory_texts[part], errors)
         return open_text(names_of(getattr(config, part)), errors)
 
     whole = text("train")

@@ -117,8 +117,8 @@ class TextModel(Predictor[M]):
     @torch.inference_mode()
     def read(self, texts: Sequence[str], state: Carried) -> Carried:
         """The state after some more text in each row. The last symbol stays pending."""
-        given = several("texts", texts, "texts, one for each row of the state")
-        ids = [prompt_ids(self.vocabulary, a_text(f"text {i}", text)) for i, text in enumerate(given)]
+        rows = several("texts", texts, "texts, one for each row of the state")
+        ids = [prompt_ids(self.vocabulary, a_text(f"text {i}", text)) for i, text in enumerate(rows)]
         core = self._core(state)
         T = max(map(len, ids), default=0)
         x = torch.zeros(len(ids), T + 1, dtype=torch.int64)

@@ -101,13 +101,13 @@ class TextTask(Task[C, TextData, F]):
     def open(self, config: C, saved: F | None) -> TextData:
         return self.open_in_memory(config, saved, {})
 
-    def open_in_memory(self, config: C, saved: F | None, given: dict[str, Any]) -> TextData:
+    def open_in_memory(self, config: C, saved: F | None, parts: dict[str, Any]) -> TextData:
         if saved is not None and saved.vocabulary.kind != config.data.vocabulary:
             raise InputError(
                 f"data.vocabulary is {config.data.vocabulary}; that of the model to continue from is "
                 f"{saved.vocabulary.kind}, and stays so"
             )
-        splits = open_splits(config.data, None if saved is None else saved.vocabulary, given)
+        splits = open_splits(config.data, None if saved is None else saved.vocabulary, parts)
         # Found out now, not at the first evaluation.
         if splits.valid.tokens == 0:
             raise InputError("the validation text is empty; give data.valid, or a larger second part in data.split")

@@ -115,7 +115,7 @@ def _batch(ids: Ids, starts: list[int], lengths: list[int], T: int) -> Batch:
 
 def _next_boundary(ids: Ids, start: int, step: int = 1 << 20) -> int:
     for at in range(start, len(ids), step):
-        found = np.flatnonzero(np.asarray(ids[at : at + step]) == BOUNDARY)
-        if len(found):
-            return at + int(found[0])
+        places = np.flatnonzero(np.asarray(ids[at : at + step]) == BOUNDARY)
+        if len(places):
+            return at + int(places[0])
     return len(ids)

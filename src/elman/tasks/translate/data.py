@@ -69,10 +69,10 @@ class PairReader:
         """What a file is; one side of parallel files, or a file of sources `alone`, is text unless its name says."""
         if self.format != "auto":
             return self.format
-        found = ENDINGS.get(Path(name.removesuffix(".gz")).suffix.lower(), "text")
-        if found == "text" and not alone:
+        format = ENDINGS.get(Path(name.removesuffix(".gz")).suffix.lower(), "text")
+        if format == "text" and not alone:
             raise InputError(f"{name} is read as plain text, which has one side only: name the other, data.target too")
-        return found
+        return format
 
 
 def _parallel(source: list[tuple[str, list[str]]], target: list[tuple[str, list[str]]]) -> Iterator[Pair]:

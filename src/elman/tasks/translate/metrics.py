@@ -47,12 +47,12 @@ def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EAC
     difference, the gap; over the pairs that have such a position."""
     rows = reading.encode(pairs, predictor.symbols)
     forced, own = (predictor.nats(rows, batch_size, own) for own in (False, True))
-    found: list[Json] = []
+    buckets: list[Json] = []
     for t in range(max(map(len, forced))):
         a, b = (-sum(float(row[t]) for row in side if len(row) > t) for side in (forced, own))
         n = sum(len(row) > t for row in forced)
-        found.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
-    return found
+        buckets.append({"position": t, "sentences": n, "forced": a / n, "own": b / n, "gap": (a - b) / n})
+    return buckets
 
 
 def aligned(predictor: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:

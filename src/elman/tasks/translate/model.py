@@ -231,7 +231,7 @@ class Translator(Predictor[EncoderDecoder]):
             text: self._beginning(text) for text in {a_text(f"prefix {i}", each) for i, each in enumerate(prefixes)}
         }
         begun = [known[text] for text in prefixes] or [[]] * len(rows)
-        found = [[Translation("", [], 0.0, 0.0)]] * len(rows)
+        translations = [[Translation("", [], 0.0, 0.0)]] * len(rows)
         filled = [i for i, row in enumerate(rows) if len(row)]
 
         def run(chosen: list[int]) -> Iterator[list[Translation]]:
@@ -242,8 +242,8 @@ class Translator(Predictor[EncoderDecoder]):
             return ([self._read(h) for h in row] for row in hypotheses)
 
         for i, row in zip(filled, self.batched(filled, run, batch_size, lambda i: len(rows[i])), strict=True):
-            found[i] = row
-        return found
+            translations[i] = row
+        return translations
 
     def _beginning(self, text: str) -> list[int]:
         """The symbols of a prefix, which must be ones that a translation can have."""
@@ -253,8 +253,8 @@ class Translator(Predictor[EncoderDecoder]):
             raise InputError(
                 f"the prefix has {symbols.unknown_in(text)}, which no translation of this model can begin with"
             )
-        found: list[int] = ids.tolist()
-        return found
+        symbols_: list[int] = ids.tolist()
+        return symbols_
 
     def _search(
         self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], search: Search
@@ -282,11 +282,11 @@ class Translator(Predictor[EncoderDecoder]):
         N, settings = len(seeds), replace(sampling, banned=self._banned)
         drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
         least, most = limits.limits([n for n in sizes for _ in seeds])
-        found = sample(
+        results = sample(
             model.repeat(N), states.repeat(state, N), torch.full((len(drawn),), BOUNDARY),
             drawn, settings, max_new_tokens=most, min_new_tokens=least, prefixes=[p for p in prefixes for _ in seeds],
         )  # fmt: skip
-        return [found[i : i + N] for i in range(0, len(found), N)]
+        return [results[i : i + N] for i in range(0, len(results), N)]
 
     @property
     def _banned(self) -> tuple[int, ...]:
@@ -306,8 +306,8 @@ class Translator(Predictor[EncoderDecoder]):
         assert isinstance(batch.x, Pairs)
         model, state = self.model.given(batch.x.source, batch.x.sizes)
         weights = self._attending(model).alignments(model.embed(batch.x.target), state)
-        found: list[list[float]] = weights[0].tolist()
-        return found
+        rows: list[list[float]] = weights[0].tolist()
+        return rows
 
     def _read(self, hypothesis: Hypothesis) -> Translation:
         tokens = hypothesis.tokens[:-1] if hypothesis.tokens[-1:] == [BOUNDARY] else hypothesis.tokens
@@ -354,5 +354,5 @@ def _covered(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float6
     """The coverage penalty of Wu et al. (2016), equation 14, for each row of a Covered."""
     assert isinstance(state, Covered)
     logs = state.coverage.double().clamp(1e-30, 1.0).log()
-    found: NDArray[np.float64] = (penalty * masked(logs, lengths).sum(1)).numpy()
-    return found
+    scores: NDArray[np.float64] = (penalty * masked(logs, lengths).sum(1)).numpy()
+    return scores

@@ -113,9 +113,9 @@ def evaluate(predictor: Translator, request: Evaluate) -> Scores:
     scores, _ = score(predictor, pairs, request.search, "bleu", request.batch_size)
     if not request.free_running:
         return scores
-    found: Any = exposure(predictor, pairs, request.batch_size)
-    gap = sum(row["gap"] * row["sentences"] for row in found) / sum(row["sentences"] for row in found)
-    return replace(scores, numbers={**scores.numbers, "gap": gap}, details={**scores.details, "free_running": found})
+    rows: Any = exposure(predictor, pairs, request.batch_size)
+    gap = sum(row["gap"] * row["sentences"] for row in rows) / sum(row["sentences"] for row in rows)
+    return replace(scores, numbers={**scores.numbers, "gap": gap}, details={**scores.details, "free_running": rows})
 
 
 def predict(predictor: Translator, request: Predict) -> Iterator[str]:
@@ -131,14 +131,14 @@ def predict(predictor: Translator, request: Predict) -> Iterator[str]:
     if empty := [i for i, source in enumerate(sources, 1) if not source.strip()]:
         progress.say(f"{len(empty)} empty lines, the first is number {empty[0]}: their translations are empty too")
     more = request.search, request.batch_size, [request.prefix] * len(sources) if request.prefix else ()
-    found = (
+    translations = (
         predictor.samples(sources, sampling, request.n_best, request.seed, *more)
         if sampling
         else predictor.translations(sources, *more)
     )
     if request.alignments:
-        _write_alignments(predictor, Path(request.alignments), sources, [row[0].tokens for row in found])
-    for number, row in enumerate(found, 1):
+        _write_alignments(predictor, Path(request.alignments), sources, [row[0].tokens for row in translations])
+    for number, row in enumerate(translations, 1):
         for translation in row[: request.n_best]:
             cells = [translation.text]
             if request.scores:

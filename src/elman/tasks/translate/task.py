@@ -173,8 +173,8 @@ class PairData(Data):
         test: list[Pair], synthetic: SyntheticData | None = None,
     ) -> None:  # fmt: skip
         self.config, self.synthetic, data = config, synthetic, config.data
-        found = {"source": train, "valid_source": valid, "test_source": test}
-        self.fingerprint = {f"data.{name}": reading.fingerprint(part) for name, part in found.items()}
+        parts = {"source": train, "valid_source": valid, "test_source": test}
+        self.fingerprint = {f"data.{name}": reading.fingerprint(part) for name, part in parts.items()}
         self.fingerprint |= dict.fromkeys(("data.target", "data.valid_target", "data.test_target"), "")
         flags = flag("data.joint", data.joint), data.min_count, data.vocabulary_size
         self.symbols = symbols or reading.fit(train, data.vocabulary, *flags)
@@ -198,11 +198,11 @@ class PairData(Data):
             return SyntheticBatches(self.synthetic.train, size, seed, made, rank, world)
         pairs = list(zip(*self.rows, strict=True))
         order = Bucketed([max(len(a), len(b) + 1) for a, b in pairs], tokens, seed, rank, world)
-        each = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
+        per_epoch = len(order.of_epoch(0))  # batches of a pass; those of others may be one more or less
 
         def read(rows: Sequence[int], at: Position) -> Batch:
             drawn = torch.tensor([[seed, at.epoch * len(pairs) + i] for i in rows])
-            return batch_of([pairs[i] for i in rows], drawn, truth(at.epoch * each + at.window))
+            return batch_of([pairs[i] for i in rows], drawn, truth(at.epoch * per_epoch + at.window))
 
         return OrderedBatches(order, read)
 
@@ -296,8 +296,8 @@ def _preview(predictor: Translator, examples: Sequence[tuple[Pair, str]]) -> Pre
     picture = b""
     if examples and predictor.config.attention != "none":
         pair, guess = examples[0]
-        found = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
-        picture = plots.alignment(found["source"], found["target"], found["weights"])
+        attention = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
+        picture = plots.alignment(attention["source"], attention["target"], attention["weights"])
     return Preview("\n\n".join(lines), picture)
 
 

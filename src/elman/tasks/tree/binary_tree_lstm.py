@@ -68,13 +68,13 @@ class BinaryTreeLSTM(TreeCore):
         u = _twice(kernels.linear(x, self.U, self.b), self.output_size)
         return (kernels.linear(h.flatten(1), self.W) + u).split(self.output_size, 1)
 
-    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: LSTMState | None) -> LSTMState:
+    def _gathered(self, x: Tensor, gather: Gather, inside: bool, state: LSTMState | None) -> LSTMState:
         H, b = self.output_size, _twice(self.b, self.output_size)
         if inside:
             u = kernels.linear(x, _twice(self.U.t(), H).t(), b)
         else:  # at a leaf there is nothing to forget
             u = kernels.linear(x, self.U[: 3 * H], self.b[: 3 * H])
-        return LSTMState(*kernels.gathered("lstm", u, self.W, b, gather, given))
+        return LSTMState(*kernels.gathered("lstm", u, self.W, b, gather, state))
 
 
 def _twice(u: Tensor, H: int) -> Tensor:

@@ -67,6 +67,6 @@ class ChildSumTreeLSTM(TreeCore):
         own = (u[:, : 3 * H] + kernels.linear(h.sum(1), self.W[: 3 * H])).split(H, 1)
         return *own, u[:, None, 3 * H :] + kernels.linear(h, self.W[3 * H :])
 
-    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: LSTMState | None) -> LSTMState:
+    def _gathered(self, x: Tensor, gather: Gather, inside: bool, state: LSTMState | None) -> LSTMState:
         u = kernels.linear(x, self.U, self.b)
-        return LSTMState(*kernels.gathered("child_sum", u, self.W, self.b, gather, given))
+        return LSTMState(*kernels.gathered("child_sum", u, self.W, self.b, gather, state))

@@ -62,9 +62,9 @@ class Climb(Core):
     def named_gates(self, x: Tensor, state: AnyState) -> dict[str, Tensor]:
         """Where each child has a gate of its own, that of the node below, of the steps that have one."""
         at = self._place(x)
-        found = self.tree.gates(*self._given(x, state))
+        gates = self.tree.gates(*self._given(x, state))
         return {
-            name: gate if gate.dim() == 2 else (gate * at[..., None]).sum(1)[at.any(1)] for name, gate in found.items()
+            name: gate if gate.dim() == 2 else (gate * at[..., None]).sum(1)[at.any(1)] for name, gate in gates.items()
         }
 
     def _place(self, x: Tensor) -> Tensor:
@@ -106,13 +106,13 @@ def climbs(core: TreeCore, x: Tensor, shapes: Sequence[Shape], ways: Sequence[Se
     by_node = [leaf[forest.rows].flatten(1) for leaf in leaves(state)]
     source = forest.source[forest.rows]
     K = max(core.places or 1, *(int(np.bincount(s.parents[s.parents >= 0], minlength=1).max()) for s in shapes))
-    found, begin = [], 0
+    paths, begin = [], 0
     for tree, way in zip(shapes, ways, strict=True):
         pairs = zip([-1, *way[:-1]], way, strict=True)
         rows = [_features(tree, begin, below, node, x, source, by_node, K) for below, node in pairs]
-        found.append(torch.stack(rows))
+        paths.append(torch.stack(rows))
         begin += len(tree.parents)
-    return found
+    return paths
 
 
 def _features(

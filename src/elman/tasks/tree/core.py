@@ -79,9 +79,9 @@ class TreeCore(nn.Module):
 
     forward = scan
 
-    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: AnyState) -> AnyState:
+    def _gathered(self, x: Tensor, gather: Gather, inside: bool, state: AnyState) -> AnyState:
         """The kernel that does the same, where there is one: `inside` says whether nodes with children read inputs,
-        `given` is the state of the rows in front."""
+        `state` is the state of the rows in front."""
         raise NotImplementedError(f"{type(self).__name__} has no kernel")
 
     @property
@@ -100,13 +100,13 @@ class TreeCore(nn.Module):
         places, cuts = forest.places, forest.levels.tolist()
         if self.places is not None:
             places = nn.functional.pad(places, (0, self.places - places.shape[1]), value=-1)
-        found = [states.map(lambda leaf: leaf.to(x.dtype), like)]  # of each level, the zero state first
+        levels = [states.map(lambda leaf: leaf.to(x.dtype), like)]  # of each level, the zero state first
         begins = torch.cat([forest.levels.new_zeros(1), forest.levels + 1])
         for first, end in pairwise(cuts):
             # Rows stand one later than in the forest, behind the zero state, which is what -1 becomes.
-            children = _gathered(found, places[first:end] + 1, begins)
-            found.append(self.combine(x[forest.source[first:end]], children))
-        return states.map(lambda leaf: leaf[1:], states.concat(found))
+            children = _gathered(levels, places[first:end] + 1, begins)
+            levels.append(self.combine(x[forest.source[first:end]], children))
+        return states.map(lambda leaf: leaf[1:], states.concat(levels))
 
     def zeros(self, batch_size: int, *shape: int) -> Tensor:
         """Zeros on the device and in the dtype of the parameters."""
@@ -117,12 +117,12 @@ class TreeCore(nn.Module):
         return f"{self.input_size}, {self.output_size}"
 
 
-def _gathered(found: list[State], rows: Tensor, begins: Tensor) -> State:
+def _gathered(levels: list[State], rows: Tensor, begins: Tensor) -> State:
     """The states of rows (B, K), from the levels that have them: concatenating all would be quadratic in levels."""
     needed, place = torch.unique(torch.bucketize(rows, begins[1:], right=True), return_inverse=True)
     sizes = begins[needed + 1] - begins[needed]
     shift = (sizes.cumsum(0) - sizes - begins[needed])[place]
-    some = states.concat([found[i] for i in needed.tolist()])
+    some = states.concat([levels[i] for i in needed.tolist()])
     return states.map(lambda leaf: leaf[rows + shift], some)
 
 

@@ -53,16 +53,16 @@ class TreeReader:
     def __call__(self, names: Sequence[str], *, labelled: bool = True) -> list[LabelledTree]:
         """The trees of some files; `labelled` says whether nodes in brackets must have labels."""
         choice("data.format", self.format, FORMATS)
-        found: list[LabelledTree] = []
+        trees: list[LabelledTree] = []
         for name in names:
             format = self.format if self.format != "auto" else _guess(name, self.errors)
             if format == "conllu":
                 sentences = TagReader("conllu", "form", self.tag, ["head"], self.errors)([name], tagged=labelled)
-                found.extend(_dependencies(sentence) for sentence in sentences)
+                trees.extend(_dependencies(sentence) for sentence in sentences)
             else:
                 for file, text in read_documents([name], self.errors):
-                    found.extend(read_brackets(text, file, labelled))
-        return [tree._replace(number=i) for i, tree in enumerate(found)]
+                    trees.extend(read_brackets(text, file, labelled))
+        return [tree._replace(number=i) for i, tree in enumerate(trees)]
 
 
 def _guess(name: str, errors: str) -> str:
@@ -85,7 +85,7 @@ def read_brackets(text: str, name: str = "the text", labelled: bool = True) -> l
     >>> read_brackets("(3 (2 It) (4 works))")[0].labels
     ['2', '4', '3']
     """
-    found: list[LabelledTree] = []
+    trees: list[LabelledTree] = []
     tree = _Open(name, labelled)
     for line_number, line in enumerate(lines_of(text), 1):
         for token in _TOKENS.finditer(line):
@@ -95,13 +95,13 @@ def read_brackets(text: str, name: str = "the text", labelled: bool = True) -> l
             elif token[0] == ")":
                 tree.end(at)
                 if not tree.waiting:
-                    found.append(tree.done())
+                    trees.append(tree.done())
                     tree = _Open(name, labelled)
             else:
                 tree.atom(token[0], at)
     if tree.waiting:
         raise InputError(f"{tree.place(tree.waiting[-1].at)}: this bracket is never closed")
-    return found
+    return trees
 
 
 class _Node(NamedTuple):

@@ -51,14 +51,14 @@ def inspect_inputs(predictor: TreeLabeller, trees: Sequence[LabelledTree], rows:
     some = sorted((tree for tree in trees if tree.height < steps), key=lambda tree: -tree.height)[:rows]
     if not some:
         raise InputError(f"there is no tree of fewer than {steps} levels to inspect")
-    found = _inspection(predictor, some)
+    inspection = _inspection(predictor, some)
 
     def begun() -> Inspection:
         model = fresh(predictor.model)
         assert isinstance(model, TreeModel)
         return _inspection(TreeLabeller(model, predictor.config, predictor.reader, predictor.lexicon), some)
 
-    return found._replace(begun=begun)
+    return inspection._replace(begun=begun)
 
 
 def _inspection(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspection:
@@ -87,11 +87,11 @@ def _leaves(core: TreeCore) -> list[Tensor]:
 def _targets(predictor: TreeLabeller, trees: Sequence[LabelledTree], ways: Sequence[Sequence[int]]) -> Tensor:
     """The label of each node on the way up (B, T), or the number of the root at its end; NONE or NaN elsewhere."""
     number = predictor.lexicon.target == "number"
-    found = []
+    targets = []
     for tree, way in zip(trees, ways, strict=True):
         own = predictor.lexicon.targets(tree)
-        found.append(torch.tensor([*[math.nan] * (len(way) - 1), float(own[0])]) if number else own[list(way)])
-    return nn.utils.rnn.pad_sequence(found, batch_first=True, padding_value=math.nan if number else NONE)
+        targets.append(torch.tensor([*[math.nan] * (len(way) - 1), float(own[0])]) if number else own[list(way)])
+    return nn.utils.rnn.pad_sequence(targets, batch_first=True, padding_value=math.nan if number else NONE)
 
 
 def _log_prob(predicted: Distribution, y: State, lengths: Tensor) -> Tensor:
@@ -115,12 +115,12 @@ def _names(tree: LabelledTree, way: Sequence[int]) -> list[str]:
 
 def _under(tree: LabelledTree) -> list[set[int]]:
     """Of each node, the nodes at or below it that have a word."""
-    found: list[set[int]] = [{i} if word else set() for i, word in enumerate(tree.words)]
+    words: list[set[int]] = [{i} if word else set() for i, word in enumerate(tree.words)]
     for node in np.argsort(tree.shape.heights, kind="stable").tolist():
         parent = int(tree.shape.parents[node])
         if parent >= 0:
-            found[parent] |= found[node]
-    return found
+            words[parent] |= words[node]
+    return words
 
 
 def _labels(trees: Sequence[LabelledTree], ways: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -167,8 +167,8 @@ def gradients(predictor: TreeLabeller, tree: LabelledTree) -> list[float]:
         target = predictor.lexicon.targets(tree)
         at_root = target if predictor.lexicon.target == "number" else target[[tree.root]]
         loss = -_log_prob(predicted, at_root[:, None], torch.ones(1, dtype=torch.int64)).sum()
-        (found,) = torch.autograd.grad(loss, nudges)
-    return found.norm(dim=1).tolist()
+        (gradient,) = torch.autograd.grad(loss, nudges)
+    return gradient.norm(dim=1).tolist()
 
 
 def _panels(predictor: TreeLabeller, tree: LabelledTree, way: Sequence[int]) -> tuple[dict[str, object], ...]:

@@ -103,17 +103,17 @@ class TreeLexicon(NamedTuple):
         if self.target == "number":
             return torch.tensor([(number_of(tree) - self.mean) / self.scale], dtype=torch.float32)
         place = {label: i for i, label in enumerate(self.labels)}
-        found = []
+        numbers = []
         for label in _counting(tree, self.target):
             if label and label not in place:
                 raise InputError(
                     f"the tree at {tree.where} has the label {label!r}, which the model was not trained on; "
                     f"it knows {', '.join(self.labels[:30])}"
                 )
-            found.append(place[label] if label else NONE)
-        if self.target == "roots" and found[tree.root] == NONE:
+            numbers.append(place[label] if label else NONE)
+        if self.target == "roots" and numbers[tree.root] == NONE:
             raise InputError(f"the root of the tree at {tree.where} has no label; with data.target roots it must")
-        return torch.tensor(found, dtype=torch.int64)
+        return torch.tensor(numbers, dtype=torch.int64)
 
 
 def number_of(tree: LabelledTree) -> float:
@@ -160,11 +160,11 @@ class TreeModel(nn.Module):
             else Softmax(H, len(lexicon.labels), dropout=p)
         )
 
-    def forward(self, given: TreeInput) -> WithValues:
+    def forward(self, trees: TreeInput) -> WithValues:
         """Of every row of the forest (N,), or of every tree (B,)."""
-        y, _ = self.core.scan(self.embed(given.words), given.forest)
-        found: WithValues = self.readout(y if self.every else y[given.forest.roots])
-        return found
+        y, _ = self.core.scan(self.embed(trees.words), trees.forest)
+        predicted: WithValues = self.readout(y if self.every else y[trees.forest.roots])
+        return predicted
 
 
 class Example(NamedTuple):
@@ -220,10 +220,10 @@ class TreeLabeller(Predictor[TreeModel]):
 
     def labels(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[list[str]]:
         """The label of every node, of the root alone, or the number as text, of each tree."""
-        found = self.outputs(trees, batch_size)
+        outputs = self.outputs(trees, batch_size)
         if self.lexicon.target == "number":
-            return [[f"{float(values[0, 0]):.6g}"] for values in found]
-        return [[self.lexicon.labels[i] for i in values.argmax(1).tolist()] for values in found]
+            return [[f"{float(values[0, 0]):.6g}"] for values in outputs]
+        return [[self.lexicon.labels[i] for i in values.argmax(1).tolist()] for values in outputs]
 
     def outputs(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> list[Tensor]:
         """Of each tree log P of the labels (n, C) float64, or of the root (1, C); mean and width (1, 2) of a number."""
@@ -236,8 +236,8 @@ class TreeLabeller(Predictor[TreeModel]):
 
         def run(some: list[LabelledTree]) -> Sequence[Tensor]:
             forest = Forest.of([tree.shape for tree in some])
-            given = TreeInput(torch.cat([self.lexicon.numbers(tree) for tree in some]), forest)
-            values = self._values(self.model(states.map(lambda leaf: leaf.to(self.device), given)))
+            batch = TreeInput(torch.cat([self.lexicon.numbers(tree) for tree in some]), forest)
+            values = self._values(self.model(states.map(lambda leaf: leaf.to(self.device), batch)))
             return (values[forest.rows] if nodes else values).split([len(t.words) if nodes else 1 for t in some])
 
         return self.batched(trees, run, batch_size, lambda tree: tree.height)
@@ -250,17 +250,19 @@ class TreeLabeller(Predictor[TreeModel]):
 
     def evaluate(self, trees: Sequence[LabelledTree], batch_size: int = EACH) -> Scores:
         """How good the answers are: of roots and, where every node has a label, of nodes."""
-        found, target = self.outputs(trees, batch_size), self.lexicon.target
+        outputs, target = self.outputs(trees, batch_size), self.lexicon.target
         if target == "number":
-            values = torch.cat(found)
+            values = torch.cat(outputs)
             y = torch.tensor([number_of(tree) for tree in trees], dtype=torch.float64)
             return metrics.of_numbers(values[:, 0], values[:, 1], y)
         truth = [self.lexicon.targets(tree) for tree in trees]
         roots = torch.stack([own[tree.root] for own, tree in zip(truth, trees, strict=True)])
-        at_roots = torch.stack([v[tree.root if target == "nodes" else 0] for v, tree in zip(found, trees, strict=True)])
+        at_roots = torch.stack(
+            [v[tree.root if target == "nodes" else 0] for v, tree in zip(outputs, trees, strict=True)]
+        )
         numbers = _accuracies("root", at_roots, roots, self.lexicon.labels)
         if target == "nodes":
-            numbers |= _accuracies("node", torch.cat(found), torch.cat(truth), self.lexicon.labels)
+            numbers |= _accuracies("node", torch.cat(outputs), torch.cat(truth), self.lexicon.labels)
         numbers["trees"] = len(trees)
         primary = "root_accuracy" if numbers["roots"] else "node_accuracy"
         return Scores(

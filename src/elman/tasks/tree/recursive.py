@@ -48,7 +48,7 @@ class Recursive(TreeCore):
         h = nn.functional.pad(children.flatten(1), (0, 2 * H - children.shape[1] * H))
         return kernels.tanh(kernels.linear(h, self.W) + kernels.linear(x, self.U, self.b))
 
-    def _gathered(self, x: Tensor, gather: Gather, inside: bool, given: Tensor | None) -> Tensor:
+    def _gathered(self, x: Tensor, gather: Gather, inside: bool, state: Tensor | None) -> Tensor:
         u = kernels.linear(x, self.U, self.b)
-        (h,) = kernels.gathered("recursive", u, self.W, self.b, gather, None if given is None else (given,))
+        (h,) = kernels.gathered("recursive", u, self.W, self.b, gather, None if state is None else (state,))
         return h

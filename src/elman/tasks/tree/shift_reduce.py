@@ -50,20 +50,20 @@ class ShiftReduce(Core):
         stack = states.map(lambda top, rest: torch.cat([top[:, None], rest[:, :-1]], 1), new, rest)
         return leaves(new)[0], stack
 
-    def _arity(self, given: Tensor) -> Tensor:
-        return given.detach().nan_to_num().round().clamp(0, self.most).long()
+    def _arity(self, column: Tensor) -> Tensor:
+        return column.detach().nan_to_num().round().clamp(0, self.most).long()
 
     def _scan(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         if not (self.tree.has_kernel and native_for(x, *leaves(state), *self.parameters())):
             return super()._scan(x, state, lengths, reset)
         B, T = x.shape[:2]
         made = _Nodes(self._arity(x[..., -1]), lengths, reset, self.depth)
-        given = states.map(lambda leaf: leaf.flatten(0, 1), state)
-        found = self.tree._gathered(x[made.b, made.t, :-1], made.gather(self.tree.places), True, given)
+        before = states.map(lambda leaf: leaf.flatten(0, 1), state)
+        made_states = self.tree._gathered(x[made.b, made.t, :-1], made.gather(self.tree.places), True, before)
         y = x.new_zeros(B, T, self.output_size)
         if len(made.b):
-            y[made.b[made.order], made.t[made.order]] = leaves(found)[0][B * self.depth :]
-        return y, states.map(lambda leaf: _or_zero(leaf, made.stacks), found)
+            y[made.b[made.order], made.t[made.order]] = leaves(made_states)[0][B * self.depth :]
+        return y, states.map(lambda leaf: _or_zero(leaf, made.stacks), made_states)
 
 
 def _places(state: State, places: Tensor) -> State:
@@ -144,7 +144,7 @@ def steps(x: Tensor, shapes: list[Shape]) -> list[Tensor]:
     >>> steps(torch.ones(2, 1), [shape([2, 2, -1], [True, True, False])])[0].tolist()
     [[1.0, 0.0], [1.0, 0.0], [0.0, 2.0]]
     """
-    found, at = [], 0
+    series, at = [], 0
     for tree in shapes:
         n = len(tree.parents)
         stack: list[int] = []
@@ -160,6 +160,6 @@ def steps(x: Tensor, shapes: list[Shape]) -> list[Tensor]:
             if len(x)
             else x.new_zeros(n, x.shape[1])
         )
-        found.append(torch.cat([vectors, torch.from_numpy(arity)[:, None].to(x)], 1))
+        series.append(torch.cat([vectors, torch.from_numpy(arity)[:, None].to(x)], 1))
         at += int(tree.reads.sum())
-    return found
+    return series

@@ -146,8 +146,8 @@ class TreeTask(Task[TreeConfig, TreeData, TreeLabeller]):
                 f"{saved.lexicon.target}; it has no other answers"
             )
         reader = TreeReader(data.format, data.tag, data.errors)
-        found = read_parts(data, reader, lambda tree: tree.number, "trees")
-        return TreeData(config, reader, saved.lexicon if saved else None, *found)
+        parts = read_parts(data, reader, lambda tree: tree.number, "trees")
+        return TreeData(config, reader, saved.lexicon if saved else None, *parts)
 
     def build(self, config: TreeConfig, data: TreeData) -> TreeLabeller:
         model = TreeModel(config.model, data.lexicon)
@@ -210,10 +210,10 @@ def _read(predictor: TreeLabeller, request: Evaluate | Inspect, labelled: bool) 
     names = opened(request.data)
     if names is None:
         rows = enumerate(rows_of(request.data, "trees in brackets"))
-        found: list[LabelledTree] = []
+        trees: list[LabelledTree] = []
         for i, row in rows:
-            found.extend([row] if isinstance(row, LabelledTree) else read_brackets(row, f"row {i}", labelled))
-        return found
+            trees.extend([row] if isinstance(row, LabelledTree) else read_brackets(row, f"row {i}", labelled))
+        return trees
     reader = replace(predictor.reader, format=request.format or predictor.reader.format, errors=request.errors)
     return reader(names, labelled=labelled)
 

@@ -1,14 +1,16 @@
-"""A cell of one's own on the command line: trained, resumed and used by its name."""
+"""The flags of every verb: a cell of one's own on the command line, trained, resumed and used by its name; threads."""
 
 import json
+import os
 import sys
 
 import pytest
+import torch
 
 import elman
 from elman.cells import CELLS
-from elman.cli import main
-from elman.errors import FileError
+from elman.cli import flags, main
+from elman.errors import FileError, InputError
 from elman.files import plugins
 
 LEAKY = """
@@ -104,3 +106,37 @@ def test_a_module_that_cannot_be_imported_is_one_line(here, capfd, text, message
     (here / "run.yaml").write_text("imports: leaky\n")
     assert main(["train", "--config", "run.yaml"]) == 2
     assert "imports in run.yaml is 'leaky'; it must be a list" in capfd.readouterr().err
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_a_verb_does_not_see_it_and_a_run_does():
+    assert flags.pop_flags("evaluate", ["run", "--threads", "2", "text.txt"]) == ["run", "text.txt"]
+    assert torch.get_num_threads() == 2
+    assert flags.pop_flags("laws", ["--threads=1"]) == [] and torch.get_num_threads() == 1
+    assert flags.pop_flags("train", ["--threads", "2"]) == ["--threads", "2"] and torch.get_num_threads() == 1
+    with pytest.raises(InputError, match="threads is '-1'"):
+        flags.pop_flags("laws", ["--threads=-1"])
+
+
+def test_idle_threads_sleep_early_unless_someone_says_otherwise(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.delenv(name, raising=False)
+    flags.sleep_early()
+    assert "GOMP_SPINCOUNT" not in os.environ  # Torch is there already: too late
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    flags.sleep_early()
+    assert "GOMP_SPINCOUNT" not in os.environ
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    flags.sleep_early()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    flags.sleep_early()
+    assert os.environ.pop("GOMP_SPINCOUNT") == "1000"
