@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar, cast
 
-from elman.serve.api.context import Gone
-from elman.serve.errors import HttpError, busy
+from elman.serve.errors import Disconnected, HttpError, busy
 from elman.serve.limits import Limits
 
 T = TypeVar("T")
@@ -36,7 +35,7 @@ class Call:
     def check(self) -> None:
         """Called as often as the work can be left: with every token of a search."""
         if self.cancelled:
-            raise Gone
+            raise Disconnected
 
 
 class Workers:
@@ -63,7 +62,7 @@ class Workers:
         try:
             await asyncio.wait((call.future, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not call.future.done():
-                raise Gone
+                raise Disconnected
             return cast(T, call.future.result())
         finally:
             call.cancelled = True
