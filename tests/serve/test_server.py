@@ -58,7 +58,7 @@ def test_a_search_that_is_not_done_in_time_is_refused_before_the_server_stops(mo
 @contextmanager
 def child(*given):
     """A server that is a process of its own, and its port."""
-    command = [sys.executable, str(Path(__file__).parents[1] / "child.py"), *given]
+    command = [sys.executable, str(Path(__file__).parent / "child.py"), *given]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         port = int(process.stderr.readline().split("127.0.0.1:")[1].split()[0])

@@ -12,7 +12,6 @@ from elman.serve.api import bodies
 from elman.serve.api import openapi as document
 from elman.serve.api.context import RequestContext
 from elman.serve.engine import jobs
-from elman.serve.engine.workers import Check
 from elman.serve.errors import HttpError, busy
 from elman.serve.json import to_json
 
@@ -61,7 +60,7 @@ async def predict(x: RequestContext) -> None:
         x.service.model(body.model)
         raise HttpError(400, f"the model {body.model!r} does not support `elman predict`", param="model")
 
-    def work(check: Check) -> bytes:
+    def work() -> bytes:
         lines = predictor(sent)
         return to_json({"object": "prediction", "model": body.model, "lines": lines})
 

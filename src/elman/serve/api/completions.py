@@ -59,7 +59,7 @@ async def create(x: RequestContext) -> None:
     if not body.stream:
         found = await x.ask_watched(job)
         if scores > LONG:
-            data = await x.service.workers.run(x.tenant, lambda check: to_json(answer.whole(found)), x.gone)
+            data = await x.service.workers.run(x.tenant, lambda: to_json(answer.whole(found)), x.gone)
         else:
             data = to_json(answer.whole(found))
         await x.send(200, data)

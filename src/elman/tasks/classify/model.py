@@ -24,6 +24,7 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Distribution, WithValues
 from elman.nn.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.options import choice, several, whole
+from elman.progress import check_cancelled
 from elman.tasks import network
 from elman.tasks.classify import metrics
 from elman.tasks.classify.data import Label, Reader, Row
@@ -162,6 +163,7 @@ class Classifier(Predictor[SequenceModel]):
                 "this model reads from both ends, so it answers at the end only; "
                 "to answer after each input train with --model.bidirectional false"
             )
+        check_cancelled()
         with evaluating(self.model):
             y, _ = self.model.core.scan(self.model.embed(x[None]))
             return self._values(self.model.readout.readout(y[0]))
