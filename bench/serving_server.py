@@ -19,7 +19,7 @@ import uvicorn
 
 SIZE, LAYERS = 128, 2
 MOST = 100_000  # sessions that a peer has room for
-Numbers = list[list[float]]
+ServedNumbers = list[list[float]]
 
 
 def network() -> torch.nn.GRU:
@@ -32,15 +32,15 @@ def elman(path: str, tenants: tuple[str, ...] = ()) -> uvicorn.Server:
     from elman.serve.api.app import Service
     from elman.serve.limits import Limits
     from elman.serve.net.keys import Keys
-    from elman.serve.net.server import Server
+    from elman.serve.server import Server
     from elman.serve.store.sessions import Sessions
     from elman.serve.store.signing import Signer
     from elman.serve.store.sqlite import SqliteStore
     from elman.serve.store.store import MemoryStore
-    from elman.tasks.number_serving import Numbers
+    from elman.tasks.serving_numbers import ServedNumbers
 
     store = SqliteStore(path) if path else MemoryStore()
-    models = {"gru": Numbers.of_core(library.from_torch(network()))}
+    models = {"gru": ServedNumbers.of_core(library.from_torch(network()))}
     sessions = Sessions(store, models, Limits())
     keys = None
     if tenants:  # the key of each is its name
@@ -60,7 +60,7 @@ class TorchModel:
         self.states = torch.zeros(MOST, LAYERS, SIZE)
 
     @torch.inference_mode()
-    def step(self, x: Numbers, rows: list[int]) -> np.ndarray:
+    def step(self, x: ServedNumbers, rows: list[int]) -> np.ndarray:
         at = torch.tensor(rows)
         y, h = self.gru(torch.tensor(x)[:, None], self.states[at].transpose(0, 1).contiguous())
         self.states[at] = h.transpose(0, 1)
@@ -100,7 +100,7 @@ class OnnxModel:
         self.states = [np.zeros((1, MOST, SIZE), np.float32) for _ in range(LAYERS)]
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
-    def step(self, x: Numbers, rows: list[int]) -> np.ndarray:
+    def step(self, x: ServedNumbers, rows: list[int]) -> np.ndarray:
         feed = {"x": np.array(x, np.float32)[None], **{f"h{i}": self.states[i][:, rows] for i in range(LAYERS)}}
         y, *after = self.session.run(None, feed)
         for states, h in zip(self.states, after, strict=True):

@@ -33,6 +33,8 @@ LAYOUT = [
 ]  # fmt: skip
 # A task imports from those before it.
 TASKS = ["text", "tag", "classify", "forecast", "translate", "hmm", "tree", "image"]
+# The same of what is in serve/.
+SERVE = ["json", "errors", "limits", "store", "engine", "net", "api", "server"]
 
 PUBLIC = [
     "AdaptiveCategorical", "AdaptiveSoftmax", "Bernoulli", "BernoulliHMM", "BernoulliReadout", "Bidirectional",
@@ -116,6 +118,17 @@ def test_a_task_imports_from_tasks_that_are_listed_before_it(path: Path) -> None
     before = TASKS[: TASKS.index(own) + 1] if own else []
     others = {imported: task_of(imported) for imported in imports(ast.parse(path.read_text()))}
     assert not {name for name, task in others.items() if task and task not in before}
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "serve").rglob("*.py")), ids=name_of)
+def test_a_part_of_the_server_imports_from_parts_that_are_listed_before_it(path: Path) -> None:
+    importer = name_of(path)
+    if importer == "elman.serve":
+        pytest.skip("it has no code")
+    own = importer.split(".")[2]
+    before = SERVE[: SERVE.index(own) + 1]
+    parts = {name.split(".")[2] for name in imports(ast.parse(path.read_text())) if name.startswith("elman.serve.")}
+    assert not parts - set(before)
 
 
 def test_the_check_of_tasks_sees_whose_a_module_is() -> None:

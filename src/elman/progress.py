@@ -1,4 +1,5 @@
-"""Progress of long operations: after two seconds, what is being done and how far it is, on standard error.
+"""Progress of long operations: after two seconds, what is being done and how far it is, on standard error; and how
+one that nobody waits for any more is left.
 
 One line that changes on a terminal, plain lines elsewhere. If the messages cannot be written (a closed pipe, a full
 disk), the work continues without them.
@@ -19,6 +20,7 @@ T = TypeVar("T")
 PATIENCE = 2.0  # seconds before progress is worth showing
 INTERVAL = 5.0  # seconds between its lines if there is no terminal
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
+_check: ContextVar[Callable[[], None]] = ContextVar("_check", default=lambda: None)
 
 
 def show(text: str) -> None:
@@ -48,6 +50,26 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         _quiet.reset(token)
+
+
+@contextmanager
+def cancellable(check: Callable[[], None]) -> Iterator[None]:
+    """Inside the block, in this thread, `check` is called wherever a long computation can be left; it may raise.
+
+    >>> with cancellable(lambda: print("checked")):
+    ...     check_cancelled()
+    checked
+    """
+    token = _check.set(check)
+    try:
+        yield
+    finally:
+        _check.reset(token)
+
+
+def check_cancelled() -> None:
+    """Called between the batches, rows and steps of a long computation: it raises where somebody has cancelled it."""
+    _check.get()()
 
 
 def _write(text: str) -> None:

@@ -92,5 +92,5 @@ def test_from_start_to_sigterm(run):
 @pytest.mark.parametrize("ttl", ["nan", "-1", "0", "1e9"])
 def test_a_ttl_that_no_session_can_have_is_refused_at_the_start(tmp_path, monkeypatch, ttl):
     language_model().save(tmp_path / "book")
-    monkeypatch.setattr("elman.serve.net.server.serve", lambda service, host, port: 0)
+    monkeypatch.setattr("elman.serve.server.serve", lambda service, host, port: 0)
     assert main(["serve", str(tmp_path / "book"), "--ttl", ttl]) == 2

@@ -13,7 +13,7 @@ from elman.compose import Bidirectional, Pool, Stack
 from elman.compose.pool import POOLS, _running_argmax
 from elman.errors import FileError, UnknownNameError
 from elman.stream import Stream
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 each_kind = pytest.mark.parametrize("kind", POOLS)
 
@@ -180,7 +180,7 @@ def test_other_dtypes_are_still_refused():
 def test_sessions_of_when_sums_were_float32_go_on():
     torch.manual_seed(0)
     core = Stack(cell("gru", 2, 3), Pool("mean", 3)).eval()
-    served = Numbers.of_core(core)
+    served = ServedNumbers.of_core(core)
     _, state = core.scan(torch.randn(1, 5, 2))
     now = states.to_rows(state).tobytes()
     before = states.to_rows(states.map(lambda leaf: leaf.float(), state)).tobytes()

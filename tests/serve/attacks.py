@@ -142,7 +142,7 @@ def full_stop(port, memory):
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        from elman.serve.net.server import serve
+        from elman.serve.server import serve
 
         with tempfile.TemporaryDirectory() as folder:
             made = service(served_models(), keys=Keys(keys_file(Path(folder) / "keys.txt", "ann", "bob")))

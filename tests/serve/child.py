@@ -8,7 +8,7 @@ import time
 
 from running import MODELS, service
 
-from elman.serve.net import server
+from elman.serve import server
 
 if __name__ == "__main__":
     server.DRAIN, server.CUT = 0.5, 2

@@ -17,8 +17,8 @@ from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.store import MemoryStore, StoreFull
-from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 
@@ -30,7 +30,7 @@ class Clock:
 
 
 def direct(store=None, limits=None, clock=None, models=None):
-    models = models or {"gru": Numbers.of_core(core()), "book": ServedText(language_model())}
+    models = models or {"gru": ServedNumbers.of_core(core()), "book": ServedText(language_model())}
     return Direct(Sessions(store or MemoryStore(), models, limits or Limits(), clock or Clock()))
 
 
@@ -61,7 +61,7 @@ def fails(sync):
 
 
 CORES = {"gru": core(), "other": core(seed=1)}
-NUMBERS = {name: Numbers.of_core(one) for name, one in CORES.items()}
+NUMBERS = {name: ServedNumbers.of_core(one) for name, one in CORES.items()}
 
 
 def scanned(x, model="gru"):

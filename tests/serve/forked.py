@@ -10,14 +10,14 @@ import torch
 from running import core, service
 
 from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 CORE = core(size=8)
 
 
 def child(path, pipe, place, after):
     """Serve; and die at the `after`-th time that the engine passes a place, if one is named."""
-    from elman.serve.net.server import Server
+    from elman.serve.server import Server
 
     passed = [0]
 
@@ -27,7 +27,7 @@ def child(path, pipe, place, after):
             if passed[0] == after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    made = service({"gru": Numbers.of_core(CORE)}, SqliteStore(path), faults=fault)
+    made = service({"gru": ServedNumbers.of_core(CORE)}, SqliteStore(path), faults=fault)
     server = Server(made, "127.0.0.1", 0)
     startup = server.startup
 

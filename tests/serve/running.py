@@ -12,13 +12,13 @@ import torch
 
 import elman
 from elman.data import VOCABULARIES
+from elman.serve import server
 from elman.serve.api.app import Service
 from elman.serve.limits import Limits
-from elman.serve.net import server
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.store import MemoryStore
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.serving import ServedText
 
@@ -35,7 +35,7 @@ def core(seed=0, size=16):
 
 
 def served_models():
-    return {"book": ServedText(language_model()), "gru": Numbers.of_core(core())}
+    return {"book": ServedText(language_model()), "gru": ServedNumbers.of_core(core())}
 
 
 MODELS = served_models()

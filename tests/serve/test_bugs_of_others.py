@@ -17,11 +17,11 @@ from wire import until
 
 from elman.serve.limits import Limits
 from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 CORE, LM = core(), language_model()
-MODELS = {"gru": Numbers.of_core(CORE), "book": ServedText(LM)}
+MODELS = {"gru": ServedNumbers.of_core(CORE), "book": ServedText(LM)}
 
 
 def offline(x):

@@ -16,7 +16,7 @@ import pytest
 import torch
 from running import core, language_model, running
 
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 CORE, LM = core(size=8), language_model(size=12, layers=1)
@@ -103,14 +103,14 @@ async def crowd(url, sessions, clients=24, first=0):
 def test_nothing_is_mixed_up(monkeypatch, long, sessions):
     """With models that compute on the event loop, and in the engine's thread."""
     monkeypatch.setattr("elman.serve.engine.driver.LONG", long)
-    with running({"gru": Numbers.of_core(CORE), "book": ServedText(LM)}) as server:
+    with running({"gru": ServedNumbers.of_core(CORE), "book": ServedText(LM)}) as server:
         counts = asyncio.run(crowd(server.url, sessions))
         assert counts["outputs"] > 1000 and counts["gone"] > 0
         assert server.service.engine.waiting == 0 and not server.service.engine.queues
 
 
 if __name__ == "__main__":
-    with running({"gru": Numbers.of_core(CORE), "book": ServedText(LM)}) as server:
+    with running({"gru": ServedNumbers.of_core(CORE), "book": ServedText(LM)}) as server:
         began = time.monotonic()
         found = asyncio.run(crowd(server.url, int(sys.argv[1]), first=int((sys.argv[2:] or ["0"])[0])))
         print(found, f"{time.monotonic() - began:.0f} s, all equal to offline runs")

@@ -19,7 +19,7 @@ from elman.serve.store.records import Session
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore, StoreFailed
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 
 class Failing(MemoryStore):
@@ -156,7 +156,7 @@ def test_there_is_no_tick_once_the_store_is_closed(tmp_path):
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: raised.append(context))
         store = SqliteStore(tmp_path / "s.db")
-        engine = Engine(Sessions(store, {"gru": Numbers.of_core(core())}, Limits()))
+        engine = Engine(Sessions(store, {"gru": ServedNumbers.of_core(core())}, Limits()))
         driver = Driver(engine)
         driver.start()
         await asyncio.sleep(0.02)

@@ -66,10 +66,10 @@ class Life:
     def _serve(self, path, pipe):
         from running import core, service
 
-        from elman.serve.net import server
+        from elman.serve import server
         from elman.serve.store import sessions
         from elman.serve.store.sqlite import SqliteStore
-        from elman.tasks.number_serving import Numbers
+        from elman.tasks.serving_numbers import ServedNumbers
 
         sys.stderr = open(path.with_name("said"), "a", buffering=1)  # noqa: SIM115
         sessions.CACHED = 1  # so that sessions are read
@@ -83,7 +83,7 @@ class Life:
             os.close(pipe)
 
         server.Server.startup = started
-        return server.serve(service({"gru": Numbers.of_core(core(size=8))}, store), "127.0.0.1", 0)
+        return server.serve(service({"gru": ServedNumbers.of_core(core(size=8))}, store), "127.0.0.1", 0)
 
     def wait(self, seconds=30):
         """How it ended."""

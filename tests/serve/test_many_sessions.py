@@ -22,7 +22,7 @@ from elman.serve.limits import Limits
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 TENANT, EACH = "local", 1_024
 
@@ -31,7 +31,7 @@ class Crowd:
     """An engine without a thread, and what it has answered."""
 
     def __init__(self, core, store=None):
-        self.sessions = Sessions(store or MemoryStore(), {"gru": Numbers.of_core(core)}, Limits())
+        self.sessions = Sessions(store or MemoryStore(), {"gru": ServedNumbers.of_core(core)}, Limits())
         self.engine = Engine(self.sessions)
 
     def ask(self, makes):

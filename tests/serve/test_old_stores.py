@@ -20,7 +20,7 @@ from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.sqlite import SqliteStore
 from elman.tasks import open_model
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 FOLDER = Path(__file__).parent / "867694c"
@@ -33,7 +33,7 @@ def engine(tmp_path):
     model = core(size=4)
     model.load_state_dict(load_file(FOLDER / "core.safetensors"))
     store = SqliteStore(tmp_path / "s.db")
-    models = {"gru": Numbers.of_core(model), "book": ServedText(open_model(str(FOLDER / "book"))[1])}
+    models = {"gru": ServedNumbers.of_core(model), "book": ServedText(open_model(str(FOLDER / "book"))[1])}
     found = Direct(Sessions(store, models, Limits(), lambda: 1_000_100.0))
     found.core = model
     assert found.engine.sessions.orphans() == []

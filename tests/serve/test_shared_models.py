@@ -17,7 +17,9 @@ from running import running
 
 import elman
 from elman import cli
+from elman.progress import cancellable
 from elman.serve.api.predicting import predictor
+from elman.serve.errors import Disconnected
 from elman.serve.net.keys import Keys
 from elman.tasks import TASKS, open_model
 
@@ -172,6 +174,21 @@ def test_two_tenants_a_resend_and_many_at_once(made, tmp_path):
         assert "mine" not in refused  # the series of another
     assert snapshot(model) == before
     assert not fingerprint or elman.state.fingerprint(model.model) == fingerprint
+
+
+def test_a_prediction_can_be_left(made, monkeypatch):
+    """Before its next batch; between the lines that it answers every one can, whatever computes them."""
+    name, run, asks = made
+    predict = predictor(*open_model(run))
+    if name != "hmm":  # which computes in one native call
+        monkeypatch.setattr("elman.serve.api.predicting.check_cancelled", lambda: None)
+
+    def leave():
+        raise Disconnected
+
+    for ask in asks:
+        with cancellable(leave), pytest.raises(Disconnected):
+            predict(json.dumps(ask).encode())
 
 
 def test_a_snapshot_sees_what_changes(made):

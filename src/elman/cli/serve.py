@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         import websockets  # noqa: F401
     except ImportError as error:
         raise MissingExtraError(str(error.name), "serve") from error
-    from elman.serve.net.server import serve
+    from elman.serve.server import serve
 
     with _ignoring_hangup():
         return serve(_service(given), given.host, given.port)

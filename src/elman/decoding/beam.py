@@ -28,6 +28,7 @@ from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
 from elman.model import SequenceModel
 from elman.nn.distributions import Distribution
 from elman.options import number, whole
+from elman.progress import check_cancelled
 from elman.state import State
 from elman.stream import ModelStream, Scores, Steps, Symbols
 
@@ -48,14 +49,12 @@ def beam(
     prefixes: Sequence[Sequence[int]] = (),
     ended: Callable[[Symbols], bool] | None = None,
     bonus: Callable[[State], Sums] | None = None,
-    check: Callable[[], None] = lambda: None,
 ) -> list[list[Hypothesis]]:
     """For each row of `state`, whose next input is `token` (B,), its num_beams best continuations, the best first.
 
     Symbols that are `banned` are never chosen; the boundary not before min_new_tokens others have been. A row begins
     with its prefix, if `prefixes` are given, whatever the model says of it. A sequence ends with the boundary, or where
-    `ended` says so of its symbols, an array. `bonus` takes the states of all sequences. `check` is called before
-    each symbol: it may raise, to leave the search.
+    `ended` says so of its symbols, an array. `bonus` takes the states of all sequences.
     """
     K, B = whole("num_beams", num_beams, most=MOST), len(token)
     penalty = number("length_penalty", length_penalty, 0)
@@ -64,7 +63,7 @@ def beam(
     stream = ModelStream(model.repeat(K) if isinstance(model, SequenceModel) else model, B * K)
     stream.state = states.repeat(state, K)
     while len(going_on := rows.going_on()):
-        check()
+        check_cancelled()
         log_probs = stream.log_probs(rows.token[going_on], going_on)
         allowed.apply(log_probs, rows.lengths[going_on], going_on)
         extra = np.zeros(B * K) if bonus is None else bonus(stream.state)

@@ -14,9 +14,11 @@ from elman.kernels.trace import slot_of, traced
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical, StudentT
 from elman.nn.readout import Readout
+from elman.progress import check_cancelled
 from elman.state import State
 from elman.stream import ModelStream, described, frozen
 
+NUMBERS = 1 << 20  # that are drawn in one native call, which cannot be left
 PATHS = 4096  # that are drawn side by side: their states stay near the processor
 
 
@@ -32,7 +34,7 @@ def draw_paths(model: SequenceModel, state: State, x: Tensor, draws: Tensor) -> 
         native = NativePaths(model)
     except Unstreamable:
         return _stepped(model, state, x, draws)
-    return native(state, model.embed(x), draws)
+    return _in_pieces(native, state, model.embed(x), draws)
 
 
 class NativePaths:
@@ -59,6 +61,21 @@ class NativePaths:
         return rows.paths(x, draws)
 
 
+def _in_pieces(native: NativePaths, state: State, x: Tensor, draws: Tensor) -> Tensor:
+    """Some rows in a native call, or some paths of one row: it can be left between two calls."""
+    (B, H), S = x.shape[:2], len(draws) // len(x)
+    n = max(1, NUMBERS // (S * H))
+    paths = S if n > 1 else max(1, min(S, NUMBERS // H))
+    parts = []
+    for start in range(0, B, n):
+        rows = torch.arange(start, min(start + n, B))
+        for first in range(0, S, paths):
+            check_cancelled()
+            own = draws.reshape(B, S, 2)[rows, first : first + paths].reshape(-1, 2)
+            parts.append(native(states.take(state, rows), x[rows], own))
+    return torch.cat(parts)
+
+
 def _stepped(model: SequenceModel, state: State, x: Tensor, draws: Tensor) -> Tensor:
     """The paths of a model whose draws are not native, step by step, those of some rows at a time."""
     S, stream, parts = len(draws) // len(x), ModelStream(model, 1), []
@@ -74,6 +91,7 @@ def _drawn(stream: ModelStream, x: Tensor, draws: Tensor) -> Tensor:
     """One path of each row of the stream."""
     drawn: list[Tensor] = []
     for now in x.unbind(1):
+        check_cancelled()
         if drawn:
             now = torch.cat([drawn[-1], now[:, drawn[-1].shape[1] :]], -1)
         predicted = stream.step(now)

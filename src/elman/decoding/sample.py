@@ -23,6 +23,7 @@ from elman.data.vocabulary import BOUNDARY
 from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
 from elman.errors import InputError
 from elman.nn.distributions import Distribution
+from elman.progress import check_cancelled
 from elman.state import State
 from elman.stream import ModelStream, Scores, Steps, Symbols
 
@@ -183,6 +184,7 @@ def sample(
     written, sums, t = [list[int]() for _ in range(B)], np.zeros(B), 0
     seen: NDArray[np.bool_] = np.zeros((B, 0), bool)
     while len(going_on := np.flatnonzero((most > t) & ((pending != BOUNDARY) | (t == 0)))):
+        check_cancelled()
         log_probs = rows.log_probs(pending[going_on], going_on)
         seen = seen if seen.size else np.zeros((B, log_probs.shape[1]), bool)
         left = log_probs.copy()

@@ -2,12 +2,13 @@
 
 The path of a request, which is the order in which to read:
 
-    limits.py             every limit, in one table
+    json.py               JSON: its types, and how it is written
     errors.py             what is refused: a status, and OpenAI's error object
+    limits.py             every limit, in one table
 
-    store/records.py      what is kept: a session, a checkpoint, inputs, a response, a key with its reply
     store/store.py        the interface of a store and what it promises; the store in memory
     store/sqlite.py       the store in a file
+    store/records.py      what is kept: a session, a checkpoint, inputs, a response, a key with its reply
     store/past.py         checkpoints and logged inputs, for rollbacks; clock.py: what time it is
     store/ledger.py       what each tenant keeps
     store/sessions.py     sessions over a store: versions, idempotency, expiry
@@ -24,14 +25,18 @@ The path of a request, which is the order in which to read:
     net/accounts.py       what each tenant has open, and how many bytes are in memory for it
     net/protocol.py       one connection: how long a request may take to arrive, and an answer to be read
     net/frames.py         one socket: messages that arrive together are read together, a piece in a turn
-    net/server.py         start, listen, drain, stop
 
     api/bodies.py         the JSON of requests, as types: checked where it is parsed; answers.py: that of answers
-    api/context.py       one request and its answer
-    api/app.py            the routes; their handlers: completions.py, responses.py, session_routes.py, socket.py,
-                          about.py, page/
+    api/context.py        one request and its answer
+    api/routes.py         the routes; their handlers: completions.py, responses.py, session_routes.py, about.py, page/
+    api/socket.py         steps on a socket
     api/predicting.py     `elman predict` over HTTP
     api/openapi.py        the interface as a document
+    api/app.py            the application: keys, hosts and origins, routes, the form of errors
+
+    server.py             start, listen, drain, stop
+
+A module imports only from what is listed above it: json, errors, limits, store, engine, net, api, server.
 
 A request is parsed and checked on the event loop, which hands a job to the engine and waits. The engine works in ticks.
 In each it takes all jobs that have arrived, looks up their sessions, lets the models compute a piece of each, side by

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
+import secrets
+
+from elman.serve.json import to_json
 
 TYPES = {
     400: "invalid_request_error",
@@ -53,7 +55,16 @@ class HttpError(Exception):
     def body(self, request_id: str = "") -> bytes:
         """The body of the answer; it names the request, where that has a name."""
         named = {"request_id": request_id} if request_id else {}
-        return msgspec.json.encode({"error": {**self.error(), **named}})
+        return to_json({"error": {**self.error(), **named}})
+
+
+class Disconnected(Exception):
+    """The client is no longer there: nobody waits for an answer."""
+
+
+def new_request_id() -> str:
+    """A name for a request that has none. A count would tell everyone how many requests others send."""
+    return f"req_{secrets.token_hex(9)}"
 
 
 def busy(message: str, milliseconds: int = 100, status: int = 429, code: str = "busy") -> HttpError:

@@ -19,6 +19,7 @@ from elman.errors import FileError, FrozenError, InputError
 from elman.files import artifact
 from elman.files.config import Json
 from elman.options import whole
+from elman.progress import check_cancelled
 from elman.tables import Table
 
 if TYPE_CHECKING:
@@ -128,6 +129,7 @@ class Predictor(Generic[M]):
         results: dict[int, A] = {}
         with evaluating(self.model):
             for at in range(0, len(order), batch_size):
+                check_cancelled()
                 places = order[at : at + batch_size]
                 results.update(zip(places, run([rows[i] for i in places]), strict=True))
         return [results[i] for i in range(len(rows))]

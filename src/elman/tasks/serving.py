@@ -8,7 +8,7 @@ slot that could be shared, leaked or lost; and what comes out does not depend on
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -177,11 +177,11 @@ class ServedWriter(Served):
 
     @abstractmethod
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
     ) -> list[tuple[dict[str, Json], bytes]]:
         """The most probable texts after a state that has read a prompt, the best first: answers, and states after them.
 
-        It computes by itself, in any thread, and calls `check` with every token, which may raise to leave it.
+        It computes by itself, in any thread.
         """
 
     @abstractmethod

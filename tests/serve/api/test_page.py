@@ -2,12 +2,12 @@
 
 from running import core, language_model, running
 
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 
 def test_type_stream_fork_and_roll_back(browser):
-    with running({"book": ServedText(language_model()), "gru": Numbers.of_core(core())}) as server:
+    with running({"book": ServedText(language_model()), "gru": ServedNumbers.of_core(core())}) as server:
         page = browser.new_page()
         wrong, asked = [], []
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)

@@ -15,7 +15,7 @@ from running import MODELS, core, error, language_model, running
 
 from elman import state as states
 from elman.serve.limits import Limits
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 
 def offline(x):
@@ -297,8 +297,8 @@ def test_a_state_that_is_no_longer_a_number_changes_nothing(server, monkeypatch,
     id = server.session()
     server.step(id, [[1.0]])
     before = server.client.get(f"/v1/sessions/{id}/state").content
-    monkeypatch.setattr("elman.tasks.number_serving.cut", lambda whole, width: [b"\xff" * width])
-    monkeypatch.setattr("elman.tasks.number_serving.finite", lambda rows, like: [False] * len(rows))
+    monkeypatch.setattr("elman.tasks.serving_numbers.cut", lambda whole, width: [b"\xff" * width])
+    monkeypatch.setattr("elman.tasks.serving_numbers.finite", lambda rows, like: [False] * len(rows))
     answer = server.post(f"/v1/sessions/{id}/step", {"version": "any", **step})
     assert answer.status_code == 422 and error(answer)["code"] == "state_not_finite"
     assert server.client.get(f"/v1/sessions/{id}/state").content == before
@@ -343,8 +343,8 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_changed():
         id = server.session()
         server.step(id, [[1.0]])
         before = server.client.get(f"/v1/sessions/{id}/state").content
-        other = Numbers.of_core(core(seed=1))  # of the same shape
-        smaller = Numbers.of_core(core(size=8))
+        other = ServedNumbers.of_core(core(seed=1))  # of the same shape
+        smaller = ServedNumbers.of_core(core(size=8))
 
         def file(change):
             return states.dump(states.map(change, rows), fingerprint=served.fingerprint)

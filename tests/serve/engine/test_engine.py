@@ -14,8 +14,8 @@ from elman.serve.engine.jobs import Asked, Delete, Generate, Get, Options
 from elman.serve.engine.steps import Step, submit_steps
 from elman.serve.engine.text_jobs import Complete
 from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.number_serving import Numbers
 from elman.tasks.serving import Writing
+from elman.tasks.serving_numbers import ServedNumbers
 from elman.tasks.text.serving import ServedText
 
 
@@ -138,7 +138,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
     lm = language_model()
     lm.save(tmp_path / "book")
     store = SqliteStore(tmp_path / "s.db")
-    with running({"book": ServedText(lm), "ecg": Numbers.of_core(core())}, store=store) as server:
+    with running({"book": ServedText(lm), "ecg": ServedNumbers.of_core(core())}, store=store) as server:
         ids = [server.session("book"), server.session("ecg")]
     capsys.readouterr()
     asked = {}
@@ -153,7 +153,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
         service.engine.sessions.store.close()
         return 0
 
-    monkeypatch.setattr("elman.serve.net.server.serve", serve)
+    monkeypatch.setattr("elman.serve.server.serve", serve)
     assert main(["serve", str(tmp_path / "book"), "--store", str(tmp_path / "s.db")]) == 0
     said = capsys.readouterr().err
     assert "warning" in said and "ecg" in said and "book" not in said.split("warning")[1]

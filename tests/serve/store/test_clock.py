@@ -9,7 +9,7 @@ from elman.serve.engine.jobs import Options
 from elman.serve.limits import Limits
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.sqlite import SqliteStore
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 
 # The clock
@@ -17,7 +17,7 @@ def test_a_step_of_the_wall_clock_expires_nothing(tmp_path, monkeypatch):
     wall = [1_000_000.0]
     monkeypatch.setattr(time, "time", lambda: wall[0])
     store = SqliteStore(tmp_path / "s.db")
-    models = {"gru": Numbers.of_core(core())}
+    models = {"gru": ServedNumbers.of_core(core())}
     engine = direct(store, clock=Sessions(store, models, Limits()).clock)
     id = made(engine, options=Options(3600.0))
     wall[0] += 10 * 86_400

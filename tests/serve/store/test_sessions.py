@@ -27,7 +27,7 @@ from elman.serve.store import past
 from elman.serve.store.past import SLICE
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore, StoreFailed
-from elman.tasks.number_serving import Numbers
+from elman.tasks.serving_numbers import ServedNumbers
 
 
 def test_a_session_expires_and_is_remembered_for_a_day():
@@ -85,12 +85,12 @@ def test_a_model_that_is_not_loaded_or_has_other_weights(tmp_path):
     engine = direct(SqliteStore(tmp_path / "s.db"))
     id = made(engine)
     engine.engine.sessions.store.close()
-    engine = direct(SqliteStore(tmp_path / "s.db"), models={"gru": Numbers.of_core(core(seed=1))})
+    engine = direct(SqliteStore(tmp_path / "s.db"), models={"gru": ServedNumbers.of_core(core(seed=1))})
     assert engine.engine.sessions.orphans() == ["gru"]
     assert refused(422, lambda: step(engine, id, [1.0])).code == "model_mismatch"
     assert get(engine, id)["version"] == 0
     engine.engine.sessions.store.close()
-    engine = direct(SqliteStore(tmp_path / "s.db"), models={"other": Numbers.of_core(core())})
+    engine = direct(SqliteStore(tmp_path / "s.db"), models={"other": ServedNumbers.of_core(core())})
     assert refused(422, lambda: step(engine, id, [1.0])).code == "model_mismatch"
     engine.engine.sessions.store.close()
 

@@ -54,7 +54,7 @@ def test_a_file_of_secrets_that_everyone_can_read_is_warned_of(flag, tmp_path, m
         service.engine.sessions.store.close()
         return 0
 
-    monkeypatch.setattr("elman.serve.net.server.serve", serve)
+    monkeypatch.setattr("elman.serve.server.serve", serve)
     for mode, warned in ((0o600, False), (0o640, False), (0o644, True), (0o606, True)):
         path.chmod(mode)
         assert main(["serve", str(tmp_path / "book"), flag, str(path)]) == 0

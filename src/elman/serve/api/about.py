@@ -12,8 +12,8 @@ from elman.serve.api import bodies
 from elman.serve.api import openapi as document
 from elman.serve.api.context import RequestContext
 from elman.serve.engine import jobs
-from elman.serve.engine.workers import Check
 from elman.serve.errors import HttpError, busy
+from elman.serve.json import to_json
 
 PAGE = Path(__file__).parent / "page"
 FILES = {
@@ -32,13 +32,13 @@ STARTED = int(time.time())
 
 async def models(x: RequestContext) -> None:
     names = [*x.service.models, *(name for name in x.service.predictors if name not in x.service.models)]
-    await x.send(200, jobs.json({"object": "list", "data": [_model(x, name) for name in names]}))
+    await x.send(200, to_json({"object": "list", "data": [_model(x, name) for name in names]}))
 
 
 async def model(x: RequestContext) -> None:
     if x.named("id") not in x.service.predictors:
         x.service.model(x.named("id"))
-    await x.send(200, jobs.json(_model(x, x.named("id"))))
+    await x.send(200, to_json(_model(x, x.named("id"))))
 
 
 def _model(x: RequestContext, name: str) -> dict[str, object]:
@@ -60,9 +60,9 @@ async def predict(x: RequestContext) -> None:
         x.service.model(body.model)
         raise HttpError(400, f"the model {body.model!r} does not support `elman predict`", param="model")
 
-    def work(check: Check) -> bytes:
+    def work() -> bytes:
         lines = predictor(sent)
-        return jobs.json({"object": "prediction", "model": body.model, "lines": lines})
+        return to_json({"object": "prediction", "model": body.model, "lines": lines})
 
     try:
         answer = await x.service.workers.run(x.tenant, work, x.gone)
@@ -113,7 +113,7 @@ async def metrics(x: RequestContext) -> None:
 
 
 async def openapi(x: RequestContext) -> None:
-    await x.send(200, jobs.json(document.openapi(x.service.routes, x.service.keys is not None)))
+    await x.send(200, to_json(document.openapi(x.service.routes, x.service.keys is not None)))
 
 
 async def page(x: RequestContext) -> None:

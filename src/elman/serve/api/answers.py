@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from elman.serve.api.bodies import AnyJson, JsonObject
+from elman.serve.json import AnyJson, JsonObject
 
 
 class Session(Struct):

@@ -15,18 +15,18 @@ from starlette.websockets import WebSocket
 
 from elman.progress import say
 from elman.serve.api import about, socket
-from elman.serve.api.bodies import Item
-from elman.serve.api.context import CONNECTION, Gone, Make, RequestContext, new_request_id
+from elman.serve.api.context import Make, RequestContext
 from elman.serve.api.predicting import Predicting
 from elman.serve.api.routes import ROUTES, Handler
 from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine, Result
 from elman.serve.engine.metrics import Metrics
-from elman.serve.engine.steps import submit_steps
+from elman.serve.engine.steps import Item, submit_steps
 from elman.serve.engine.workers import Workers
-from elman.serve.errors import HttpError
+from elman.serve.errors import Disconnected, HttpError, new_request_id
 from elman.serve.limits import Limits
 from elman.serve.net.accounts import Accounts
+from elman.serve.net.frames import CONNECTION
 from elman.serve.net.keys import LOCAL, Keys
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
@@ -121,7 +121,7 @@ class Service:
             await exchange.refuse(refused)
         except HTTPException as error:
             await exchange.refuse(HttpError(error.status_code, error.detail, headers=dict(error.headers or {})))
-        except Gone:
+        except Disconnected:
             exchange.status = 499
         except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
             say(f"elman serve: {exchange.id}: {type(error).__name__}: {error}")

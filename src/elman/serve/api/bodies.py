@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Literal, TypeVar, cast
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct
 
+from elman.serve.engine.steps import Item, Version
 from elman.serve.errors import HttpError
+from elman.serve.json import AnyJson
 from elman.serve.limits import Limits
 
 ANSWER = 2_048  # bytes that the answer to one input is taken to have: 128 numbers
 TOKEN = 32  # the same of a token
 SCORE = 256  # the same of a log-probability, until it is JSON
 Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Version = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Literal["any"]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 Temperature = Annotated[float, Meta(ge=0, le=100)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 T = TypeVar("T")
-AnyJson = Any  # any JSON value
-JsonObject = dict[str, AnyJson]
 
 
 class Body(Struct, forbid_unknown_fields=True):
@@ -52,16 +51,6 @@ class StepBody(Body):
     """One input, or several: rows of numbers; a text, or tokens."""
 
     version: Version | None = None
-    input: AnyJson = UNSET
-    inputs: AnyJson = UNSET
-
-
-class Item(Body, gc=False):
-    """One of many steps."""
-
-    session: str
-    version: Version
-    key: str = ""
     input: AnyJson = UNSET
     inputs: AnyJson = UNSET
 
@@ -180,15 +169,6 @@ def parse(kind: type[T], data: bytes) -> T:
         raise HttpError(400, str(error), param=path.strip("`$.") or None) from error
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise HttpError(400, f"the body is not JSON: {error}") from error
-
-
-def step_inputs(body: StepBody | Item) -> tuple[object, bool]:
-    """The inputs of a step, and whether it is one."""
-    if isinstance(body.input, UnsetType) == isinstance(body.inputs, UnsetType):
-        raise HttpError(400, "a step has either `input` or `inputs`", param="inputs")
-    if isinstance(body.inputs, UnsetType):
-        return [body.input], True
-    return body.inputs, False
 
 
 def count(body: StepBody | Item, limits: Limits) -> int:

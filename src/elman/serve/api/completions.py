@@ -8,13 +8,13 @@ import time
 from functools import partial
 
 from elman.serve.api import bodies
-from elman.serve.api.bodies import JsonObject
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check, stops
 from elman.serve.engine import jobs, text_jobs
 from elman.serve.engine.engine import Job, Listener
 from elman.serve.engine.text_jobs import Choice, Completed
 from elman.serve.errors import HttpError
+from elman.serve.json import JsonObject, to_json
 from elman.serve.store.sessions import new_id
 from elman.tasks.serving import Writing
 
@@ -59,9 +59,9 @@ async def create(x: RequestContext) -> None:
     if not body.stream:
         found = await x.ask_watched(job)
         if scores > LONG:
-            data = await x.service.workers.run(x.tenant, lambda check: jobs.json(answer.whole(found)), x.gone)
+            data = await x.service.workers.run(x.tenant, lambda: to_json(answer.whole(found)), x.gone)
         else:
-            data = jobs.json(answer.whole(found))
+            data = to_json(answer.whole(found))
         await x.send(200, data)
         return
     async for what, value in x.listen(job):
@@ -91,7 +91,7 @@ async def _search(
     wrote = sum(len(choice.answer["tokens"]) for choice in choices)
     whole = Completed(choices, begun.prompt_tokens, wrote)
     if not body.stream:
-        await x.send(200, jobs.json(answer.whole(whole)))
+        await x.send(200, to_json(answer.whole(whole)))
         return
     await x.begin_events()
     for chunk in answer.last(whole):

@@ -5,34 +5,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import secrets
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from elman.serve.api import bodies
 from elman.serve.engine.engine import Job, Listener, Result
 from elman.serve.engine.jobs import Asked, Reply
-from elman.serve.errors import HttpError
+from elman.serve.errors import Disconnected, HttpError, new_request_id
+from elman.serve.json import to_json
 
 if TYPE_CHECKING:
     from elman.serve.api.app import Service
 
 T = TypeVar("T")
-CONNECTION = "elman.connection"  # where the extensions of a scope have it
 JSON = b"application/json"
 PIECE = 256 << 10  # bytes of an answer that are given to a connection at once
 SHORT = 64 << 10  # bytes of a body that is thrown away, rather than that the connection is closed
 SANE = re.compile(rb"[A-Za-z0-9._:-]{1,128}")  # a name for a request that can stand in a header and in a log
 Make = Callable[[Listener], Job]
-json = msgspec.json.Encoder().encode
-
-
-def new_request_id() -> str:
-    """A name for a request that has none. A count would tell everyone how many requests others send."""
-    return f"req_{secrets.token_hex(9)}"
 
 
 class RequestContext:
@@ -73,7 +65,7 @@ class RequestContext:
         while True:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                raise Gone
+                raise Disconnected
             parts.append(message["body"])
             came += len(parts[-1])
             if came > most:
@@ -186,7 +178,7 @@ class RequestContext:
 
     async def event(self, data: object, name: str = "") -> None:
         """One event."""
-        text = data if isinstance(data, bytes) else json(data)
+        text = data if isinstance(data, bytes) else to_json(data)
         line = f"event: {name}\n".encode() if name else b""
         await self._send({"type": "http.response.body", "body": line + b"data: " + text + b"\n\n", "more_body": True})
 
@@ -204,7 +196,7 @@ class RequestContext:
             while True:
                 what, value = await heard.get()
                 if what == "gone":
-                    raise Gone
+                    raise Disconnected
                 if isinstance(value, HttpError):
                     raise value
                 yield what, value
@@ -222,7 +214,3 @@ class RequestContext:
         """Wait until the client goes away."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
-
-
-class Gone(Exception):
-    """The client is no longer there."""

@@ -9,8 +9,8 @@ import msgspec
 
 from elman import __version__
 from elman.serve.api import answers, bodies
-from elman.serve.api.bodies import JsonObject
 from elman.serve.api.predicting import every_body
+from elman.serve.json import JsonObject
 from elman.serve.limits import Limits
 
 ERRORS = {

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from elman.errors import InputError
-from elman.progress import quiet
+from elman.progress import check_cancelled, quiet
 from elman.serve.api import bodies
 from elman.serve.limits import Limits
 from elman.tasks import TASKS
@@ -79,6 +79,7 @@ def every_body(limits: Limits) -> list[type[msgspec.Struct]]:
 def _lines(answer: Iterable[str], most: int) -> list[str]:
     found, size = [], 0
     for line in answer:
+        check_cancelled()
         found.append(line.rstrip("\n"))
         size += len(found[-1])
         if size > most:

@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from elman.serve.api import bodies
-from elman.serve.api.bodies import JsonObject
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check
-from elman.serve.engine import jobs, text_jobs
+from elman.serve.engine import text_jobs
 from elman.serve.engine.engine import Job, Listener
 from elman.serve.engine.jobs import Reply
 from elman.serve.engine.text_jobs import Completed
 from elman.serve.errors import HttpError
+from elman.serve.json import JsonObject, to_json
 from elman.tasks.serving import Writing
 
 KEPT = 30 * 86_400.0  # seconds, as OpenAI keeps them
@@ -42,7 +42,7 @@ async def create(x: RequestContext) -> None:
     power = x.service.durability == "power"
 
     def answered(id: str, found: Completed) -> bytes:
-        return jobs.json(_response(id, body, created, endless, found))
+        return to_json(_response(id, body, created, endless, found))
 
     def job(reply: Listener, listener: Listener | None = None) -> Job:
         return text_jobs.Respond(

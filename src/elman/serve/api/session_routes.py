@@ -9,7 +9,7 @@ from elman.serve.api.bodies import parse
 from elman.serve.api.context import RequestContext
 from elman.serve.engine import jobs
 from elman.serve.engine.engine import Job, Listener
-from elman.serve.engine.steps import Step
+from elman.serve.engine.steps import Item, Step, step_inputs
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
 from elman.tasks.serving import Writing
@@ -56,7 +56,7 @@ async def delete(x: RequestContext) -> None:
 
 async def step(x: RequestContext) -> None:
     body, data = await x.parsed(bodies.StepBody)
-    inputs, one = bodies.step_inputs(body)
+    inputs, one = step_inputs(body.input, body.inputs)
     x.hold(bodies.count(body, x.limits) * bodies.ANSWER)
     version, asked = x.version(body.version), x.asked("step", data)
     await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))
@@ -143,7 +143,7 @@ async def put_state(x: RequestContext) -> None:
 async def steps(x: RequestContext) -> None:
     """Steps of many sessions; each has a status of its own."""
     data = await x.json_body()
-    items: list[bodies.Item | HttpError]
+    items: list[Item | HttpError]
     try:
         items = list(parse(bodies.Items, data).items)
         check(x.limits, "bulk", "the number of items", len(items))
@@ -158,7 +158,7 @@ async def steps(x: RequestContext) -> None:
     await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
 
 
-def _count(x: RequestContext, items: list[bodies.Item | HttpError], place: int) -> int:
+def _count(x: RequestContext, items: list[Item | HttpError], place: int) -> int:
     """How many inputs an item has; if they are too many, it is refused in its place."""
     item = items[place]
     try:
@@ -168,9 +168,9 @@ def _count(x: RequestContext, items: list[bodies.Item | HttpError], place: int) 
         return 0
 
 
-def item_of(raw: msgspec.Raw) -> bodies.Item | HttpError:
+def item_of(raw: msgspec.Raw) -> Item | HttpError:
     """An item of /v1/steps."""
     try:
-        return parse(bodies.Item, bytes(raw))
+        return parse(Item, bytes(raw))
     except HttpError as refused:
         return refused

@@ -21,17 +21,15 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from elman.serve.api import bodies
-from elman.serve.api.bodies import Item
-from elman.serve.api.context import CONNECTION
-from elman.serve.engine.steps import answered, submit_steps
+from elman.serve.engine.steps import Item, answered, submit_steps
 from elman.serve.errors import HttpError, busy
-from elman.serve.net.frames import Frames
+from elman.serve.json import to_json
+from elman.serve.net.frames import CONNECTION, Frames
 
 if TYPE_CHECKING:
     from elman.serve.api.app import Service
 
 PROTOCOL, KEY = "elman", "elman.key."  # the subprotocol, and what a key stands behind
-json = msgspec.json.Encoder().encode
 
 
 class Message(bodies.Body):
@@ -75,7 +73,7 @@ class Socket:
         self.service.sockets.add(self)
         try:
             await self.websocket.accept(self.protocol)
-            self.connection.answer([json({"credits": self.service.limits.socket_flight})])
+            self.connection.answer([to_json({"credits": self.service.limits.socket_flight})])
             while (await self.websocket.receive())["type"] != "websocket.disconnect":
                 pass
         finally:
@@ -166,7 +164,7 @@ class Socket:
         while self._open and (self.flight or self.service.driver.doing == "commit"):  # which has the store
             await asyncio.sleep(0.01)
         if self._open:
-            self.connection.answer([json({"goodbye": "the server is about to stop", "sessions": self._positions()})])
+            self.connection.answer([to_json({"goodbye": "the server is about to stop", "sessions": self._positions()})])
             await self.websocket.close(1012, "the server is about to stop")
 
     def _positions(self) -> dict[str, dict[str, int]]:
@@ -193,7 +191,7 @@ def _name(data: bytes) -> int | str | None:
 
 def _named(name: int | str | None, answer: bytes) -> bytes:
     """An answer with the name of its message in front."""
-    return b'{"id":%b,%b' % (json(name), answer[1:])
+    return b'{"id":%b,%b' % (to_json(name), answer[1:])
 
 
 def _offered_key(offered: Sequence[str]) -> bytes:

@@ -15,11 +15,10 @@ import msgspec
 from elman.errors import ElmanError
 from elman.serve.engine.engine import Engine, Job, Listener, Listening
 from elman.serve.errors import HttpError, busy
+from elman.serve.json import to_json
 from elman.serve.store.records import Answered, Checkpoint, Damaged, Inputs, Session
 from elman.serve.store.sessions import Sessions, key_id, new_id, reused
 from elman.tasks.serving import Served, ServedWriter, Work, Writing, WritingWork
-
-json = msgspec.json.Encoder().encode
 
 
 class Reply(msgspec.Struct):
@@ -112,7 +111,7 @@ class Create(Keyed):
         )  # fmt: skip
         id = new_id("sess")
         sessions.add(id, session)
-        self.made(engine, json(describe_session(id, session, sessions)), 201)
+        self.made(engine, to_json(describe_session(id, session, sessions)), 201)
 
 
 class Fork(Keyed):
@@ -138,7 +137,7 @@ class Fork(Keyed):
         sessions.add(id, session)
         parent.forks += 1
         sessions.save((self.id, parent))
-        self.made(engine, json(describe_session(id, session, sessions)), 201)
+        self.made(engine, to_json(describe_session(id, session, sessions)), 201)
 
 
 # One session
@@ -154,7 +153,7 @@ class Get(Job):
     def start(self, engine: Engine) -> None:
         session = engine.sessions.find(self.id, self.tenant)
         about = describe_session(self.id, session, engine.sessions)
-        engine.finish(self, Reply(json(about), version=session.version))
+        engine.finish(self, Reply(to_json(about), version=session.version))
 
 
 class GetState(Get):
@@ -178,7 +177,7 @@ class Delete(Get):
             sessions.remove(self.id, sessions.find(self.id, self.tenant))
         except Damaged:  # it is this tenant's, or it would not be there
             sessions.remove_damaged(self.id, self.tenant)
-        engine.finish(self, Reply(json({"id": self.id, "object": "session", "deleted": True})))
+        engine.finish(self, Reply(to_json({"id": self.id, "object": "session", "deleted": True})))
 
 
 class _Then(msgspec.Struct):
@@ -216,7 +215,7 @@ class Write(Job):
     def committed(self, engine: Engine, session: Session, answer: Mapping[str, object]) -> None:
         """State, version, key and reply are one record."""
         about = {"session": self.id, "version": session.version, "position": session.position}
-        self.replied(engine, session, json({**about, **answer}))
+        self.replied(engine, session, to_json({**about, **answer}))
 
     def replied(self, engine: Engine, session: Session, reply: bytes) -> None:
         if self.asked.key:

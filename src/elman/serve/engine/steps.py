@@ -7,23 +7,41 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Meta, Struct, UnsetType
 from numpy.typing import NDArray
 
 from elman.errors import ElmanError
-from elman.serve.api.bodies import Item, step_inputs
 from elman.serve.engine.engine import Engine, Job, Listener
-from elman.serve.engine.jobs import Asked, Reply, Write, json
+from elman.serve.engine.jobs import Asked, Reply, Write
 from elman.serve.errors import HttpError
+from elman.serve.json import AnyJson, to_json
 from elman.serve.store.records import Session
 from elman.tasks.serving import NOT_FINITE, Outputs, Served, ServedRows, Work
 
 OUTPUT = b'{"session":"%b","version":%d,"position":%d,"output":%b}'
 ANSWER = b'{"status":200,"replayed":false,"body":' + OUTPUT + b"}"
+Version = Annotated[int, Meta(ge=0, le=2**63 - 1)] | Literal["any"]
+
+
+class Item(Struct, forbid_unknown_fields=True, gc=False):
+    """One of many steps."""
+
+    session: str
+    version: Version
+    key: str = ""
+    input: AnyJson = UNSET
+    inputs: AnyJson = UNSET
+
+
+def step_inputs(input: AnyJson, inputs: AnyJson) -> tuple[object, bool]:
+    """The inputs of a step, and whether it is one."""
+    if isinstance(input, UnsetType) == isinstance(inputs, UnsetType):
+        raise HttpError(400, "a step has either `input` or `inputs`", param="inputs")
+    return ([input], True) if isinstance(inputs, UnsetType) else (inputs, False)
 
 
 class Step(Write):
@@ -36,8 +54,8 @@ class Step(Write):
     @classmethod
     def of(cls, reply: Listener, tenant: str, item: Item) -> Step:
         """An item of /v1/steps, or of a message on a socket. Its key identifies its content, however written."""
-        digest = hashlib.sha256(b"step\0" + json(item)).digest() if item.key else b""
-        inputs, one = step_inputs(item)
+        digest = hashlib.sha256(b"step\0" + to_json(item)).digest() if item.key else b""
+        inputs, one = step_inputs(item.input, item.inputs)
         return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
@@ -210,11 +228,11 @@ def submit_steps(
 
 def texts(outputs: Outputs) -> list[bytes]:
     """Each of some outputs as JSON."""
-    return [one if type(one) is bytes else json(one) for one in outputs]
+    return [one if type(one) is bytes else to_json(one) for one in outputs]
 
 
 def answered(result: Reply | HttpError) -> bytes:
     """The answer to one of many steps."""
     if isinstance(result, HttpError):
-        return json({"status": result.status, "error": result.error()})
-    return json({"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)})
+        return to_json({"status": result.status, "error": result.error()})
+    return to_json({"status": result.status, "replayed": result.replayed, "body": msgspec.Raw(result.body)})

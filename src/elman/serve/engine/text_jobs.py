@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elman.serve.api.bodies import JsonObject
 from elman.serve.engine.engine import Engine, Listener, Listening
-from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, json, prompt_work
+from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, prompt_work
 from elman.serve.errors import HttpError
+from elman.serve.json import JsonObject, to_json
 from elman.serve.store.records import Response
 from elman.serve.store.sessions import new_id
 from elman.tasks.serving import Served, Work, Writing, WritingWork
@@ -148,4 +148,4 @@ class DeleteResponse(Get):
 
     def start(self, engine: Engine) -> None:
         engine.sessions.drop_response(self.id, engine.sessions.response(self.id, self.tenant))
-        engine.finish(self, Reply(json({"id": self.id, "object": "response", "deleted": True})))
+        engine.finish(self, Reply(to_json({"id": self.id, "object": "response", "deleted": True})))

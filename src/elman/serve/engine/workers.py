@@ -9,14 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar, cast
 
-from elman.serve.api.context import Gone
-from elman.serve.errors import HttpError, busy
+from elman.progress import cancellable
+from elman.serve.errors import Disconnected, HttpError, busy
 from elman.serve.limits import Limits
 
 T = TypeVar("T")
 THREADS = 4
 EACH = 2  # of them for one tenant
-Check = Callable[[], None]  # raises if the client has disconnected
 Wait = Callable[[], Coroutine[None, None, None]]
 
 
@@ -25,18 +24,19 @@ class Call:
 
     cancelled = False
 
-    def __init__(self, work: Callable[[Check], object]) -> None:
+    def __init__(self, work: Callable[[], object]) -> None:
         self.work = work
         self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
     def run(self) -> object:
-        self.check()
-        return self.work(self.check)
+        with cancellable(self.check):
+            self.check()
+            return self.work()
 
     def check(self) -> None:
-        """Called as often as the work can be left: with every token of a search."""
+        """Called as often as the work can be left: with every token of a search, between batches of a prediction."""
         if self.cancelled:
-            raise Gone
+            raise Disconnected
 
 
 class Workers:
@@ -49,7 +49,7 @@ class Workers:
         self.running: dict[Call, str] = {}
         self.counts: Counter[str] = Counter()  # of each tenant, those that wait or run
 
-    async def run(self, tenant: str, work: Callable[[Check], T], gone: Wait) -> T:
+    async def run(self, tenant: str, work: Callable[[], T], gone: Wait) -> T:
         """What a work gives. It is left when the client is `gone`, or when the server stops."""
         if self.draining:
             raise _stopping()
@@ -63,7 +63,7 @@ class Workers:
         try:
             await asyncio.wait((call.future, watcher), return_when=asyncio.FIRST_COMPLETED)
             if not call.future.done():
-                raise Gone
+                raise Disconnected
             return cast(T, call.future.result())
         finally:
             call.cancelled = True
@@ -96,7 +96,7 @@ class Workers:
         self._start()
 
     def abandon(self) -> None:
-        """Refuse what waits and what runs. A thread ends with its next token; what has none ends with the process."""
+        """Refuse what waits and what runs. A thread ends with its next token, or before its next batch."""
         for call in [*self.running, *(call for calls in self.waiting.values() for call in calls)]:
             call.cancelled = True
             if not call.future.done():

@@ -13,8 +13,7 @@ from typing import Any
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from elman.serve.api.context import CONNECTION
-
+CONNECTION = "elman.connection"  # where the extensions of a scope have the connection of a request
 PIECE = 16 << 10  # bytes that are heard in a turn
 RATE = 256  # frames a second that need no step; as many may come at once
 BAD = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"

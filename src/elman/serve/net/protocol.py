@@ -12,11 +12,10 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from elman.serve.api.context import CONNECTION, new_request_id
-from elman.serve.errors import HttpError
+from elman.serve.errors import HttpError, new_request_id
 from elman.serve.limits import Limits
 from elman.serve.net.accounts import Accounts
-from elman.serve.net.frames import Timely
+from elman.serve.net.frames import CONNECTION, Timely
 
 PROBES = (b"/healthz", b"/readyz", b"/metrics")  # answered even where there is no room for a connection more
 KEEP = 75  # seconds: longer than clients keep connections, or one is closed under the request that they send on it

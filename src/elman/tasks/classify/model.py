@@ -24,13 +24,14 @@ from elman.model import SequenceModel
 from elman.nn.distributions import Distribution, WithValues
 from elman.nn.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
 from elman.options import choice, several, whole
+from elman.progress import check_cancelled
 from elman.tasks import network
 from elman.tasks.classify import metrics
 from elman.tasks.classify.data import Label, Reader, Row
 from elman.tasks.classify.inputs import AnyInputs, Labels, TextInputs, inputs_from_json
 from elman.tasks.network import NetworkConfig
-from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.predictor import Predictor, evaluating
+from elman.tasks.serving_numbers import ServedNumbers, rows_of_numbers
 from elman.tasks.tag.word_features import WordEmbedding
 from elman.training.scores import Scores
 
@@ -67,7 +68,7 @@ def build(config: ClassifyModelConfig, inputs: AnyInputs, labels: Labels) -> Seq
     """The model of a config, with fresh parameters."""
     choice("model.pool", config.pool, POOLED)
     width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
-    # Numbers do not go straight into a layer: a norm over one of them would leave nothing.
+    # ServedNumbers do not go straight into a layer: a norm over one of them would leave nothing.
     embed: nn.Module = (
         _symbols(config, inputs, width) if isinstance(inputs, TextInputs) else Linear(inputs.width, width)
     )
@@ -162,11 +163,12 @@ class Classifier(Predictor[SequenceModel]):
                 "this model reads from both ends, so it answers at the end only; "
                 "to answer after each input train with --model.bidirectional false"
             )
+        check_cancelled()
         with evaluating(self.model):
             y, _ = self.model.core.scan(self.model.embed(x[None]))
             return self._values(self.model.readout.readout(y[0]))
 
-    def served(self) -> Numbers:
+    def served(self) -> ServedNumbers:
         """As `elman serve` runs it: an answer after each input, where it reads numbers and not the future."""
         inputs, readout = self.inputs, self.model.readout
         if isinstance(inputs, TextInputs) or not self.model.core.causal or not isinstance(readout, Pooled):
@@ -181,7 +183,7 @@ class Classifier(Predictor[SequenceModel]):
 
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
         model = SequenceModel(self.model.embed, self.model.core, readout.readout)
-        return Numbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answered)
+        return ServedNumbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answered)
 
     def _answered(self, predicted: Distribution) -> list[Json]:
         """An answer with its probabilities for each row; of a number, with its standard deviation."""

@@ -25,6 +25,7 @@ from elman.files.artifact import Content
 from elman.files.config import Json
 from elman.nn.distributions import Numeric
 from elman.options import several, whole
+from elman.progress import check_cancelled
 from elman.tasks.forecast.calendar import Frequency
 from elman.tasks.forecast.config import SAMPLES, ForecastModelConfig
 from elman.tasks.forecast.covariates import Covariate
@@ -144,6 +145,7 @@ class Forecaster(Predictor[ForecastNetwork]):
         x, y, counted = (torch.from_numpy(part) for part in rows[:3])
         step = max(1, CHUNK // (B * D))
         for start in range(0, T, step):
+            check_cancelled()
             at = slice(start, min(start + step, T))
             now = (lengths - start).clamp(0, at.stop - start)
             h, core = self.model.core(self.model.embed(x[:, at]), core, lengths=now)

@@ -25,9 +25,9 @@ from elman.files.config import Json
 from elman.lens import Sample
 from elman.options import whole
 from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
-from elman.tasks.number_serving import Numbers, rows_of_numbers
 from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
+from elman.tasks.serving_numbers import ServedNumbers, rows_of_numbers
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Settings, Task
 from elman.training.record import Preview
 from elman.training.scores import Scores
@@ -245,7 +245,7 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
             """What no state can have emitted leaves nothing to continue from: no state is possible after it."""
             return rows.view(dtype).sum(axis=1) > 0
 
-        return Numbers(module, about, predictor.fingerprint, D, dtype, encode, outputs, possible)
+        return ServedNumbers(module, about, predictor.fingerprint, D, dtype, encode, outputs, possible)
 
     def preview(
         self, predictor: HiddenMarkovEstimator, config: HMMConfig, step: int, evaluation: Evaluation | None

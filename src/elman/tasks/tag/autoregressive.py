@@ -18,6 +18,7 @@ from elman.errors import InputError
 from elman.nn.crf import TagSoftmax, WordTags
 from elman.nn.embed import Embedding
 from elman.options import fraction, whole
+from elman.progress import check_cancelled
 from elman.state import State
 
 
@@ -70,6 +71,7 @@ class AutoregressiveTagger(nn.Module):
         score[:, 1:] = -torch.inf  # all beams are alike at first
         previous = torch.full((B * k,), self.number, device=read.device)
         for t in range(T):
+            check_cancelled()
             inputs = torch.cat([read[:, t].repeat_interleave(k, 0), self.tags(previous)], -1)
             # A scan of one step: its bits do not depend on the batch.
             y, after = self.decoder.scan(inputs[:, None], state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -252,14 +252,14 @@ class ServedText(ServedWriter):
         return TextWork(self, ids, prompt if isinstance(prompt, str) else "", settings, settings.scored)
 
     def search(
-        self, state: bytes, prompt: object, settings: Writing, num_beams: int, check: Callable[[], None]
+        self, state: bytes, prompt: object, settings: Writing, num_beams: int
     ) -> list[tuple[dict[str, Json], bytes]]:
         core, token, seed, drawn, seen = self.opened(state)
         stops = list(settings.stop)
         (found,) = beam(
             self.model, self._core(core), torch.tensor([token]), num_beams=num_beams,
             max_new_tokens=settings.max_new_tokens, ended=stopped(self.vocabulary, stops),
-            banned=banned_symbols(self.vocabulary, settings.allow, self.endless), check=check,
+            banned=banned_symbols(self.vocabulary, settings.allow, self.endless),
         )  # fmt: skip
         before = self.spelt(prompt) or self.vocabulary.decode([token])
         answers: list[tuple[dict[str, Json], bytes]] = []

@@ -23,7 +23,7 @@ from elman.errors import FileError
 from elman.serve.api.app import Service
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
-from elman.serve.net.server import Server
+from elman.serve.server import Server
 from elman.serve.store.sessions import Sessions
 from elman.serve.store.signing import Signer
 from elman.serve.store.store import MemoryStore
@@ -44,7 +44,7 @@ def test_a_search_that_nobody_waits_for_is_left():
 
 
 def test_a_search_that_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch):
-    monkeypatch.setattr("elman.serve.net.server.DRAIN", 0.3)
+    monkeypatch.setattr("elman.serve.server.DRAIN", 0.3)
     server = Running(service(MODELS))
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(httpx.post, f"{server.url}/v1/completions", json=SEARCH, timeout=20) for _ in range(3)]
@@ -58,7 +58,7 @@ def test_a_search_that_is_not_done_in_time_is_refused_before_the_server_stops(mo
 @contextmanager
 def child(*given):
     """A server that is a process of its own, and its port."""
-    command = [sys.executable, str(Path(__file__).parents[1] / "child.py"), *given]
+    command = [sys.executable, str(Path(__file__).parent / "child.py"), *given]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         port = int(process.stderr.readline().split("127.0.0.1:")[1].split()[0])
@@ -204,7 +204,7 @@ def test_a_server_that_only_predicts_is_ready_and_stops():
 
 def test_what_is_not_done_in_time_is_refused_before_the_server_stops(monkeypatch):
     """Generations that wait in one line, each of which would take long."""
-    monkeypatch.setattr("elman.serve.net.server.DRAIN", 0.3)
+    monkeypatch.setattr("elman.serve.server.DRAIN", 0.3)
     server = Running(service(MODELS))
     id = server.session("book")
     body = {"version": "any", "max_new_tokens": 16_000}

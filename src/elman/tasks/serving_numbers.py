@@ -1,7 +1,7 @@
 """Models that read numbers, served: a bare core, or a model with a distribution for each step.
 
-An input is D numbers. One input for each of many sessions is one native call, `Numbers.together`; several inputs of a
-session are scanned in pieces, beside those of others.
+An input is D numbers. One input for each of many sessions is one native call, `ServedNumbers.together`; several inputs
+of a session are scanned in pieces, beside those of others.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class NumberWork(Work):
 
 
 @dataclass
-class Numbers(ServedRows):
+class ServedNumbers(ServedRows):
     """A core, or a model with a distribution for each step, that reads numbers.
 
     Args:
@@ -72,7 +72,7 @@ class Numbers(ServedRows):
         possible: whether each of some states, as bytes (n, W), can go on; those that are not finite cannot in any case
 
     >>> import elman
-    >>> served = Numbers.of_core(elman.cell("gru", 1, 4))
+    >>> served = ServedNumbers.of_core(elman.cell("gru", 1, 4))
     >>> work = served.reading([[0.5], [0.25]])
     >>> work.begin(served.start(0))
     >>> served.advance([work])
@@ -101,7 +101,7 @@ class Numbers(ServedRows):
         self.blank = states.to_rows(self.like).tobytes()
 
     @classmethod
-    def of_core(cls, core: Core) -> Numbers:
+    def of_core(cls, core: Core) -> ServedNumbers:
         """A bare core: y is the output."""
         dtype, D = np.dtype(str(next(core.parameters()).dtype).removeprefix("torch.")), core.input_size
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
