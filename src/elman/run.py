@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from elman import kernels, lens, tasks
 from elman.data.text import MEMORY, Document
@@ -194,13 +195,12 @@ class _Run(Supervisor):
 
     def evaluate(self, step: int) -> Scores:
         task, predictor = self.task, self.predictor
-        predictor.model.eval()
-        evaluation = task.evaluate(predictor, self.part)
-        if self.settings.training.lens:
-            looked = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
-            self.record(step, **lens.run_metrics(looked.model, looked.sample))
-        self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
-        predictor.model.train()
+        with _evaluation_mode(predictor.model):
+            evaluation = task.evaluate(predictor, self.part)
+            if self.settings.training.lens:
+                inspection = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
+                self.record(step, **lens.run_metrics(inspection.model, inspection.sample))
+            self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
         if self.callback:
             self.callback(step, evaluation.scores)
         return evaluation.scores
@@ -213,12 +213,23 @@ class _Run(Supervisor):
             return
         progress, training = self.state.progress, self.settings.training
         over = progress.step == training.steps or loop.over(progress, training)
-        kept = self.task.finish(self.predictor, self.data) if name == "best" or over else self.predictor
         folder = Path(self.settings.out) / name
-        if snapshot is None:
-            artifact.write(folder, kept.write_to)
-        else:
-            checkpoint.save(folder, kept.write_to, snapshot)
+        with _evaluation_mode(self.predictor.model):
+            kept = self.task.finish(self.predictor, self.data) if name == "best" or over else self.predictor
+            if snapshot is None:
+                artifact.write(folder, kept.write_to)
+            else:
+                checkpoint.save(folder, kept.write_to, snapshot)
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The network that a run trains, without dropout for a while; no other thread has it."""
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
 
 
 def _train(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> None:
