@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from elman import kernels, lens, tasks
-from elman.data.text import MEMORY
+from elman.data.text import MEMORY, Document
 from elman.errors import InputError, UnknownNameError
 from elman.files import artifact, config
 from elman.files.config import Identity
@@ -36,6 +38,8 @@ from elman.training.scores import Scores
 Callback = Callable[[int, Scores], None] | None
 AnyTrained = TrainedSettings[Any]
 Opener = Callable[[Any, Any], Any]  # a config, and the model that was saved -> Data
+LONGEST_NAME = 255  # of a file
+ENDING = re.compile(r"\w\.[A-Za-z]\w{1,6}$")  # .txt, .csv, .npz, .parquet
 P = TypeVar("P", bound=AnyPredictor)
 S = TypeVar("S", bound=AnySettings)
 
@@ -52,7 +56,8 @@ def train(
 
     `data` in memory takes the place of what the config names: a text or a list of documents; pairs of words and their
     tags, or of an input and its label; a frame or a mapping of columns; an array, or a list of them: whatever the task
-    reads. Or a mapping with several of train, valid and test.
+    reads. A file is a pathlib.Path, or a list of them. Or a mapping of such, with several of train, valid and test;
+    a mapping of columns must not be called so.
 
     `out`, here or in the config, is the run directory, which keeps the config, the metrics and the checkpoints. Without
     it nothing is kept but what is returned, and such a run cannot be resumed.
@@ -110,20 +115,59 @@ def _in_folder(settings: S, processes: Ranks) -> Iterator[S]:
 
 
 def _opener(task: AnyTask, settings: Any, data: Any) -> tuple[Any, Opener]:
-    """How a run opens its data, and its settings; where `data` are in memory, these say so in place of names."""
+    """How a run opens its data, and its settings: these name the files that `data` are, and say so where data are in
+    memory."""
     if data is None:
         return settings, task.open
-    parts = dict(data) if isinstance(data, Mapping) else {"train": data}
     known = [name for name in ("train", "valid", "test") if hasattr(getattr(settings, "data", None), name)]
     if not known:
         raise InputError(f"{task.title} reads files only; name them in the data section of its config")
-    for name in parts:
-        if name not in known:
-            raise UnknownNameError("part of the data", name, known)
-    if "train" not in parts:
-        raise InputError(f"data has {', '.join(parts) or 'nothing'}; it needs train")
-    named = replace(settings, data=replace(settings.data, **dict.fromkeys(parts, MEMORY)))
-    return named, lambda config, saved: task.open_in_memory(config, saved, parts)
+    parts = _parts(task, data, known)
+    files = {name: names for name, part in parts.items() if (names := _file_names(name, part))}
+    rows = {name: part for name, part in parts.items() if name not in files}
+    named = replace(settings, data=replace(settings.data, **dict.fromkeys(rows, MEMORY), **files))
+    return named, (lambda config, saved: task.open_in_memory(config, saved, rows)) if rows else task.open
+
+
+def _parts(task: AnyTask, data: Any, known: Sequence[str]) -> dict[str, Any]:
+    """What each part of the data is: a mapping with train has parts; what has not may be columns by name."""
+    if not isinstance(data, Mapping):
+        return {"train": data}
+    others = [name for name in data if name not in known]
+    if task.reads_columns and len(others) == len(data) > 0:
+        return {"train": data}
+    if others and task.reads_columns:
+        raise InputError(
+            f"data has {', '.join(map(str, data))}: {', '.join(name for name in data if name in known)} would be a "
+            f"part of the data, and {others[0]} a column. Give the columns as {{'train': columns}}."
+        )
+    if others:
+        raise UnknownNameError("part of the data", str(others[0]), known)
+    if "train" not in data:
+        raise InputError(f"data has {', '.join(data) or 'nothing'}; it needs train")
+    return dict(data)
+
+
+def _file_names(name: str, part: Any) -> list[str]:
+    """The names of the files that a part of the data is: one Path or a list of them; none of what is in memory."""
+    some = part if isinstance(part, list | tuple) else [part]
+    if some and all(isinstance(one, Path) for one in some):
+        return [str(one.expanduser()) for one in some]
+    if some and all(isinstance(one, str) and _is_file_name(one) for one in some):
+        raise InputError(
+            f"the {name} data are the text {some[0]!r}, which looks like the name of a file; a text stands for itself. "
+            f"Give a file as pathlib.Path({some[0]!r}), or name it in data.{name} of the config."
+        )
+    return []
+
+
+def _is_file_name(text: str) -> bool:
+    """Whether a text is the name of a file that is there, or looks like one: short, one line, and it ends as names of
+    files do or has a slash and no space."""
+    if isinstance(text, Document) or len(text) > LONGEST_NAME or "\n" in text or not text.strip():
+        return False
+    slash = ("/" in text or "\\" in text) and not any(map(str.isspace, text))
+    return slash or bool(ENDING.search(text)) or os.path.exists(os.path.expanduser(text))
 
 
 # By the loop
@@ -151,13 +195,12 @@ class _Run(Supervisor):
 
     def evaluate(self, step: int) -> Scores:
         task, predictor = self.task, self.predictor
-        predictor.model.eval()
-        evaluation = task.evaluate(predictor, self.part)
-        if self.settings.training.lens:
-            looked = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
-            self.record(step, **lens.run_metrics(looked.model, looked.sample))
-        self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
-        predictor.model.train()
+        with _evaluation_mode(predictor.model):
+            evaluation = task.evaluate(predictor, self.part)
+            if self.settings.training.lens:
+                inspection = task.inspect_inputs(predictor, self.part, *lens.RUN_SAMPLE)
+                self.record(step, **lens.run_metrics(inspection.model, inspection.sample))
+            self.recorder.preview(step, task.preview(predictor, self.settings, step, evaluation))
         if self.callback:
             self.callback(step, evaluation.scores)
         return evaluation.scores
@@ -170,12 +213,23 @@ class _Run(Supervisor):
             return
         progress, training = self.state.progress, self.settings.training
         over = progress.step == training.steps or loop.over(progress, training)
-        kept = self.task.finish(self.predictor, self.data) if name == "best" or over else self.predictor
         folder = Path(self.settings.out) / name
-        if snapshot is None:
-            artifact.write(folder, kept.write_to)
-        else:
-            checkpoint.save(folder, kept.write_to, snapshot)
+        with _evaluation_mode(self.predictor.model):
+            kept = self.task.finish(self.predictor, self.data) if name == "best" or over else self.predictor
+            if snapshot is None:
+                artifact.write(folder, kept.write_to)
+            else:
+                checkpoint.save(folder, kept.write_to, snapshot)
+
+
+@contextmanager
+def _evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The network that a run trains, without dropout for a while; no other thread has it."""
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
 
 
 def _train(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> None:
@@ -271,6 +325,8 @@ def _fit(task: AnyTask, settings: AnySettings, processes: Ranks, opener: Opener,
     """What was killed is started again, and comes to the same end."""
     if processes.world > 1:
         raise InputError(f"{task.title} is fitted by one process; there are {processes.world}")
+    if isinstance(settings, TrainedSettings):  # a baseline of a task that the loop trains
+        _check(task, settings)
     out = Path(settings.out)
     checkpoint.latest(out, settings.resume)
     data = opener(settings, None)

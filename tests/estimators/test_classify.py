@@ -124,3 +124,32 @@ def test_a_score_needs_a_label_for_each_row():
         for wrong in (y[:, None], [0], y[:3], 0):
             with pytest.raises(InputError, match="y"):
                 model.score(X, wrong)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        [7, 3],
+        ["low", "high"],
+        [True, False],
+        [0.5, -1.5],
+        [10, 9, 2],
+        np.array([2, 10], np.uint8),
+        ["1", "02"],
+        np.array([4, 5], object),
+    ],
+)
+def test_the_model_inside_answers_with_the_same_labels(labels):
+    y = np.array(labels)[np.arange(40) % len(labels)]
+    model = classifier(epochs=4).fit(ROWS, y)
+    found = model.predict(ROWS)
+    assert found.dtype == y.dtype and type(found[0]) is type(y[0]) and {*found.tolist()} <= {*y.tolist()}
+    assert model.model_.predict(ROWS) == found.tolist()
+    assert {*model.model_.labels.answers} == {*model.classes_.tolist()}
+    p = [{label: p for label, p in zip(model.classes_.tolist(), row, strict=True)} for row in model.predict_proba(ROWS)]
+    assert [max(row, key=row.get) for row in p] == found.tolist()
+
+
+def test_labels_of_several_types_are_refused():
+    with pytest.raises(InputError, match="y has labels of several types, int and str"):
+        classifier().fit(ROWS, np.array([1, "1"] * 20, dtype=object))

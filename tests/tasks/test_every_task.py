@@ -14,9 +14,11 @@ from functools import cache
 from itertools import count
 
 import pytest
+import torch
 from interrupting import contents, train_stopping_at
 from tables import RUNS, TABLE, config, flags, merged, with_files
 
+import elman
 from elman import lens
 from elman.cli import main
 from elman.cli.model_verb import add_arguments
@@ -260,6 +262,37 @@ def test_it_is_frozen(opened):
     with pytest.raises(FrozenError):
         del model.anything
     assert issubclass(FrozenError, AttributeError) and issubclass(FrozenError, ElmanError)
+
+
+def test_what_its_attributes_give_is_not_what_it_has(opened, tmp_path):
+    _, _, model = opened
+    before = written(model, tmp_path / "before")
+    for kept in (getattr(model, "config", None), getattr(model, "state", None)):
+        for value in vars(kept).values() if hasattr(kept, "__dict__") else elman.state.leaves(kept or ()):
+            if isinstance(value, dict):
+                value["changed"] = 1
+            elif isinstance(value, list):
+                value.append(1)
+            elif isinstance(value, torch.Tensor):
+                value.zero_()
+    assert written(model, tmp_path / "after") == before and model.device.type == "cpu"
+
+
+def test_its_network_is_in_evaluation_mode_and_stays_in_it(opened, monkeypatch, tmp_path):
+    name, _, model = opened
+    if name == "hmm":
+        pytest.skip("a hidden Markov model makes a module of its arrays at each use: threads share none")
+    network = model.model
+    assert not network.training
+
+    own, switch = {id(module) for module in network.modules()}, torch.nn.Module.train
+
+    def train(self, mode=True):
+        assert id(self) not in own or mode == self.training, "the mode of a network that threads share was changed"
+        return switch(self, mode)
+
+    monkeypatch.setattr(torch.nn.Module, "train", train)
+    everything(model, name, tmp_path)
 
 
 def test_save_and_load_give_the_same_bytes(opened, tmp_path):

@@ -103,7 +103,7 @@ class _Sequences(TrainedOnRows[Classifier]):
 
 
 class SequenceClassifier(_Sequences):
-    """A class for each sequence.
+    """A class for each sequence. Its `model_` answers with the same labels, of the type that they were given in.
 
     >>> texts, labels = ["good day", "bad day", "good", "bad"] * 4, [1, 0, 1, 0] * 4
     >>> model = SequenceClassifier(size=8, random_state=0).fit(texts, labels)
@@ -122,21 +122,26 @@ class SequenceClassifier(_Sequences):
             if not isinstance(label, str) and str(label) in ABSENT:
                 raise InputError(f"row {i} of y is {label}, which is missing and no class; leave the row out")
         refuse_alike(map(str, labels), "labels")
-        classes, places = np.unique(labels, return_inverse=True)
-        names = [str(k) for k in range(len(classes))]
-        self._fit([Row(x, (names[k],), f"row {i} of X") for i, (x, k) in enumerate(zip(inputs, places, strict=True))])
+        types = sorted({type(label).__name__ for label in labels.tolist()})
+        if len(types) > 1:
+            raise InputError(f"y has labels of several types, {' and '.join(types)}; give all the same")
+        classes = np.unique(labels)
+        names = [label if isinstance(label, str | int | float) else str(label) for label in labels.tolist()]
+        self._fit([Row(x, (name,), f"row {i} of X") for i, (x, name) in enumerate(zip(inputs, names, strict=True))])
         self.classes_ = classes
         return self
 
     def predict(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.generic]:
         """The most probable label (N,) of each sequence."""
-        places = self._outputs(X, lengths).argmax(-1).numpy()  # first: it refuses what is not fitted
+        places = self.predict_proba(X, lengths).argmax(-1)  # first: it refuses what is not fitted
         labels: NDArray[np.generic] = self.classes_[places]
         return labels
 
     def predict_proba(self, X: Inputs, lengths: ArrayLike | None = None) -> NDArray[np.float64]:
         """P of each class (N, C), in the order of `classes_`."""
-        return self._outputs(X, lengths).exp().numpy()
+        outputs, names = self._outputs(X, lengths).exp().numpy(), self._predictor.labels.names
+        places = {name: i for i, name in enumerate(names)}
+        return outputs[:, [places[str(label)] for label in self.classes_.tolist()]]
 
     def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """The share of labels that are right."""

@@ -1,16 +1,18 @@
 """What users hold: a network with all that it needs to be used. It is a value.
 
 Predicting, evaluating, inspecting and serving change nothing in a predictor: what moves, such as the state of a series,
-is an argument and a result. Only training changes its weights, which are its network's.
+is an argument and a result. What its attributes give is frozen or a copy, but for the network: its weights are those of
+a torch module, which training changes, and so may you. It is in evaluation mode once a predictor is built.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +24,6 @@ from elman.options import whole
 from elman.progress import check_cancelled
 from elman.tables import Table
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 M = TypeVar("M", bound=nn.Module)
 R = TypeVar("R")
 A = TypeVar("A")
@@ -35,16 +34,22 @@ class Predictor(Generic[M]):
 
     task: ClassVar[str]  # its name in TASKS
     model: M
-    config: DataclassInstance
 
     def __init__(self, model: M, **parts: object) -> None:
-        vars(self).update(model=model, **parts)
+        vars(self).update(model=model.eval(), **parts)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise FrozenError(self, name)
 
     def __delattr__(self, name: str) -> NoReturn:
         raise FrozenError(self, name)
+
+    @property
+    def config(self) -> Any:
+        """What its network is: a copy, for its lists and mappings could be written to."""
+        if "config" not in vars(self):
+            raise AttributeError(f"a {type(self).__name__} has no config; its options are attributes")
+        return copy.deepcopy(vars(self)["config"])
 
     # What a subclass defines
 
@@ -77,7 +82,7 @@ class Predictor(Generic[M]):
             parts = cls.parts(content)
         model = cls.network(*parts)
         cls.restore(model, folder)
-        return cls(model.eval(), *parts)
+        return cls(model, *parts)
 
     @classmethod
     def restore(cls, model: M, folder: Path) -> None:
@@ -116,7 +121,7 @@ class Predictor(Generic[M]):
     @property
     def device(self) -> torch.device:
         """Where its weights are."""
-        return next(self.model.parameters()).device
+        return next((tensor.device for tensor in self.model.state_dict().values()), torch.device("cpu"))
 
     @torch.inference_mode()
     def batched(
@@ -143,15 +148,14 @@ def _json_of(part: Any) -> Json:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Without dropout. A model that is not in training is shared by threads: nothing is written to it."""
-    if not model.training:
-        yield
-        return
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
+    """Compute without dropout. The network of a predictor is in evaluation mode from the start, and threads share it:
+    nothing is written to it, its mode neither."""
+    if model.training:
+        raise InputError(
+            "the network is in training mode, so it would answer with dropout: call predictor.model.eval() when you "
+            "have trained it yourself"
+        )
+    yield
 
 
 @contextmanager

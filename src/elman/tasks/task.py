@@ -155,6 +155,7 @@ class Task(Generic[C, D, F]):
     Model: type[F]  # what users hold
     title: str  # what it trains, in a few words
     fitted: bool = False  # in one go, by `fit`, not by the loop
+    reads_columns: bool = False  # its rows may be a mapping of columns by name
 
     def fits(self, config: C) -> bool:
         """Whether a run of this config is fitted in one go."""

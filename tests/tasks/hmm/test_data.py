@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from elman.errors import FileError, InputError, UnknownNameError
+from elman.errors import ElmanError, FileError, InputError
 from elman.tasks.hmm.data import HMMDataConfig, Reader, open_observations, open_reader
 
 
@@ -70,7 +70,7 @@ def test_columns_are_chosen_one_or_many(write, columns, names):
 @pytest.mark.parametrize("columns", [["9"], [9], ["x"], ["1", "x"], [0]])
 def test_a_column_that_a_file_without_names_lacks_is_refused(write, columns):
     name = write("1,2\n3,4\n")
-    with pytest.raises(InputError, match=r"does not name the columns, so they go by number, 1 to 2"):
+    with pytest.raises(InputError, match=r"its columns have no names, so they go by number, 1 to 2"):
         open_observations(HMMDataConfig(train=name, columns=columns))
 
 
@@ -122,7 +122,7 @@ def test_names_that_do_not_exist(write):
     with pytest.raises(InputError, match=r"data\.train is empty"):
         open_observations(HMMDataConfig(train=""))
     for parts in ({"read": "words"}, {"missing": "drop"}, {"read": "letters", "unit": "line"}, {"errors": "drop"}):
-        with pytest.raises(UnknownNameError):
+        with pytest.raises(ElmanError, match=f"{list(parts.values())[-1]!r}"):
             open_observations(HMMDataConfig(train=name, **parts))
     write("1,2,3\n", "b.csv"), write("1,2\n", "c.csv")
     with pytest.raises(InputError, match=r"c\.csv has 2 columns; the files before it have 3"):

@@ -36,6 +36,9 @@ from elman.tasks.forecast.state import (
     Forecast,
     SeriesState,
     advance,
+    check_model,
+    from_stored,
+    model_leaf,
     names_leaf,
     places_of,
     put,
@@ -44,6 +47,7 @@ from elman.tasks.forecast.state import (
     seeds,
     tail_of,
     take,
+    to_stored,
 )
 from elman.tasks.predictor import Predictor, evaluating
 
@@ -74,14 +78,19 @@ class Forecaster(Predictor[ForecastNetwork]):
     inputs: PanelInputs
     horizon: int
     seasonality: int
-    state: SeriesState  # after the last rows of training; of no series while a model is trained
+    _state: SeriesState | None
 
     def __init__(
         self, model: ForecastNetwork, config: ForecastModelConfig, inputs: PanelInputs, horizon: int, seasonality: int,
         state: SeriesState | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(model, config=config, inputs=inputs, horizon=horizon, seasonality=seasonality)
-        vars(self)["state"] = self.init_state() if state is None else state
+        super().__init__(model, config=config, inputs=inputs, horizon=horizon, seasonality=seasonality, _state=state)
+
+    @property
+    def state(self) -> SeriesState:
+        """After the last rows of training; of no series while a model is trained. It is a copy: a model is frozen."""
+        state = self._state
+        return self.init_state() if state is None else cast(SeriesState, states.map(torch.clone, state))
 
     # Reading
 
@@ -101,6 +110,7 @@ class Forecaster(Predictor[ForecastNetwork]):
             torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
             torch.zeros(B, 2, dtype=torch.float64),
             names_leaf([one.name for one in series]),
+            model_leaf(self.fingerprint, B),
         )
 
     def read(self, series: Sequence[Series], state: SeriesState) -> SeriesState:
@@ -158,6 +168,7 @@ class Forecaster(Predictor[ForecastNetwork]):
 
         At most so many rows are `filled` in where times are missing.
         """
+        check_model(state, self.fingerprint)
         places, series = self.following(self.series_of(rows, filled), state, filled)
         return put(state, places, self.read(series, take(state, places)))
 
@@ -204,11 +215,7 @@ class Forecaster(Predictor[ForecastNetwork]):
         `future` has the future covariates of the horizon, where the model needs them. One step ahead all is exact, and
         `samples` may be 0.
         """
-        if not isinstance(state, SeriesState):
-            raise InputError(
-                f"forecast was given a {type(state).__name__} for a state: what a forecaster reads does not change it. "
-                "Write forecaster.forecast(forecaster.state, 6), or give what update or read_from_start returned."
-            )
+        check_model(state, self.fingerprint)
         if names := several("series", series, "names of series"):
             state = take(state, places_of(state, names))
         H = self.horizon if horizon is None else whole("horizon", horizon)
@@ -292,14 +299,14 @@ class Forecaster(Predictor[ForecastNetwork]):
     # Files
 
     def save_state(self, path: str | Path, state: SeriesState) -> None:
-        """Write the state of some series to a file, with the fingerprint of this model."""
-        states.save(path, state, fingerprint=self.fingerprint)
+        """Write a state that this model made to a file, with the fingerprint of the model."""
+        fingerprint = self.fingerprint
+        states.save(path, to_stored(check_model(state, fingerprint)), fingerprint=fingerprint)
 
     def load_state(self, path: str | Path) -> SeriesState:
         """Read a state that this model wrote."""
-        loaded = states.load(path, self.init_state(), fingerprint=self.fingerprint)
-        assert isinstance(loaded, SeriesState)
-        return loaded
+        fingerprint = self.fingerprint
+        return from_stored(states.load(path, to_stored(self.init_state()), fingerprint=fingerprint), fingerprint)
 
     def at(self, state: SeriesState | None) -> Forecaster:
         """The same, with another state at the end of its training; None while it is trained, and for arrays."""

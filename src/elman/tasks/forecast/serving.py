@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from elman import state as states
 from elman.errors import InputError
 from elman.files.config import Json
 from elman.tasks.forecast.data import MOST_FILLED, Series
-from elman.tasks.forecast.state import SeriesState
+from elman.tasks.forecast.state import SeriesState, from_stored, to_stored
 from elman.tasks.serving import NOT_FINITE, ROWS, Bytes, Served, Work, cut, joined
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class ServedSeries(Served):
         if reader.format != "long":
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.predictor, self.reader, self.fingerprint = predictor, reader, predictor.fingerprint
-        self.like = predictor.init_state()
+        self.like = to_stored(predictor.init_state())
         blank = [
             np.zeros((0, n)) for n in (predictor.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
         y, past, future = blank
         none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
-        self.blank = states.to_rows(predictor.init_state([none])).tobytes()
+        self.blank = _bytes(predictor.init_state([none])).tobytes()
         self.row_bytes = len(self.blank)
         columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
         shown = ", ".join(columns)
@@ -91,18 +91,18 @@ class ServedSeries(Served):
 
     def opened(self, rows: Bytes) -> SeriesState:
         """States (n, W) as the library has them."""
-        return cast(SeriesState, states.from_rows(rows, self.like))
+        return from_stored(states.from_rows(rows, self.like), self.fingerprint)
 
     def parse(self, data: bytes) -> bytes:
-        carried = cast(SeriesState, states.parse(data, self.like, fingerprint=self.fingerprint))
+        carried = from_stored(states.parse(data, self.like, fingerprint=self.fingerprint), self.fingerprint)
         if len(carried.tick) != 1:
             raise InputError(f"a session is one series; the state that was sent has {len(carried.tick)}")
         if not _finite(carried)[0] or not _possible(carried):
             raise InputError("the state that was sent has numbers that no series can lead to")
-        return states.to_rows(carried).tobytes()
+        return _bytes(carried).tobytes()
 
     def follow(self, state: bytes, rows: Sequence[Row], filled: int) -> tuple[bytes, Series]:
-        """The state that some rows go on from, and these rows as a series from the tick after it on, with at most so
+        """The state that some rows continue from, and these rows as a series from the tick after it on, with at most so
         many `filled` in before them."""
         names = {self.reader.id} & rows[0].keys()
         columns = {name: [row.get(name) for row in rows] for name in rows[0]}
@@ -113,7 +113,7 @@ class ServedSeries(Served):
             raise InputError("between these rows some are missing; send what is behind a gap as a step of its own")
         carried = self.opened(joined([state]))
         if int(carried.tick) == NEW:
-            return states.to_rows(self.predictor.init_state([series])).tobytes(), series
+            return _bytes(self.predictor.init_state([series])).tobytes(), series
         if not names:
             series = series._replace(name=carried.names[0])
         return state, self.predictor.following([series], carried, filled)[1][0]
@@ -143,9 +143,9 @@ class ServedSeries(Served):
                 self._nothing()
                 work.done = True
         for _ in range(PIECE):
-            going_on = [work for work in works if isinstance(work, SeriesWork) and not work.done]
-            for at in range(0, len(going_on), ROWS):
-                self._read(going_on[at : at + ROWS])
+            unfinished = [work for work in works if isinstance(work, SeriesWork) and not work.done]
+            for at in range(0, len(unfinished), ROWS):
+                self._read(unfinished[at : at + ROWS])
 
     @torch.inference_mode()
     def _nothing(self) -> None:
@@ -156,7 +156,7 @@ class ServedSeries(Served):
         """One row of each."""
         before = self.opened(joined([work.core for work in works]))
         after = self.predictor.read([work.series.cut(0, 1) for work in works], before)
-        good, cores = _finite(after), cut(states.to_rows(after).tobytes(), self.row_bytes)
+        good, cores = _finite(after), cut(_bytes(after).tobytes(), self.row_bytes)
         for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
             work.core, work.series = core, work.series.cut(1)
             if work.missing:
@@ -179,6 +179,11 @@ class ServedSeries(Served):
         each = [{str(q): quantiles[i, :, k].tolist() for k, q in enumerate(QUANTILES)} for i in range(B)]
         times = self.predictor.stamps(state.tick, 1)
         return [{"next": when, "mean": m, "quantiles": q} for (when,), m, q in zip(times, means, each, strict=True)]
+
+
+def _bytes(state: SeriesState) -> Bytes:
+    """States as a store keeps them (n, W)."""
+    return states.to_rows(to_stored(state))
 
 
 def _possible(state: SeriesState) -> bool:

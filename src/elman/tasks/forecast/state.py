@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import namedtuple
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -22,7 +23,10 @@ NAME = 128  # bytes of the name of a series, at most
 
 
 class SeriesState(NamedTuple):
-    """All that the future of a series depends on, a row for each: it can be saved, forked and carried on."""
+    """All that the future of a series depends on, a row for each: it can be saved, forked and continued.
+
+    It is a value, and continues with the model that made it; another model, of the same shape too, refuses it.
+    """
 
     core: State
     value: Tensor  # (B, C): the last value that was seen, of each target
@@ -33,12 +37,51 @@ class SeriesState(NamedTuple):
     recent: Tensor  # (B, season, C) float64: the last values, NaN where there is none
     error: Tensor  # (B, 2) float64: the sum of absolute seasonal differences, and their number
     name: Tensor  # (B, NAME) uint8
+    model: Tensor  # (B, 32) uint8: the fingerprint of the model that made it; a file has it in its header instead
 
     @property
     def names(self) -> list[str]:
         """What the series are called."""
         whole: list[bytes] = self.name.contiguous().numpy().view(f"S{NAME}").ravel().tolist()  # without zeros behind
         return [name.decode() for name in whole]
+
+
+# What files and servers keep of a state: beside it stands the fingerprint of the model, once.
+StoredState = cast(Any, namedtuple)("StoredState", SeriesState._fields[:-1])
+
+
+def to_stored(state: SeriesState) -> State:
+    """The state without its model."""
+    stored: State = StoredState(*state[:-1])
+    return stored
+
+
+def from_stored(stored: State, fingerprint: str) -> SeriesState:
+    """The state of the model that has a fingerprint."""
+    assert isinstance(stored, StoredState)
+    return SeriesState._make([*stored, model_leaf(fingerprint, len(stored.tick))])
+
+
+def model_leaf(fingerprint: str, B: int) -> Tensor:
+    """The fingerprint of a model as a leaf (B, 32)."""
+    return torch.frombuffer(bytearray.fromhex(fingerprint), dtype=torch.uint8).repeat(B, 1)
+
+
+def check_model(state: object, fingerprint: str) -> SeriesState:
+    """The state, if a model made it; an InputError if it is another's, or is not a state."""
+    if not isinstance(state, SeriesState):
+        raise InputError(
+            f"a {type(state).__name__} was given for a state: what a forecaster reads does not change it. "
+            "Write forecaster.forecast(forecaster.state, 6), or give what update or read_from_start returned."
+        )
+    foreign = (state.model != model_leaf(fingerprint, 1)).any(1)
+    if foreign.any():
+        other = bytes(state.model[int(foreign.int().argmax())].tolist()).hex()
+        raise InputError(
+            f"the state was made by the model {other[:12]}, and this is {fingerprint[:12]}: a state continues with the "
+            "model that made it. Use that model, or read the rows again with this one (read_from_start)."
+        )
+    return state
 
 
 def names_leaf(names: Sequence[str]) -> Tensor:

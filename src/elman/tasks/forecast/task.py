@@ -162,6 +162,7 @@ def check_values(config: ForecastModelConfig, series: Sequence[Series]) -> None:
 class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
     Config, Model = ForecastConfig, Forecaster
     title = "a forecaster of series"
+    reads_columns = True
 
     def fits(self, config: ForecastConfig) -> bool:
         return config.model.kind != "network"

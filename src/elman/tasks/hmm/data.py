@@ -3,13 +3,17 @@
 A file of columns has one observation per line, its values between commas, semicolons, tabs or spaces; the first line
 may name them. An empty line ends a sequence, and so does the end of a file. An empty cell, nan, na, null or ? is a
 missing value.
+
+In memory, columns are an array (T, D), or (T,) of one column, which is one sequence; a padded array (B, T, D), with
+rows of NaN after the end; a frame, or a mapping of columns by name; rows, each a list of numbers; or a list of
+sequences, each an array or a frame. A text is one, or a list of them.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -17,9 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elman.data.names import Names, names_of, refuse_twice
-from elman.data.tables import Line, Table, is_number, number_of, read_table
-from elman.data.text import at_least_one, lines_of, read_documents
-from elman.errors import InputError, UnknownNameError
+from elman.data.tables import Line, Table, columns_of, is_number, number_of, read_table
+from elman.data.text import Document, at_least_one, lines_of, read_documents
+from elman.errors import InputError
+from elman.options import choice
+from elman.tasks.hmm.sequences import read as read_padded
+from elman.tasks.hmm.sequences import read_values
 
 WAYS = ("columns", "letters", "characters")
 
@@ -72,20 +79,30 @@ class Reader:
         self, files: Sequence[str], *, errors: str = "strict", missing: str = "allow", others: bool = False
     ) -> Observations:
         """The observations in some files, as this model knows them; with `others`, the cells that it does not read."""
-        for kind, given, known in (
-            ("way to read", self.read, WAYS),
-            ("treatment of missing values", missing, ("allow", "refuse")),
-            ("unit", self.unit, ("file", "lines")),
-        ):
-            if given not in known:
-                raise UnknownNameError(kind, given, known)
+        choice("data.read", self.read, WAYS)
+        choice("data.unit", self.unit, ("file", "lines"))
         documents = read_documents(files, errors)
         found = self._columns(documents, others) if self.read == "columns" else self._symbols(documents)
-        at_least_one(found.lengths, files, "observation")
+        return self._checked(found, files, missing)
+
+    def in_memory(self, rows: object, *, missing: str = "allow", name: str = "data") -> Observations:
+        """The observations in memory, as this model knows them."""
+        if self.read != "columns":
+            return self(_documents(rows, self.read), missing=missing)
+        tables = in_memory_tables(rows, name)
+        X = [table.X[:, _model_places(self.names, table.head)] for table in tables]
+        if len({part.shape[1] for part in X}) > 1:
+            raise InputError(f"{name} has sequences of {[part.shape[1] for part in X][:9]} columns; all need as many")
+        found = Observations(np.concatenate(X), [n for table in tables for n in table.lengths if n])
+        return self._checked(found, [name], missing)
+
+    def _checked(self, found: Observations, sources: Sequence[str], missing: str) -> Observations:
+        at_least_one(found.lengths, sources, "observation")
         gone = int(np.isnan(found.X).sum()) - found.unknown
+        choice("data.missing", missing, ("allow", "refuse"))
         if gone and missing == "refuse":
             raise InputError(
-                f"{gone} values in {', '.join(files)} are missing, and data.missing is refuse; fill them in, or pass "
+                f"{gone} values in {', '.join(sources)} are missing, and data.missing is refuse; fill them in, or pass "
                 "--data.missing allow to have them integrated out"
             )
         return found
@@ -125,33 +142,44 @@ class Reader:
         return Observations(X, [len(piece) for piece in pieces if piece], int(np.isnan(X).sum()))
 
 
-def open_reader(config: HMMDataConfig) -> Reader:
-    """The reader of a config, with the names of the columns or the symbols that the training files have."""
-    chosen = _columns(config.columns)
-    reader = Reader(config.read, chosen, config.unit)
-    if config.read == "columns":
-        table = next(_tables(read_documents(names_of(config.train), config.errors)), None)
+def open_reader(config: HMMDataConfig, rows: object = None) -> Reader:
+    """The reader of a config, with the names of the columns or the symbols that the training data have: the files that
+    the config names, or `rows` in memory."""
+    chosen, read = _columns(config.columns), choice("data.read", config.read, WAYS)
+    reader = Reader(read, chosen, config.unit)
+    if read == "columns":
+        tables = _tables(read_documents(names_of(config.train), config.errors)) if rows is None else _heads(rows)
+        table = next(tables, None)
         if table is None or not (table.header or chosen):
             return reader
         return replace(reader, names=tuple(_name(table, i) for i in _places(table, chosen)))
-    if config.read not in WAYS:
-        raise UnknownNameError("way to read", config.read, WAYS)
-    texts = _texts(read_documents(names_of(config.train), config.errors), config.read, config.unit)
+    files = names_of(config.train) if rows is None else _documents(rows, read)
+    texts = _texts(read_documents(files, config.errors), read, config.unit)
     return replace(reader, names=tuple(sorted({symbol for text in texts for symbol in text})))
 
 
-def open_observations(config: HMMDataConfig) -> tuple[Reader, Observations, Observations | None]:
-    """The reader of a config, what it trains on, and what it is validated on, if anything."""
+def open_observations(
+    config: HMMDataConfig, in_memory: Mapping[str, object] | None = None
+) -> tuple[Reader, Observations, Observations | None]:
+    """The reader of a config, what it trains on, and what it is validated on, if anything: what is `in_memory`, and
+    else the files that the config names."""
     if not config.train:
         raise InputError("data.train is empty; name a file of observations")
-    reader = open_reader(config)
-    train = reader(names_of(config.train), errors=config.errors, missing=config.missing)
-    valid = reader(names_of(config.valid), errors=config.errors, missing=config.missing) if config.valid else None
+    parts = in_memory or {}
+    reader = open_reader(config, parts.get("train"))
+
+    def observations(part: str) -> Observations:
+        if part in parts:
+            return reader.in_memory(parts[part], missing=config.missing, name=f"the {part} data")
+        return reader(names_of(getattr(config, part)), errors=config.errors, missing=config.missing)
+
+    train = observations("train")
+    valid = observations("valid") if config.valid else None
     empty = np.isnan(train.X).all(0)
     if empty.any():
+        where = "the train data" if "train" in parts else ", ".join(names_of(config.train))
         raise InputError(
-            f"column {int(empty.argmax()) + 1} of {', '.join(names_of(config.train))} has no value at all; "
-            "leave it out with --data.columns"
+            f"column {int(empty.argmax()) + 1} of {where} has no value at all; leave it out with --data.columns"
         )
     return reader, train, valid
 
@@ -173,6 +201,64 @@ def _tables(documents: Documents) -> Iterator[Table]:
             yield table
 
 
+class MemoryTable(NamedTuple):
+    """Sequences in memory, end to end: what the columns are called, the numbers (N, D), and the lengths."""
+
+    head: Table
+    X: NDArray[np.float64]
+    lengths: Sequence[int]
+
+
+def _heads(rows: object) -> Iterator[Table]:
+    return (table.head for table in in_memory_tables(rows, "the train data"))
+
+
+def in_memory_tables(rows: object, name: str) -> list[MemoryTable]:
+    """One table; or several, of a list of sequences. A list of lists of numbers has a row in each, as JSON has it."""
+    parts = rows if isinstance(rows, list | tuple) and any(map(_is_sequence, rows)) else [rows]
+    return [_memory_table(part, name if len(parts) == 1 else f"sequence {i} of {name}") for i, part in enumerate(parts)]
+
+
+def _is_sequence(part: object) -> bool:
+    """Whether a part of a list is a sequence: an array, a frame or a list of rows; a row is a list of numbers."""
+    if isinstance(part, list | tuple):
+        return any(isinstance(row, Sized) and not isinstance(row, str) for row in part)
+    return isinstance(part, Mapping) or np.ndim(part) > 0  # type: ignore[arg-type]
+
+
+def _memory_table(part: object, name: str) -> MemoryTable:
+    if isinstance(part, str):
+        raise InputError(f"{name} is a text, and data.read is columns: give an array, or choose another data.read")
+    if isinstance(part, Mapping):
+        columns = columns_of(part)
+        names, array = tuple(columns), np.array([[*map(_cell_number, column)] for column in columns.values()]).T
+    else:
+        values, frame_names = read_values(part)
+        names = frame_names or ()
+        if values.dtype.kind == "O":
+            raise InputError(f"{name} has text; give columns of numbers, NaN where one is missing")
+        array = values.astype(np.float64)
+    if array.ndim not in (1, 2, 3) or not array.shape[-1]:
+        raise InputError(f"{name} has the shape {array.shape}; give an array (T, D) or (T,), or a list of them")
+    found = read_padded(array[:, None] if array.ndim == 1 else array)
+    refuse_twice(names, name)
+    return MemoryTable(Table(name, list(names), found.o.shape[1], iter(())), found.o.numpy(), found.lengths)
+
+
+def _cell_number(cell: str) -> float:
+    try:
+        return number_of(cell)
+    except ValueError:
+        raise InputError(f"{cell!r} is not a number; leave its column out with data.columns") from None
+
+
+def _documents(rows: object, read: str) -> list[str]:
+    texts = [rows] if isinstance(rows, str) else rows
+    if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"data.read is {read}: data are a text, or a list of texts; not a {type(rows).__name__}")
+    return [text if isinstance(text, Document) else Document(text) for text in texts]
+
+
 def _name(table: Table, place: int) -> str:
     return table.header[place] if table.header else str(place + 1)
 
@@ -186,7 +272,7 @@ def _places(table: Table, chosen: tuple[str, ...]) -> list[int]:
         has = (
             f"it has {', '.join(table.header)}, which also go by number from 1"
             if table.header
-            else f"its first line does not name the columns, so they go by number, 1 to {table.width}"
+            else f"its columns have no names, so they go by number, 1 to {table.width}"
         )
         raise InputError(f"{table.file} has no column {unknown[0]!r}; {has}")
     return [known[name] for name in chosen] or list(range(table.width))

@@ -76,6 +76,11 @@ class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_frozen"}
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return torch.device("cpu")
+
     # What a subclass defines
 
     def _emission(self) -> Emission:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from elman.core import Options
 from elman.data import padded
@@ -25,7 +25,7 @@ from elman.files.config import Json
 from elman.lens import Sample
 from elman.options import whole
 from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
-from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option, rows_of
+from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option
 from elman.tasks.serving import Served
 from elman.tasks.serving_numbers import ServedNumbers, rows_of_numbers
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Settings, Task
@@ -136,16 +136,6 @@ class HMMData(Data):
         return [f"data: {N:,} observations in {sequences:,} sequences, of {read}"]
 
 
-def _arrays(name: str, given: ArrayLike | list[ArrayLike]) -> tuple[NDArray[np.float64], list[int]]:
-    """One array (T, D) is a sequence, and so is each of a list of them: end to end, and their lengths."""
-    several = given if isinstance(given, list) and given and np.ndim(given[0]) == 2 else [given]
-    try:
-        parts = [np.asarray(part, dtype=np.float64) for part in several]
-        return np.concatenate([part[:, None] if part.ndim == 1 else part for part in parts]), [len(p) for p in parts]
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array (T, D) of numbers, nor a list of such arrays: {error}") from error
-
-
 def _fingerprint(part: Observations) -> str:
     return hashlib.sha256(part.X.tobytes() + repr(part.lengths).encode()).hexdigest()
 
@@ -154,6 +144,7 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
     Config = HMMConfig
     title = "a hidden Markov model"
     fitted = True
+    reads_columns = True
 
     @property
     def requests(self) -> dict[str, tuple[type[Request], Response]]:
@@ -168,12 +159,9 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
         return HMMData(*open_observations(config.data))
 
     def open_in_memory(
-        self, config: HMMConfig, saved: HiddenMarkovEstimator | None, given: dict[str, ArrayLike | list[ArrayLike]]
+        self, config: HMMConfig, saved: HiddenMarkovEstimator | None, parts: dict[str, object]
     ) -> HMMData:
-        if config.data.read != "columns":
-            raise InputError(f"data.read is {config.data.read}; in memory, observations are arrays of numbers: columns")
-        parts = {name: Observations(*_arrays(name, part)) for name, part in given.items()}
-        return HMMData(Reader(), parts["train"], parts.get("valid"))
+        return HMMData(*open_observations(config.data, parts))
 
     def build(self, config: HMMConfig, data: HMMData) -> HiddenMarkovEstimator:
         model = build(config.model, config.seed)
@@ -301,10 +289,7 @@ def _read(model: HiddenMarkovEstimator, request: Evaluate | InspectRequest, othe
         return model.reader_(names, errors=request.errors, others=others)
     if isinstance(request.data, Observations):
         return request.data
-    if model.reader_.read != "columns":
-        raise InputError(f"this model reads the {model.reader_.read} of a text; give data as a text")
-    X, lengths = _arrays("data", rows_of(request.data, "rows of numbers"))
-    return Observations(X, lengths)
+    return model.reader_.in_memory(request.data)
 
 
 def evaluate(model: HiddenMarkovEstimator, request: Evaluate) -> Scores:
