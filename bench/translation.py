@@ -29,7 +29,7 @@ from elman.data.vocabulary import Words
 from elman.decoding.beam import beam
 from elman.tasks.translate.data import Pairs, Vocabularies, batch_of
 from elman.tasks.translate.model import TranslateModelConfig, build
-from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
+from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed_loss
 
 V, SIZE, BATCH, BEAMS, MOST = 2000, 256, 64, 5, 30
 
@@ -139,7 +139,7 @@ def training(attention: str) -> tuple[Callable[[], None], Callable[[], None]]:
     inside = torch.arange(batch.y.shape[1]) < batch.lengths[:, None]
 
     def own() -> Tensor:
-        return smoothed(mine.forced(batch.x, batch.lengths), batch.y, 0.0)[inside].mean()
+        return smoothed_loss(mine.forced(batch.x, batch.lengths), batch.y, 0.0)[inside].mean()
 
     def theirs() -> Tensor:
         return nn.functional.cross_entropy(plain(batch.x)[inside], batch.y[inside])

@@ -142,7 +142,7 @@ def _is_number(value: object) -> TypeGuard[Real]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def accepted(name: str, made: type, options: Iterable[str], others: Sequence[str] = ()) -> None:
+def refuse_unknown(name: str, made: type, options: Iterable[str], others: Sequence[str] = ()) -> None:
     """Raise an InputError for the first option that the cell `name` of class `made` does not have, with the nearest of
     its options or of `others`."""
     parameters = inspect.signature(made).parameters

@@ -45,7 +45,7 @@ def uniform(draws: Tensor, n: int, first: int = 0) -> Tensor:
     >>> bool((u[1:] == uniform(torch.tensor([[8, 0]]), 3)).all())
     True
     """
-    words = kernels.philox(_checked(draws), n + first % 2, first // 2)[:, first % 2 :]
+    words = kernels.philox(_check(draws), n + first % 2, first // 2)[:, first % 2 :]
     return ((words >> 12 & (1 << 52) - 1).double() + 0.5) * 2.0**-52
 
 
@@ -85,7 +85,7 @@ def normal(draws: Tensor, n: int, first: int = 0) -> Tensor:
 
 def student_t(draws: Tensor, df: Tensor) -> Tensor:
     """Student's t with df (B, D) degrees of freedom: sqrt(df (u^(-2/df) - 1)) cos(2 pi v) (Bailey, 1994)."""
-    return kernels.student_t(_checked(draws), df.detach().double().to(draws.device)).to(df.device)
+    return kernels.student_t(_check(draws), df.detach().double().to(draws.device)).to(df.device)
 
 
 def gamma(draws: Tensor, shape: Tensor, first: int = 0) -> Tensor:
@@ -106,7 +106,7 @@ def gamma(draws: Tensor, shape: Tensor, first: int = 0) -> Tensor:
     small = _array(uniform(draws, a.shape[1], first + STAGE))
     with np.errstate(divide="ignore"):  # of a shape of zero the number is zero
         factor = np.where(a < 1, np.exp(np.log(small) / a), 1.0)
-    return _like(factor * _accepted(draws, a, first, propose), shape)
+    return _like(factor * _sample_by_rejection(draws, a, first, propose), shape)
 
 
 def poisson(draws: Tensor, rate: Tensor, first: int = 0) -> Tensor:
@@ -116,10 +116,10 @@ def poisson(draws: Tensor, rate: Tensor, first: int = 0) -> Tensor:
 
     def propose(rows: NDArray[np.int64], u: Array, v: Array) -> tuple[Array, NDArray[np.bool_]]:
         few = m[rows] < 10
-        counts, good = _transformed(np.where(few, 10.0, m[rows]), u, v)
+        counts, good = _transform(np.where(few, 10.0, m[rows]), u, v)
         return np.where(few, _added_up(np.where(few, m[rows], 0.0), u), counts), few | good
 
-    return _like(_accepted(draws, rates, first, propose), rate)
+    return _like(_sample_by_rejection(draws, rates, first, propose), rate)
 
 
 def _added_up(rate: Array, u: Array) -> Array:
@@ -136,7 +136,7 @@ def _added_up(rate: Array, u: Array) -> Array:
     return count
 
 
-def _transformed(rate: Array, u: Array, v: Array) -> tuple[Array, NDArray[np.bool_]]:
+def _transform(rate: Array, u: Array, v: Array) -> tuple[Array, NDArray[np.bool_]]:
     """Transformed rejection, algorithm PTRS: a count for each u, and whether v accepts it."""
     b = 0.931 + 2.53 * np.sqrt(rate)
     a = -0.059 + 0.02483 * b
@@ -161,7 +161,7 @@ def _log_factorial(k: Array) -> Array:
     return np.where(k < 16, _FEW[np.minimum(k, 15.0).astype(np.int64)], stirling)
 
 
-def _accepted(
+def _sample_by_rejection(
     draws: Tensor,
     parameter: Array,
     first: int,
@@ -183,7 +183,7 @@ def _accepted(
     return numbers
 
 
-def _checked(draws: Tensor) -> Tensor:
+def _check(draws: Tensor) -> Tensor:
     if draws.dim() != 2 or draws.shape[1] != 2 or draws.dtype != torch.int64:
         actual = f"{str(draws.dtype).removeprefix('torch.')}{list(draws.shape)}"
         raise InputError(f"draws is {actual}; it must be int64[B, 2], the seed and the number of draws of each row")

@@ -303,7 +303,7 @@ def dump(state: State, *, fingerprint: str = "") -> bytes:
 
 def parse(data: bytes, like: State, *, fingerprint: str = "") -> State:
     """The state in the bytes of `dump` or of a state file; a FileError if they are anything else."""
-    return _restored("what was sent", *_sent(data), like, fingerprint)
+    return _restore("what was sent", *_parse_bytes(data), like, fingerprint)
 
 
 def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") -> State:
@@ -311,7 +311,7 @@ def load(path: str | os.PathLike[str], like: State, *, fingerprint: str = "") ->
 
     With a `fingerprint`, only a state of the model that has it is taken.
     """
-    return _restored(path, *_read(path), like, fingerprint)
+    return _restore(path, *_read(path), like, fingerprint)
 
 
 def _serialise(state: State, fingerprint: str) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -322,7 +322,7 @@ def _serialise(state: State, fingerprint: str) -> tuple[dict[str, Tensor], dict[
     return tensors, {"header": header}
 
 
-def _restored(
+def _restore(
     path: str | os.PathLike[str], header: dict[str, str], tensors: dict[str, Tensor], like: State, fingerprint: str
 ) -> State:
     if fingerprint:
@@ -357,7 +357,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, str], dict[str, Tenso
     return _verify(path, header, tensors)
 
 
-def _sent(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
+def _parse_bytes(data: bytes) -> tuple[dict[str, str], dict[str, Tensor]]:
     """The header and the tensors of a state file that is in memory, undamaged."""
     try:
         tensors = load_bytes(data)  # checks that the header is one, and that it fits the bytes

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elman.data import vocabulary as vocabularies
-from elman.data.vocabulary import BOUNDARY, UNKNOWN, Bytes, Characters, Words, rejoined
+from elman.data.vocabulary import BOUNDARY, UNKNOWN, Bytes, Characters, Words, rejoin
 from elman.errors import InputError, UnknownNameError
 
 plain = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -44,9 +44,9 @@ def test_rare_words_are_unknown():
 @given(st.lists(st.text("ab \n", max_size=6), max_size=6))
 def test_pieces_are_rejoined_where_words_end(pieces):
     vocabulary = Words.fit(["a b aa ab ba bb \n"], 1, 0)
-    apart = [vocabulary.encode(p).tolist() for p in rejoined(pieces, vocabulary.cut)]
+    apart = [vocabulary.encode(p).tolist() for p in rejoin(pieces, vocabulary.cut)]
     assert list(chain(*apart)) == vocabulary.encode("".join(pieces)).tolist()
-    assert "".join(rejoined(pieces, vocabulary.cut)) == "".join(pieces)
+    assert "".join(rejoin(pieces, vocabulary.cut)) == "".join(pieces)
 
 
 def test_bytes_keep_what_is_no_utf8():
@@ -81,7 +81,7 @@ def test_bpe_round_trip_and_pieces():
     decoder = vocabulary.decoder()
     assert "".join(decoder.push(i) for i in ids) == text
     pieces = [text[i : i + 7] for i in range(0, len(text), 7)]
-    assert list(chain(*(vocabulary.encode(p).tolist() for p in rejoined(pieces, vocabulary.cut)))) == ids
+    assert list(chain(*(vocabulary.encode(p).tolist() for p in rejoin(pieces, vocabulary.cut)))) == ids
     assert vocabularies.from_json(vocabulary.to_json()).encode(text).tolist() == ids
 
 

@@ -22,7 +22,7 @@ from elman.cells.s5 import S5
 from elman.cells.window import Window
 from elman.core import Core
 from elman.errors import InputError, UnknownNameError
-from elman.options import accepted
+from elman.options import refuse_unknown
 
 __all__ = [
     "CELLS", "GRU", "HMM", "LRU", "LSTM", "MGU", "S4D", "S5", "DeepTransition", "Elman", "IndRNN", "Jordan", "Mamba",
@@ -72,4 +72,4 @@ def kind(name: str | type[Core]) -> type[Core]:
 
 def check_options(name: str | type[Core], options: Iterable[str], others: Sequence[str] = ()) -> None:
     """Raise an InputError for the first option that a cell does not have. `others` may have been meant too."""
-    accepted(name if isinstance(name, str) else name.__name__, kind(name), options, others)
+    refuse_unknown(name if isinstance(name, str) else name.__name__, kind(name), options, others)

@@ -88,13 +88,13 @@ class Gated(Core, Generic[S]):
         """The native loop that computes these equations; None where there is none."""
         return None
 
-    def prepared(self) -> Callable[[Tensor, S], Gates]:
+    def prepare(self) -> Callable[[Tensor, S], Gates]:
         """`gates`, with what comes of the parameters alone computed once instead of in every step of a scan."""
         return self.gates
 
     def recurrence(self) -> Callable[[Tensor, S], tuple[Tensor, S]]:
         """u and the state before it -> h and the state after it."""
-        gates = self.prepared()
+        gates = self.prepare()
 
         def recur(u: Tensor, state: S) -> tuple[Tensor, S]:
             state = self.update(gates(u, state), state)

@@ -107,9 +107,9 @@ class Rate(Gated[RateState]):
         return kernels.linear(x, self.B, self.b)
 
     def gates(self, u: Tensor, state: RateState) -> Gates:
-        return self.prepared()(u, state)
+        return self.prepare()(u, state)
 
-    def prepared(self) -> Callable[[Tensor, RateState], Gates]:
+    def prepare(self) -> Callable[[Tensor, RateState], Gates]:
         W = self.weights()
         return lambda u, state: {"n": PHI[self.phi](u + kernels.linear(state.h, W))}
 

@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()  # here, where a closed pipe can still be caught
         return code
     except ElmanError as error:
-        return _failed(str(error))
+        return _fail(str(error))
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT, as a shell reports it
     except BrokenPipeError:
@@ -61,16 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:  # standard output goes to a full disk, or no file can have such a name
         if error.filename is None:
             _let_go()
-        return _failed(str(error))
+        return _fail(str(error))
     except RecursionError:
-        return _failed("the input is nested too deeply; write it with fewer levels")
+        return _fail("the input is nested too deeply; write it with fewer levels")
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not NO_MEMORY.search(str(error)):
             raise
-        return _failed(f"there is not enough memory for this; {largest(words)}")
+        return _fail(f"there is not enough memory for this; {largest(words)}")
 
 
-def _failed(message: str) -> int:
+def _fail(message: str) -> int:
     print(f"elman: error: {message}", file=sys.stderr)
     return 2
 
@@ -80,7 +80,7 @@ def _open_streams() -> None:
     if sys.stderr is None:  # closed by `2>&-`: messages are dropped, the work continues
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (it lives as long as the process)
     if sys.stdout is None:
-        raise SystemExit(_failed("standard output is closed; send it to a file, or to /dev/null"))
+        raise SystemExit(_fail("standard output is closed; send it to a file, or to /dev/null"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
 

@@ -33,7 +33,7 @@ KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 
 def read_config(arguments: Sequence[str]) -> AnySettings:
     """The config of a command line. A resumed run has a config, and so has a model that a run starts from."""
-    named = _named(arguments)
+    named = _parse_named(arguments)
     files = [(Path(path), _content(Path(path))) for path in named.config]
     named.task = named.task or _last(files, "task")
     if {"-h", "--help"} & set(arguments):
@@ -61,7 +61,7 @@ def read_config(arguments: Sequence[str]) -> AnySettings:
     return replace(settings, out=os.path.expanduser(settings.out))  # a shell does not expand the ~ of `--out=~/run`
 
 
-def _named(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse_named(arguments: Sequence[str]) -> argparse.Namespace:
     """What must be known before the rest can be read: the task decides which settings there are."""
     parser = argparse.ArgumentParser(prog="elman train", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", action="append", default=[])
@@ -187,7 +187,7 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     try:
         return parser.parse_args(list(arguments))
     except ArgumentError as error:
-        raise InputError(_explained(str(error), parser)) from error
+        raise InputError(_explain(str(error), parser)) from error
     except (OSError, UnicodeDecodeError) as error:
         raise FileError(f"cannot read the config: {error}") from error
 
@@ -206,7 +206,7 @@ def _instance(parser: ArgumentParser, config: type[AnySettings], parsed: Namespa
     return config(**{name: value for name, value in parts.items() if name != "config"})
 
 
-def _explained(message: str, parser: ArgumentParser) -> str:
+def _explain(message: str, parser: ArgumentParser) -> str:
     """What jsonargparse says, without Python's types, and the nearest setting if one was named that does not exist."""
     wrong = re.match(r"Parser key \"([\w.]+)\":\s+Expected a <class '(\w+)'>\. Got value: (.*)", message, re.DOTALL)
     if wrong:

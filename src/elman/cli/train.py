@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         print(f"elman: {stop}", file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
-        print(f"elman: {_stopped(Path(settings.out))}", file=sys.stderr)
+        print(f"elman: {_stop_message(Path(settings.out))}", file=sys.stderr)
         return 130
     if os.environ.get("RANK", "0") == "0":  # of several processes, one says it
         for table in predictor.describe():
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _stopped(out: Path) -> str:
+def _stop_message(out: Path) -> str:
     """What Ctrl-C leaves if there is no step to finish."""
     if (out / NAME).exists():
         return f"stopped; to resume, or to start again if there is no checkpoint: elman train --out {out} --resume auto"

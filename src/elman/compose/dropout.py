@@ -115,12 +115,12 @@ class WeightDrop(Wrapper):
         self.output_is_state = core.output_is_state
 
     def step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        return self._dropped(self.core.step, x, state)
+        return self._run_with_dropped(self.core.step, x, state)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        return self._dropped(self.core.scan_unchecked, x, state, lengths, reset)
+        return self._run_with_dropped(self.core.scan_unchecked, x, state, lengths, reset)
 
-    def _dropped(self, run: Callable[..., tuple[Tensor, State]], *args: State) -> tuple[Tensor, State]:
+    def _run_with_dropped(self, run: Callable[..., tuple[Tensor, State]], *args: State) -> tuple[Tensor, State]:
         if not self.training:
             return run(*args)
         whole = dict(self.core.named_parameters(remove_duplicate=False))  # perhaps lent by a word around this one

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elman.data.text import Text
-from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoined
+from elman.data.vocabulary import BOUNDARY, Vocabulary, rejoin
 from elman.errors import FileError, UnknownNameError
 from elman.options import parse_json
 
@@ -61,7 +61,7 @@ def encode(text: Text, vocabulary: Vocabulary, unit: str = "text", folder: Path 
     if unit not in UNITS:
         raise UnknownNameError("unit of text", unit, UNITS)
     fingerprint, _ = text.measure()
-    return _kept([fingerprint, unit], lambda: _encoded(text, vocabulary, unit), vocabulary, folder)
+    return _store([fingerprint, unit], lambda: _encode(text, vocabulary, unit), vocabulary, folder)
 
 
 def encode_lines(lines: Sequence[str], vocabulary: Vocabulary, folder: Path | None = None) -> list[Ids]:
@@ -80,12 +80,12 @@ def encode_lines(lines: Sequence[str], vocabulary: Vocabulary, folder: Path | No
         for line in lines:
             yield np.append(vocabulary.encode(line), BOUNDARY), len(line) + 1
 
-    ids = _kept([total.hexdigest(), "every line"], rows, vocabulary, folder).ids
+    ids = _store([total.hexdigest(), "every line"], rows, vocabulary, folder).ids
     ends = np.flatnonzero(ids == BOUNDARY)
     return [ids[begin + 1 : end] for begin, end in pairwise(ends)]
 
 
-def _kept(
+def _store(
     key: Sequence[str],
     rows: Callable[[], Iterable[tuple[NDArray[np.int64], int]]],
     vocabulary: Vocabulary,
@@ -141,12 +141,12 @@ def _read(folder: Path, name: str) -> Encoded:
     return Encoded(np.memmap(path, dtype=about["dtype"], mode="r"), about["characters"], about["unknown"], name)
 
 
-def _encoded(text: Text, vocabulary: Vocabulary, unit: str) -> Iterator[tuple[NDArray[np.int64], int]]:
+def _encode(text: Text, vocabulary: Vocabulary, unit: str) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Some symbols at a time, and the number of characters that they stand for."""
     boundary = np.array([BOUNDARY])
     yield boundary, 0
     if unit == "text":
-        for piece in rejoined((piece for _, piece in text.pieces(ENCODING)), vocabulary.cut):
+        for piece in rejoin((piece for _, piece in text.pieces(ENCODING)), vocabulary.cut):
             yield vocabulary.encode(piece), len(piece)
         return
     rest = ""

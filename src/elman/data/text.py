@@ -81,7 +81,7 @@ class Text:
         at = 0
         with Waiting(doing, self._size(), "bytes") as waiting:
             for number, source in enumerate(self.sources):
-                for piece in _decoded(source, self.errors, waiting.add):
+                for piece in _decode(source, self.errors, waiting.add):
                     if self.stop is not None and at >= self.stop:
                         return
                     part = piece[max(0, self.start - at) : None if self.stop is None else self.stop - at]
@@ -109,14 +109,14 @@ class Text:
         A text is read once for this: what was cut from it has the fingerprint of the whole, and from where to where.
         """
         if self.whole is None:
-            return self._measured
+            return self._measurement
         fingerprint, characters = self.whole.measure()
         stop = min(characters, self.stop or 0)
         part = hashlib.sha256(f"{fingerprint} {self.start} {stop}".encode())
         return part.hexdigest(), max(0, stop - self.start)
 
     @cached_property
-    def _measured(self) -> tuple[str, int]:
+    def _measurement(self) -> tuple[str, int]:
         digest, characters, last = hashlib.sha256(), 0, 0
         for number, piece in self.pieces():
             if number != last:
@@ -287,16 +287,16 @@ def _file_chunks(path: Path) -> Iterator[bytes]:
 def _standard_input() -> Path:
     if sys.stdin is None:
         raise FileError("standard input is closed; give it something to read, or name a file")
-    return _copied(sys.stdin.buffer, "standard input")
+    return _copy(sys.stdin.buffer, "standard input")
 
 
 @cache
 def _copied_pipe(path: Path) -> Path:
     with path.open("rb") as pipe:
-        return _copied(pipe, str(path))
+        return _copy(pipe, str(path))
 
 
-def _copied(stream: IO[bytes], name: str) -> Path:
+def _copy(stream: IO[bytes], name: str) -> Path:
     """What can be read once only goes to a temporary file: a text is read several times."""
     try:
         file = tempfile.NamedTemporaryFile(prefix="elman-", suffix=".txt")  # noqa: SIM115 (it lives as long as the process)
@@ -340,7 +340,7 @@ def _stdlib() -> list[Source]:
 EMBEDDED: dict[str, Callable[[], list[Source]]] = {"topics": _topics, "stdlib": _stdlib}
 
 
-def _decoded(source: Source, errors: str, count: Callable[[int], None]) -> Iterator[str]:
+def _decode(source: Source, errors: str, count: Callable[[int], None]) -> Iterator[str]:
     pieces = _utf8(source, errors, count)
     return pieces if errors == BYTES else _with_plain_line_ends(pieces)
 

@@ -230,7 +230,7 @@ class Words(Symbols, Vocabulary):
     @classmethod
     def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Words:
         counts: Counter[str] = Counter()
-        for piece in rejoined(pieces, _cut_at_spaces):
+        for piece in rejoin(pieces, _cut_at_spaces):
             counts.update(_WORDS.findall(piece))
         return cls.count(counts, min_count)
 
@@ -320,7 +320,7 @@ class Bpe(Vocabulary):
             vocab_size=size, min_frequency=min_count, show_progress=False, special_tokens=["<|boundary|>"],
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )  # fmt: skip
-        tokenizer.train_from_iterator(_smaller(rejoined(pieces, _cut_at_spaces)), trainer)
+        tokenizer.train_from_iterator(_smaller(rejoin(pieces, _cut_at_spaces)), trainer)
         return cls(tokenizer.to_str())
 
     def encode(self, text: str) -> Ids:
@@ -377,7 +377,7 @@ def from_json(content: Content) -> Vocabulary:
         raise FileError(f"this is not a vocabulary that this version knows: {error}") from error
 
 
-def rejoined(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
+def rejoin(pieces: Iterable[str], cut: Callable[[str], int]) -> Iterator[str]:
     """The same text in pieces that end where `cut` says that they may."""
     rest = ""
     for piece in pieces:

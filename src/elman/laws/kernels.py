@@ -78,7 +78,7 @@ def check_kernels() -> Iterator[KernelCheck]:
                 continue  # it would be compared with itself
             before = kernels.calls()
             worst, error = _worst(problem, dtype, expected)
-            runs_on = "native" if _called(name, before) else "reference"
+            runs_on = "native" if _was_called(name, before) else "reference"
             yield KernelCheck(name, str(dtype).removeprefix("torch."), runs_on, worst, worst <= tolerance, error)
 
 
@@ -90,7 +90,7 @@ def _worst(problem: Problem, dtype: torch.dtype, expected: tuple[Tensor, ...]) -
         return math.inf, f"{type(error).__name__}: {error}"
 
 
-def _called(name: str, before: dict[str, int]) -> bool:
+def _was_called(name: str, before: dict[str, int]) -> bool:
     """Whether the native operation that the row `name` is about has run since `before` was counted."""
     family = name.partition(",")[0]
     return any(op.startswith(family) and count > before.get(op, 0) for op, count in kernels.calls().items())
@@ -108,7 +108,7 @@ def problems() -> Iterator[tuple[str, Problem]]:
     for name in ("recursive", "binary_tree_lstm", "child_sum_tree_lstm"):
         yield f"gathered, {name}", _network(partial(tree, name, C, 6), _climb, random((6, C)))
     for cell in ("gru", "lstm"):
-        for name, make in (("additive", _additive), ("fed", _fed)):
+        for name, make in (("additive", _additive), ("fed", _input_feeding)):
             yield f"attended, {name} {cell}", _network(partial(make, cell), _attend, random((B, T, C), (B, 3, 4)))
 
 
@@ -212,7 +212,7 @@ def _additive(cell: str) -> Decoder:
     return Additive(CELLS[cell](C + 4, 6), 4)
 
 
-def _fed(cell: str) -> Decoder:
+def _input_feeding(cell: str) -> Decoder:
     return Luong(CELLS[cell](C + 6, 6), 4, feeding=True)
 
 

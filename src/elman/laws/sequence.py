@@ -189,7 +189,7 @@ def kernel_is_loop(core: Core, sample: Sample) -> float:
 
 def bits_are_the_same(core: Core, sample: Sample) -> float:
     whole, B = _scan(core, sample), len(sample.x)
-    worst = max(chunks_are_whole(core, sample), distance(_streamed(core, sample), whole) if core.causal and B else 0.0)
+    worst = max(chunks_are_whole(core, sample), distance(_stream(core, sample), whole) if core.causal and B else 0.0)
     for rows_ in (*([b] for b in range(B)), list(range(B)) * 5):
         worst = max(worst, distance(_scan(core.take(rows_), _take(sample, rows_)), states.take(whole, rows_)))
     threads = torch.get_num_threads()
@@ -273,7 +273,7 @@ def _in_chunks(core: Core, sample: Sample, cuts: list[int]) -> tuple[Tensor, Sta
     return torch.cat(ys, 1), state
 
 
-def _streamed(core: Core, sample: Sample) -> tuple[Tensor, State]:
+def _stream(core: Core, sample: Sample) -> tuple[Tensor, State]:
     """By a stream, at each time those of the rows that are not over yet."""
     stream, y = Stream(core, len(sample.x)), sample.x.new_zeros(*sample.x.shape[:2], core.output_size)
     stream.state = sample.state

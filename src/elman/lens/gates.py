@@ -53,7 +53,7 @@ def gates(layer: Layer, states: Tensor) -> list[Gate]:
         a = layer.cell.decays(layer.x)
         values = {} if a.is_complex() or a.dim() < 3 else {"a": a[inside]}
     else:
-        values, keeps = _named(layer, states, inside), layer.cell.keep_gate
+        values, keeps = _gates_by_name(layer, states, inside), layer.cell.keep_gate
     return [
         Gate(layer.name, name, v.mean(0), (v < LOW).float().mean(0), (v > HIGH).float().mean(0), name == keeps)
         for name, v in values.items()
@@ -72,7 +72,7 @@ def _inner(layer: Layer, bound: Bound, states: Tensor) -> tuple[Layer, Tensor]:
     return layer._replace(cell=bound.decoder.core, x=torch.stack(given, 1)), torch.stack(own, 1)
 
 
-def _named(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
+def _gates_by_name(layer: Layer, states: Tensor, inside: Tensor) -> dict[str, Tensor]:
     x, before = layer.x[inside], states[:, :-1][inside]
     parts: dict[str, list[Tensor]] = {}
     for rows in torch.arange(len(x)).split(max(1, NUMBERS // (8 * before.shape[1] or 1))):

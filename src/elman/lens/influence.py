@@ -54,7 +54,7 @@ def influence(model: nn.Module, sample: Sample, kind: str = "gradient", window: 
             return Influence(kind, start, _gradient(model, x, part, state)[1].norm(dim=-1), None)
         if kind == "input":
             return Influence(kind, start, (_gradient(model, x, part, state)[1] * x).sum(-1).detach(), None)
-        values, residual = _integrated(model, x, part, state)
+        values, residual = _integrated_gradient(model, x, part, state)
         return Influence(kind, start, values, residual)
 
 
@@ -91,7 +91,7 @@ def _gradient(model: nn.Module, x: Tensor, part: Sample, state: State | None) ->
     return terms.detach(), torch.autograd.grad(terms.sum(), x)[0]
 
 
-def _integrated(model: nn.Module, x: Tensor, part: Sample, state: State | None) -> tuple[Tensor, float]:
+def _integrated_gradient(model: nn.Module, x: Tensor, part: Sample, state: State | None) -> tuple[Tensor, float]:
     here, _ = _gradient(model, x, part, state)
     nothing, _ = _gradient(model, torch.zeros_like(x).requires_grad_(), part, state)
     terms, before = 8, math.inf

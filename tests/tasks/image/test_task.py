@@ -9,7 +9,7 @@ from elman.cli import main
 from elman.errors import InputError, MissingExtraError
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.image.model import ImageModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.image.model import ImageModelConfig, Painter, Reader, build, levels, to_levels
 from elman.tasks.image.task import Generate, ImageConfig, ImageDataConfig, ImageTask, generate
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
@@ -107,7 +107,7 @@ def test_completions_go_on_from_the_upper_rows(trained, rows):
 def prepared_images(model, images):
     from elman.tasks.image.data import Images
 
-    return prepared(Images(images, 255.0), model.reader.binarise, "here")
+    return to_levels(Images(images, 255.0), model.reader.binarise, "here")
 
 
 def test_generate_writes_a_grid_and_arrays(trained, tmp_path, capsys):
@@ -165,8 +165,8 @@ def test_binarisations():
     from elman.tasks.image.data import Images
 
     images = Images(np.array([[[0, 50], [200, 255]]], np.uint8), 255.0)
-    assert prepared(images, "threshold", "here").tolist() == [[[0, 0], [1, 1]]]
-    share = prepared(images, "sampled", "here").expand(4000, 2, 2)
+    assert to_levels(images, "threshold", "here").tolist() == [[[0, 0], [1, 1]]]
+    share = to_levels(images, "sampled", "here").expand(4000, 2, 2)
     drawn = levels(share, range(4000), seed=1)
     torch.testing.assert_close(drawn.double().mean(0), share[0].double(), atol=0.03, rtol=0)
     assert torch.equal(levels(share, [5, 3], 1), drawn[[5, 3]])

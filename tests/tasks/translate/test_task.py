@@ -20,7 +20,7 @@ from elman.tasks import plots
 from elman.tasks.translate.data import PairReader, Pairs, batch_of
 from elman.tasks.translate.metrics import exposure
 from elman.tasks.translate.model import Search, TranslateModelConfig
-from elman.tasks.translate.seq2seq import smoothed
+from elman.tasks.translate.seq2seq import smoothed_loss
 from elman.tasks.translate.task import (
     DecodingConfig,
     SamplingConfig,
@@ -96,7 +96,7 @@ def test_smoothing_is_its_definition():
     logits, y = torch.randn(3, 5, dtype=torch.float64), torch.tensor([0, 2, 4])
     log_p = logits.log_softmax(-1)
     wanted = -0.9 * log_p[torch.arange(3), y] - 0.1 * log_p.mean(-1)
-    torch.testing.assert_close(smoothed(Categorical(logits), y, 0.1), wanted)
+    torch.testing.assert_close(smoothed_loss(Categorical(logits), y, 0.1), wanted)
 
 
 @pytest.mark.parametrize(

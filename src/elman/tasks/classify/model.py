@@ -122,11 +122,11 @@ class Classifier(Predictor[SequenceModel]):
     def predict(self, inputs: Sequence[Input], batch_size: int = EACH) -> list[Answer]:
         """The answer to each input: a class, some classes, or a number. Classes that were whole numbers where they were
         read from (in .npz, JSON lines, IDX) are whole numbers here."""
-        return self.answers(self.outputs(self._encoded(inputs), batch_size))
+        return self.answers(self.outputs(self._encode(inputs), batch_size))
 
     def predict_proba(self, inputs: Sequence[Input], batch_size: int = EACH) -> Tensor:
         """P of each class (N, C) float64; of a number, its mean and standard deviation (N, 2)."""
-        return self.probabilities(self.outputs(self._encoded(inputs), batch_size))
+        return self.probabilities(self.outputs(self._encode(inputs), batch_size))
 
     def answers(self, outputs: Tensor) -> list[Answer]:
         """What `outputs` (N, P) say."""
@@ -183,9 +183,9 @@ class Classifier(Predictor[SequenceModel]):
 
         about: dict[str, Json] = {"reads": "numbers", "input": f"{D} numbers", "writes": False}
         model = SequenceModel(self.model.embed, self.model.core, readout.readout)
-        return ServedNumbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answered)
+        return ServedNumbers(model, about, self.fingerprint, D, np.dtype(np.float32), encode, self._answers_json)
 
-    def _answered(self, predicted: Distribution) -> list[Json]:
+    def _answers_json(self, predicted: Distribution) -> list[Json]:
         """An answer with its probabilities for each row; of a number, with its standard deviation."""
         values = self._values(predicted)
         chances, names = self.probabilities(values).tolist(), self.labels.names
@@ -203,7 +203,7 @@ class Classifier(Predictor[SequenceModel]):
             return values
         return self.labels.scale * values + torch.tensor([self.labels.mean, 0.0], dtype=torch.float64)
 
-    def _encoded(self, inputs: Sequence[Input]) -> list[Tensor]:
+    def _encode(self, inputs: Sequence[Input]) -> list[Tensor]:
         rows = several("inputs", inputs, "texts, one for each answer")
         return [self.inputs(row, f"input {i}") for i, row in enumerate(rows)]
 

@@ -142,13 +142,13 @@ class RowData(Data):
                 self.synthetic.train, size, seed, lambda made, number: self.batch(_rows_of(made)), rank, world
             )
         order = Shuffled(len(self.train), size, seed, rank, world)
-        return OrderedBatches(order, lambda rows, at: self.weighed(self.train.batch(rows)))
+        return OrderedBatches(order, lambda rows, at: self.weigh(self.train.batch(rows)))
 
     def batch(self, rows: list[Row]) -> Batch:
         """Some rows, with what the loss is measured against."""
-        return self.weighed(self.examples(rows).batch(range(len(rows))))
+        return self.weigh(self.examples(rows).batch(range(len(rows))))
 
-    def weighed(self, batch: Batch) -> Batch:
+    def weigh(self, batch: Batch) -> Batch:
         """The batch with what the loss is measured against: of classes, a weighted distribution (B, C)."""
         y, share = batch.y, self.config.loss.smoothing
         assert isinstance(y, Tensor)

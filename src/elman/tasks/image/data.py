@@ -43,7 +43,7 @@ def read_images(names: Sequence[str], columns: int = 0, white: float = 0.0) -> I
     >>> read_images([EMBEDDED]).values.shape
     (1797, 8, 8)
     """
-    images = [_checked(_read(name, whole("data.columns", columns, least=0)), name) for name in names]
+    images = [_check(_read(name, whole("data.columns", columns, least=0)), name) for name in names]
     sizes = sorted({image.values.shape[1:] for image in images})
     if len(sizes) > 1:
         listed = ", ".join(f"{r} x {c}" for r, c in sizes)
@@ -95,10 +95,10 @@ def _read(name: str, columns: int) -> Images:
     if name.startswith("embedded:"):
         return _embedded(name)
     array, _ = read_array(name, lambda key, array: array.ndim > 1, " with more than one axis")
-    return _shaped(array, columns, name)
+    return _reshape(array, columns, name)
 
 
-def _shaped(array: Array, columns: int, name: str) -> Images:
+def _reshape(array: Array, columns: int, name: str) -> Images:
     shape = f"{array.dtype}{list(array.shape)}"
     if not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
         raise InputError(f"{name} is {shape}; images are numbers")
@@ -120,7 +120,7 @@ def _columns(pixels: int, columns: int, name: str) -> int:
     return width
 
 
-def _checked(images: Images, name: str) -> Images:
+def _check(images: Images, name: str) -> Images:
     values = images.values
     if not len(values):
         raise InputError(f"{name} holds no image; a model needs some to read")

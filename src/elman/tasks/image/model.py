@@ -66,7 +66,7 @@ class Reader:
         return round(self.white) + 1 if self.binarise == "none" else 2
 
     def __call__(self, names: Sequence[str], rows: int | None = None) -> Tensor:
-        """The images of some files, as `prepared` gives them; `rows` of each, if not all of them."""
+        """The images of some files, as `to_levels` gives them; `rows` of each, if not all of them."""
         images = read_images(names, self.columns, self.white)
         height, width = images.values.shape[1:]
         if width != self.columns or height != (self.rows if rows is None else rows):
@@ -74,10 +74,10 @@ class Reader:
                 f"{', '.join(names)} holds images of {height} x {width} pixels; this model was trained on "
                 f"{self.rows} x {self.columns}"
             )
-        return prepared(images, self.binarise, ", ".join(names))
+        return to_levels(images, self.binarise, ", ".join(names))
 
 
-def prepared(images: Images, binarise: str, where: str) -> Tensor:
+def to_levels(images: Images, binarise: str, where: str) -> Tensor:
     """Levels (N, R, C), whole numbers; where they are to be sampled, the probability of white."""
     if binarise == "none":
         return torch.from_numpy(levels_of(images, where).astype(np.uint8 if images.white < 256 else np.int32))
@@ -143,7 +143,7 @@ class Painter(Predictor[SequenceModel]):
         super().__init__(model, config=config, reader=reader)
 
     def log_prob(self, images: Tensor, batch_size: int = EACH, seed: int = 0) -> Tensor:
-        """The log-probability (N,) float64 of images (N, R, C), as `prepared` gives them."""
+        """The log-probability (N,) float64 of images (N, R, C), as `to_levels` gives them."""
 
         def run(places: list[int]) -> Tensor:
             x = levels(images, places, seed)

@@ -25,7 +25,7 @@ from elman.options import choice, number, whole
 from elman.state import State
 from elman.tasks import plots
 from elman.tasks.image.data import BINARISATIONS, EMBEDDED, Images, fingerprint, is_binary, read_images
-from elman.tasks.image.model import EACH, Drawn, ImageModelConfig, Painter, Reader, build, levels, prepared
+from elman.tasks.image.model import EACH, Drawn, ImageModelConfig, Painter, Reader, build, levels, to_levels
 from elman.tasks.image.readout import PixelRow
 from elman.tasks.request import Request, Rows, batch_size, data_option, opened, option
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
@@ -112,7 +112,7 @@ class ImageData(Data):
                 f"begins with {self.reader.rows} x {self.reader.columns}"
             )
         self.train, self.valid, self.test = (
-            None if part is None else prepared(part, self.reader.binarise, name)
+            None if part is None else to_levels(part, self.reader.binarise, name)
             for part, name in zip(images, ("data.train", "data.valid", "data.test"), strict=True)
         )
         self.fingerprint = {
@@ -245,7 +245,7 @@ class Generate(Request):
 
 
 def _read(predictor: Painter, request: Evaluate | InspectRequest) -> Tensor:
-    """The images of files; or those that were given, as `prepared` gives them."""
+    """The images of files; or those that were given, as `to_levels` gives them."""
     names = opened(request.data)
     return predictor.reader(names) if names is not None else torch.as_tensor(request.data)
 

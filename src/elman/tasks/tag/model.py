@@ -141,15 +141,15 @@ class Tagger(Predictor[SequenceModel | AutoregressiveTagger]):
     ) -> list[list[str]]:
         """The tags of some sentences: each the same alone and in any batch. Where tags are fed back, decoding keeps
         `num_beams` beginnings."""
-        return [self.lexicon.read(path) for path, _ in self._decoded(sentences, batch_size, num_beams)]
+        return [self.lexicon.read(path) for path, _ in self._decode(sentences, batch_size, num_beams)]
 
     def marginals(
         self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
     ) -> list[list[float]]:
         """P of each word's tag (as the model writes tags), given the sentence."""
-        return [chances for _, chances in self._decoded(sentences, batch_size, num_beams, marginals=True)]
+        return [chances for _, chances in self._decode(sentences, batch_size, num_beams, marginals=True)]
 
-    def _decoded(
+    def _decode(
         self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int, num_beams: int, marginals: bool = False
     ) -> list[tuple[list[int], list[float]]]:
         possible = allowed(self.lexicon)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from elman.data.text import open_text
-from elman.data.vocabulary import rejoined
+from elman.data.vocabulary import rejoin
 from elman.errors import FileError
 
 Vector = NDArray[np.float32]
@@ -44,5 +44,5 @@ def read_vectors(name: str, wanted: Set[str], width: int) -> dict[str, Vector]:
 
 def _lines(name: str) -> Iterator[str]:
     pieces = (piece for _, piece in open_text([name], "replace").pieces("reading the vectors"))
-    for piece in rejoined(pieces, lambda text: text.rfind("\n") + 1):
+    for piece in rejoin(pieces, lambda text: text.rfind("\n") + 1):
         yield from piece.removesuffix("\n").split("\n")

@@ -184,13 +184,13 @@ def _count(chunks: Iterator[Keys]) -> tuple[Keys, Keys]:
         parts.append(np.unique(chunk, return_counts=True))
         # As in a merge sort: what is joined is about equally long, so each key is moved a few times only.
         while len(parts) > 1 and len(parts[-1][0]) * 2 > len(parts[-2][0]):
-            parts.append(_joined(parts.pop(), parts.pop()))
+            parts.append(_join(parts.pop(), parts.pop()))
     while len(parts) > 1:
-        parts.append(_joined(parts.pop(), parts.pop()))
+        parts.append(_join(parts.pop(), parts.pop()))
     return parts[0]
 
 
-def _joined(a: tuple[Keys, Keys], b: tuple[Keys, Keys]) -> tuple[Keys, Keys]:
+def _join(a: tuple[Keys, Keys], b: tuple[Keys, Keys]) -> tuple[Keys, Keys]:
     keys, counts = np.concatenate([a[0], b[0]]), np.concatenate([a[1], b[1]])
     order = keys.argsort(kind="stable")
     keys = keys[order]

@@ -208,10 +208,10 @@ class TextModel(Predictor[M]):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         chosen = Settings(**settings)
         banned = banned_symbols(self.vocabulary, chosen.allow, endless=self.unit == "text")
-        start = self.read(prompts, self._seeded(len(prompts), state, seeds))
+        start = self.read(prompts, self._with_seeds(len(prompts), state, seeds))
         return Generation(self.model, self.vocabulary, chosen, banned, prompts, start)
 
-    def _seeded(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
+    def _with_seeds(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
         if state is None:
             return self.init_state([0] * rows if seeds is None else seeds)
         if len(state.token) != rows:

@@ -55,7 +55,7 @@ def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EAC
     return buckets
 
 
-def aligned(predictor: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
+def alignment_json(predictor: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
     """A translation's alignment with the symbols of both sides, the end of the target among them."""
     names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(predictor.symbols, (
         predictor.symbols.source.encode(text), tokens), strict=True))  # fmt: skip

@@ -193,7 +193,7 @@ class Translator(Predictor[EncoderDecoder]):
 
         Of an empty text the translation is empty. `prefixes`, if given, are what each translation begins with.
         """
-        return self._found(texts, partial(self._search, search=search), batch_size, prefixes)
+        return self._in_batches(texts, partial(self._search, search=search), batch_size, prefixes)
 
     def samples(
         self,
@@ -214,9 +214,9 @@ class Translator(Predictor[EncoderDecoder]):
         )  # the last of them fits into 64 bits too
         numbers = range(seed, seed + count)
         draw = partial(self._sample, sampling=sampling, seeds=numbers, limits=limits or Search())
-        return self._found(texts, draw, batch_size, prefixes)
+        return self._in_batches(texts, draw, batch_size, prefixes)
 
-    def _found(
+    def _in_batches(
         self,
         texts: Sequence[str],
         find: Callable[..., list[list[Hypothesis]]],
@@ -228,7 +228,8 @@ class Translator(Predictor[EncoderDecoder]):
         prefixes = several("prefixes", prefixes, "prefixes, one for each text")
         rows = [self.symbols.source.encode(source) for source in sources]
         known = {
-            text: self._beginning(text) for text in {a_text(f"prefix {i}", each) for i, each in enumerate(prefixes)}
+            text: self._prefix_symbols(text)
+            for text in {a_text(f"prefix {i}", each) for i, each in enumerate(prefixes)}
         }
         begun = [known[text] for text in prefixes] or [[]] * len(rows)
         translations = [[Translation("", [], 0.0, 0.0)]] * len(rows)
@@ -245,7 +246,7 @@ class Translator(Predictor[EncoderDecoder]):
             translations[i] = row
         return translations
 
-    def _beginning(self, text: str) -> list[int]:
+    def _prefix_symbols(self, text: str) -> list[int]:
         """The symbols of a prefix, which must be ones that a translation can have."""
         symbols = self.symbols.target
         ids = symbols.encode(text)
@@ -268,18 +269,18 @@ class Translator(Predictor[EncoderDecoder]):
                 Covered(state, core.memory.values.new_zeros(core.memory.values.shape[:2])),
             )
             lengths = core.repeat(search.num_beams).memory.lengths
-            bonus = partial(_covered, lengths=lengths, penalty=penalty)
+            bonus = partial(_coverage_scores, lengths=lengths, penalty=penalty)
         return beam(
             model, state, torch.full((len(sizes),), BOUNDARY), num_beams=search.num_beams,
-            max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty, banned=self._banned,
-            prefixes=prefixes, bonus=bonus,
+            max_new_tokens=most, min_new_tokens=least, length_penalty=search.length_penalty,
+            banned=self._banned_symbols, prefixes=prefixes, bonus=bonus,
         )  # fmt: skip
 
     def _sample(
         self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], sampling: Sampling,
         seeds: range, limits: Search,
     ) -> list[list[Hypothesis]]:  # fmt: skip
-        N, settings = len(seeds), replace(sampling, banned=self._banned)
+        N, settings = len(seeds), replace(sampling, banned=self._banned_symbols)
         drawn = torch.tensor([[seed, 0] for _ in sizes for seed in seeds])
         least, most = limits.limits([n for n in sizes for _ in seeds])
         results = sample(
@@ -289,7 +290,7 @@ class Translator(Predictor[EncoderDecoder]):
         return [results[i : i + N] for i in range(0, len(results), N)]
 
     @property
-    def _banned(self) -> tuple[int, ...]:
+    def _banned_symbols(self) -> tuple[int, ...]:
         unknown = self.symbols.target.unknown
         return () if unknown is None else (unknown,)
 
@@ -350,7 +351,7 @@ class Translator(Predictor[EncoderDecoder]):
         return [[name, f"{side.size:,} symbols ({side.kind})"] for name, side in sides]
 
 
-def _covered(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float64]:
+def _coverage_scores(state: State, lengths: Tensor, penalty: float) -> NDArray[np.float64]:
     """The coverage penalty of Wu et al. (2016), equation 14, for each row of a Covered."""
     assert isinstance(state, Covered)
     logs = state.coverage.double().clamp(1e-30, 1.0).log()

@@ -16,7 +16,7 @@ from elman.options import a_text, whole
 from elman.tasks.request import Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.task import InspectRequest
 from elman.tasks.translate.data import FORMATS, Pair, PairReader, synthetic_pairs
-from elman.tasks.translate.metrics import aligned, exposure, score
+from elman.tasks.translate.metrics import alignment_json, exposure, score
 from elman.tasks.translate.model import EACH, Search, Translator
 from elman.training.scores import Scores
 
@@ -153,7 +153,9 @@ def _write_alignments(
         with path.open("x", encoding="utf-8") as file:
             for source, ids in zip(sources, tokens, strict=True):
                 content = (
-                    aligned(predictor, source, ids) if source.strip() else {"source": [], "target": [], "weights": []}
+                    alignment_json(predictor, source, ids)
+                    if source.strip()
+                    else {"source": [], "target": [], "weights": []}
                 )
                 file.write(json.dumps(content, ensure_ascii=False) + "\n")
     except FileExistsError:

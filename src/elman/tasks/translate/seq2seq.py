@@ -134,12 +134,12 @@ class EncoderDecoder(nn.Module):
         return inputs
 
 
-def smoothed(predicted: Categorical, y: Tensor, smoothing: float) -> Tensor:
+def smoothed_loss(predicted: Categorical, y: Tensor, smoothing: float) -> Tensor:
     """- (1 - s) log P(y) - s mean over v of log P(v): label smoothing (Szegedy et al., 2016), one number a symbol.
 
     That is - log P(y) + s (logit of y - mean logit), so that no log-probability but that of y is needed.
 
-    >>> smoothed(Categorical(torch.zeros(1, 4)), torch.tensor([2]), 0.1).exp().item()
+    >>> smoothed_loss(Categorical(torch.zeros(1, 4)), torch.tensor([2]), 0.1).exp().item()
     4.0
     """
     loss = -predicted.log_prob(y)

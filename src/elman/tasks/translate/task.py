@@ -28,9 +28,9 @@ from elman.tasks.task import Data, Evaluation, Inspection, Response, Task, Train
 from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
 from elman.tasks.translate.data import Pair, PairReader, Pairs, Vocabularies, batch_of, synthetic_pairs
-from elman.tasks.translate.metrics import aligned, metrics, score
+from elman.tasks.translate.metrics import alignment_json, metrics, score
 from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
-from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed
+from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed_loss
 from elman.training.loss import Loss
 from elman.training.record import Preview
 
@@ -255,7 +255,7 @@ class TranslateTask(Task[TranslateConfig, PairData, Translator]):
         """- sum of log P(target | source), smoothed; pairs are independent, so nothing is carried."""
         assert isinstance(model, EncoderDecoder) and isinstance(batch.x, Pairs) and isinstance(batch.y, Tensor)
         predicted = model.forced(batch.x, batch.lengths)
-        terms = smoothed(predicted, batch.y, model.smoothing)
+        terms = smoothed_loss(predicted, batch.y, model.smoothing)
         return masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), None
 
     def evaluate(self, predictor: Translator, part: Part) -> Evaluation:
@@ -296,7 +296,7 @@ def _preview(predictor: Translator, examples: Sequence[tuple[Pair, str]]) -> Pre
     picture = b""
     if examples and predictor.config.attention != "none":
         pair, guess = examples[0]
-        attention = aligned(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
+        attention = alignment_json(predictor, pair.source, predictor.symbols.target.encode(guess).tolist())
         picture = plots.alignment(attention["source"], attention["target"], attention["weights"])
     return Preview("\n\n".join(lines), picture)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from elman.errors import UnknownNameError
-from elman.options import accepted
+from elman.options import refuse_unknown
 from elman.tasks.tree.binary_tree_lstm import BinaryTreeLSTM
 from elman.tasks.tree.child_sum_tree_lstm import ChildSumTreeLSTM
 from elman.tasks.tree.climb import Climb, climbs, deepest
@@ -29,5 +29,5 @@ def tree(name: str, input_size: int, size: int, **options: object) -> TreeCore:
     """
     if name not in TREES:
         raise UnknownNameError("tree cell", name, TREES)
-    accepted(name, TREES[name], options)
+    refuse_unknown(name, TREES[name], options)
     return TREES[name](input_size, size, **options)

@@ -44,7 +44,7 @@ class Climb(Core):
         return self.tree.init_state(batch_size)
 
     def step(self, x: Tensor, state: AnyState) -> tuple[Tensor, AnyState]:
-        new = self.tree.combine(*self._given(x, state))
+        new = self.tree.combine(*self._node_inputs(x, state))
         return leaves(new)[0], new
 
     @property
@@ -62,7 +62,7 @@ class Climb(Core):
     def named_gates(self, x: Tensor, state: AnyState) -> dict[str, Tensor]:
         """Where each child has a gate of its own, that of the node below, of the steps that have one."""
         at = self._place(x)
-        gates = self.tree.gates(*self._given(x, state))
+        gates = self.tree.gates(*self._node_inputs(x, state))
         return {
             name: gate if gate.dim() == 2 else (gate * at[..., None]).sum(1)[at.any(1)] for name, gate in gates.items()
         }
@@ -70,7 +70,7 @@ class Climb(Core):
     def _place(self, x: Tensor) -> Tensor:
         return x[:, self.tree.input_size : self.tree.input_size + self.places]
 
-    def _given(self, x: Tensor, state: AnyState) -> tuple[Tensor, State]:
+    def _node_inputs(self, x: Tensor, state: AnyState) -> tuple[Tensor, State]:
         """The input and the children of the node that a step reaches."""
         D, K = self.tree.input_size, self.places
         at = self._place(x)

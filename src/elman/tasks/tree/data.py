@@ -95,7 +95,7 @@ def read_brackets(text: str, name: str = "the text", labelled: bool = True) -> l
             elif token[0] == ")":
                 tree.end(at)
                 if not tree.waiting:
-                    trees.append(tree.done())
+                    trees.append(tree.finish())
                     tree = _Open(name, labelled)
             else:
                 tree.atom(token[0], at)
@@ -166,7 +166,7 @@ class _Open:
             f"{self.place(node.at)}: this node has no label; it must be (label word) or (label (...) (...))"
         )
 
-    def done(self) -> LabelledTree:
+    def finish(self) -> LabelledTree:
         reads = [bool(word) for word in self.words]
         return LabelledTree(shape(self.parents, reads), self.words, self.labels, self.where)
 

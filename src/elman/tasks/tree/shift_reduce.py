@@ -113,7 +113,7 @@ class _Nodes:
         place = torch.cat([torch.arange(given), torch.empty(len(level), dtype=torch.int64)])
         place[given + self.order] = torch.arange(given, given + len(level))
         self.b, self.t = torch.tensor(b_of, dtype=torch.int64), torch.tensor(t_of, dtype=torch.int64)
-        self.stacks = _moved(torch.tensor(stacks, dtype=torch.int64).view(B, depth), place)
+        self.stacks = _move(torch.tensor(stacks, dtype=torch.int64).view(B, depth), place)
         self._children, self._place, self._given = children, place, given
         sizes = np.bincount(np.array(level, np.int64), minlength=1)
         self._levels = torch.from_numpy(given + np.concatenate([[0], np.cumsum(sizes)]))
@@ -130,10 +130,10 @@ class _Nodes:
         padded = torch.full((self._given + len(ordered), places), -1)
         for n, rows in enumerate(ordered, self._given):
             padded[n, : len(rows)] = torch.tensor(rows, dtype=torch.int64)
-        return Gather(self._levels, _moved(padded, self._place), None, source, self._group)
+        return Gather(self._levels, _move(padded, self._place), None, source, self._group)
 
 
-def _moved(rows: Tensor, place: Tensor) -> Tensor:
+def _move(rows: Tensor, place: Tensor) -> Tensor:
     return torch.where(rows >= 0, place[rows.clamp(min=0)], -1) if len(place) else rows
 
 
