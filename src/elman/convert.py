@@ -1,7 +1,7 @@
 """From PyTorch's nn.RNN, nn.GRU and nn.LSTM to a Core and back: the same outputs, states and gradients.
 
 A module of L layers is a Stack of L; a layer is a cell, or Bidirectional; dropout between layers is Dropout. Gates
-stand in the same order. PyTorch has two biases per gate where the sum of both is all that acts: that sum is our b. Only
+are in the same order. PyTorch has two biases per gate where the sum of both is all that acts: that sum is our b. Only
 the GRU's candidate has a second one that acts by itself, our c. A core is batch first.
 
     PyTorch                  Elman                 PyTorch                  Elman

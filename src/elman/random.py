@@ -7,7 +7,7 @@ the number of draws is one higher. So what a row draws depends on its seed, its 
 other row: it is the same alone, in any batch, and after a save and load.
 
 The rest of this file makes other numbers of uniform ones, in float64 and in Numpy, whose functions give the same bits
-wherever an element stands; Student's t in `kernels`, by the C library, so that native paths have the same bits. They
+wherever an element is; Student's t in `kernels`, by the C library, so that native paths have the same bits. They
 take parameters (B, D), one event for each row of `draws`. Where numbers are rejected, trial j of an event of D numbers
 reads u[2 D j] to u[2 D j + 2 D - 1], whatever became of the other rows.
 """

@@ -112,7 +112,7 @@ class Additive(Decoder):
     def describe_step(
         self, builder: Builder, x: Slot, state: AnyState, memory: Memory, times: int
     ) -> tuple[Slot, Slot]:
-        query = builder.linear(state[0], self.Q)  # h stands first
+        query = builder.linear(state[0], self.Q)  # h is the first leaf
         c, weights = builder.attend(query, *memory, self.v, times)
         h = _describe_fed_step(self.core, builder, x, c, state)
         return builder.map("tanh", builder.linear(builder.concat([h, c, x]), self.O, self.o)), weights

@@ -6,7 +6,7 @@
     y = read(Re(sum_n c_n h_n), u)
 
 One linear scan could do it (cells/diagonal.py), but h is N times as large as x: the scan of banks never holds it for
-more than a few time steps. Complex numbers stand as pairs (real, imaginary) on the last axis.
+more than a few time steps. Complex numbers are pairs (real, imaginary) on the last axis.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     h = a * h' + b                      elementwise, real or complex
     y = read(h, rest)
 
-Complex numbers stand here as pairs (real, imaginary) side by side, so that `coefficients` and `read` are operations on
+Complex numbers are pairs (real, imaginary) here, side by side, so that `coefficients` and `read` are operations on
 real arrays: products of a matrix, sums, activations. (Only an `a` that does not depend on x may be complex as it is.)
 From operations of that kind, which kernels/trace.py lists, the scan, the step and the stream all follow.
 """

@@ -64,7 +64,7 @@ class Window(Core):
         T, k = x.shape[1], self.k
         # Padding is not shown to the product: a NaN there would come back as 0 * NaN in the gradient of W.
         seen = masked(x, lengths).to(state.past.dtype)
-        inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] stands at t + k - 1
+        inputs = torch.cat([state.past, seen], 1)  # (B, k - 1 + T, D): x[:, t] is at t + k - 1
         episode = reset.cumsum(1)  # an input counts where it is of the same episode as the output
         episodes = torch.cat([episode.new_zeros(len(x), k - 1), episode], 1)
         # Autograd adds up what comes back in the reverse order of this: the latest output first, wherever time is cut.

@@ -72,7 +72,7 @@ class Dense(_Pointwise):
 class GLU(_Pointwise):
     """y = (U v + b) * sigmoid(V v + c), v = silu(x): a gated linear unit (Dauphin et al., 2017), which mixes channels.
 
-    What stands behind a linear recurrence in the papers of S4, S5 and the LRU, with silu where they have gelu.
+    What follows a linear recurrence in the papers of S4, S5 and the LRU, with silu where they have gelu.
 
     >>> GLU(3, 2).scan(torch.ones(1, 5, 3))[0].shape
     torch.Size([1, 5, 2])

@@ -6,7 +6,7 @@
     attention   y[t] = sum_i exp(e[i]) x[i] / sum_i exp(e[i]) over i <= t,   e[i] = q . tanh(U x[i] + b)
 
 (attention: Yang et al. 2016, "Hierarchical attention networks"). So a causal classifier answers after each input; for
-one answer per row, the read-out stands in a `Pooled`, which takes y at lengths - 1.
+one answer per row, the read-out is in a `Pooled`, which takes y at lengths - 1.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ POOLS: dict[str, type[Core]] = {"last": Last, "mean": Mean, "max": Max, "attenti
 
 
 def _exp(x: Tensor) -> Tensor:
-    """exp(x) of x <= 0, by functions whose native bits do not depend on where an element stands: Torch's may."""
+    """exp(x) of x <= 0, by functions whose native bits do not depend on where an element is: Torch's may."""
     return kernels.sigmoid(x) / kernels.sigmoid(-x)
 
 
@@ -201,7 +201,7 @@ def _running_max(x: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> tu
 
 
 def _running_argmax(x: Tensor, first: Tensor) -> Tensor:
-    """Where the largest x so far stands, the earliest of equal ones, in log2(T) passes (Hillis and Steele, 1986).
+    """Where the largest x so far is, the earliest of equal ones, in log2(T) passes (Hillis and Steele, 1986).
 
     x (B, T, C); first (B, T): where an episode begins. After pass k, each place knows the last 2^k places.
     """

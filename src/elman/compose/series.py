@@ -32,7 +32,7 @@ class LagsState(NamedTuple):
 class Lags(Plain):
     """The inputs of `delays` steps ago, side by side; 0 is the input itself.
 
-    The state is a shift register, not a ring with a pointer: rows of different ages stand in one batch.
+    The state is a shift register, not a ring with a pointer: one batch can have rows of different ages.
 
     >>> Lags(1, [0, 2]).scan(torch.tensor([[[1.0], [2.0], [3.0]]]))[0].tolist()
     [[[1.0, 0.0], [2.0, 0.0], [3.0, 1.0]]]
@@ -58,7 +58,7 @@ class Lags(Plain):
         # Most often an episode begins with the first input or not at all.
         begins = reset[:, :1].any(1) & (lengths > 0)
         before = torch.where(begins[:, None, None], 0.0, state.past)
-        inputs = torch.cat([before, x.to(before.dtype)], 1)  # x[:, t] stands at t + longest
+        inputs = torch.cat([before, x.to(before.dtype)], 1)  # x[:, t] is at t + longest
         y = torch.cat([inputs[:, most - delay : most - delay + T] for delay in self.delays], -1)
         if _plain(lengths, reset):
             return y.to(x.dtype), LagsState(inputs[:, T:])

@@ -47,7 +47,7 @@ class _Tabs(csv.excel_tab):
 def table_lines(file: str, text: str, *, spaces: bool = False, prose: bool = False) -> Iterator[Line]:
     """The lines of a table.
 
-    Between cells stands a tab, a semicolon or a comma, the first of these that the first line has; where it has none, a
+    Cells are separated by a tab, a semicolon or a comma, the first of these that the first line has; if it has none, a
     comma, or with `spaces` any number of them. Quotation marks may enclose such marks and line breaks. Where cells hold
     `prose`, a .tsv has tabs whatever its first line has, and between tabs quotation marks are characters like others.
     """

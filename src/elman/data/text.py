@@ -171,7 +171,7 @@ def read_lines(names: Sequence[str], errors: str = "strict") -> Iterator[tuple[s
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text, without their ends. Only what ends lines in files does: other breaks, as U+2028, may stand
+    """The lines of a text, without their ends. Only what ends lines in files does: other breaks, as U+2028, may be
     in a word.
 
     >>> lines_of("to be\\n\\nor not\\n")

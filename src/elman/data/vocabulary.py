@@ -76,7 +76,7 @@ class Vocabulary(ABC):
         return ids
 
     def spell(self, ids: Iterable[int]) -> list[str]:
-        """The text of each of some symbols, as they stand side by side; nothing for a boundary."""
+        """The text of each of some symbols, as in a sequence of them; nothing for a boundary."""
         decoder = self.decoder()
         return ["" if symbol == BOUNDARY else decoder.push(symbol) for symbol in ids]
 

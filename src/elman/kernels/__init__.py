@@ -361,7 +361,7 @@ def hmm_filter(
     `state` (B, K).
 
     Returns log p(o[t] | o[<t]) (B, T) and the predictions p(z[t+1] | o[<=t]) (B, T, K), both zero past lengths; the
-    last prediction (B, K). `start` (K,) is the prediction where a reset stands.
+    last prediction (B, K). `start` (K,) is the prediction at a reset.
     """
     x, start, transition, state = _promote(x, start, transition, state)
     return _table_for(x).hmm_filter(x, start, transition, state, lengths, reset)

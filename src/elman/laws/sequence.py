@@ -4,13 +4,13 @@
 2. Cut anywhere, empty chunks included, and carry the state: the whole scan.
 3. A ragged row is that row alone, outputs and last state.
 4. A reset is a separate episode.
-5. What stands in the padding is irrelevant, to values and to gradients.
+5. What is in the padding is irrelevant, to values and to gradients.
 6. Rows commute with `take` and `repeat`.
 7. The kernel is the inherited loop over `step`: values, and gradients with respect to inputs, parameters and the
    initial state, with gradient arriving at the outputs and at the last state.
 8. On the native kernels, any chunks, any batch, ragged or not, any threads, a Stream of any rows agree bit for bit.
 
-States are not zero, lengths include 0 and T, and resets stand at 0, in the middle and at the end.
+States are not zero, lengths include 0 and T, and resets are at 0, in the middle and at the end.
 
 Laws 1 to 7 make a core correct, law 8 makes it exact: two verdicts, `ok` and `exact`.
 """

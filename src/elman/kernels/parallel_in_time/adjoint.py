@@ -48,7 +48,7 @@ def parallel_bptt(
 
 
 def check(x: Tensor, state: State, init: State, lengths: Tensor, reset: Tensor) -> None:
-    """Raise an InputError unless this is what `loop` takes, with a state whose leaves can stand side by side."""
+    """Raise an InputError unless this is what `loop` takes, with a state whose leaves can be concatenated."""
     leaves = states.leaves(state)
     dtypes = {leaf.dtype for leaf in (*leaves, *states.leaves(init))}
     if not leaves or len(dtypes) > 1 or not leaves[0].is_floating_point():
@@ -132,7 +132,7 @@ class _Adjoint(torch.autograd.Function):
         direct = torch.where(cut[..., None], 0.0, direct)
         b = gafter + torch.cat([direct[:, 1:], torch.zeros_like(direct[:, :1])], 1)
         A = jacobian(after, then)
-        # From the right: at the place of t stands the Jacobian of step t + 1, and nothing at the last.
+        # From the right: place t has the Jacobian of step t + 1, and the last place none.
         onward = torch.cat([A[:, 1:], torch.zeros_like(A[:, :1])], 1).mT.flip(1)
         ends = torch.cat([cut[:, 1:], torch.ones_like(cut[:, :1])], 1).flip(1)
         return gy, _finite_scan(onward, b.flip(1), ends).flip(1), None, None

@@ -63,7 +63,7 @@ def _segmented_doubling(a: Tensor, b: Tensor, h0: Tensor, cut: Tensor) -> Tensor
         return b
     first = torch.where(cut[:, :1], b[:, :1], a[:, :1] * h0[:, None] + b[:, :1])
     h = torch.cat([first, b[:, 1:]], 1)
-    # Nothing stands before the first element any more: it is closed like a cut.
+    # Nothing comes before the first element any more: it is closed like a cut.
     closed = torch.cat([torch.ones_like(cut[:, :1]), cut[:, 1:]], 1)
     distance = 1
     while distance < T:
@@ -121,7 +121,7 @@ def convolution(
 
 
 def _age(reset: Tensor, K: int) -> Tensor:
-    """reset (B, T) -> how many inputs of the episode stand before each; at least K if it began before t = 0."""
+    """reset (B, T) -> how many inputs of the episode come before each; at least K if it began before t = 0."""
     t = torch.arange(reset.shape[1], device=reset.device)
     start = torch.where(reset, t, -K)
     return t - (start.cummax(1).values if reset.shape[1] else start)

@@ -34,7 +34,7 @@ ENDINGS = {
 }  # fmt: skip
 
 
-UNLABELLED = {  # where labels stand in files of numbers
+UNLABELLED = {  # where labels are in files of numbers
     "npz": "its array y (N,) has a label for each row of x, or y (N, C) zeros and ones",
     "ts": "with @classLabel true, each line ends with its label",
     "idx": "name the file of labels too, such as train-labels-idx1-ubyte",
@@ -42,7 +42,7 @@ UNLABELLED = {  # where labels stand in files of numbers
 
 
 class Row(NamedTuple):
-    """One input, its labels as they stand in the file, where that was, and its number there."""
+    """One input, its labels as they are in the file, where that was, and its number there."""
 
     input: Input
     labels: tuple[Label, ...]
@@ -176,7 +176,7 @@ def _json_lines(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _table(reader: Reader, names: Sequence[str]) -> Iterator[Row]:
-    """A header, then a row a line; of several labels, a | stands between two. What is to be predicted has none yet."""
+    """A header, then a row a line; of several labels, separated by |. What is to be predicted has none yet."""
     for file, content in read_documents(names, reader.errors):
         table = read_table(file, content, prose=True)
         refuse_twice((name for name in table.header if name in (reader.text, reader.label)), file)

@@ -37,7 +37,7 @@ class TextInputs:
         """The symbols of some texts."""
         kind = vocabularies.kind(vocabulary)
         texts = (str(row.input).lower() if lower else str(row.input) for row in rows)
-        between = " " if vocabulary in ("word", "bpe") else ""  # texts end words; to characters, nothing stands between
+        between = " " if vocabulary in ("word", "bpe") else ""  # the end of a text ends a word, not a character
         symbols = kind.fit((text + between for text in texts), min_count, size)
         if symbols.unknown is not None and symbols.size < 3:
             raise InputError(f"nothing in the training texts occurs {min_count} times; lower data.min_count")
@@ -212,7 +212,7 @@ class Labels:
 
 
 def _in_order(name: str) -> tuple[float, str]:
-    """2 stands before 10."""
+    """2 sorts before 10."""
     return (float(name) if name.isdecimal() else math.inf, name)
 
 

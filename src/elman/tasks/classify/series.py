@@ -87,7 +87,7 @@ def _npz_labels(y: Array | None, i: int) -> tuple[str | int | float, ...]:
 def read_idx(names: Sequence[str], permute: int | None = None) -> Iterator[NumberRow]:
     """Images (N, H, W) as sequences of pixels (H * W, 1), and labels (N,): the files in any order, `.gz` or not.
 
-    With `permute`, the pixels of each image stand in one order that this seed chose.
+    With `permute`, the pixels of each image are in one order that this seed chose.
     """
     arrays = [read_array(name, lambda key, array: True)[0] for name in names]
     images = [(name, array) for name, array in zip(names, arrays, strict=True) if array.ndim > 1]

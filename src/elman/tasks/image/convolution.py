@@ -2,7 +2,7 @@
 
     y[r, c] = b + sum over (i, j) of U_ij x[r - i, c + j],   0 <= i <= k, -k <= j <= k, and i > 0 or j < 0
 
-Of type A it sees no more; of type B it sees (r, c) itself too. Type A stands first in a network, and only there.
+Of type A it sees no more; of type B it sees (r, c) itself too. Type A comes first in a network, and only there.
 A. van den Oord, N. Kalchbrenner, K. Kavukcuoglu, Pixel recurrent neural networks (2016), arXiv 1601.06759, section 3.4.
 """
 
@@ -94,7 +94,7 @@ class MaskedConvolution(Pixels):
 
 
 def _since(reset: Tensor) -> Tensor:
-    """reset (B, T) -> (B, T): how many rows of the episode stand above each row; of the first, more than any window."""
+    """reset (B, T) -> (B, T): how many rows of the episode are above each row; of the first, more than any window."""
     t = torch.arange(reset.shape[1], device=reset.device)
     start = torch.where(reset, t, torch.full_like(t, -(1 << 30))).cummax(1).values
     return t - start

@@ -25,7 +25,7 @@ BINARISATIONS = ("fixed", "threshold", "sampled")
 
 
 class Images(NamedTuple):
-    """Images as they stand in files: values from 0 to `white`, (N, R, C)."""
+    """Images as they are in files: values from 0 to `white`, (N, R, C)."""
 
     values: Array
     white: float

@@ -89,8 +89,8 @@ class Neighbours(nn.Module):
 
 
 class Order(NamedTuple):
-    """Where each pixel stands among the rows of the kernel. In front of all pixels are, for each image, those of the
-    row above and a zero: the state beyond its edges, and of what stands above a pixel that begins another image."""
+    """Where each pixel is among the rows of the kernel. In front of all pixels are, for each image, those of the
+    row above and a zero: the state beyond its edges, and of what is above a pixel that begins another image."""
 
     gather: Gather
     own: Tensor  # (B * T * C,): the place of each pixel

@@ -1,4 +1,4 @@
-"""What stands around the network: levels to numbers in front of it, a distribution for each pixel behind it."""
+"""The ends of the network: levels to numbers before it, a distribution for each pixel after it."""
 
 from __future__ import annotations
 

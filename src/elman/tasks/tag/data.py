@@ -1,6 +1,6 @@
 """Sentences with a tag for each word: CoNLL columns, CoNLL-U, JSON lines; and plain text, one sentence a line.
 
-Columns stand between spaces or tabs, an empty line between sentences. They are chosen by number, from 0, or from the
+Columns are separated by spaces or tabs, sentences by an empty line. They are chosen by number, from 0, or from the
 end as -1; or by name, where a line `# global.columns = FORM UPOS` names them. In CoNLL-U the lines of multi-word tokens
 (1-2) and of empty nodes (1.1) repeat or add to the words, and are left out.
 
@@ -33,7 +33,7 @@ Column = int | str
 class Sentence(NamedTuple):
     """Words, their tags if there are any, further columns, the lines they came from, where that was, its number.
 
-    In CoNLL-U `places` has the line of each word, and `column` where its tag stands; elsewhere every line is a word.
+    In CoNLL-U `places` has the line of each word, and `column` where its tag is; elsewhere every line is a word.
     """
 
     words: Sequence[str]

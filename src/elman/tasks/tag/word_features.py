@@ -1,4 +1,4 @@
-"""What stands before a tagger's core: words, how they are written, and their characters, as one vector each.
+"""What a tagger's core reads: words, how they are written, and their characters, as one vector each.
 
     x[t] = [E[word], E'[case], E''[feature] ..., left[C], right[0]]
 

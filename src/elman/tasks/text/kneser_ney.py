@@ -2,7 +2,7 @@
 
 For a context c of k symbols, and c' without its first one:
     P_k(v | c) = max(n(c v) - D_k, 0) / n(c) + D_k * N(c) / n(c) * P_k-1(v | c'),   P_-1(v) = 1 / V,
-where n are counts for k = m, and for k < m the number of different symbols that stand before (continuation counts),
+where n are counts for k = m, and for k < m the number of different symbols that come before (continuation counts),
 N(c) is how many different symbols follow c, and D_k = n1 / (n1 + 2 n2) from the numbers of counts that are 1 and 2.
 (Kneser and Ney 1995; Chen and Goodman 1999, in the interpolated form.) A context that was never seen has P_k = P_k-1.
 """
@@ -155,7 +155,7 @@ def _contexts(
     x: NDArray[np.int64], history: NDArray[np.int64], order: int, first: NDArray[np.bool_] | None = None
 ) -> NDArray[np.int64]:
     """The last `order` symbols (B, T, m) at each place of x (B, T); what a boundary hides is a boundary too, and so is
-    all that stands before the `first` symbol (B, T) of a sequence."""
+    all that comes before the `first` symbol (B, T) of a sequence."""
     if not order:
         return np.empty((*x.shape, 0), np.int64)
     windows = _windows(np.concatenate([history, x], 1), order)

@@ -33,7 +33,7 @@ ENDINGS = {".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl
 
 
 class Pair(NamedTuple):
-    """A sentence, its translation (None where there is none), and where they stand."""
+    """A sentence, its translation (None where there is none), and where they are."""
 
     source: str
     target: str | None

@@ -105,7 +105,7 @@ def _first(config: TranslateModelConfig, width: int) -> Core:
 
 
 def _decoder(config: TranslateModelConfig, memory: int) -> Core | Decoder:
-    """Where the recurrence depends on the attention, that is a matter of the first layer; the others stand above it."""
+    """Where the recurrence depends on the attention, that is a matter of the first layer; the others are above it."""
     kind = choice("model.attention", config.attention, ATTENTIONS)
     context = choice("model.context", config.context, ("start", "every"))
     E, H = config.embedding_size, config.size

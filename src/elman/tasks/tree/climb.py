@@ -1,6 +1,6 @@
 """The way from a leaf up to the root as a sequence: what each ancestor makes of the node below it.
 
-x[t] = [vector, at, others]: the node's own input (D), at which place the node below stands (K, a one there), and the
+x[t] = [vector, at, others]: the node's own input (D), at which place the node below is (K, a one there), and the
 states of the other children (K each, zeros at that place). The state is that of the node below:
 
     children = others + at * state        state = combine(vector, children)

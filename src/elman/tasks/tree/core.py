@@ -103,7 +103,7 @@ class TreeCore(nn.Module):
         levels = [states.map(lambda leaf: leaf.to(x.dtype), like)]  # of each level, the zero state first
         begins = torch.cat([forest.levels.new_zeros(1), forest.levels + 1])
         for first, end in pairwise(cuts):
-            # Rows stand one later than in the forest, behind the zero state, which is what -1 becomes.
+            # Rows are one later than in the forest, after the zero state, which is what -1 becomes.
             children = _gathered(levels, places[first:end] + 1, begins)
             levels.append(self.combine(x[forest.source[first:end]], children))
         return states.map(lambda leaf: leaf[1:], states.concat(levels))

@@ -1,6 +1,6 @@
 """Trees with labels: in brackets, (3 (2 It) (4 (2 's) (4 lovely))), or dependencies in CoNLL-U.
 
-In brackets every node has a label, then a word or its children; trees may stand one a line or over several. In CoNLL-U
+In brackets every node has a label, then a word or its children; trees may be one a line or over several. In CoNLL-U
 every word is a node, its head its parent, and a column its label ("_" is none).
 """
 
@@ -21,7 +21,7 @@ from elman.tasks.tag.data import Column, Sentence, TagReader, is_conllu
 from elman.tasks.tree.forest import Shape, shape
 
 FORMATS = ("auto", "brackets", "conllu")
-_TOKENS = re.compile(r"[()]|[^ \t\r\f\v()]+")  # other spaces, as U+00A0, may stand in a word
+_TOKENS = re.compile(r"[()]|[^ \t\r\f\v()]+")  # other spaces, as U+00A0, may be in a word
 
 
 class LabelledTree(NamedTuple):

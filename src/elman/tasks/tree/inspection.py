@@ -71,7 +71,7 @@ def _inspection(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspe
     model = SequenceModel(Given(), Climb(core, places=places_), predictor.model.readout)
     lengths = torch.tensor([len(way) for way in ways])
     reset = torch.zeros(len(ways), int(lengths.max()), dtype=torch.bool)
-    reset[:, 0] = True  # nothing stands below a leaf
+    reset[:, 0] = True  # nothing is below a leaf
     sample = Sample(
         nn.utils.rnn.pad_sequence(x, batch_first=True), _targets(predictor, trees, ways), lengths, reset,
         names=[_names(tree, way) for tree, way in zip(trees, ways, strict=True)], labels=_labels(trees, ways),
@@ -124,7 +124,7 @@ def _under(tree: LabelledTree) -> list[set[int]]:
 
 
 def _labels(trees: Sequence[LabelledTree], ways: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """What units may follow: how much stands below a node, and from which side it was reached."""
+    """What units may follow: how much is below a node, and from which side it was reached."""
     below, side = [], []
     for tree, way in zip(trees, ways, strict=True):
         under = _under(tree)

@@ -16,7 +16,7 @@ MOST = 6  # trees in one picture
 
 
 def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
-    """Where the nodes stand: a word at its place in the sentence, any other node over the middle of its children;
+    """Where the nodes are: a word at its place in the sentence, any other node over the middle of its children;
     upwards by height."""
     parents, heights = tree.shape.parents.tolist(), tree.shape.heights.tolist()
     words = tree.shape.reads.cumsum() - 1
