@@ -33,10 +33,11 @@ class TrainingConfig:
         accumulate: batches whose gradients make one update
         log_every: steps between lines in metrics.jsonl
         evaluate_every: steps between evaluations on the validation data; each also writes a checkpoint and a preview
-        evaluate_tokens: evaluate so many tokens (or rows) from the start of the validation data at most while training,
-            by which the best is chosen; 0 for all. What is evaluated at the end is always whole
+        evaluate_tokens: how many tokens (or rows) of the validation data an evaluation during training reads; 0 for
+            all. The final evaluation always reads all
         checkpoint_every: steps between further checkpoints; 0 for none
-        average: evaluate, and keep as the best, the mean of the weights at so many of the last evaluations
+        average: how many of the last evaluations to average the weights over; that average is evaluated
+            and kept as the best
         patience: stop after so many evaluations without improvement; 0 for never
         tensorboard: write TensorBoard files too
         lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`

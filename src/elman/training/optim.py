@@ -41,9 +41,10 @@ class OptimConfig:
         lr: the learning rate after the warm-up
         embedding_lr: the learning rate of embeddings, as a factor of lr
         weight_decay: shrinks the dense matrices; never biases, gains, embeddings or the constants of a recurrence
-        momentum: of sgd
-        betas: of adamw
-        schedule: constant, cosine (down to final_lr at the end) or plateau (times factor after bad evaluations)
+        momentum: the momentum of sgd
+        betas: the decay rates of the moments of adamw
+        schedule: constant, cosine (down to final_lr at the end) or plateau (multiplied by factor when
+            evaluations stop improving)
         warmup: steps over which the learning rate rises from zero
         final_lr: where cosine ends, as a fraction of lr
         factor: what plateau multiplies the learning rate by
