@@ -155,7 +155,7 @@ def test_of_several_classes_each_flag_is_smoothed_towards_a_half(config):
     rows = [("a", ("x", "y")), ("b", ("y",)), ("c", ()), ("d", ("x",))]
     parts = {"train": rows, "valid": rows}
     opened = ClassifyTask().open_in_memory(replace(config, data=data, loss=LossConfig(smoothing=0.2)), None, parts)
-    batch = opened.weighed(opened.train.batch(range(4)))
+    batch = opened.weigh(opened.train.batch(range(4)))
     assert batch.y.tolist() == [pytest.approx(row) for row in ([0.9, 0.9], [0.1, 0.9], [0.1, 0.1], [0.9, 0.1])]
 
 
