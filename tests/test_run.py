@@ -19,11 +19,14 @@ from elman.errors import FileError, InputError, MissingExtraError, TrainingError
 from elman.run import train
 from elman.tasks import load
 from elman.tasks.hmm import task
+from elman.tasks.task import Evaluation
 from elman.tasks.text import markov
 from elman.tasks.text.data import TextDataConfig, open_splits
-from elman.tasks.text.lm import LanguageModel, LMConfig, LMModelConfig
+from elman.tasks.text.lm import LanguageModel, LanguageModelTask, LMConfig, LMModelConfig
 from elman.tasks.text.task import PreviewConfig
 from elman.training import loop
+from elman.training.alone import alone
+from elman.training.distributed import Ranks
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig, Schedule
 
@@ -79,6 +82,46 @@ def test_a_run_learns_and_leaves_everything_that_was_promised(config):
     assert lm.score("the cat")[0].tokens == 7
     lm.save(Path(config.out) / "copy")
     assert load(Path(config.out) / "copy").score("the cat")[0] == lm.score("the cat")[0]
+
+
+def test_each_process_begins_with_the_same_weights_and_has_random_numbers_of_its_own(config, tmp_path, monkeypatch):
+    weights, drawn = set(), set()
+    monkeypatch.setattr(Ranks, "wrap", lambda self, module: module)  # the others are not there
+    for rank in range(3):
+        settings, task = replace(config, out=str(tmp_path / f"of {rank}")), LanguageModelTask()
+        with alone():
+            run = runs._open(task, settings, Ranks(rank, 4), task.open, None)
+            weights.add(run.predictor.fingerprint)
+            drawn.add(torch.rand(1).item())
+            run.recorder.close()
+    assert len(weights) == 1 and len(drawn) == 3
+
+
+def test_the_lens_is_pointed_at_a_few_rows_at_each_evaluation(config, monkeypatch):
+    asked, inspect_inputs = [], LanguageModelTask.inspect_inputs
+
+    def noted(self, predictor, part, rows, steps):
+        asked.append((rows, steps))
+        return inspect_inputs(self, predictor, part, rows, steps)
+
+    monkeypatch.setattr(LanguageModelTask, "inspect_inputs", noted)
+    train(changed(config, training={"lens": True}))
+    assert asked == [(8, 128)] * 3
+
+
+def test_the_best_model_is_tested_and_not_the_last(config, monkeypatch):
+    """Of three evaluations the first is the best one."""
+    evaluated, evaluate = [], LanguageModelTask.evaluate
+
+    def worse_and_worse(self, predictor, part):
+        evaluated.append(predictor.fingerprint)
+        scores = evaluate(self, predictor, part).scores
+        return Evaluation(replace(scores, numbers={**scores.numbers, "nats_per_token": float(len(evaluated))}))
+
+    monkeypatch.setattr(LanguageModelTask, "evaluate", worse_and_worse)
+    train(config)
+    best, last = (LanguageModel.load(Path(config.out) / name).fingerprint for name in ("best", "last"))
+    assert evaluated[0] == best != last == evaluated[2] and evaluated[3:] == [best]
 
 
 def test_resuming_a_finished_run_changes_nothing(config):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman import state as states
+from elman.attention import Additive
 from elman.cells import CELLS, cell
 from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residual, Stack, WeightDrop, Zoneout, stack
 from elman.core import Core
@@ -342,3 +343,18 @@ def test_a_deep_copy_stands_where_the_stream_stands_and_goes_its_own_way(core):
     for how in (copy.copy, pickle.dumps):
         with pytest.raises(InputError, match="cannot be pickled"):
             how(stream)
+
+
+def test_rows_of_a_core_that_is_scanned_read_their_own_memory():
+    """As many rows as the time before, and others: each looks at what is its own."""
+    torch.manual_seed(0)
+    decoder = Additive(cell("lru", 3 + 4, 5), 4)
+    with torch.no_grad():
+        core = decoder.given(torch.randn(4, 6, 4), torch.tensor([6, 3, 5, 1]))
+        x = torch.randn(4, 3, 3)
+        wanted, _ = core.scan(x)
+    stream = Stream(core, 4)
+    assert not stream.native
+    for t, orders in enumerate(([[0, 1], [2, 3]], [[3], [2], [1], [0]], [[1, 3], [2, 0]])):
+        for rows in orders:
+            assert torch.equal(stream.step(x[rows, t], rows), wanted[rows, t])

@@ -86,6 +86,7 @@ def test_buckets_hold_every_example_once_in_an_order_of_each_pass():
     assert order.of_epoch(0) != order.of_epoch(1)
     again = Bucketed(lengths, tokens=100, seed=3)
     assert again.of_epoch(1) == order.of_epoch(1)  # whatever was asked for before
+    assert Bucketed(lengths, tokens=100, seed=4).of_epoch(0) != order.of_epoch(0)
     last = Position(0, len(order.of_epoch(0)) - 1)
     assert order.after(last) == Position(1, 0) and order.after(Position(0, 0)) == Position(0, 1)
 

@@ -91,3 +91,9 @@ def test_a_document_is_never_held_whole(tmp_path, monkeypatch):
     for unit in ("text", "lines", "documents"):
         encode(open_text([str(tmp_path / "long.txt")]), Words([]), unit, tmp_path / "cache")
     assert max(map(len, seen)) < 100 and len("".join(seen)) == 3 * 14_000
+
+
+def test_vocabularies_of_one_kind_and_size_are_told_apart_too(text, tmp_path):
+    folder = tmp_path / "cache"
+    one, two = (encode(text, Words([word]), "text", folder).ids.tolist() for word in ("one", "two"))
+    assert one == [0, 2, 1, 1, 1, 1] and two == [0, 1, 2, 1, 1, 1]

@@ -153,3 +153,22 @@ def test_the_model_inside_answers_with_the_same_labels(labels):
 def test_labels_of_several_types_are_refused():
     with pytest.raises(InputError, match="y has labels of several types, int and str"):
         classifier().fit(ROWS, np.array([1, "1"] * 20, dtype=object))
+
+
+def test_options_reach_the_run(monkeypatch):
+    configs = []
+
+    def noted(config, data, **others):
+        configs.append(config)
+        return None, []
+
+    monkeypatch.setattr("elman.estimators.trained.train", noted)
+    options = {"class_weight": "balanced", "label_smoothing": 0.3, "epochs": 3, "batch_size": 4, "random_state": 7}
+    elman.SequenceClassifier(**options, dropout=0.25, weight_decay=0.5, learning_rate=0.125).fit(
+        ["a", "b"] * 5, [0, 1] * 5
+    )
+    (config,) = configs
+    assert (config.loss.weights, config.loss.smoothing, config.seed) == ("balanced", 0.3, 7)
+    assert config.training.steps == config.training.evaluate_every == 3 * 3  # ten rows are two batches and a half
+    assert (config.data.batch_size, config.model.dropout) == (4, 0.25)
+    assert (config.optim.lr, config.optim.weight_decay) == (0.125, 0.5)

@@ -85,3 +85,23 @@ def test_how_long_a_run_goes_on_may_change_and_new_settings_had_their_defaults(t
     assert config.resumed(before, given, {}, tmp_path) == {}
     with pytest.raises(InputError, match="started with init_from = , not runs/a"):
         config.resumed(before, replace(given, init_from="runs/a"), {}, tmp_path)
+
+
+OTHERS = {bool: lambda value: not value, int: lambda value: value + 1, float: lambda value: value + 0.25}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_setting_but_how_long_and_where_makes_another_run(name, tmp_path):
+    given = TASKS[name].Config()
+    before, allowed = config.identity(given, {}), set()
+    for setting, value in before["settings"].items():
+        other = OTHERS.get(type(value), lambda value: "other")(value)
+        started = {**before, "settings": {**before["settings"], setting: other}}
+        try:
+            assert config.resumed(started, given, {}, tmp_path).keys() == {setting}
+            allowed.add(setting)
+        except InputError as error:
+            assert f"was started with {setting} = " in str(error)
+    trained = "training.steps" in before["settings"]
+    assert allowed == ({"training.steps", "training.patience"} if trained else set())
+    assert config.settings_of(given).keys() - before["settings"].keys() - {"device"} == {"out", "resume", "threads"}

@@ -1,6 +1,7 @@
 """What runs note for the lens: the same bytes whether or not they are killed, and refused where it cannot be had."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -8,6 +9,8 @@ from torch import nn
 
 import elman
 from elman.errors import InputError
+from elman.lens.run_metrics import run_metrics
+from elman.lens.sample import Sample
 from elman.tasks.text.lm import LMConfig, LMModelConfig
 from elman.training import optim
 from elman.training.optim import OptimConfig
@@ -65,3 +68,23 @@ def test_a_task_that_cannot_be_looked_into_says_so_before_any_work(tmp_path, mon
     with pytest.raises(InputError, match="cannot be inspected"):
         elman.train(settings)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_the_reach_at_16_steps_is_relative_to_that_of_one():
+    """A core h = 0.9 h' + u x: of the loss at a step, 0.9^15 of the gradient one step back is left 16 steps back."""
+
+    class Leaky(elman.Core):
+        def __init__(self):
+            super().__init__(1, 1)
+            self.u = nn.Parameter(torch.tensor(0.5))
+
+        def init_state(self, batch_size):
+            return torch.zeros(batch_size, 1)
+
+        def step(self, x, state):
+            h = 0.9 * state + self.u * x
+            return h, h
+
+    found = run_metrics(Leaky(), Sample(torch.randn(2, 40, 1)))
+    assert found["lens_0_leaky_reach_16"] == pytest.approx(0.9**15, rel=1e-4)
+    assert found["lens_0_leaky_slope"] == pytest.approx(math.log(0.9), rel=1e-4)

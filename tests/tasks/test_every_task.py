@@ -254,6 +254,35 @@ def test_two_threads_at_once_are_each_answered_as_alone(opened, tmp_path):
         assert [json.dumps(one.result()) for one in both] == [alone, alone]
 
 
+# What has some options read that are not read without it.
+ASKING = {("translate", "predict"): {"temperature": 1.0, "num_beams": 1}, ("forecast", "predict"): {"from_start": True}}
+
+
+def test_no_option_of_a_request_is_ignored(opened, tmp_path):
+    """Whoever answers reads each of them, but for those that name files of the machine."""
+    name, task, model = opened
+    for verb, keywords in TABLE[name].requests.items():
+        kind, answer = task.requests[verb]
+        asked: set[str] = set()
+
+        class Watched(kind):
+            def __getattribute__(self, name, asked=asked):
+                asked.add(name)
+                return super().__getattribute__(name)
+
+        options = {**keywords, **ASKING.get((name, verb), {})}
+        if verb == "predict":
+            options["data"] = TABLE[name].predict  # a file, which may have a format
+        if (name, verb) == ("image", "generate"):
+            options["out"] = str(tmp_path / f"{next(numbers)}.npz")
+        request = Watched(**options)
+        asked.clear()  # of what was read to check them
+        said = answer(model, request)
+        assert verb != "predict" or [*said]
+        wanted = {one.name for one in kind.options() if not one.option.local and not one.option.inside}
+        assert wanted - asked == set(), verb
+
+
 def test_it_is_frozen(opened):
     _, _, model = opened
     for name in ("model", "config", "state", "anything_new"):

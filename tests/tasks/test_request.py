@@ -160,3 +160,12 @@ def test_whatever_is_sent_is_answered_or_refused(name):
             except (ElmanError, HttpError):
                 pass
     assert answered
+
+
+def test_values_that_can_be_read_once_are_kept():
+    @dataclass(frozen=True)
+    class Words(Request):
+        words: tuple[str, ...] = option((), "some words")
+
+    made = Words(words=(word for word in ["a", "b"]))
+    assert made.words == ("a", "b") == made.words and hash(made) == hash(Words(words=["a", "b"]))

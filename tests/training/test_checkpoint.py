@@ -36,10 +36,17 @@ def saved(folder, run):
 
 def test_everything_comes_back_to_the_last_bit(tmp_path):
     run = run_of()
+    run.average = Average(run.module, 2)
+    with run.average.weights():
+        pass
     stored = saved(tmp_path / "last", run)
     expected = torch.rand(3)
     other = run_of(seed=5)
+    other.average = Average(other.module, 2)
+    other.schedule.memory, other.progress = {"scale": 1.0, "bad": 0}, Progress()  # or nothing would have to come back
     checkpoint.resume(stored, other)
+    noted, back = run.average.tensors(), other.average.tensors()
+    assert noted.keys() == back.keys() != set() and all(torch.equal(noted[name], back[name]) for name in noted)
     assert other.progress == run.progress and other.schedule.memory == run.schedule.memory
     assert torch.equal(torch.rand(3), expected)  # the random numbers go on where they were
     for a, b in zip(elman.state.leaves(other.state), elman.state.leaves(run.state), strict=True):

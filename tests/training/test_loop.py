@@ -199,3 +199,9 @@ def test_a_loop_that_nobody_supervises_evaluates_nothing_and_says_so_of_nothing(
     loop.train(run, TrainingConfig(steps=2, evaluate_every=1), HOW, Supervisor())
     assert run.progress.step == 2 and run.progress.best is None and model.w.item() > 0
     assert "valid" not in capfd.readouterr().err
+
+
+def test_there_is_a_line_of_metrics_for_every_nth_step():
+    run, _ = run_of(Squares(), Numbers([1.0], [2.0]))
+    loop.train(run, TrainingConfig(steps=7, log_every=3, evaluate_every=99), HOW, noted := Noted())
+    assert [step for step, values in noted.lines if "loss" in values] == [3, 6]

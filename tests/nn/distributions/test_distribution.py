@@ -254,3 +254,10 @@ def test_what_has_neither_quantiles_nor_scale_says_so():
         Own().quantile([0.5])
     with pytest.raises(InputError, match="a Own has no scale"):
         Own().rescaled(row(0.0), row(1.0))
+
+
+def test_a_quantile_of_symbols_at_a_sum_of_probabilities_is_the_smaller_one():
+    """P(X <= x) reaches a quarter, a half and three quarters exactly."""
+    even = Categorical(torch.zeros(1, 4, dtype=torch.float64))
+    assert even.log_probs().exp().cumsum(-1).tolist() == [[0.25, 0.5, 0.75, 1.0]]
+    assert even.quantile([0.25, 0.26, 0.5, 0.75, 0.76])[0, 0].tolist() == [0, 1, 1, 2, 3]

@@ -156,3 +156,14 @@ def test_a_label_that_is_missing_is_no_class(tmp_path):
         np.savez(name, x=x, y=np.array([[0.0, 1.0], [1.0, wrong]] * 3))
         with pytest.raises(InputError, match=rf"row 1 of y of .* has {wrong}; y \(N, C\) must be zeros and ones"):
             Reader()([name])
+
+
+def test_a_fingerprint_is_of_inputs_and_labels_in_their_order():
+    rows = [Row("ab", ("x",), ""), Row("c", ("y",), "")]
+    others = [
+        [rows[1], rows[0]], [rows[0], rows[1]._replace(labels=("x",))], [rows[0], rows[1]._replace(labels=("y", "x"))],
+        [rows[0], rows[1]._replace(input="d")], [Row("a", ("x",), ""), Row("bc", ("y",), "")], rows[:1],
+        [rows[0]._replace(input=np.zeros(2)), rows[1]],
+    ]  # fmt: skip
+    assert len({fingerprint(each) for each in (rows, *others)}) == 1 + len(others)
+    assert fingerprint([row._replace(where="elsewhere", number=9) for row in rows]) == fingerprint(rows)

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from elman.cli import main
+from elman.data.text import MEMORY
 from elman.errors import InputError
 from elman.run import load, train
 from elman.tasks import plots
 from elman.tasks.classify.model import ClassifyModelConfig
-from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, LossConfig
+from elman.tasks.classify.task import ClassifyConfig, ClassifyDataConfig, ClassifyTask, LossConfig
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -149,6 +150,15 @@ def test_weights_and_smoothing_change_the_target_and_nothing_else(config, tmp_pa
     assert batch.y.sum().item() == pytest.approx(8)
 
 
+def test_of_several_classes_each_flag_is_smoothed_towards_a_half(config):
+    data = replace(config.data, train=MEMORY, valid=MEMORY, label_kind="classes", split=(1.0, 0.0, 0.0))
+    rows = [("a", ("x", "y")), ("b", ("y",)), ("c", ()), ("d", ("x",))]
+    parts = {"train": rows, "valid": rows}
+    opened = ClassifyTask().open_in_memory(replace(config, data=data, loss=LossConfig(smoothing=0.2)), None, parts)
+    batch = opened.weigh(opened.train.batch(range(4)))
+    assert batch.y.tolist() == [pytest.approx(row) for row in ([0.9, 0.9], [0.1, 0.9], [0.1, 0.1], [0.9, 0.1])]
+
+
 def test_a_part_of_the_validation_data_is_so_many_rows(config):
     from elman.tasks.classify.task import ClassifyTask
 
@@ -224,3 +234,20 @@ def test_whole_numbers_of_npz_come_back_as_whole_numbers(config, tmp_path, capsy
     (tmp_path / "b.jsonl").write_text('{"text": "fine day", "label": 1}\n{"text": "dull day", "label": 0}\n' * 10)
     texts, _ = train(replace(config, data=ClassifyDataConfig(train=str(tmp_path / "b.jsonl")), out=str(tmp_path / "b")))
     assert type(texts.predict(["fine day"])[0]) is int
+
+
+def test_how_rows_are_read_is_found_in_the_training_rows_alone(config):
+    """A word that only the others have is unknown; their numbers do not say what is large."""
+    task = ClassifyTask()
+    parts = {
+        "train": [("to be", "a"), ("or not", "b")] * 4, "valid": [("unheard", "a"), ("to", "b")],
+        "test": [("untold", "a")],
+    }  # fmt: skip
+    memory = replace(config, data=replace(config.data, train=MEMORY, valid=MEMORY, test=MEMORY))
+    known = task.open_in_memory(memory, None, parts).inputs.vocabulary
+    assert known.size == 6 and known.encode("to unheard untold be").tolist().count(known.unknown) == 2
+    numbers = {
+        "train": [([0.0, 2.0], "a"), ([4.0, 6.0], "b")] * 4, "valid": [([1e6, 1e6], "a")], "test": [([9e6], "b")],
+    }  # fmt: skip
+    found = task.open_in_memory(memory, None, numbers).inputs
+    assert found.mean == (3.0,) and found.scale == pytest.approx((5**0.5,))

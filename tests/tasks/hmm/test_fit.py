@@ -1,12 +1,18 @@
-"""Monitors: what a fit reports, and a rule of one's own that ends it."""
+"""Monitors: what a fit reports, and a rule of one's own that ends it; what gradient steps minimise."""
 
 import warnings
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from elman.data import Position
 from elman.hmm import ConvergenceMonitor, GaussianHMM
+from elman.tasks.hmm.fit import PosteriorLoss, SequenceBatches
+from elman.tasks.hmm.gaussian import Gaussian
+from elman.tasks.hmm.model import HiddenMarkov, Priors
+from elman.tasks.hmm.sequences import Sequences, rows
 
 X = np.random.default_rng(0).normal(4.0 * ((np.arange(200) // 20) % 2)[:, None], 1.0, (200, 2))
 
@@ -53,3 +59,21 @@ def test_a_fit_that_is_asked_to_says_each_step_and_start(capsys: pytest.CaptureF
     assert [line.split("  ")[0] for line in said] == [
         "start 1 of 2", "step 1", "step 2", "start 2 of 2", "step 1", "step 2",
     ]  # fmt: skip
+
+
+def test_the_prior_counts_once_in_a_pass_however_it_is_cut() -> None:
+    torch.manual_seed(0)
+    data = Sequences(torch.from_numpy(X), (60, 5, 35, 100), X.shape)
+    half = torch.full((2, 2), 0.5, dtype=torch.float64)
+    start = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    model = HiddenMarkov(Gaussian(torch.zeros(2, 2).double(), torch.ones(2, 2).double(), "diag"), start, half)
+    priors = Priors(3.0, 5.0)
+    log_prior = float(model.log_prior(priors).detach())
+    whole = model.score(data.o, rows(data.lengths)) + log_prior
+    assert abs(log_prior) > 1
+    for batch_size in (1, 2, 4):
+        batches, at, total, terms = SequenceBatches(data, batch_size, 0), Position(), 0.0, 0
+        while at.epoch == 0:
+            loss, n, _ = PosteriorLoss(priors, len(data.o)).loss(model, batches.batch(at), None)
+            total, terms, at = total + loss.item(), terms + n, batches.after(at)
+        assert terms == len(X) and total == pytest.approx(-whole)

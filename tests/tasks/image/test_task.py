@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from elman.cli import main
+from elman.data import Batch
 from elman.errors import InputError, MissingExtraError
 from elman.run import load, train
 from elman.tasks import plots
@@ -247,3 +248,38 @@ def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
     wide = write(tmp_path / "wide.npz", np.zeros((20, SIDE, SIDE + 1), np.uint8))
     assert main([*command, "1e-9", "--data.train", wide, "--out", str(tmp_path / "wide")]) == 2
     assert f"{SIDE} x {SIDE + 1} pixels, and the model that this run begins with" in capsys.readouterr().err
+
+
+def test_images_of_one_seed_have_random_numbers_of_their_own():
+    """All pixels are as likely black as white, so two images agree at half of them, however one is moved."""
+    reader = Reader(8, 8, 1.0, "fixed")
+    model = build(ImageModelConfig(size=2), reader)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    first, second = Painter(model, ImageModelConfig(size=2), reader).draw(2, seed=3).images.flatten(1)
+    for moved in range(32):
+        for a, b in ((first, second), (second, first)):
+            assert 0.1 < float((a[moved:] == b[: 64 - moved]).float().mean()) < 0.9
+
+
+def test_bits_are_for_each_pixel_of_images_that_are_not_square():
+    reader = Reader(2, 3, 1.0, "fixed")
+    model = build(ImageModelConfig(size=2), reader)
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    found = Painter(model, ImageModelConfig(size=2), reader).evaluate(torch.ones(4, 2, 3, dtype=torch.uint8)).numbers
+    assert found == {"nats_per_image": pytest.approx(6 * np.log(2)), "bits_per_dimension": pytest.approx(1.0)}
+
+
+def test_the_loss_of_a_batch_is_the_sum_of_those_of_its_images():
+    """Nats a pixel, a term for each image."""
+    torch.manual_seed(0)
+    reader = Reader(2, 3, 1.0, "fixed")
+    painter = Painter(build(ImageModelConfig(size=2), reader), ImageModelConfig(size=2), reader)
+    x = torch.randint(0, 2, (5, 2, 3))
+    batches = [Batch(part, part, torch.zeros(len(part), 2, dtype=torch.bool), torch.full((len(part),), 2))
+               for part in (x, x[:2], x[2:])]  # fmt: skip
+    found = [ImageTask().loss(painter.model, batch, None) for batch in batches]
+    assert [count for _, count, _ in found] == [5, 2, 3]
+    assert found[0][0].item() == pytest.approx(-painter.log_prob(x).sum().item() / 6, rel=1e-5)
+    assert found[0][0].item() == pytest.approx(found[1][0].item() + found[2][0].item(), rel=1e-5)

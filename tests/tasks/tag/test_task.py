@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from elman.cli import main
+from elman.data.text import MEMORY
 from elman.errors import InputError
 from elman.run import load, train
 from elman.tasks import plots
-from elman.tasks.tag.model import TagModelConfig
-from elman.tasks.tag.task import TagConfig, TagDataConfig
+from elman.tasks.tag.model import Tagger, TagModelConfig
+from elman.tasks.tag.task import Predict, TagConfig, TagDataConfig, TagTask, predict
 from elman.training.loop import TrainingConfig
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview
@@ -151,7 +152,6 @@ def test_tags_are_fed_back(config, tmp_path, capsys):
 
 
 def test_vectors_are_where_the_words_begin(config, tmp_path, capsys):
-    from elman.tasks.tag.task import TagTask
 
     (tmp_path / "v.txt").write_text("the 1 2 3 4 5 6 7 8\nunheard 0 0 0 0 0 0 0 0\n")
     config = replace(config, model=replace(config.model, vectors=str(tmp_path / "v.txt")))
@@ -184,7 +184,6 @@ def test_types_that_training_never_saw_are_named_and_marks_are_scored(config, tm
 
 def test_a_tag_may_occur_only_where_chance_has_put_it_aside(config, tmp_path):
     """Whatever the split, each tag of the training file is one of the model's."""
-    from elman.tasks.tag.task import TagTask
 
     rows = [*sentences(30), (["so"], ["B-RARE"]), (["ah"], ["B-ODD"])]
     path = write(tmp_path / "rare.txt", rows)
@@ -194,7 +193,6 @@ def test_a_tag_may_occur_only_where_chance_has_put_it_aside(config, tmp_path):
 
 
 def test_a_part_of_the_validation_data_is_sentences_with_so_many_words(config):
-    from elman.tasks.tag.task import TagTask
 
     data = TagTask().open(config, None)
     words = [len(sentence.words) for sentence in data.valid]
@@ -207,7 +205,6 @@ def test_a_part_of_the_validation_data_is_sentences_with_so_many_words(config):
 
 def test_the_loss_is_per_word(config):
     from elman.data import Position
-    from elman.tasks.tag.task import TagTask
 
     task = TagTask()
     data = task.open(config, None)
@@ -219,6 +216,22 @@ def test_the_loss_is_per_word(config):
     chain, _ = model.model.scan(batch.x, lengths=batch.lengths)
     assert count == int(batch.lengths.sum()) and state is None
     assert total.item() == pytest.approx(-chain.log_prob(batch.y).sum().item())
+
+
+def test_words_without_a_tag_are_no_terms_of_the_loss(config):
+    """Of selective copying, the cues alone have tags: - log P of them, and their number."""
+    from elman.data import Position
+
+    copying = TagDataConfig(train="synthetic:selective-copy,T=9,tokens=2,vocabulary=3,n=20", batch_size=8)
+    config, task = replace(config, data=copying, model=replace(config.model, crf=False)), TagTask()
+    data = task.open(config, None)
+    model = task.build(config, data).model.eval()
+    batch = data.batches(0, 1).batch(Position())
+    total, count, _ = task.loss(model, batch, None)
+    predicted, _ = model.scan(batch.x, lengths=batch.lengths)
+    log_p = predicted.log_probs()[:, 9:].gather(-1, batch.y[:, 9:, None])
+    assert count == 8 * 2 and (batch.y[:, :9] < 0).all() and (batch.y[:, 9:] >= 0).all()
+    assert total.item() == pytest.approx(-log_p.sum().item(), rel=1e-5)
 
 
 def test_a_run_begins_with_another_model(trained, tmp_path, capsys):
@@ -279,3 +292,30 @@ def test_raw_text_is_tagged_word_by_word(config, tmp_path, capsys, format):
     found = capsys.readouterr()
     assert [line.split(" ")[0] for line in found.out.split("\n\n")[0].split("\n")] == ["the", "Dog", "will", "run", "."]
     assert "raw.txt is read as plain text" in found.err
+
+
+def test_words_are_those_of_the_training_sentences_and_tags_of_all_that_chance_divides(config):
+    task, words = TagTask(), [([f"w{i}", "the"], ["N" if i else "X", "D"]) for i in range(40)]
+    memory = replace(config, data=replace(config.data, train=MEMORY, scheme="none"))
+    data = task.open_in_memory(memory, None, {"train": words})
+    trained = {word for sentence in data.train for word in sentence.words}
+    assert len(data.valid) == 4 and {*data.lexicon.words.names} == trained and len(trained) == 37
+    assert {*data.lexicon.characters.names} == {character for word in trained for character in word}
+    assert data.lexicon.tags == ["D", "N", "X"]
+
+
+def test_tags_and_their_probabilities_are_of_one_search(config, monkeypatch):
+    task = TagTask()
+    tagger, asked = task.build(config, task.open(config, None)), []
+
+    def noted(answer):
+        def found(self, sentences, batch_size, num_beams=1):
+            asked.append((batch_size, num_beams))
+            return [[answer] * len(sentence.words) for sentence in sentences]
+
+        return found
+
+    monkeypatch.setattr(Tagger, "tag_all", noted("O"))
+    monkeypatch.setattr(Tagger, "marginals", noted(0.5))
+    lines = [*predict(tagger, Predict(data=[["the", "Dog"]], probabilities=True, batch_size=7, num_beams=3))]
+    assert asked == [(7, 3), (7, 3)] and json.loads(lines[0])["probabilities"] == [0.5, 0.5]

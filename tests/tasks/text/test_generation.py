@@ -121,3 +121,16 @@ def test_only_what_can_be_allowed_is():
 def test_whether_a_text_is_endless_is_the_models_to_say():
     assert "length_penalty" in signature(MarkovModel.generate).parameters
     assert "endless" not in signature(MarkovModel.generate).parameters
+
+
+@pytest.mark.parametrize("stops", [["b", "bc"], ["bc", "b"], ["bcd", "c", "b"]])
+def test_a_text_ends_with_the_first_stop_string_that_is_whole(stops):
+    """Where one symbol completes several of them at once."""
+
+    class Whole:
+        def push(self, symbol):
+            return {1: "xa", 2: "ybcd"}[symbol]
+
+    row = Row(Whole(), stops)
+    assert row.push(1) == "xa" and not row.done
+    assert row.push(2) == "yb" and row.reason == "stop" and row.push(1) == ""

@@ -66,3 +66,13 @@ def test_lanes_score_every_token_once_and_begin_at_boundaries(rest, B, chunk):
         for row, y, n in zip(scored, batch.y, batch.lengths, strict=True):
             row += y[:n].tolist()
     assert list(chain(*scored)) == rest
+
+
+def test_where_a_pass_starts_depends_on_the_seed_and_the_pass():
+    def starts(seed):
+        streams = Streams(encoded([0, *range(1, 400)]), 2, 100, seed=seed)
+        return [int(streams.batch(Position(epoch, 0)).x[0, 0]) for epoch in range(4)]
+
+    found = [starts(seed) for seed in range(4)]
+    assert found == [starts(seed) for seed in range(4)] and all(one[0] == 0 for one in found)
+    assert len({tuple(one[1:]) for one in found}) == 4 and all(len({*one[1:]}) > 1 for one in found)

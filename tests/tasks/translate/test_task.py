@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from elman import random
 from elman.cli import main
+from elman.data import Position
 from elman.decoding import Sampling
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
@@ -79,6 +81,23 @@ def test_the_schedules():
     assert SamplingConfig("inverse_sigmoid", 10, 0.3).truth(10**6) == 0.3
 
 
+def test_the_truth_falls_from_batch_to_batch_and_what_is_drawn_differs_from_pass_to_pass(tmp_path):
+    schedule = SamplingConfig("linear", 100)
+    data = TranslateTask().open(config_in(tmp_path, sampling=schedule, seed=5), None)
+    batches, at, seen, passes = data.batches(0, 1), Position(), set(), []
+    for number in range(3 * len(batches.order.of_epoch(0))):
+        batch = batches.batch(at)
+        if at.window == 0:
+            passes.append(number)
+        i = at.epoch * passes[1] + at.window if at.epoch else number
+        assert batch.x.truth.tolist() == [pytest.approx(schedule.truth(i))] * len(batch.y)
+        draws = {tuple(draw) for draw in batch.x.draws.tolist()}
+        assert len(draws) == len(batch.y) and not draws & seen and {seed for seed, _ in draws} == {5}
+        seen |= draws
+        at = batches.after(at)
+    assert at.epoch >= 2
+
+
 def test_inputs_are_drawn_step_by_step(trained):
     """Those of a row are the same alone and in any batch; without the truth, all but the first are the model's."""
     model = load(trained / "run").model
@@ -90,6 +109,25 @@ def test_inputs_are_drawn_step_by_step(trained):
     assert x.truth.tolist() == [0.5, 0.5] and (together[:, 0] == 0).all()
     assert torch.equal(model.drawn_inputs(x._replace(truth=torch.ones(2))), x.target)
     assert torch.equal(alone[0], together[1, :2])
+
+
+def test_whether_a_symbol_is_drawn_and_which_are_two_numbers(trained):
+    """Number 2 t of a row's draw decides whether step t is the true symbol, number 2 t + 1 which other it is."""
+    model = load(trained / "run").model
+    rows = [(np.array([2, 3, 4]), np.array([4, 3, 2, 5, 4, 3])), (np.array([5, 2]), np.array([5, 2, 2, 3, 4, 5]))]
+    draws = torch.tensor([[7, 0], [8, 1]])
+    u = random.uniform(draws, 2 * 7)
+    for truth in (0.0, 0.5):
+        x = batch_of(rows, draws, truth=truth).x
+        wanted = x.target.clone()
+        with torch.no_grad():
+            decoder, state = model.given(x.source, x.sizes)
+            for t in range(6):
+                predicted, state = decoder.scan(wanted[:, t : t + 1], state)
+                sums = predicted.logits[:, 0].double().softmax(-1).cumsum(-1)
+                own = (sums < u[:, 2 * t + 3, None]).sum(-1)
+                wanted[:, t + 1] = torch.where(u[:, 2 * t + 2] < truth, x.target[:, t + 1], own)
+        assert torch.equal(model.drawn_inputs(x), wanted) and not torch.equal(wanted, x.target)
 
 
 def test_smoothing_is_its_definition():
@@ -145,6 +183,11 @@ def test_the_search_finds_the_best_of_all(trained):
     assert found[0].tokens == best[1] and found[0].score == pytest.approx(best[0], abs=1e-5)
 
 
+def test_limits_are_whole_numbers_of_symbols():
+    """At least low times the symbols of the source, at most high times, and ten more."""
+    assert Search(min_ratio=0.5, max_ratio=1.5).limits([0, 1, 2, 3]) == ([0, 1, 1, 2], [10, 11, 13, 14])
+
+
 def test_limits_prefix_and_coverage(trained):
     model = load(trained / "run")
     short = model.translations(["a b c d"], Search(min_ratio=2.0, num_beams=2))[0][0]
@@ -153,7 +196,12 @@ def test_limits_prefix_and_coverage(trained):
     assert begun.text.startswith("c c")
     plain = model.translations(["a b c d", "b"], Search(num_beams=2))
     covered = model.translations(["a b c d", "b"], Search(num_beams=2, coverage_penalty=0.5))
-    assert covered[0][0].score < plain[0][0].score or covered[0][0].tokens != plain[0][0].tokens
+    for text, row in zip(["a b c d", "b"], covered, strict=True):
+        looked = np.minimum(1.0, np.sum(model.alignment(text, row[0].tokens), 0))  # at each symbol of the source
+        wanted = row[0].log_prob / (len(row[0].tokens) + 1) + 0.5 * float(np.log(looked).sum())
+        assert row[0].score == pytest.approx(wanted, abs=1e-4)
+        assert (np.log(looked).sum() < -1e-3) == (text != "b")  # there is nowhere else to look
+    assert plain[0][0].score == pytest.approx(plain[0][0].log_prob / (len(plain[0][0].tokens) + 1))
     assert model.translations(["b"], Search(num_beams=2, coverage_penalty=0.5))[0] == covered[1]
 
 

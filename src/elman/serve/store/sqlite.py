@@ -76,16 +76,17 @@ class SqliteStore:
 
     def _open(self) -> None:
         run = self._db.execute
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=NORMAL")
-        run("PRAGMA temp_store=MEMORY")  # or a full disk would end even a read
-        run("PRAGMA wal_autocheckpoint=0")  # commit does it, and `waits` says when
-        run("BEGIN IMMEDIATE")
+        # Before anything is changed: the journal mode is a part of the file.
         found = run("PRAGMA user_version").fetchone()[0]
         if found not in (0, FORMAT):
             raise FileError(f"{self.path} is a store of version {found}; this one reads {FORMAT}. Upgrade Elman.")
         if found == 0 and run("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise FileError(f"{self.path} is a database of another program; pass a new file to --store")
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=NORMAL")
+        run("PRAGMA temp_store=MEMORY")  # or a full disk would end even a read
+        run("PRAGMA wal_autocheckpoint=0")  # commit does it, and `waits` says when
+        run("BEGIN IMMEDIATE")
         for table in TABLES:
             # With rowids: without them, what is longer than a quarter of a page is kept on a page of its own.
             run(

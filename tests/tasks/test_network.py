@@ -1,0 +1,44 @@
+"""The network that a config describes has every part that the config names."""
+
+import pytest
+import torch
+
+from elman.tasks.forecast.config import ForecastModelConfig
+from elman.tasks.network import NetworkConfig, core
+
+
+def scanned(config, x, **more):
+    torch.manual_seed(0)
+    return core(config, x.shape[-1], **more).eval().scan(x)[0]
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_norm_stands_before_each_layer(norm, residual):
+    """What a layer reads is the same however large its input is, up to the small number in the norm."""
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
+    found, same, plain = (
+        scanned(NetworkConfig(cell="gru", size=4, norm=kind, residual=residual), size * x)
+        - (size * x if residual else 0.0)
+        for kind, size in ((norm, 30.0), (norm, 60.0), (None, 60.0))
+    )
+    torch.testing.assert_close(found, same, rtol=0, atol=1e-3)
+    assert (plain - same).abs().max() > 0.1
+
+
+def test_layers_and_options_reach_the_cells():
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
+    cells = [
+        part for part in core(NetworkConfig(cell="gru", size=4, layers=3), 4).modules() if "GRU" in str(type(part))
+    ]
+    assert len(cells) == 3
+    plain, other = (scanned(NetworkConfig(cell="elman", size=4, options=o), x) for o in ({}, {"phi": "relu"}))
+    assert plain.min() < 0 <= other.min()
+
+
+@pytest.mark.parametrize(("kind", "name"), [(NetworkConfig, "residual"), (ForecastModelConfig, "residual_layers")])
+def test_what_a_layer_reads_is_added_where_a_config_says_so(kind, name):
+    """A forecaster has another setting of that name, so its own is called residual_layers."""
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(1))
+    added, alone = (scanned(kind(cell="gru", size=4, **{name: flag}), x) for flag in (True, False))
+    assert torch.equal(added, x + alone)
