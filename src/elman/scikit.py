@@ -30,7 +30,7 @@ RandomState = int | np.random.RandomState | np.random.Generator | None
 
 
 class NotFitted(InputError, NotFittedError):  # type: ignore[misc]
-    """A model was asked something before it had parameters."""
+    """A model was used before it had parameters."""
 
 
 class Configured(BaseEstimator):  # type: ignore[misc]
@@ -66,7 +66,7 @@ class Configured(BaseEstimator):  # type: ignore[misc]
 
 
 def seed(random_state: RandomState) -> int:
-    """The seed that a random_state stands for. A generator of numpy moves on by one draw; None is numpy's global
+    """The seed that a random_state stands for. A generator of numpy advances by one draw; None is numpy's global
     generator, as in scikit-learn, so `np.random.seed` holds here too.
 
     >>> seed(7), seed(np.random.default_rng(0)) == seed(np.random.default_rng(0)), seed(None) == seed(None)

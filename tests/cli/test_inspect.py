@@ -8,7 +8,7 @@ import pytest
 
 import elman
 from elman.cli import main
-from elman.errors import UnknownNameError
+from elman.errors import InputError, UnknownNameError
 
 SMALL = [
     "--model.size", "6", "--training.steps", "4", "--training.evaluate_every", "2", "--threads", "1",
@@ -92,6 +92,23 @@ def test_python_makes_the_page_that_the_command_makes(runs, capfd, name):
     report.save(f"{name}-python.html", [fresh])
     assert (runs / f"{name}-python.html").read_bytes() == (runs / f"{name}-command.html").read_bytes()
     assert report.config["task"] == name and report.training
+
+
+def test_a_model_in_memory_gives_the_page_of_the_same_model_saved(runs, capfd):
+    text, data = Path("book.txt").read_text(), {"batch_size": 2, "window": 8}
+    config = elman.LMConfig(data=data, model={"size": 6}, training={"steps": 2, "evaluate_every": 2})
+    model, _ = elman.train(config, text, progress=False)
+    model.save(runs / "saved")
+    arguments = ["saved", "book.txt", "--rows", "4", "--steps", "30", "--out", "saved-command.html"]
+    code, _, err = answer(capfd, *arguments)
+    assert code == 0, err
+    command = f"elman inspect {' '.join(arguments)}"
+    report = elman.inspect(model, text, rows=4, steps=30, command=command, title="saved")
+    report.save("saved-python.html")
+    assert (runs / "saved-python.html").read_bytes() == (runs / "saved-command.html").read_bytes()
+    assert elman.inspect(model, text, rows=4, at_init=True).title == "lm in memory at init"
+    with pytest.raises(InputError, match="a model in memory has no run whose data could be read: give data"):
+        elman.inspect(model)
 
 
 def test_python_inspects_files_texts_and_rows(runs):

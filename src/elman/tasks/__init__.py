@@ -8,8 +8,9 @@ from typing import Any
 
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.files import artifact, config, plugins
+from elman.files.config import Json
 from elman.lens import Report
-from elman.lens import inspect as look
+from elman.lens import inspect as lens_inspect
 from elman.lens.fresh import fresh, rebind
 from elman.tasks.classify.task import ClassifyTask
 from elman.tasks.forecast.task import ForecastTask
@@ -89,38 +90,63 @@ def respond(model: AnyPredictor, verb: str, /, **keywords: Any) -> Any:
     return response(model, kind(**keywords))
 
 
-def inspect(run: str | Path, data: Rows = (), *, at_init: bool = False, command: str = "", **options: object) -> Report:
-    """What the lens sees of the model of a run: the report that `elman inspect` makes, whose `save` writes the page.
+def inspect(
+    run: str | Path | AnyPredictor,
+    data: Rows = (),
+    *,
+    at_init: bool = False,
+    command: str = "",
+    title: str = "",
+    **options: object,
+) -> Report:
+    """What the lens sees of a model: the report that `elman inspect` makes, whose `save` writes the page.
 
-    `data` are rows as the model reads them, a text, or the Path of a file; nothing for the validation data of the run.
-    `options` are those of the command, as rows=16. With `at_init` the network has fresh weights. Other reports are
-    shown on the same page by report.save("page.html", [other]).
+    The model is that of a run, of a folder that it was saved to, or one in memory. `data` are rows as it reads them, a
+    text, or the Path of a file; nothing for the validation data of the run. `options` are those of the command, as
+    rows=16. With `at_init` the network has fresh weights. `title` is what the page calls the model, if not by the name
+    of its folder. Put other reports beside it on one page with report.save("page.html", [other]).
+
+    >>> settings = {"model": {"size": 8}, "training": {"steps": 2, "evaluate_every": 2}}
+    >>> model, _ = elman.train(elman.LMConfig(**settings), "to be or not to be, " * 400, progress=False)
+    >>> found = inspect(model, "that is the question", rows=4)
+    >>> found.title, len(found.verdict)
+    ('lm in memory', 5)
 
     >>> import tempfile
-    >>> settings = {"model": {"size": 8}, "training": {"steps": 2, "evaluate_every": 2}}
     >>> folder = tempfile.mkdtemp() + "/run"
     >>> _ = elman.train(elman.LMConfig(**settings), "to be or not to be, " * 400, out=folder, progress=False)
-    >>> report = inspect(folder, "that is the question", rows=4)
-    >>> report.config["model.size"], len(report.verdict)
+    >>> found = inspect(folder, "that is the question", rows=4)
+    >>> found.config["model.size"], len(found.verdict)
     (8, 5)
-    >>> report.save(folder + "/page.html")
+    >>> found.save(folder + "/page.html")
     """
     named = Files([str(data)]) if isinstance(data, Path) else data
-    inspection = respond(load(run), "inspect", data=named, run=str(run), **options)
-    return report(inspection, run, at_init=at_init, command=command)
+    if isinstance(run, Predictor):
+        folder, title = None, title or f"{run.task} in memory"
+        inspection = respond(run, "inspect", data=named, **options)
+    else:
+        folder, title = run, title or str(run)
+        inspection = respond(load(run), "inspect", data=named, run=str(run), **options)
+    return report(inspection, folder, at_init=at_init, command=command, title=title)
 
 
-def report(inspection: Inspection, run: str | Path, *, at_init: bool = False, command: str = "") -> Report:
-    """The report of the lens on a run's model, with the config and the metrics of the run."""
-    folder, title = Path(run).expanduser(), f"{run} at init" if at_init else str(run)
-    settings, metrics = folder / config.NAME, folder / "metrics.jsonl"
+def report(
+    inspection: Inspection, run: str | Path | None, *, at_init: bool = False, command: str = "", title: str = ""
+) -> Report:
+    """The report of the lens on an inspection, with the config and the metrics of its run, if it has one."""
+    settings: dict[str, Json] = {}
+    noted: list[dict[str, float]] = []
+    if run is not None:
+        folder = Path(run).expanduser()
+        settings = config.flat(config.read(folder / config.NAME)) if (folder / config.NAME).exists() else {}
+        noted = read_metrics(folder) if (folder / "metrics.jsonl").exists() else []
     if at_init:
         inspection = _at_init(inspection)
-    noted = read_metrics(folder) if metrics.exists() else []
+    title = title or str(run)
     return replace(
-        look(inspection.model, inspection.sample, title=title),
+        lens_inspect(inspection.model, inspection.sample, title=f"{title} at init" if at_init else title),
         command=command,
-        config=config.flat(config.read(settings)) if settings.exists() else {},
+        config=settings,
         training=[line for line in noted if "update_ratio" in line or any(name.startswith("lens") for name in line)],
     )
 

@@ -171,6 +171,11 @@ def opened(data: Rows) -> list[str] | None:
     return None
 
 
+def is_absent(data: Rows) -> bool:
+    """Whether no data are given at all, which is another thing than data without a row."""
+    return isinstance(data, tuple) and not data
+
+
 def rows_of(data: Rows, what: str) -> list[Any]:
     """Rows that were given, one at least."""
     rows = several("data", data, what)

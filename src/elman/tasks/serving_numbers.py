@@ -69,7 +69,7 @@ class ServedNumbers(ServedRows):
         dtype: of an input
         encode: inputs as they were sent to x (T, D), or an InputError
         outputs: what is answered for each row of y (T, H), or of the distribution
-        possible: whether each of some states, as bytes (n, W), can go on; those that are not finite cannot in any case
+        possible: whether each of some states, as bytes (n, W), can continue; none that is not finite can
 
     >>> import elman
     >>> served = ServedNumbers.of_core(elman.cell("gru", 1, 4))

@@ -19,7 +19,7 @@ from elman.files.config import Json, Sections
 from elman.lens import Sample
 from elman.state import State
 from elman.tasks.predictor import AnyPredictor, copy_weights
-from elman.tasks.request import Request, Rows, TextRequest, data_option, option
+from elman.tasks.request import Request, Rows, TextRequest, data_option, is_absent, option
 from elman.training.loop import TrainingConfig
 from elman.training.loss import Loss, negative_log_likelihood
 from elman.training.optim import OptimConfig
@@ -228,14 +228,16 @@ class Task(Generic[C, D, F]):
         as part of a `Data`; without them it is the run's validation data."""
 
         def respond(predictor: F, request: InspectRequest) -> Inspection:
-            part = read(predictor, request) if len(request.data) else self._own_data(predictor, Path(request.run))
+            part = self._own_data(predictor, request.run) if is_absent(request.data) else read(predictor, request)
             return self.inspect_inputs(predictor, part, request.rows, request.steps)
 
         return respond
 
-    def _own_data(self, predictor: F, run: Path) -> Any:
+    def _own_data(self, predictor: F, run: str) -> Any:
         """The validation data of a run; of one that has none, what it was fitted to."""
-        path = run / configs.NAME
+        if not run:
+            raise InputError("a model in memory has no run whose data could be read: give data to inspect it on")
+        path = Path(run) / configs.NAME
         if not path.exists():
             raise InputError(f"{run} is a saved model and not a run, so it names no data: elman inspect {run} DATA")
         content = {name: value for name, value in configs.read(path).items() if name != "imports"}

@@ -69,7 +69,7 @@ class PanelReader:
     def fit(self, given: object, frequency: str = "auto", last: int = 0) -> tuple[PanelReader, list[Series]]:
         """The series of some files or of a frame, and the reader that knows what they are.
 
-        The `last` rows of each series, which a model is judged on, do not say how large covariates are.
+        The `last` rows of each series, which a model is scored on, do not say how large covariates are.
         """
         choice("data.gaps", self.gaps, ("error", "fill"))
         kind, rows = open_rows(given, self.format, self.time, self.errors)

@@ -38,7 +38,7 @@ from elman.training.scores import Scores
 Numbers = NDArray[np.float64]
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-SHOWN = 4  # series of a window that are kept, to be looked at
+SHOWN = 4  # series of a window that are kept, for a preview
 
 Refit = Callable[[Columns], Forecaster]
 
@@ -160,7 +160,7 @@ def score(
     wanted = origins.windows or max(1, most)
     if wanted > most:
         raise InputError(
-            f"{wanted} windows of {H} rows, {stride} apart, were asked for; the shortest series has {shortest} rows, "
+            f"{wanted} windows of {H} rows, {stride} apart, were requested; the shortest series has {shortest} rows, "
             f"enough for {most}. Give fewer windows or more rows."
         )
     rolled = roll(predictor, series, state, origins._replace(windows=wanted, stride=stride), last=True)

@@ -1,7 +1,7 @@
 """What forecasts: a network, how it reads series, and the state of each, from which it continues.
 
 A series' state is everything: what its cells, lags and scale remember, and the last row, which they have not read yet.
-Rows are read once; tomorrow's continue from there, to the bits of one scan over all. A path of a forecast is a row of a
+Rows are read once; later ones continue from there, to the bits of one scan over all. A path of a forecast is a row of a
 Stream that reads what it draws itself.
 """
 

@@ -1,4 +1,4 @@
-"""What a forecaster is asked for, and what it answers."""
+"""The requests of a forecaster, and its responses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elman.tasks.forecast.config import SAMPLES
 from elman.tasks.forecast.data import MOST_FILLED
 from elman.tasks.forecast.model import Forecaster
 from elman.tasks.forecast.state import SeriesState, places_of, take
-from elman.tasks.request import Request, Rows, data_option, opened, option
+from elman.tasks.request import Request, Rows, data_option, is_absent, opened, option
 from elman.training.scores import Scores
 
 MOST_DRAWN = 1 << 28  # numbers in the paths of a forecast, 2 GB; more would be drawn until memory ends
@@ -24,7 +24,7 @@ ROWS = list[dict[str, str | int | float | None]]
 @dataclass(frozen=True)
 class _Continuing(Request):
     state: str | None = option(None, "continue from this file, not from the end of the training series", local=True)
-    from_start: bool = option(False, "the data hold their own history: read it from there")
+    from_start: bool = option(False, "read the data from their first row on: they have their own history")
     samples: int = option(SAMPLES, "paths of each forecast", least=0)
     seed: int = option(0, "of the paths", least=0)
     filled: int = option(MOST_FILLED, "rows that are missing and filled in, at most", inside=True, limit="filled")
@@ -35,14 +35,14 @@ class _Continuing(Request):
 class Predict(_Continuing):
     """What follows some series; a row is an object with its columns."""
 
-    data: Rows = data_option("new rows, that follow what was read; none for none", least=0, rows=ROWS)
-    horizon: int | None = option(None, "steps ahead; that of the training unless you say", least=1)
-    quantiles: tuple[float, ...] = option((0.1, 0.5, 0.9), "levels, between commas", least=0, most=1)
-    series: tuple[str, ...] = option((), "of this series only; may be given several times")
+    data: Rows = data_option("rows that follow what was read; none to forecast from there", least=0, rows=ROWS)
+    horizon: int | None = option(None, "steps ahead; by default the horizon of the training", least=1)
+    quantiles: tuple[float, ...] = option((0.1, 0.5, 0.9), "levels, separated by commas", least=0, most=1)
+    series: tuple[str, ...] = option((), "forecast this series only; may be repeated")
     future: tuple[str, ...] = option((), "files with the future covariates of the horizon", together=True, local=True)
     plot: str | None = option(None, "draw the forecasts to this new .png file, of the first few series", local=True)
     paths: str | None = option(None, "write all paths to this new .npz file", local=True)
-    save_state: str | None = option(None, "write what tomorrow needs to this new file", local=True)
+    save_state: str | None = option(None, "write the state after these rows to this new file", local=True)
     force: bool = option(False, "let --save_state replace a file", local=True)
 
 
@@ -63,54 +63,49 @@ def predict(predictor: Forecaster, request: Predict) -> Iterator[str]:
     state, rows = _state(predictor, request), rows_of(request.data)
     if request.from_start:
         state = predictor.read_from_start(rows, request.filled)
-    elif not _is_absent(request.data):
+    elif not is_absent(request.data):
         state = predictor.update(state, rows, request.filled)
     if len({*request.series}) < len(request.series):
         raise InputError("series has a name twice; name each series once")
     _check_size(predictor, request, len(request.series) or len(state.tick))
     chosen = take(state, places_of(state, request.series)) if request.series else state
-    found = predictor.forecast(
+    forecast = predictor.forecast(
         chosen, request.horizon, quantiles=request.quantiles, samples=request.samples, seed=request.seed,
         future=list(request.future) or None,
     )  # fmt: skip
     if request.plot:
-        plots.fan(Path(request.plot), found, chosen.recent.numpy())
+        plots.fan(Path(request.plot), forecast, chosen.recent.numpy())
     if request.paths:
-        found.save_paths(Path(request.paths))
+        forecast.save_paths(Path(request.paths))
     if request.save_state:
         predictor.save_state(request.save_state, state)
-    return found.lines(predictor.inputs.reader.id, predictor.inputs.reader.time)
+    return forecast.lines(predictor.inputs.reader.id, predictor.inputs.reader.time)
 
 
-def rows_of(given: Rows) -> Any:
+def rows_of(data: Rows) -> Any:
     """What a forecaster reads: names of files, columns by name, a frame or series."""
-    names = opened(given)
+    names = opened(data)
     if names is not None:
         return names
-    if not _is_absent(given) and hasattr(given, "__len__") and not len(given):
+    if not is_absent(data) and hasattr(data, "__len__") and not len(data):
         raise InputError("data is empty; leave it out to forecast from where the training ended")
-    if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
-        if any(row.keys() != given[0].keys() for row in given):
+    if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
+        if any(row.keys() != data[0].keys() for row in data):
             raise InputError("the rows of data have different columns; give each the same, null where one is missing")
-        return {name: [row[name] for row in given] for name in given[0]}
-    return given
+        return {name: [row[name] for row in data] for name in data[0]}
+    return data
 
 
 def _state(predictor: Forecaster, request: _Continuing) -> SeriesState:
     """The state that a request continues from. It is read, never moved: a server answers many with one forecaster."""
     if request.state and request.from_start:
         raise InputError(
-            "--state and --from_start exclude each other: rows continue from a state, or hold their history"
+            "--state and --from_start exclude each other: rows continue from a state, or have their own history"
         )
     assert isinstance(request, Predict | Evaluate)
-    if request.from_start and _is_absent(request.data):
-        raise InputError("--from_start needs data that hold their own history")
+    if request.from_start and is_absent(request.data):
+        raise InputError("--from_start needs data that have their own history")
     return predictor.load_state(request.state) if request.state else predictor.state
-
-
-def _is_absent(data: Rows) -> bool:
-    """Whether there are no data at all, which is another thing than data without a row."""
-    return isinstance(data, tuple) and not data
 
 
 def _check_size(predictor: Forecaster, request: Predict, series: int) -> None:
@@ -124,8 +119,8 @@ def _check_size(predictor: Forecaster, request: Predict, series: int) -> None:
 
 
 def evaluate(predictor: Forecaster, request: Evaluate) -> Scores:
-    state, given = _state(predictor, request), rows_of(request.data)
-    series = predictor.series_of(given, request.filled)
+    state = _state(predictor, request)
+    series = predictor.series_of(rows_of(request.data), request.filled)
     if predictor.inputs.reader.format == "arrays":
         return metrics.likelihood(predictor, series, predictor.init_state(series))
     windows, stride, samples, seed = request.rolling, request.stride, whole("samples", request.samples), request.seed

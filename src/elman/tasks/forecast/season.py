@@ -15,17 +15,17 @@ from elman.tasks.forecast.calendar import DAY, Frequency
 from elman.tasks.forecast.data import Series
 
 USUAL = {"D": 7, "B": 5, "W": 52, "M": 12, "Q": 4, "Y": 1}
-SERIES = 200  # of a panel, evenly apart, that are looked at
+SERIES = 200  # of a panel, evenly apart, that are examined
 ROWS = 20_000  # of each, the last
-LONGEST = 400  # a season that is looked for
-LEAST = 0.3  # the autocorrelation of a season that is looked for
+LONGEST = 400  # a season that is searched for
+LEAST = 0.3  # the autocorrelation that counts as a season
 SOME = 0.1  # of one that is usual
 WEEK = 7
 MORE = 0.02  # by which a week is above its neighbours
 
 
 def find_season(frequency: Frequency, series: Sequence[Series], last: int = 0) -> int:
-    """How many rows a season has; 1 for none. The `last` rows of each series are not looked at.
+    """How many rows a season has; 1 for none. The `last` rows of each series are left out.
 
     >>> wave = [Series("a", 0, np.sin(np.arange(90.0)[:, None] * np.pi / 6), *[np.zeros((90, 0))] * 2, np.zeros(0))]
     >>> find_season(Frequency(), wave)

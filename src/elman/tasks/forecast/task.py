@@ -178,7 +178,7 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
     def open(self, config: ForecastConfig, saved: Forecaster | None) -> SeriesData:
         return self.open_in_memory(config, saved, {})
 
-    def open_in_memory(self, config: ForecastConfig, saved: Forecaster | None, given: dict[str, Any]) -> SeriesData:
+    def open_in_memory(self, config: ForecastConfig, saved: Forecaster | None, parts: dict[str, Any]) -> SeriesData:
         data = config.data
         for name in ("horizon", "samples", "batch_size", "window"):
             whole(f"data.{name}", getattr(data, name))
@@ -187,19 +187,19 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
         whole("data.segment", data.segment, least=-1)
         choice("data.errors", data.errors, ("strict", "replace"))
         check(config.model)
-        rows, tested = given.get("train", names_of(data.train)), bool(data.test) or "test" in given
+        rows, tested = parts.get("train", names_of(data.train)), bool(data.test) or "test" in parts
         held = data.valid_windows + (0 if tested else data.test_windows)
         reader, series = _reader(data).fit(rows, data.frequency, held * data.horizon)
         config = resolve_by_data(config, reader, series, tested=tested, seasonality=saved.seasonality if saved else 0)
         more = config.data.valid_windows - data.valid_windows
         if more and reader.covariates:  # rows that are scored, which is known only now, do not say how large these are
             reader, series = _reader(data).fit(rows, data.frequency, (held + more) * data.horizon)
-        if (data.valid or "valid" in given) and reader.format != "arrays":
+        if (data.valid or "valid" in parts) and reader.format != "arrays":
             raise InputError(
                 "data.valid is for arrays; series are validated on their own last rows, data.valid_windows of them"
             )
         valid, test = (
-            reader(given.get(name, names_of(getattr(data, name)))) if name in given or getattr(data, name) else []
+            reader(parts.get(name, names_of(getattr(data, name)))) if name in parts or getattr(data, name) else []
             for name in ("valid", "test")
         )
         return SeriesData(config, reader, series, valid, test, saved.inputs if saved else None)
@@ -243,7 +243,7 @@ class ForecastTask(Task[ForecastConfig, SeriesData, Forecaster]):
         The lens is pointed at the cells: what stands before them, lags and scales, has nothing to learn.
         """
         if predictor.config.kind != "network":
-            raise InputError(f"model.kind is {predictor.config.kind}, which has no cells to look into; a network has")
+            raise InputError(f"model.kind is {predictor.config.kind}, which has no cells to inspect; a network has")
         before = {one.name: one for one in part.history}
         some = [joined(before.get(one.name), one) for one in part.series[:rows]]
         found = predictor.inputs.batch([one.cut(max(0, len(one.y) - steps)) for one in some])

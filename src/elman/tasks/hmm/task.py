@@ -199,11 +199,11 @@ class HMMTask(Task[HMMConfig, HMMData, "HiddenMarkovEstimator"]):
         return Evaluation(Scores(numbers, "nats_per_observation"))
 
     def inspect_inputs(self, predictor: HiddenMarkovEstimator, part: Observations, rows: int, steps: int) -> Inspection:
-        """Sequences, or the beginnings of long ones; what is predicted is the next observation."""
+        """Sequences, long ones cut after `steps`; what is predicted is the next observation."""
         ends = np.cumsum(part.lengths)
         pieces = [part.X[end - n : end][: steps + 1] for n, end in zip(part.lengths, ends, strict=True) if n > 1][:rows]
         if not pieces:
-            raise InputError("there is no sequence of two observations to look at")
+            raise InputError("there is no sequence of two observations to inspect")
         o = [torch.as_tensor(np.asarray(piece, dtype=np.float64)) for piece in pieces]
         x, lengths = padded([piece[:-1] for piece in o])
         y, _ = padded([piece[1:] for piece in o])
@@ -258,7 +258,7 @@ def _ribbon(predictor: HiddenMarkovEstimator, X: NDArray[np.generic]) -> dict[st
     }  # fmt: skip
 
 
-# What it answers
+# Requests and responses
 
 
 @dataclass(frozen=True)
