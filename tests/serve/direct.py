@@ -7,11 +7,10 @@ import pytest
 import torch
 from running import core, language_model
 
-from elman.serve.api.bodies import Item
 from elman.serve.api.responses import KEPT
 from elman.serve.engine.direct import Direct
 from elman.serve.engine.jobs import Asked, Create, Get, Options
-from elman.serve.engine.steps import Step, submit_steps
+from elman.serve.engine.steps import Item, Step, submit_steps
 from elman.serve.engine.text_jobs import Respond
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits

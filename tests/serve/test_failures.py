@@ -11,7 +11,8 @@ from direct import Clock, direct, get, made, refused, scanned, step
 from running import Running, core, running, served_models, service
 
 from elman.serve.engine.driver import Driver
-from elman.serve.engine.engine import Engine, Job
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Job
 from elman.serve.engine.jobs import Asked, Create, Delete, Options
 from elman.serve.engine.steps import Step
 from elman.serve.limits import Limits

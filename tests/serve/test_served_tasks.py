@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 import numpy as np
 import pytest
 import torch
-from running import language_model, running
+from running import error, language_model, running
 
 import elman
 from elman import cli
@@ -15,6 +15,8 @@ from elman.cli import main
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
 from elman.tasks import open_model
+from elman.tasks.forecast.serving import ServedSeries
+from elman.tasks.forecast.task import ForecastConfig
 from elman.tasks.serving import Writing
 from elman.tasks.text.serving import ServedText
 
@@ -144,7 +146,6 @@ def days(first, values):
 @pytest.mark.slow
 @pytest.mark.parametrize("gaps", ["error", "fill"])
 def test_a_forecaster_says_what_follows_each_row(tmp_path, gaps):
-    from elman.tasks.forecast.serving import ServedSeries
     from elman.tasks.forecast.task import ForecastConfig
 
     random = np.random.default_rng(0)
@@ -204,3 +205,30 @@ def test_an_hmm_is_not_lost_for_ever_by_one_large_input(tmp_path):
         refused = server.step(id, [[1e200]])
         assert refused.status_code == 422 and refused.json()["error"]["code"] == "state_not_finite"
         assert sum(server.step(id, [[5.0]]).json()["outputs"][0]["next_state"]) == pytest.approx(1)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """A forecaster whose times are whole numbers."""
+    rows = {"ds": [str(t) for t in range(60)], "y": [str(t % 3) for t in range(60)]}
+    settings = {"data": {"horizon": 3, "seasonality": 3}, "model": {"kind": "seasonal_naive"}}
+    out = str(tmp_path_factory.mktemp("counted") / "run")
+    return elman.train(ForecastConfig(**settings, out=out), {"train": rows})[0]
+
+
+@pytest.mark.parametrize("when", [2**70, 10**18, str(2**70), "292277026596-01-01", "today", "now", "NaT", "1e5", 1.5])
+def test_a_time_that_is_none_is_refused(counted, when):
+    with running({"sales": ServedSeries(counted)}) as server:
+        id = server.session("sales")
+        answer = server.step(id, [{"ds": when, "y": 1.0}])
+        assert answer.status_code in (400, 422) and str(when) in error(answer)["message"], answer.text
+        assert server.step(id, [{"ds": "5", "y": 1.0}], version=0).status_code == 200
+
+
+def test_a_state_at_the_last_time_can_be_sent_back(counted):
+    with running({"sales": ServedSeries(counted)}) as server:
+        id = server.session("sales")
+        assert server.step(id, [{"ds": "9" * 18, "y": 1.0}]).status_code == 200
+        state = server.client.get(f"/v1/sessions/{id}/state").content
+        back = server.client.put(f"/v1/sessions/{id}/state", content=state, headers={"if-match": "1"})
+        assert back.status_code == 200, back.text

@@ -1,14 +1,16 @@
-"""How a model is served: what a task answers to `elman serve` (`Task.serve`). The server knows models by this alone.
+"""How a model is served: what a task gives to `elman serve` (`Task.serve`). The server knows models by this alone.
 
-A session is a state, and a state is bytes. A request is a `Work`: it is given the bytes, goes on a piece a tick beside
-the works of other sessions, and gives the bytes back. Nothing of a session stays here between two works, so there is no
-slot that could be shared, leaked or lost; and what comes out does not depend on which works stand side by side.
+A session is a state, and a state is bytes. A request is a `Work`: it takes the bytes, advances by a piece in a tick
+beside the works of other sessions, and returns the bytes. Nothing of a session stays here between two works, so there
+is no slot that could be shared, leaked or lost; and the result does not depend on which works stand side by side.
+
+Models that read numbers are served by `serving_numbers.py`, all others by the serving.py of their task.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +35,8 @@ class Work:
 
     done = False
     taken = 0  # inputs that it has read or made itself
-    failed = ""  # why it cannot go on; then nothing of it counts
+    failed = ""  # why it cannot continue; then nothing of it counts
+    error: Exception | None = None  # a bug that ended it
     most_filled = 0  # rows of a series that may be missing before its inputs, and are filled in
     core: bytes  # the state so far
     outputs: Outputs  # what came of each input
@@ -41,6 +44,13 @@ class Work:
     def begin(self, state: bytes) -> None:
         """Continue from this state."""
         self.core, self.outputs = state, []
+
+    def apply(self, change: Callable[..., None], *values: object) -> None:
+        """Change it by what was computed. If that fails, only this work ends, not those beside it."""
+        try:
+            change(*values)
+        except Exception as error:
+            self.error, self.done = error, True
 
     def end(self) -> bytes:
         """The state after it."""
@@ -73,7 +83,7 @@ class WritingWork(Work):
 
 @dataclass(frozen=True)
 class Writing:
-    """How to go on with a text: what `elman generate` takes, and what the interface of OpenAI has beside that.
+    """How to continue a text: what `elman generate` takes, and what the interface of OpenAI has beside that.
 
     Args:
         max_new_tokens: at most so many
@@ -83,7 +93,7 @@ class Writing:
         repetition_penalty: what log-probabilities of symbols seen are multiplied by
         stop: strings that end it
         keep_stop: whether the string that ended it is part of the text
-        seed: None goes on with the random numbers of the state
+        seed: None continues the random numbers of the state
         allow: choose this too, the end of an endless text, unknown words
         bias: added to the logits of some symbols
         presence: subtracted from the logits of symbols that were written before
@@ -143,7 +153,8 @@ class Served(ABC):
 
     @abstractmethod
     def advance(self, works: Sequence[Work]) -> None:
-        """A tick: each of the works, of different sessions, advances by a piece."""
+        """A tick: each of the works, of different sessions, advances by a piece. If it raises, each of them has
+        advanced or has not: none is half changed, and those that are not done can be advanced again."""
 
     def dump(self, state: bytes) -> bytes:
         """A state as a state file."""

@@ -69,7 +69,7 @@ class ServedNumbers(ServedRows):
         dtype: of an input
         encode: inputs as they were sent to x (T, D), or an InputError
         outputs: what is answered for each row of y (T, H), or of the distribution
-        possible: whether each of some states, as bytes (n, W), can continue; none that is not finite can
+        possible: whether each of some states, as bytes (n, W), can continue; those that are not finite cannot
 
     >>> import elman
     >>> served = ServedNumbers.of_core(elman.cell("gru", 1, 4))
@@ -143,9 +143,9 @@ class ServedNumbers(ServedRows):
         return good if self.possible is None else (self.possible(rows) & good).tolist()
 
     def advance(self, works: Sequence[Work]) -> None:
-        each = [work for work in works if isinstance(work, NumberWork)]
-        for at in range(0, len(each), ROWS):
-            self._scan(each[at : at + ROWS])
+        own = [work for work in works if isinstance(work, NumberWork)]
+        for at in range(0, len(own), ROWS):
+            self._scan(own[at : at + ROWS])
 
     @torch.inference_mode()
     def _scan(self, works: list[NumberWork]) -> None:
@@ -161,11 +161,11 @@ class ServedNumbers(ServedRows):
         after = states.to_rows(state)
         good, cores = self._good(after), cut(after.tobytes(), self.row_bytes)
         for i, work in enumerate(works):
-            mine = y[i, : len(pieces[i])]
-            outputs = self.outputs(self.module.readout(mine) if isinstance(self.module, SequenceModel) else mine)
-            self._moved(work, cores[i], outputs, good[i])
+            work.apply(self._add, work, cores[i], y[i, : len(pieces[i])], good[i])
 
-    def _moved(self, work: NumberWork, core: bytes, outputs: Outputs, is_good: bool) -> None:
+    def _add(self, work: NumberWork, core: bytes, y: torch.Tensor, is_good: bool) -> None:
+        """A work has read as many rows as y (t, H) has."""
+        outputs = self.outputs(self.module.readout(y) if isinstance(self.module, SequenceModel) else y)
         work.core, work.taken = core, work.taken + len(outputs)
         work.outputs += outputs
         if not is_good:

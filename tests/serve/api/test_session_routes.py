@@ -329,8 +329,8 @@ def test_a_generation_that_nobody_waits_for_commits_nothing():
 def test_a_state_from_elsewhere_cannot_make_the_server_fail():
     with running(MODELS) as server:
         id, model = server.session("book"), server.service.models["book"]
-        core, token, seed, _, seen = model.opened(model.start(1))
-        data = model.dump(model.closed(core, token, seed, 2**63 - 1, seen))  # so many random numbers were drawn
+        core, token, seed, _, seen = model.states.unpack(model.start(1))
+        data = model.dump(model.states.pack(core, token, seed, 2**63 - 1, seen))  # so many random numbers were drawn
         put = server.client.put(f"/v1/sessions/{id}/state", content=data, headers={"if-match": "*"})
         wrote = server.post(f"/v1/sessions/{id}/generate", {"version": "any", "max_new_tokens": 2})
         assert put.status_code == 422 and wrote.status_code == 200

@@ -192,7 +192,7 @@ def test_tenants_take_turns(monkeypatch):
     def go(e, job):
         work = e.sessions.models["gru"].reading([[1.0]])
         work.begin(e.sessions.models["gru"].start(0))
-        e.go(job, e.sessions.models["gru"], work, lambda w: e.finish(job, None))
+        e.run(job, e.sessions.models["gru"], work, lambda w: e.finish(job, None))
 
     for _ in range(6):
         ask("many")

@@ -19,7 +19,8 @@ from elman.serve.api.context import Make, RequestContext
 from elman.serve.api.predicting import Predicting
 from elman.serve.api.routes import ROUTES, Handler
 from elman.serve.engine.driver import Driver
-from elman.serve.engine.engine import Engine, Result
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Result
 from elman.serve.engine.metrics import Metrics
 from elman.serve.engine.steps import Item, submit_steps
 from elman.serve.engine.workers import Workers

@@ -11,7 +11,7 @@ from elman.serve.api import bodies
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check, stops
 from elman.serve.engine import jobs, text_jobs
-from elman.serve.engine.engine import Job, Listener
+from elman.serve.engine.job import Job, Listener
 from elman.serve.engine.text_jobs import Choice, Completed
 from elman.serve.errors import HttpError
 from elman.serve.json import JsonObject, to_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from elman.serve.api import bodies
-from elman.serve.engine.engine import Job, Listener, Result
+from elman.serve.engine.job import Job, Listener, Result
 from elman.serve.engine.jobs import Asked, Reply
 from elman.serve.errors import Disconnected, HttpError, new_request_id
 from elman.serve.json import to_json

@@ -12,7 +12,7 @@ from elman.serve.api import bodies
 from elman.serve.api.context import RequestContext
 from elman.serve.api.session_routes import check
 from elman.serve.engine import text_jobs
-from elman.serve.engine.engine import Job, Listener
+from elman.serve.engine.job import Job, Listener
 from elman.serve.engine.jobs import Reply
 from elman.serve.engine.text_jobs import Completed
 from elman.serve.errors import HttpError

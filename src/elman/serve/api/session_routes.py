@@ -8,7 +8,7 @@ from elman.serve.api import bodies
 from elman.serve.api.bodies import parse
 from elman.serve.api.context import RequestContext
 from elman.serve.engine import jobs
-from elman.serve.engine.engine import Job, Listener
+from elman.serve.engine.job import Job, Listener
 from elman.serve.engine.steps import Item, Step, step_inputs
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from elman.serve.engine.engine import Engine, Job, Listener, Result
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Job, Listener, Result
 from elman.serve.errors import HttpError
 from elman.serve.store.sessions import Sessions
 

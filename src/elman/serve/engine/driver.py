@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from elman.progress import say
-from elman.serve.engine.engine import SWEEP, Engine, Listener, Result
+from elman.serve.engine.engine import SWEEP, Engine
+from elman.serve.engine.job import Listener, Result
 
 LONG = 0.005  # seconds that others may have to wait for a tick
 ROUNDS = 3  # of the loop, in which a reply leaves, a request comes in, is parsed and is submitted

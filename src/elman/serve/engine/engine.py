@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from elman.errors import ElmanError
 from elman.progress import say
 from elman.serve.engine.crowd import Crowd
 from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesFound
+from elman.serve.engine.job import Job, Listener, Listening, Result, ended, refusal, stopping
 from elman.serve.engine.turns import Turns
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.sessions import Sessions
@@ -29,26 +28,6 @@ from elman.tasks.serving import Served, ServedRows, Work
 SWEEP = 5.0  # seconds between two looks for what has expired
 PACE = 2e-5  # seconds that a model takes for a work in a tick, until it is known
 AROUND = 2e-5  # seconds that a job takes around that
-Result = Any  # of a job, or a `HttpError`: each kind of job has its own
-Listener = Callable[[Result], None]
-
-
-class Job:
-    """What a request asks of the engine. `reply` is called once, with a result or a `HttpError`, on the event loop."""
-
-    tenant: str = ""
-    queue: str = ""  # the session that it is to write
-    locked: Sequence[str] = ()  # the sessions that it writes now, and nobody else
-    probe = False  # of nobody's, and taken however many wait
-    cancelled = False  # the client has disconnected
-    finished = False
-
-    def __init__(self, reply: Listener) -> None:
-        self.reply = reply
-
-    def start(self, engine: Engine) -> None:
-        """Do it, or pass works to `engine.go`; at the end call `engine.finish(self, result)`."""
-        raise NotImplementedError
 
 
 class Engine:
@@ -80,9 +59,9 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it."""
         if self.failed:
-            raise _ended(self.failed)
+            raise ended(self.failed)
         if self.draining:
-            raise _stopping()
+            raise stopping()
         if not job.probe:
             self.crowd.admit(job.tenant)
         self.submitted += 1
@@ -178,7 +157,7 @@ class Engine:
         if job.cancelled:
             self.finish(job, HttpError(409, "cancelled"))
         elif self.abandoned:
-            self.finish(job, _stopping())
+            self.finish(job, stopping())
         return job.finished
 
     def _guarded(self, job: Job, call: Callable[..., None], *given: object) -> None:
@@ -188,7 +167,7 @@ class Engine:
             call(*given)
         except Exception as error:
             self.sessions.back(mark, job.locked)
-            self._refuse(job, _refusal(error))
+            self._refuse(job, refusal(error))
 
     def _refuse(self, job: Job, refused: HttpError) -> None:
         """Refuse a job, whatever it has said of itself in this tick."""
@@ -196,7 +175,7 @@ class Engine:
             self.replies = [(one, refused if one is job else result) for one, result in self.replies]
         self.finish(job, refused)
 
-    def go(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
+    def run(self, job: Job, served: Served, work: Work, then: Callable[[Work], None]) -> None:
         """Run a work, which has begun, until it is done; `then` takes it."""
         if work.done:
             return then(work)
@@ -294,14 +273,14 @@ class Engine:
         for rows in group.rows:
             if rows.found is None:
                 assert rows.error is not None
-                self._refuse(rows.job, _refusal(rows.error))
+                self._refuse(rows.job, refusal(rows.error))
             else:
                 self._guarded(rows.job, rows.then, *rows.found)
         for running in group.works:
-            if group.error is None:
+            if running.work.error is None:
                 self._continue_work(running)
             else:
-                self._refuse(running.job, _refusal(group.error))
+                self._refuse(running.job, refusal(running.work.error))
 
     def _continue_work(self, running: Running) -> None:
         work, job = running.work, running.job
@@ -373,36 +352,12 @@ class Engine:
         jobs += [*self.ready, *(job for queue in self.queues.values() for job in queue)]
         jobs = [job for job in jobs if not job.finished] + [job for job, _ in self.replies]
         known = {id(job): result for job, result in self.replies if isinstance(result, HttpError)}
-        refused = {id(job): (job.reply, known.get(id(job), _ended(self.failed))) for job in jobs}
+        refused = {id(job): (job.reply, known.get(id(job), ended(self.failed))) for job in jobs}
         self.replies, self.queues, self.ready, self.chosen, self.groups, self.turns = [], {}, [], [], [], Turns()
         self.answered = self.submitted
         return list(refused.values())
 
 
-class Listening(Job):
-    """A job that emits events while it runs."""
-
-    def emit_events(self, engine: Engine, work: Work) -> None:
-        """Called after each tick in which a work of the job has gone on."""
-
-
-def _stopping() -> HttpError:
-    return busy("the server is about to stop; send the request to another server, or later", 1_000, 503)
-
-
-def _ended(why: str) -> HttpError:
-    return busy(f"the server stops, since it cannot continue: {why}", 1_000, 503, code="server_failed")
-
-
 def _worse(result: Result, refused: HttpError) -> HttpError:
     """The error for a request of a tick that failed: its own bug, if it had one."""
     return result if isinstance(result, HttpError) and result.status == 500 else refused
-
-
-def _refusal(error: Exception) -> HttpError:
-    if isinstance(error, HttpError):
-        return error
-    if isinstance(error, ElmanError):
-        return HttpError(422, str(error))
-    say(f"elman serve: {type(error).__name__}: {error}")
-    return HttpError(500, "this is a bug of the server; nothing was changed")

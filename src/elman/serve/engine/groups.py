@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from elman.serve.engine.job import Job
 from elman.tasks.serving import Outputs, Served, ServedRows, Work
-
-if TYPE_CHECKING:
-    from elman.serve.engine.engine import Job
 
 Inputs = NDArray[np.generic]  # one for each of some states, as `ServedRows.encoded` gives them
 Found = tuple[list[bytes], Outputs, list[bool]]  # what `ServedRows.together` gives
@@ -54,7 +51,6 @@ class Group:
         self.served = served
         self.rows: list[Rows] = []
         self.works: list[Running] = []
-        self.error: Exception | None = None  # of the works
         self.steps = 0
 
     @property
@@ -62,16 +58,26 @@ class Group:
         return sum(rows.size for rows in self.rows) + len(self.works)
 
     def compute(self) -> None:
-        """A bug of a model must not end the ticks of all: its work is refused, the rest continues."""
+        """A bug must not end the ticks of all, nor the other works of the model: its work is refused."""
         if self.rows:
             self._read()
         if self.works:
-            before = sum(running.work.taken for running in self.works)
+            works = [running.work for running in self.works]
+            before = sum(work.taken for work in works)
             try:
-                self.served.advance([running.work for running in self.works])
-            except Exception as error:
-                self.error = error
-            self.steps += sum(running.work.taken for running in self.works) - before
+                self.served.advance(works)
+            except Exception:
+                for work in works:
+                    self._advance_alone(work)
+            self.steps += sum(work.taken for work in works) - before
+
+    def _advance_alone(self, work: Work) -> None:
+        """Some work of the tick has a bug: it ends, the others continue."""
+        try:
+            if not work.done:
+                self.served.advance([work])
+        except Exception as error:
+            work.error = error
 
     def _read(self) -> None:
         """All rows in one call; if that fails, each job alone, so that only one fails."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import msgspec
 
 from elman.errors import ElmanError
-from elman.serve.engine.engine import Engine, Job, Listener, Listening
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Job, Listener, Listening
 from elman.serve.errors import HttpError, busy
 from elman.serve.json import to_json
 from elman.serve.store.records import Answered, Checkpoint, Damaged, Inputs, Session
@@ -250,7 +251,7 @@ class Generate(Write, Listening):
             engine.sessions.written(self.id, session, state, work.taken, work.record)
             self.committed(engine, session, answer)
 
-        engine.go(self, served, work, then)
+        engine.run(self, served, work, then)
 
     def emit_events(self, engine: Engine, work: Work) -> None:
         if self.listener is not None and (events := work.events()):
@@ -292,7 +293,7 @@ class Rollback(Write):
             return then(None)
         work = served.replaying([one.record for one in logged], self.position - checkpoint.position)
         work.begin(checkpoint.state)
-        engine.go(self, served, work, then)
+        engine.run(self, served, work, then)
 
 
 class PutState(Write):
@@ -354,4 +355,4 @@ class HealthProbe(Job):
         for name, served in engine.sessions.models.items():
             work = served.probe()
             work.begin(served.start(0))
-            engine.go(self, served, work, then(name))
+            engine.run(self, served, work, then(name))

@@ -15,7 +15,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from numpy.typing import NDArray
 
 from elman.errors import ElmanError
-from elman.serve.engine.engine import Engine, Job, Listener
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Job, Listener
 from elman.serve.engine.jobs import Asked, Reply, Write
 from elman.serve.errors import HttpError
 from elman.serve.json import AnyJson, to_json
@@ -84,7 +85,7 @@ class Step(Write):
             engine.sessions.written(self.id, session, state, work.taken, work.record)
             self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})
 
-        engine.go(self, served, work, then)
+        engine.run(self, served, work, then)
 
 
 def _reading(served: Served, inputs: object, most: int) -> Work:

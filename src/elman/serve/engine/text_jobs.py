@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from elman.serve.engine.engine import Engine, Listener, Listening
+from elman.serve.engine.engine import Engine
+from elman.serve.engine.job import Listener, Listening
 from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, prompt_work
 from elman.serve.errors import HttpError
 from elman.serve.json import JsonObject, to_json
@@ -54,7 +55,7 @@ class Complete(Listening):
         for number, work in enumerate(works):
             self.tokens[0] += len(work)
             work.begin(start)
-            engine.go(self, served, work, self._read(engine, served, number))
+            engine.run(self, served, work, self._read(engine, served, number))
 
     def _work(self, served: Served, engine: Engine, prompt: object, most: int, i: int) -> WritingWork:
         s = self.settings
@@ -69,7 +70,7 @@ class Complete(Listening):
                 writing = self._work(served, engine, self.prompts[number], self.settings.max_new_tokens, i)
                 writing.begin_read(state)
                 self.numbers[id(writing)] = place
-                engine.go(self, served, writing, self._wrote(engine, place, number, scores))
+                engine.run(self, served, writing, self._wrote(engine, place, number, scores))
 
         return then
 

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypeVar, cast
 
 from elman.progress import cancellable
-from elman.serve.errors import Disconnected, HttpError, busy
+from elman.serve.engine.job import stopping
+from elman.serve.errors import Disconnected, busy
 from elman.serve.limits import Limits
 
 T = TypeVar("T")
@@ -52,7 +53,7 @@ class Workers:
     async def run(self, tenant: str, work: Callable[[], T], gone: Wait) -> T:
         """What a work gives. It is left when the client is `gone`, or when the server stops."""
         if self.draining:
-            raise _stopping()
+            raise stopping()
         if self.counts[tenant] >= self.limits.tenant_threads:
             raise busy(f"{self.counts[tenant]} of your searches or predictions are under way, which is the limit", 500)
         call = Call(work)
@@ -100,11 +101,7 @@ class Workers:
         for call in [*self.running, *(call for calls in self.waiting.values() for call in calls)]:
             call.cancelled = True
             if not call.future.done():
-                call.future.set_exception(_stopping())
+                call.future.set_exception(stopping())
                 call.future.exception()
         self.waiting, self.draining = {}, True
         self.pool.shutdown(wait=False)
-
-
-def _stopping() -> HttpError:
-    return busy("the server is about to stop; send the request to another server, or later", 1_000, 503)

@@ -319,7 +319,7 @@ def _failed(error: sqlite3.Error) -> StoreFailed:
 
 def _touched(path: Path, how: str) -> StoreFailed:
     return StoreFailed(
-        f"{path} was {how} while the server had it open; move it back, or stop the server and restore a copy"
+        f"{path.name} was {how} while the server had it open; move it back, or stop the server and restore a copy"
     )
 
 

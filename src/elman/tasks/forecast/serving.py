@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PIECE = 16  # rows of one session in a tick, at most
 QUANTILES = (0.1, 0.5, 0.9)
-FURTHEST = 2**53  # the time of a row, in steps of the frequency
+FURTHEST = 10**18  # the time of a row, in steps of the frequency: as far as rows are read
 NEW = -(2**62)  # the time of the last row, where none has come
 Row = Mapping[str, Any]
 
@@ -42,6 +42,18 @@ class SeriesWork(Work):
         if not self.done:
             self.core, self.series = self.served.follow(self.core, self.rows, self.most_filled)
             self.missing = len(self.series.y) - len(self.rows)
+
+    def add(self, core: bytes, is_good: bool, output: Json) -> None:
+        """A row was read, or one that is missing in front."""
+        self.core, self.series = core, self.series.cut(1)
+        if self.missing:
+            self.missing -= 1
+        else:
+            self.outputs.append(output)
+            self.taken += 1
+        if not is_good:
+            self.failed = NOT_FINITE
+        self.done = not len(self.series.y) or not is_good
 
     def record(self) -> bytes:
         return b"".join(json.dumps(row).encode() + b"\n" for row in self.rows)
@@ -140,7 +152,7 @@ class ServedSeries(Served):
     def advance(self, works: Sequence[Work]) -> None:
         for work in works:
             if isinstance(work, Probe):
-                self._nothing()
+                self._step_on_zeros()
                 work.done = True
         for _ in range(PIECE):
             unfinished = [work for work in works if isinstance(work, SeriesWork) and not work.done]
@@ -148,7 +160,7 @@ class ServedSeries(Served):
                 self._read(unfinished[at : at + ROWS])
 
     @torch.inference_mode()
-    def _nothing(self) -> None:
+    def _step_on_zeros(self) -> None:
         core = self.predictor.model.core
         core.scan(torch.zeros(1, 1, core.input_size))
 
@@ -158,15 +170,7 @@ class ServedSeries(Served):
         after = self.predictor.read([work.series.cut(0, 1) for work in works], before)
         good, cores = _finite(after), cut(_bytes(after).tobytes(), self.row_bytes)
         for work, core, is_good, output in zip(works, cores, good, self._next(after), strict=True):
-            work.core, work.series = core, work.series.cut(1)
-            if work.missing:
-                work.missing -= 1
-            else:
-                work.outputs.append(output)
-                work.taken += 1
-            if not is_good:
-                work.failed = NOT_FINITE
-            work.done = not len(work.series.y) or not is_good
+            work.apply(work.add, core, is_good, output)
 
     def _next(self, state: SeriesState) -> list[Json]:
         """What is said of the row that follows; nothing where that depends on what is not known yet."""
