@@ -4,7 +4,7 @@
 #   make test-browser  the pages of `elman inspect` and `elman serve` in chromium, which must be installed (apt-get install
 #                  chromium); run it before every release in which a page has changed
 #   make bench     the kernels against other libraries
-#   make bench-guard  whether anything is slower than it was, in under three minutes
+#   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
 #   make docs      write the tables in README.md and docs/conformance.md again, and what `elman init` and help say

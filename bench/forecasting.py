@@ -151,7 +151,7 @@ class WithGluonts:
         if json.dumps(case) not in self.prepared:
             self._order({"do": "prepare", "case": case, "path": self.scratch.name + "/outputs"})
             self.prepared.add(json.dumps(case))
-        return float(self._order({"do": "time", "case": case, "repeats": 1}))
+        return float(self._order({"do": "time", "case": case, "repeats": 1})["seconds"])
 
     def _order(self, order: dict[str, Any]) -> Any:
         assert self.process.stdin is not None and self.process.stdout is not None

@@ -1,33 +1,45 @@
 """Is anything slower than it was? `python -m bench.guard` (`make bench-guard`): a few rows of each family.
 
 Each row is a ratio to a peer in the same run, measured as bench.kernels measures; the peers are Torch and hmmlearn,
-which the tests need too. bench/guard.json holds the ratios of each instruction set as they were last written
-(`--write`). A row has fallen if its ratio is below the stored one by more than the spread: the wider of the two ranges
-between quartiles. A row that has fallen is measured once more, and counts if it has fallen again. It takes under three
-minutes on two quiet cores; a machine that does something else meanwhile proves nothing.
+which the tests need too. bench/guard.json holds the ratios of each instruction set and processor as they were last
+written, and why (`--write WHY`, which goes into the message of the commit too). A row has fallen if its ratio is below
+the stored one by more than three standard errors of the difference of the two medians, and by more than 3 %, which is
+what the same code differs by from process to process; or if its calls have page faults, and had none. It is then
+measured once more, in new processes, and counts if it has fallen again. Rows whose median is uncertain get more
+rounds. It takes under four minutes on two quiet cores; a machine that does something else meanwhile proves nothing.
 """
 
 import argparse
 import json
+import math
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bench import language_model
 from bench.hmm import rows as hmm_rows
-from bench.kernels import machine, run
+from bench.kernels import machine, processor, run
 from bench.rows import Case, Row, gated, shape
 from elman import kernels
 
 TABLE = Path(__file__).with_name("guard.json")
 ROUNDS = 12
-LINE = "{:52} {:>8} {:>16} {:>8} {:>10}  {}"
+PRECISION = 0.01  # standard error of a median, as a share of it, that is good enough
+ERRORS = 3.0  # standard errors of a difference that are no accident: one in a thousand
+LAYOUT = 0.03  # what the same code differs by from process to process, by where its memory lies
+LINE = "{:56} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7}  {}"
 # What has no peer in Torch is held against a product, which tells how fast the machine is.
 PRODUCT: Case = {"family": "product", "mode": "forward", "M": 8192, "K": 256, "N": 768}
 
 
-def _torch(name: str, case: Case, peer: Case | None = None, threads: int = 2, mapped: bool = False) -> Row:
-    return Row(name, case, (("torch", peer or case),), None, None, threads=threads, mapped=mapped)
+def _on_one_thread(row: Row) -> Row:
+    return replace(row, name=f"{row.name}, 1 thread", threads=1)
+
+
+def _torch(name: str, case: Case, peer: Case | None = None, threads: int = 2) -> Row:
+    return Row(name, case, (("torch", peer or case),), None, None, threads=threads)
 
 
 def _gated() -> list[Row]:
@@ -36,16 +48,17 @@ def _gated() -> list[Row]:
     chosen += [("train", "lstm", wide), ("forward", "gru", small), ("forward", "lstm", small)]
     rows = [_torch(f"{mode} {cell} ({shape(*sizes)})", gated(cell, mode, *sizes)) for mode, cell, sizes in chosen]
     ragged = {"family": "ragged", "mode": "train", "B": 32, "T": 50, "D": 128, "K": 128}
-    return [*rows, _torch("train ragged bidirectional lstm (32,50,128,128)", ragged)]
+    one = [r for r in rows if r.name in (f"train lstm ({shape(*small)})", f"forward gru ({shape(*small)})")]
+    return [*rows, _torch("train ragged bidirectional lstm (32,50,128,128)", ragged), *map(_on_one_thread, one)]
 
 
 def _scans() -> list[Row]:
     rows = []
     for number in ("real", "complex"):
         case = {"family": "scan", "number": number, "mode": "train", "B": 8, "T": 1024, "C": 256, "how": "loop"}
-        # With fresh memory, page faults take longer than the scan, now and then.
-        rows.append(_torch(f"train {number} scan (8,1024,256), mapped memory", case, mapped=True))
+        rows.append(_torch(f"train {number} scan (8,1024,256)", case))
     mamba = {"family": "mamba", "mode": "train", "B": 8, "T": 256, "D": 128}
+    rows.append(_on_one_thread(rows[0]))
     return [*rows, _torch("train mamba (8,256,128) beside a product", mamba, PRODUCT)]
 
 
@@ -58,7 +71,8 @@ def _streams() -> list[Row]:
 
 
 def _models() -> list[Row]:
-    hmm = [r for r in hmm_rows() if "1 x 10000," in r.name and "float64" in r.name]
+    # One sequence is the work of one thread.
+    hmm = [_on_one_thread(r) for r in hmm_rows() if "1 x 10000," in r.name and "float64" in r.name]
     train = next(r for r in language_model.ROWS if "train gru" in r.name)
     generate = language_model.GENERATE  # as it was when the ratios were stored: the peer on two threads
     peer = (("lm_torch", {**generate, "threads": 2}),)
@@ -68,62 +82,82 @@ def _models() -> list[Row]:
 ROWS = [*_gated(), *_scans(), *_streams(), *_models()]
 
 
-def measured(rows: list[Row], report: Any) -> dict[str, dict[str, Any]]:
-    """Each row by name: ratio and quartiles."""
+Measured = dict[str, Any]  # ratio, its standard error, page faults, rounds, and whether the machine was quiet
+
+
+def measure(rows: list[Row], report: Callable[[str, Measured], None]) -> dict[str, Measured]:
+    """Each row by name."""
     results = {}
     for row in rows:
         lm = row.ours["family"] == "lm"
-        (result,) = [language_model.run(row, ROUNDS)] if lm else run([row], ROUNDS, lambda r: None)
-        results[row.name] = {"ratio": result["ratio"], "spread": result["spread"], "quiet": result["quiet"]}
+        (result,) = (
+            [language_model.run(row, ROUNDS, PRECISION)] if lm else run([row], ROUNDS, lambda r: None, PRECISION)
+        )
+        results[row.name] = {name: result[name] for name in ("ratio", "error", "faults", "rounds", "quiet")}
         report(row.name, results[row.name])
     return results
 
 
-def fallen(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
-    """Whether a ratio is lower than it was, by more than the wider of the two spreads."""
+def fallen(before: Measured | None, now: Measured) -> str:
+    """How a row is worse than it was, empty if it is not."""
     if before is None:
-        return False
-    spread = max(high - low for low, high in (before["spread"], now["spread"]))
-    return bool(now["ratio"] < before["ratio"] - spread)
+        return ""
+    fall = before["ratio"] - now["ratio"]
+    slower = fall > ERRORS * math.hypot(before["error"], now["error"]) and fall > LAYOUT * before["ratio"]
+    faults = now["faults"] >= 1 > before["faults"]
+    return " and ".join(what for what, happened in (("SLOWER", slower), ("PAGE FAULTS", faults)) if happened)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.guard", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="store the ratios as those to compare with")
+    parser.add_argument(
+        "--write", metavar="WHY", help="store the ratios as those to compare with, and why they are new"
+    )
     parser.add_argument("--json", action="store_true", help="the rows as JSON alone on standard output")
     options = parser.parse_args()
     tables: dict[str, Any] = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-    stored: dict[str, Any] = tables.get(kernels.isa(), {}).get("rows", {})
+    key = f"{kernels.isa()}, {processor()}"
+    stored: dict[str, Measured] = tables.get(key, {}).get("rows", {})
     messages = sys.stderr if options.json else sys.stdout
     print(json.dumps(machine()), file=messages)
-    print(LINE.format("row", "ratio", "quartiles", "stored", "change", ""), file=messages)
+    if not stored:
+        print(f"no ratios are stored for {key}; --write WHY stores these", file=messages)
+    print(LINE.format("row", "ratio", "error", "stored", "change", "faults", "rounds", ""), file=messages)
 
-    def report(name: str, now: dict[str, Any]) -> None:
+    def report(name: str, now: Measured) -> None:
         before = stored.get(name)
-        quartiles = "{:.2f} to {:.2f}".format(*now["spread"])
-        change = "" if before is None else f"{now['ratio'] / before['ratio'] - 1:+.0%}"
-        verdict = ("FELL" if fallen(before, now) else "") + ("" if now["quiet"] else " (the machine was busy)")
-        old = "" if before is None else f"{before['ratio']:.2f}"
-        print(LINE.format(name, f"{now['ratio']:.2f}", quartiles, old, change, verdict), file=messages, flush=True)
+        old, change = (
+            ("", "") if before is None else (f"{before['ratio']:.2f}", f"{now['ratio'] / before['ratio'] - 1:+.0%}")
+        )
+        verdict = fallen(before, now) + ("" if now["quiet"] else " (the machine was busy)")
+        cells = (
+            f"{now['ratio']:.2f}",
+            f"{now['error'] / now['ratio']:.1%}",
+            old,
+            change,
+            f"{now['faults']:g}",
+            now["rounds"],
+        )
+        print(LINE.format(name, *cells, verdict), file=messages, flush=True)
 
-    results = measured(ROWS, report)
+    results = measure(ROWS, report)
     again = [row for row in ROWS if fallen(stored.get(row.name), results[row.name])]
     if again:
         print("once more, what fell:", file=messages)
-        results |= measured(again, report)
-    slower = [row.name for row in again if fallen(stored.get(row.name), results[row.name])]
+        results |= measure(again, report)
+    worse = [row.name for row in again if fallen(stored.get(row.name), results[row.name])]
     if options.json:
         print(json.dumps(results, indent=1))
     if options.write:
-        tables[kernels.isa()] = {"processor": machine()["processor"], "rows": results}
+        tables[key] = {"why": options.write, "rows": results}
         TABLE.write_text(json.dumps(tables, indent=1) + "\n")
     print(
-        f"{len(slower)} of {len(ROWS)} rows are slower than they were" + "".join(f"\n  {n}" for n in slower),
+        f"{len(worse)} of {len(ROWS)} rows are worse than they were" + "".join(f"\n  {n}" for n in worse),
         file=messages,
     )
-    return 1 if slower else 0
+    return 1 if worse else 0
 
 
 if __name__ == "__main__":

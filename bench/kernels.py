@@ -4,11 +4,13 @@ A library has a process of its own, and the processes take turns, round by round
 speed meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same
 round; what is reported is the median over the rounds and, as spread, its quartiles. Rounds in which other processes
 had more than a tenth of the processor are discarded; a row without enough quiet rounds says so (`quiet: false`).
-Rows of memory have megabytes in the place of milliseconds.
+What runs on one thread is timed by the clock of the processor, which others do not disturb. Faults are page faults of
+ours in a call: none, once calls have found their memory. Rows of memory have megabytes in the place of milliseconds.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -19,7 +21,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,27 +61,43 @@ class Worker:
         self.process.wait()
 
 
+class Timing(NamedTuple):
+    seconds: float  # per call
+    faults: float  # page faults per call
+    load: float  # the share of the processor that others had meanwhile
+
+
+class Round(NamedTuple):
+    ours: Timing
+    peer: Timing
+
+    @property
+    def quiet(self) -> bool:
+        return max(self.ours.load, self.peer.load) < 0.1
+
+
 @dataclass
 class Timed:
-    """A case in its worker, and how often it is called to be timed once."""
+    """A case in its worker, by which clock it is timed, and how often it is called to be timed once."""
 
     worker: Worker
     case: Case
+    clock: str = "seconds"  # or processor
     repeats: int = 1
 
-    def seconds(self) -> tuple[float, float]:
-        """Seconds per call, and the share of the processor that others had meanwhile."""
+    def time(self) -> Timing:
         before, begin = _busy(), time.perf_counter()
         mine = _cpu(self.worker.process.pid)
         result = self.worker.ask(do="time", case=self.case, repeats=self.repeats)
         wall = time.perf_counter() - begin
         others = (_busy() - before) - (_cpu(self.worker.process.pid) - mine)
-        return result, max(0.0, others - 0.02) / (wall * (os.cpu_count() or 1))
+        load = max(0.0, others - 0.02) / (wall * (os.cpu_count() or 1))
+        return Timing(result[self.clock], result["faults"], load)
 
     def settle(self) -> float:
         """Repeats such that one timing takes at least 100 ms, most of it warm; the first timing warms up."""
-        self.seconds()
-        once = self.seconds()[0]
+        self.time()
+        once = self.time().seconds
         self.repeats = max(1, int(0.1 / once))
         return once * self.repeats
 
@@ -108,7 +126,8 @@ def _difference(ours: Path, theirs: Path) -> str:
 
 
 def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed, list[Timed]]:
-    ours = Timed(workers["elman"], row.ours)
+    clock = "processor" if row.threads == 1 else "seconds"
+    ours = Timed(workers["elman"], row.ours, clock)
     ours.worker.ask(do="prepare", case=row.ours, path=str(folder / "ours.npz"))
     peers = []
     for i, (library, case) in enumerate(row.peers):
@@ -119,43 +138,60 @@ def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed,
         if why:
             print(f"{row.name}: {library} {case.get('how', '')} is not timed: {why}", file=sys.stderr, flush=True)
         else:
-            peers.append(Timed(workers[library], case))
+            peers.append(Timed(workers[library], case, clock))
     if not peers:
         raise SystemExit(f"{row.name}: no peer computes what we do")
     return ours, peers
 
 
-def measure(row: Row, workers: dict[str, Worker], rounds: int) -> dict[str, Any]:
+def standard_error(ratios: list[float]) -> float:
+    """Of their median: by the median distance from it, which a few wild rounds do not move."""
+    middle = statistics.median(ratios)
+    deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)  # of a normal distribution
+    return 1.2533 * deviation / math.sqrt(len(ratios))
+
+
+def measure(row: Row, workers: dict[str, Worker], rounds: int, precision: float = math.inf) -> dict[str, Any]:
+    """At least `rounds` rounds if they are not too slow, and more, as long as the median has a standard error above
+    `precision` of itself and there is time."""
     with tempfile.TemporaryDirectory() as folder:
         ours, peers = _prepare(row, workers, Path(folder))
     if row.counted:
         mine, theirs = (float(t.worker.ask(do="count", case=t.case)) for t in (ours, *peers))
-        return _result(row, peers[0], [(0.0, mine / 1e3, theirs / 1e3)] * 2, True)
+        count = Round(Timing(mine / 1e3, 0.0, 0.0), Timing(theirs / 1e3, 0.0, 0.0))
+        return _result(row, peers[0], [count] * 2, True)
     spent = {id(t): t.settle() for t in (ours, *peers)}
     peer = _fastest(peers)
     wanted = max(5, min(rounds, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
-    taken: list[tuple[float, float, float]] = []  # others' share, ours, peer's
-    while sum(load < 0.1 for load, _, _ in taken) < wanted and len(taken) < 2 * wanted:
+    taken: list[Round] = []
+    end = time.perf_counter() + SECONDS
+
+    def enough() -> bool:
+        ratios = [r.peer.seconds / r.ours.seconds for r in taken if r.quiet]
+        if len(ratios) < wanted:
+            return len(taken) >= 2 * wanted
+        return standard_error(ratios) < precision * statistics.median(ratios) or time.perf_counter() > end
+
+    while not enough():
         time.sleep(SETTLE)
-        mine, load = ours.seconds()
+        mine = ours.time()
         time.sleep(SETTLE)
-        theirs, other_load = peer.seconds()
-        taken.append((max(load, other_load), mine, theirs))
+        taken.append(Round(mine, peer.time()))
     for t in (ours, *peers):
         t.worker.ask(do="drop", case=t.case)
-    quiet = [t for t in taken if t[0] < 0.1]
+    quiet = [r for r in taken if r.quiet]
     used = quiet if len(quiet) >= max(5, wanted // 2) else taken
     return _result(row, peer, used, used is quiet)
 
 
 def _fastest(peers: list[Timed]) -> Timed:
     """The one that took least in the best of three timings."""
-    return min(peers, key=lambda t: min(t.seconds()[0] for _ in range(3))) if len(peers) > 1 else peers[0]
+    return min(peers, key=lambda t: min(t.time().seconds for _ in range(3))) if len(peers) > 1 else peers[0]
 
 
-def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet: bool) -> dict[str, Any]:
+def _result(row: Row, peer: Timed, used: list[Round], quiet: bool) -> dict[str, Any]:
     tokens = peer.case["T"] / row.ours["T"] if row.upper else 1.0
-    ratios = [theirs / tokens / mine for _, mine, theirs in used]
+    ratios = [r.peer.seconds / tokens / r.ours.seconds for r in used]
     low, ratio, high = statistics.quantiles(ratios, n=4)
     reached = None if row.must is None else (ratio <= row.must if row.upper else ratio >= row.must)
     return {
@@ -167,8 +203,10 @@ def _result(row: Row, peer: Timed, used: list[tuple[float, float, float]], quiet
         "aim": row.aim,
         "bound": "upper" if row.upper else "lower",
         "reached": reached,
-        "ours_ms": round(1e3 * statistics.median(t[1] for t in used), 4),
-        "peer_ms": round(1e3 * statistics.median(t[2] for t in used), 4),
+        "error": standard_error(ratios),
+        "ours_ms": round(1e3 * statistics.median(r.ours.seconds for r in used), 4),
+        "peer_ms": round(1e3 * statistics.median(r.peer.seconds for r in used), 4),
+        "faults": round(statistics.median(r.ours.faults for r in used), 1),
         "rounds": len(used),
         "quiet": quiet,
     }
@@ -181,11 +219,15 @@ def _label(row: Row, peer: Timed) -> str:
     return " ".join([peer.worker.library, how]).strip()
 
 
+def processor() -> str:
+    """Its name, which several kinds may share, and its kind."""
+    lines = [line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line]
+    facts = {name.strip(): value.strip() for name, value, *_ in reversed(lines)}
+    name = facts.get("model name") or platform.processor()
+    return f"{name}, family {facts.get('cpu family', '?')}, model {facts.get('model', '?')}"
+
+
 def machine() -> dict[str, Any]:
-    model = next(
-        (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")),
-        "",
-    )
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
@@ -195,15 +237,15 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             versions[name] = "not installed"
     return {
-        "processor": model or platform.processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
         **versions,
     }
 
 
-HEADER = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours ms", "peer ms", "rounds")
-FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:>6}"
+HEADER = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours ms", "peer ms", "faults", "rounds")
+FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:>7} {:>6}"
 
 
 def _line(r: dict[str, Any]) -> str:
@@ -221,12 +263,15 @@ def _line(r: dict[str, Any]) -> str:
         verdict,
         r["ours_ms"],
         r["peer_ms"],
+        f"{r['faults']:g}",
         r["rounds"],
     )
     return FORMAT.format(*cells) + ("" if r["quiet"] else "  (the machine was busy)")
 
 
-def run(rows: list[Row], rounds: int, report: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+def run(
+    rows: list[Row], rounds: int, report: Callable[[dict[str, Any]], None], precision: float = math.inf
+) -> list[dict[str, Any]]:
     """Measure row by row. Workers stay for the rows that follow; one with nothing to do waits, asleep."""
     workers: dict[tuple[str, int, bool], Worker] = {}
     results = []
@@ -235,7 +280,7 @@ def run(rows: list[Row], rounds: int, report: Callable[[dict[str, Any]], None]) 
             for library in ("elman", *(library for library, _ in row.peers)):
                 key = (library, row.threads, row.mapped)
                 workers[key] = workers.get(key) or Worker(*key)
-            results.append(measure(row, {k[0]: w for k, w in workers.items() if k[1:] == key[1:]}, rounds))
+            results.append(measure(row, {k[0]: w for k, w in workers.items() if k[1:] == key[1:]}, rounds, precision))
             report(results[-1])
     finally:
         for worker in workers.values():

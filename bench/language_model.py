@@ -6,6 +6,7 @@ batch 1, 100 tokens sampled after a prompt. Measured as bench.kernels measures: 
 
 import argparse
 import json
+import math
 import sys
 from typing import Any
 
@@ -35,12 +36,12 @@ ROWS = [
 ]
 
 
-def run(row: Row, rounds: int) -> dict[str, Any]:
+def run(row: Row, rounds: int, precision: float = math.inf) -> dict[str, Any]:
     """One row, with the tokens that each side does in a second."""
     workers = {"elman": Worker("lm_elman", row.threads, False)}
     workers |= {library: Worker(library, row.threads, False) for library, _ in row.peers}
     try:
-        result = measure(row, workers, rounds)
+        result = measure(row, workers, rounds, precision)
     finally:
         for worker in workers.values():
             worker.close()

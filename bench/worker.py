@@ -1,12 +1,14 @@
 """One library in one process, told what to do by lines of JSON: `python -m bench.worker LIBRARY THREADS`.
 
 prepare {case, path}: build the case, run it once, write its outputs to `path` for comparison.
-time {case, repeats}: seconds per call.   count {case}: what a call returns.   drop {case}.
+time {case, repeats}: seconds, seconds of the processor, and page faults per call.
+count {case}: what a call returns.   drop {case}.
 """
 
 import importlib
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -45,11 +47,17 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-def _time(run: Run, repeats: int) -> float:
-    begin = time.perf_counter()
+def _time(run: Run, repeats: int) -> dict[str, float]:
+    faults, processor, begin = _faults(), time.process_time(), time.perf_counter()
     for _ in range(repeats):
         run()
-    return (time.perf_counter() - begin) / repeats
+    seconds, processor = time.perf_counter() - begin, time.process_time() - processor
+    return {"seconds": seconds / repeats, "processor": processor / repeats, "faults": (_faults() - faults) / repeats}
+
+
+def _faults() -> int:
+    """Page faults of this process that the disk had no part in."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 if __name__ == "__main__":

@@ -231,6 +231,9 @@ NB_MODULE(_native, m) {
       "Whether the module was built with OpenMP.");
   bind_codes(m);
   bind_gated_facts(m);
+  def(m, "release_scratch", &release_scratch);
+  m.def("scratch_kept", &scratch_kept, "Bytes that threads keep between calls.");
+  m.attr("KEEPS_MEMORY") = keeps_memory();
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind<float>(m, "_f32", "_c64");
   bind<double>(m, "_f64", "_c128");

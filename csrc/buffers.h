@@ -1,11 +1,10 @@
-// Memory of a kernel's own: aligned to a cache line, given back by itself. A few bytes past the end may be read.
+// Memory of a kernel's own: aligned to a cache line, given back by itself, and kept by the thread for the next call
+// (memory.cpp). A few bytes past the end may be read.
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 
 #include "kernels.h"
 
@@ -13,7 +12,8 @@ namespace elman::ELMAN_NS {
 
 template <class Real>
 struct Free {
-  void operator()(Real* p) const { std::free(p); }
+  size_t bytes = 0;
+  void operator()(Real* p) const { give_scratch(p, bytes); }
 };
 template <class Real>
 using Buffer = std::unique_ptr<Real[], Free<Real>>;
@@ -22,9 +22,7 @@ using Buffer = std::unique_ptr<Real[], Free<Real>>;
 template <class Real>
 Buffer<Real> allocate(int64_t n) {
   const size_t bytes = (size_t(n) * sizeof(Real) + cache_line - 1) / cache_line * cache_line + cache_line;
-  Real* p = static_cast<Real*>(std::aligned_alloc(cache_line, bytes));
-  if (!p) throw std::bad_alloc();
-  return Buffer<Real>(p);
+  return Buffer<Real>(static_cast<Real*>(take_scratch(bytes)), Free<Real>{bytes});
 }
 
 template <class Real>

@@ -24,15 +24,20 @@ template <class Real> constexpr Real sound = std::numeric_limits<Real>::min() * 
 // number is short of 1 by (87 and 708), with room for digits and for as many states and steps as there may be.
 template <class Real> constexpr Real catches_up = sizeof(Real) == 4 ? Real(50) : Real(650);
 
-// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count).
+// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count). `room` is as large as l.
 template <class Real>
-void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m) {
-  widen(x, count, w, l, -infinity<Real>);
-  for (int64_t t = 0; t < count; ++t, l += w.padded) {
-    m[t] = largest(l, w.padded);
-    if (m[t] == -infinity<Real>) m[t] = 0;  // -inf minus -inf would be NaN
-    for (int64_t k = 0; k < w.padded; k += lanes<Real>) store(l + k, relative<Real>(load<Vec<Real>>(l + k), m[t]));
+void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m, Real* room) {
+  for (int64_t t = 0; t < count; ++t) {
+    Real top = -infinity<Real>;
+    int64_t k = 0;
+    if (w.K >= lanes<Real>) {
+      const int64_t whole = w.K / lanes<Real> * lanes<Real>;
+      top = largest(x + t * w.K, whole), k = whole;
+    }
+    for (; k < w.K; ++k) top = x[t * w.K + k] > top ? x[t * w.K + k] : top;
+    m[t] = top == -infinity<Real> ? Real(0) : top;  // -inf minus -inf would be NaN
   }
+  relatives(x, m, count, w, l, room);
 }
 
 // Likelihoods once more, relative to the best among the states that s can be in; the new m, or 0 if there is none.
@@ -152,6 +157,45 @@ bool few_steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* in_me
   return all_sound<Real>(lowest);
 }
 
+// The same for few states, whose transitions fit in registers too: another order of the sums, but always this one.
+template <int C, int R, class Real>
+bool fewest_steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* in_memory, Real* again) {
+  constexpr int L = lanes<Real>;
+  const Matrix<C, R, Real> a(o.a, w);
+  Vec<Real> s[C], u[C], outside[C], lowest = splat<Real>(Real(1));
+  const auto fetch = [&](Vec<Real>(&to)[C], const Real* from) {
+    for (int n = 0; n < C; ++n) to[n] = load<Vec<Real>>(from + n * L);
+  };
+  fetch(s, in_memory), fetch(outside, o.outside);
+  for (int64_t t = 0; t < count; ++t) {
+    if (o.reset[t]) {
+      read(o.start, w.K, in_memory, w.padded, Real(0));
+      fetch(s, in_memory);
+    }
+    Vec<Real> total{};
+    for (int n = 0; n < C; ++n) {
+      u[n] = s[n] * load<Vec<Real>>(o.l + t * w.padded + n * L);
+      total += u[n];
+    }
+    Real c = fold<std::min(R, L) / 2>(total, std::make_integer_sequence<int, L>{})[0];  // lanes from R on are zero
+    if (!(c >= least<Real>)) {
+      for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
+      c = weigh_again(o, t, w, in_memory, again);
+      fetch(u, again);
+    }
+    o.scale[t] = c;
+    a.times(u, s);
+    const Real factor = inverse(c);
+    for (int n = 0; n < C; ++n) {
+      lowest = lesser<Real>(s[n] + outside[n], lowest);
+      s[n] *= factor;
+      store(o.p + t * w.padded + n * L, s[n]);
+    }
+  }
+  for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
+  return all_sound<Real>(lowest);
+}
+
 // Follows what may have underflowed in a row, from the first unsound step of an episode on: how much it can have gained on the
 // rest. A step gives to no state more than its best likelihood, and takes log c from all.
 template <class Real>
@@ -184,13 +228,16 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
   read(in.state + b * w.K, w.K, s, w.padded, Real(0));
   for (int64_t t0 = 0; t0 < length; t0 += chunk) {
     const int64_t count = std::min(chunk, length - t0);
-    likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0);
+    likelihoods(x + t0 * w.K, count, w, z.l.get(), shift + t0, z.p.get());
     std::memcpy(best, shift + t0, count * sizeof(Real));
     const Stretch<Real> o{x + t0 * w.K, in.start, a, reset + t0, z.p.get(), z.l.get(), shift + t0, scale + t0, z.outside.get()};
-    const bool stays_sound = w.padded == lanes<Real>       ? few_steps<1, 4>(count, w, o, s, u)
-                             : w.padded == 2 * lanes<Real> ? few_steps<2, 4>(count, w, o, s, u)
-                             : w.padded == 4 * lanes<Real> ? few_steps<4, 2>(count, w, o, s, u)
-                                                           : steps(count, w, o, s, u);
+    bool stays_sound = true;
+    const auto fewest = [&](auto C, auto R) { stays_sound = fewest_steps<C.value, R.value>(count, w, o, s, u); };
+    if (!in_registers(w, fewest))
+      stays_sound = w.padded == lanes<Real>       ? few_steps<1, 4>(count, w, o, s, u)
+                    : w.padded == 2 * lanes<Real> ? few_steps<2, 4>(count, w, o, s, u)
+                    : w.padded == 4 * lanes<Real> ? few_steps<4, 2>(count, w, o, s, u)
+                                                  : steps(count, w, o, s, u);
     for (int64_t t = t0; t < t0 + count; t += lanes<Real>) {
       const int64_t some = t0 + count - t;
       store_some(log_c + t, Vec<Real>(load_some(shift + t, some) + logarithm<Real>(load_some(scale + t, some))), some);

@@ -99,6 +99,56 @@ ELMAN_INLINE void product(const Real* a, const Real* x, Width<Real> w, Real* y) 
   else product_tiles<Algebra, 1, 4>(a, x, w, y);
 }
 
+// v[i] in every lane.
+template <int i, class V, int... I>
+ELMAN_INLINE V spread(V v, std::integer_sequence<int, I...>) {
+  return shuffle<(I * 0 + i)...>(v);
+}
+
+// The same product for at most R states in C registers, R rows of a: x never goes through memory, which takes longer than the
+// sums. Partial sums are added in pairs.
+template <int C, int R, class Real, int... I>
+ELMAN_INLINE void product_in_registers(const Vec<Real> (&a)[R * C], const Vec<Real> (&x)[C], Vec<Real> (&y)[C],
+                                       std::integer_sequence<int, I...>) {
+  constexpr int L = lanes<Real>, S = 4;
+  Vec<Real> sum[S][C];
+  const auto add = [&](auto row) {
+    constexpr int i = decltype(row)::value;
+    const Vec<Real> xi = spread<i % L>(x[i / L], std::make_integer_sequence<int, L>{});
+#pragma GCC unroll 2
+    for (int n = 0; n < C; ++n) sum[i % S][n] = i < S ? a[i * C + n] * xi : fma(a[i * C + n], xi, sum[i % S][n]);
+  };
+  (add(std::integral_constant<int, I>{}), ...);
+#pragma GCC unroll 2
+  for (int n = 0; n < C; ++n) y[n] = (sum[0][n] + sum[1][n]) + (sum[2][n] + sum[3][n]);
+}
+
+// A packed matrix of at most R states in C vectors, in registers; zero outside.
+template <int C, int R, class Real>
+struct Matrix {
+  Vec<Real> a[R * C];
+  Matrix(const Real* packed, Width<Real> w) {
+    for (int i = 0; i < R * C; ++i) a[i] = i < w.rows * C ? load<Vec<Real>>(packed + i * lanes<Real>) : Vec<Real>{};
+  }
+  ELMAN_INLINE void times(const Vec<Real> (&x)[C], Vec<Real> (&y)[C]) const {
+    product_in_registers<C, R, Real>(a, x, y, std::make_integer_sequence<int, R>{});
+  }
+};
+
+// f(vectors, rows) for the states that Matrix has room for; false if there are too many.
+template <class Real, class F>
+bool in_registers(Width<Real> w, const F& f) {
+  constexpr int L = lanes<Real>;
+  using std::integral_constant;
+  if constexpr (L >= 4)
+    if (w.padded == L && w.K <= 4) return f(integral_constant<int, 1>{}, integral_constant<int, 4>{}), true;
+  if constexpr (L >= 8)
+    if (w.padded == L && w.K <= 8) return f(integral_constant<int, 1>{}, integral_constant<int, 8>{}), true;
+  if constexpr (L == 4)
+    if (w.padded == 2 * L) return f(integral_constant<int, 2>{}, integral_constant<int, 8>{}), true;
+  return false;
+}
+
 template <class Real>
 ELMAN_INLINE Real largest_lane(Vec<Real> v) {
   Real r = v[0];
@@ -130,20 +180,51 @@ ELMAN_INLINE Vec<Real> relative(Vec<Real> x, Real m) {
 }
 
 // Rows of K numbers, copied to rows of `padded`. What is read a vector at a time soon after it was written a number at a time
-// waits for the memory: so whole chunks are copied, before anything is read.
+// waits for the memory: so whole chunks are copied, before anything is read. A row of less than a vector is copied by a whole
+// one, which has the numbers of the next row in it, as long as there are any.
 template <class Real>
 void widen(const Real* from, int64_t count, Width<Real> w, Real* to, Real fill) {
-  for (int64_t t = 0; t < count; ++t) read(from + t * w.K, w.K, to + t * w.padded, w.padded, fill);
+  constexpr int64_t L = lanes<Real>;
+  int64_t t = 0;
+  if (w.K < L) {
+    Vec<Real> inside{};
+    for (int64_t k = 0; k < w.K; ++k) inside[k] = 1;
+    for (; t * w.K + L <= count * w.K; ++t)
+      store(to + t * L, Vec<Real>(inside > Real(0) ? load<Vec<Real>>(from + t * w.K) : splat<Real>(fill)));
+  }
+  for (; t < count; ++t) read(from + t * w.K, w.K, to + t * w.padded, w.padded, fill);
 }
 
+// The same back: what is written of the next row is written over by it.
 template <class Real>
 void narrow(const Real* from, int64_t count, Width<Real> w, Real* to) {
+  constexpr int64_t L = lanes<Real>;
   if (w.K == w.padded) {
     std::memcpy(to, from, count * w.K * sizeof(Real));
     return;
   }
-  for (int64_t t = 0; t < count; ++t)
+  int64_t t = 0;
+  if (w.K < L)
+    for (; t * w.K + L <= count * w.K; ++t) store(to + t * w.K, load<Vec<Real>>(from + t * L));
+  for (; t < count; ++t)
     for (int64_t k = 0; k < w.K; ++k) to[t * w.K + k] = from[t * w.padded + k];
+}
+
+// e^(x - m[t]) of rows x (count, K), to rows of `padded`, zero outside. Rows of less than a vector are done side by side, in
+// `room` (count, K) and a vector more.
+template <class Real>
+void relatives(const Real* x, const Real* m, int64_t count, Width<Real> w, Real* l, Real* room) {
+  constexpr int64_t L = lanes<Real>;
+  if (w.K < L) {
+    for (int64_t t = 0, i = 0; t < count; ++t)
+      for (int64_t k = 0; k < w.K; ++k, ++i) room[i] = x[i] - m[t];
+    for (int64_t i = count * w.K; i % L; ++i) room[i] = 0;
+    for (int64_t i = 0; i < count * w.K; i += L) store(room + i, relative<Real>(load<Vec<Real>>(room + i), Real(0)));
+    return widen(room, count, w, l, Real(0));
+  }
+  widen(x, count, w, l, -infinity<Real>);
+  for (int64_t t = 0; t < count; ++t, l += w.padded)
+    for (int64_t k = 0; k < w.padded; k += L) store(l + k, relative<Real>(load<Vec<Real>>(l + k), m[t]));
 }
 
 // What a thread keeps of one row: l, p and b of a chunk of steps (chunk, padded). `outside` is 1 past K and 0 before.

@@ -71,15 +71,18 @@ ELMAN_INLINE Real mean_of(const Real* s, const Real* r, const Real* b, Width<Rea
 
 // s and r of a chunk (count, padded), r zero where s cannot be, and f transposed, (K, chunk), unless that is null.
 template <class Real>
-void ratios(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, Real* s, Real* r, Real* ft, Real* f) {
-  widen(o.x + t0 * w.K, count, w, r, Real(0));
-  for (int64_t i = 0; i < count; ++i) read(o.s(t0 + i, w.K), w.K, s + i * w.padded, w.padded, Real(0));
+void ratios(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, Real* s, Real* r, Real* ft, Real* f, Real* room) {
+  relatives(o.x + t0 * w.K, o.shift + t0, count, w, r, room);
+  const int64_t begins = t0 == 0;  // that step has none before it
+  widen(o.p + (t0 - 1 + begins) * w.K, count - begins, w, s + begins * w.padded, Real(0));
+  for (int64_t i = 0; i < count; ++i)
+    if (t0 + i == 0 || o.reset[t0 + i]) read(o.s(t0 + i, w.K), w.K, s + i * w.padded, w.padded, Real(0));
   for (int64_t i = 0; i < count; ++i, r += w.padded, s += w.padded) {
     const int64_t t = t0 + i;
     const Real c = o.scale[t], inverse = c > 0 ? Real(1) / c : Real(0);
     for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
       const Vec<Real> sk = load<Vec<Real>>(s + k);
-      const Vec<Real> rk = sk > Real(0) ? relative<Real>(load<Vec<Real>>(r + k), o.shift[t]) * inverse : Vec<Real>{};
+      const Vec<Real> rk = sk > Real(0) ? load<Vec<Real>>(r + k) * inverse : Vec<Real>{};
       store(r + k, rk);
       store(f + k, Vec<Real>(sk * rk));
     }
@@ -93,38 +96,53 @@ struct Link {
   Real *G, onward;
 };
 
-// G of every step of a chunk, to gs unless that is null, and b, for `finish`. C > 0: b stays in C registers on its way to G.
-template <int C, int S, class Real>
+// G of every step of a chunk, to gs unless that is null, and b, for `finish`. C > 0: b stays in C registers on its way to G, and
+// R > 0: G too, and the transitions of at most R states, S being of no use then.
+template <int C, int S, int R, class Real>
 void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart,
            Real* gs, Real* onwards, const Real* s, Real* bs, Link<Real>& link) {
   constexpr int L = lanes<Real>;
   const bool likelihood = !o.gp && !o.glast;
   Real* G = link.G;
+  constexpr int vectors = C > 0 ? C : 1, rows = R > 0 ? R : 4;
+  const Matrix<vectors, rows, Real> matrix(at, w);
+  Vec<Real> g[vectors];
+  const auto fetch = [&] {
+    for (int n = 0; n < C && R > 0; ++n) g[n] = load<Vec<Real>>(G + n * L);
+  };
+  fetch();
   for (int64_t i = count - 1; i >= 0; --i) {
     const int64_t t = t0 + i;
     if (t + 1 < o.length && o.reset[t + 1]) {
       for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
       std::fill(G, G + w.padded, Real(0));
       link.onward = 0;
+      fetch();
     }
-    if (o.gp)
+    if (o.gp) {
       for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
+      fetch();
+    }
     for (int64_t k = 0; k < w.padded && gs; k += L) store(gs + k * chunk + i * L, load<Vec<Real>>(G + k));
-    Vec<Real> y[C > 0 ? C : 1];
+    Vec<Real> y[vectors];
     Real* b = bs + i * w.padded;
-    if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
+    if constexpr (R > 0) matrix.times(g, y);
+    else if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
     else product<Times>(at, G, w, b);
     const auto bk = [&](int64_t k) { return C > 0 ? y[k / L] : load<Vec<Real>>(b + k); };
-    for (int64_t k = 0; k < w.padded && C > 0; k += L) store(b + k, bk(k));
-    const Real g = o.glog[t];
+    for (int64_t k = 0; k < C * L; k += L) store(b + k, bk(k));
+    const Real glog = o.glog[t];
     // The scale is 1 but for rounding, so the chain need not wait for it at every step.
     Affine<Real> by{Real(1), Real(0)};
-    if (!likelihood || t % 16 == 0 || link.onward != g || !(o.scale[t] > 0))
-      by = affine(likelihood, mean_of(s + i * w.padded, r + i * w.padded, b, w), link.onward, g);
-    for (int64_t k = 0; k < w.padded; k += L)
-      store(G + k, Vec<Real>(load<Vec<Real>>(r + i * w.padded + k) * fma(bk(k), splat<Real>(by.scale), splat<Real>(by.base))));
+    if (!likelihood || t % 16 == 0 || link.onward != glog || !(o.scale[t] > 0))
+      by = affine(likelihood, mean_of(s + i * w.padded, r + i * w.padded, b, w), link.onward, glog);
+    for (int64_t k = 0; k < (C > 0 ? C * L : w.padded); k += L) {
+      const Vec<Real> v = load<Vec<Real>>(r + i * w.padded + k) * fma(bk(k), splat<Real>(by.scale), splat<Real>(by.base));
+      if constexpr (R > 0) g[k / L] = v;
+      store(G + k, v);
+    }
     onwards[i] = link.onward;
-    link.onward = o.scale[t] > 0 ? g : Real(0);
+    link.onward = o.scale[t] > 0 ? glog : Real(0);
   }
 }
 
@@ -152,12 +170,13 @@ void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const
   Link<Real> link{G, Real(0)};
   for (int64_t end = o.length; end > 0;) {
     const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
-    ratios(t0, count, w, o, s, r, ft, z.s.get());
+    ratios(t0, count, w, o, s, r, ft, z.s.get(), b);
     const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), s, b, link); };
-    if (w.padded == lanes<Real>) run(chain<1, 4, Real>);
-    else if (w.padded == 2 * lanes<Real>) run(chain<2, 4, Real>);
-    else if (w.padded == 4 * lanes<Real>) run(chain<4, 2, Real>);
-    else run(chain<0, 1, Real>);
+    if (in_registers(w, [&](auto C, auto R) { run(chain<C.value, 1, R.value, Real>); })) {
+    } else if (w.padded == lanes<Real>) run(chain<1, 4, 0, Real>);
+    else if (w.padded == 2 * lanes<Real>) run(chain<2, 4, 0, Real>);
+    else if (w.padded == 4 * lanes<Real>) run(chain<4, 2, 0, Real>);
+    else run(chain<0, 1, 0, Real>);
     finish(t0, count, w, o, s, r, b, z.m.get());
     if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;

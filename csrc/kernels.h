@@ -182,6 +182,11 @@ struct Kernels {
 };
 
 // memory.cpp
+void* take_scratch(size_t bytes);          // of this thread, aligned to a cache line, uninitialised; bytes in whole lines
+void give_scratch(void* p, size_t bytes);  // on any thread, with as many bytes as were taken
+void release_scratch();                    // what threads keep between calls goes back to the system
+int64_t scratch_kept();                    // bytes, of all threads
+bool keeps_memory();                       // whether anything is kept: not under the sanitizer of addresses
 void prefer_huge_pages(void* begin, int64_t bytes);
 
 // isa.cpp

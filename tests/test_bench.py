@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import statistics
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from bench import guard, language_model, with_torch
+from bench.kernels import standard_error
 from bench.rows import ROWS, Row
 from torch import nn
 
@@ -66,9 +68,43 @@ def test_generation_is_held_against_the_better_number_of_threads() -> None:
     assert [_peers(row) for row in rows] == [{"1 thread", "2 threads"}] * 2
 
 
+def _measured(rng: np.random.Generator, ratio: float, spread: float, rounds: int) -> guard.Measured:
+    ratios = list(ratio * (1 + spread * rng.standard_normal(rounds)))
+    error = standard_error(ratios)
+    return {"ratio": statistics.median(ratios), "error": error, "faults": 0.0, "rounds": rounds, "quiet": True}
+
+
+@pytest.mark.parametrize(("ratio", "least", "most"), [(1.8, 0.95, 1.0), (2.0, 0.0, 0.01), (2.2, 0.0, 0.0)])
+def test_a_tenth_less_is_a_fall_and_the_same_is_not(ratio: float, least: float, most: float) -> None:
+    """Rounds that are spread by 5 %, about 2 when the ratio was stored: how often a row is called slower."""
+    rng = np.random.default_rng(0)
+    verdicts = [guard.fallen(_measured(rng, 2.0, 0.05, 24), _measured(rng, ratio, 0.05, 24)) for _ in range(500)]
+    assert least <= verdicts.count("SLOWER") / len(verdicts) <= most
+
+
+def test_a_narrow_row_need_not_fall_far_and_a_wide_one_must() -> None:
+    rng = np.random.default_rng(1)
+    narrow = [guard.fallen(_measured(rng, 2.0, 0.005, 12), _measured(rng, 1.9, 0.005, 12)) for _ in range(200)]
+    wide = [guard.fallen(_measured(rng, 2.0, 0.3, 12), _measured(rng, 1.9, 0.3, 12)) for _ in range(200)]
+    assert narrow.count("SLOWER") == 200 and wide.count("SLOWER") < 10
+
+
+def test_a_few_wild_rounds_do_not_hide_a_fall() -> None:
+    before = {"ratio": 2.0, "error": standard_error([1.98, 1.99, 2.0, 2.01, 2.02] * 4 + [0.5, 4.0]), "faults": 0.0}
+    assert guard.fallen(before, {**before, "ratio": 1.85}) == "SLOWER"
+
+
+def test_page_faults_where_there_were_none_are_a_fall() -> None:
+    before = {"ratio": 2.0, "error": 0.01, "faults": 0.2}
+    assert guard.fallen(before, {**before, "faults": 622.0}) == "PAGE FAULTS"
+    assert guard.fallen({**before, "faults": 500.0}, {**before, "faults": 622.0}) == ""
+    assert guard.fallen(None, {**before, "faults": 622.0}) == ""
+
+
 def test_the_guard_has_the_rows_that_are_stored() -> None:
     stored = json.loads(guard.TABLE.read_text())
     assert all(list(table["rows"]) == [row.name for row in guard.ROWS] for table in stored.values())
+    assert all(table["why"] for table in stored.values())
     (ragged,) = [row for row in guard.ROWS if "ragged" in row.name]
     assert "how" not in ragged.peers[0][1]  # packed, as when the ratios were stored
 

@@ -35,8 +35,8 @@ __all__ = [
     "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
     "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
-    "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -85,6 +85,16 @@ def isas() -> tuple[str, ...]:
 def calls() -> dict[str, int]:
     """How often each native operation has run in this process: how one knows that it was not the reference."""
     return {} if _native is None else dict(_native.calls)
+
+
+def release_memory() -> None:
+    """Give back to the system what the native kernels keep between calls: up to 64 MB a thread to work in, and up to
+    256 MB of large outputs that no tensor holds any more. With fresh memory the next calls take longer.
+
+    >>> release_memory()
+    """
+    if _native is not None:
+        _native.release_memory()
 
 
 @contextmanager

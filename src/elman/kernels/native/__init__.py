@@ -10,6 +10,7 @@ from elman.kernels.native.gated import gated
 from elman.kernels.native.gathered import gathered
 from elman.kernels.native.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob
 from elman.kernels.native.json import json_rows
+from elman.kernels.native.memory import release as release_memory
 from elman.kernels.native.norm import layer_norm, rms_norm
 from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
@@ -19,6 +20,6 @@ from elman.kernels.native.scan import linear_scan, reverse
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",
     "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear",
-    "linear_scan", "log", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
-    "student_t", "tanh",
+    "linear_scan", "log", "philox", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softplus", "student_t", "tanh",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from elman import _native
 from elman.kernels import reference
-from elman.kernels.native.op import SUFFIX, Context, Operation, define
+from elman.kernels.native.op import SUFFIX, Context, Operation, define, output
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def _apply(
 def _define(name: str) -> Operation:
     def run(x: Tensor) -> Tensor:
         x = x.contiguous()
-        y = torch.empty_like(x)
+        y = output(x, x.shape)
         getattr(_native, name + SUFFIX[x.dtype])(x.numel(), x.data_ptr(), y.data_ptr(), torch.get_num_threads())
         return y
 

@@ -23,6 +23,7 @@ from elman.kernels.native.op import (
     expect,
     no_gradient,
     once,
+    output,
     rows,
     run,
     schema_of,
@@ -222,9 +223,9 @@ def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
 def _fake(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     loop, options, (save, every) = _split(given)
     B, T, R, H = *x.shape[:2], loop.h0.shape[-1], units(kind, loop)
-    saved = x.new_empty((saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
+    saved = output(x, (saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
     c = x.new_empty((B, H) if loop.c0 is not None else (0,))
-    return x.new_empty((B, T, R)), x.new_empty((B, R)), c, saved
+    return output(x, (B, T, R)), x.new_empty((B, R)), c, saved
 
 
 def _run_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
@@ -257,7 +258,7 @@ def _fake_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
     N = KINDS[kind].gates * H
     D = N if loop.U is None else loop.U.shape[1]
     shapes = ((B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H), *option_shapes(kind, H, R))
-    return [y.new_empty(shape) for shape, need in zip(shapes, _needed(wanted, loop, options), strict=True) if need]
+    return [output(y, shape) for shape, need in zip(shapes, _needed(wanted, loop, options), strict=True) if need]
 
 
 def _needed(wanted: list[bool], loop: Loop, options: GatedOptions) -> list[bool]:

@@ -122,7 +122,7 @@ def _run(
     """`keep`: the predictions too. `logs`: rows where a lost state may have mattered are done in logarithms."""
     B, T, K = x.shape
     inputs = _inputs(x, start, transition, state, lengths, reset)
-    log_c, shift, scale = (x.new_empty((B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
+    log_c, shift, scale = (output(x, (B, T)) for _ in range(3))  # apart: an op's outputs may not share memory
     p, last, lost = output(x, (B, T if keep else 0, K)), x.new_empty((B, K)), reset.new_empty(B if logs else 0)
     outputs = {"log_c": log_c, "p": p if keep else None, "shift": shift, "scale": scale, "last": last}
     run("hmm_filter", x.dtype, inputs, {**outputs, "lost": lost if logs else None})
@@ -156,7 +156,7 @@ def _run_viterbi(
     if stop is not None:
         expect("stop", stop, (x.shape[2],), x.dtype)
     inputs = _chain(x, start, transition, {"stop": contiguous(stop)}, lengths, reset)
-    path, score = lengths.new_empty(x.shape[:2]), x.new_empty(x.shape[:1])
+    path, score = output(lengths, x.shape[:2]), x.new_empty(x.shape[:1])
     run("viterbi", x.dtype, inputs, {"path": path, "score": score})
     return path, score
 

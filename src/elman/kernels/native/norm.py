@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, run
+from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
 
 
 def layer_norm(x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -57,7 +57,7 @@ def _run(
 def _fake(
     x: Tensor, gain: Tensor | None, bias: Tensor | None, eps: float, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
+    return output(x, x.shape), x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
 
 
 def _run_back(
@@ -74,7 +74,7 @@ def _run_back(
 def _fake_back(
     x: Tensor, gain: Tensor | None, mean: Tensor, scale: Tensor, gy: Tensor, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape[-1:]), x.new_empty(x.shape[-1:])
+    return output(x, x.shape), x.new_empty(x.shape[-1:]), x.new_empty(x.shape[-1:])
 
 
 _forward = define(

@@ -3,6 +3,7 @@
 `define` and `impl` rather than the `custom_op` decorator, which costs 10 us and more a call.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from elman import _native
 from elman.errors import KernelError
+from elman.kernels.native import memory
 
 library = torch.library.Library("elman", "DEF")
 calls: Counter[str] = Counter()  # how often each native op ran: what a test asserts to know that it did
@@ -68,11 +70,11 @@ def expect(name: str, x: Tensor, shape: Sequence[int], dtype: torch.dtype) -> No
 
 
 def output(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """An uninitialised tensor (shape) of the dtype of `like`; a large one on large pages, if it is not a fake."""
-    y = like.new_empty(shape)
-    if type(y) is Tensor and y.nbytes >= 1 << 22:
-        _native.prefer_huge_pages(y.data_ptr(), y.nbytes)
-    return y
+    """An uninitialised tensor (shape) of the dtype of `like`; a large one in memory that was used before, if there is
+    some and it is not a fake."""
+    if type(like) is Tensor and like.is_cpu and (nbytes := math.prod(shape) * like.itemsize) >= memory.SMALLEST:
+        return like.new_empty(0).set_(memory.storage(nbytes), 0, tuple(shape))  # type: ignore[call-overload]
+    return like.new_empty(shape)
 
 
 def contiguous(x: Tensor | None) -> Tensor | None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from elman import _native
-from elman.kernels.native.op import SUFFIX, Context, define, expect
+from elman.kernels.native.op import SUFFIX, Context, define, expect, output
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,7 +52,7 @@ def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         expect("bias", bias, (N,), weight.dtype)
         bias = bias.contiguous()
     x, weight = x.contiguous(), weight.contiguous()
-    y = x.new_empty((*x.shape[:-1], N))
+    y = output(x, (*x.shape[:-1], N))
     M = y.numel() // N if N else 0
     getattr(_native, "linear" + SUFFIX[x.dtype])(
         M,
