@@ -99,10 +99,9 @@ class LoopBack {
     }
     const Real* gu = Cell::shared_last ? w.gu.get() : w.g.get();
     const Start<Real> zero{zeros_.get(), 0};
-    run_panels<2, Real>(W_.get(), 0, wide_ / P, count, w.g.get(), ldg_, Cell::gates * wide_, nullptr, dh_.get() + first * wide_,
-                        wide_);
-    run_panels<2, Real>(U_.get(), 0, wide_D_ / P, count, gu, ldg_, Cell::gates * wide_, &zero, fed_.get() + first * wide_D_,
-                        wide_D_);
+    run_pairs<Real>(W_.get(), 0, wide_ / P, H_, count, w.g.get(), ldg_, Cell::gates * wide_, nullptr, dh_.get() + first * wide_,
+                    wide_);
+    run_pairs(U_.get(), 0, wide_D_ / P, D_, count, gu, ldg_, Cell::gates * wide_, &zero, fed_.get() + first * wide_D_, wide_D_);
     if (!in_.O) contexts(t, first, count, w);
   }
 
@@ -117,7 +116,7 @@ class LoopBack {
       std::memcpy(to_.gpre + place * D_, pre, D_ * sizeof(Real));
     }
     const Start<Real> zero{zeros_.get(), 0};
-    run_panels<2, Real>(product_.get(), 0, ld_ / P, count, w.pre.get(), wide_D_, wide_D_, &zero, w.wide.get(), ld_);
+    run_pairs(product_.get(), 0, ld_ / P, H_ + M_, count, w.pre.get(), wide_D_, wide_D_, &zero, w.wide.get(), ld_);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = order_.row[first + i], place = row * in_.T + t;
       Real *both = w.wide.get() + i * ld_, *by_query = w.room.get() + in_.memory.S;
@@ -138,7 +137,7 @@ class LoopBack {
                           memory(), w.room.get());
       std::memcpy(to_.gquery + place * A_, gquery, A_ * sizeof(Real));
     }
-    run_panels<2, Real>(product_.get(), 0, wide_ / P, count, w.wide.get(), ld_, ld_, nullptr, dh_.get() + first * wide_, wide_);
+    run_pairs<Real>(product_.get(), 0, wide_ / P, H_, count, w.wide.get(), ld_, ld_, nullptr, dh_.get() + first * wide_, wide_);
   }
 
   AttendGradients<Real> memory() const { return {nullptr, to_.gkeys, to_.gvalues, to_.gv}; }

@@ -28,24 +28,26 @@ ELMAN_INLINE void run_rows(int64_t rows, Args... args) {
   else if constexpr (R > 1) run_rows<R - 1, C, G, Real>(rows, args...);
 }
 
-template <int R, class Real>
+// The first V vectors of a pair of columns
+template <int R, int V, class Real>
 __attribute__((noinline)) void outer_tile(int64_t rows, const Real* g, const Real* x, Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
-  Vec<Real> acc[R][2];
+  Vec<Real> acc[R][V];
 #pragma GCC unroll 16
   for (int m = 0; m < R; ++m)
-    for (int n = 0; n < 2; ++n) acc[m][n] = load<Vec<Real>>(out + m * ldo + n * L);
+    for (int n = 0; n < V; ++n) acc[m][n] = load<Vec<Real>>(out + m * ldo + n * L);
   for (int64_t i = 0; i < rows; ++i, g += R, x += 2 * L) {
-    const Vec<Real> v[2] = {load<Vec<Real>>(x), load<Vec<Real>>(x + L)};
+    Vec<Real> v[V];
+    for (int n = 0; n < V; ++n) v[n] = load<Vec<Real>>(x + n * L);
 #pragma GCC unroll 16
     for (int m = 0; m < R; ++m) {
       const Vec<Real> a = splat(g[m]);
-      for (int n = 0; n < 2; ++n) acc[m][n] = fma(a, v[n], acc[m][n]);
+      for (int n = 0; n < V; ++n) acc[m][n] = fma(a, v[n], acc[m][n]);
     }
   }
 #pragma GCC unroll 16
   for (int m = 0; m < R; ++m)
-    for (int n = 0; n < 2; ++n) store(out + m * ldo + n * L, acc[m][n]);
+    for (int n = 0; n < V; ++n) store(out + m * ldo + n * L, acc[m][n]);
 }
 
 }  // namespace
@@ -77,12 +79,13 @@ void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t
 }
 
 template <class Real>
-void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels,
+void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t columns,
                Real* out, int64_t ldo) {
-  constexpr int P = 2 * lanes<Real>;
-  for (int64_t j = 0; j < panels; ++j)
+  constexpr int L = lanes<Real>;
+  for (int64_t n = 0; n < columns; n += 2 * L)
     row_tiles<6>(first, end, [&](auto R, int64_t m) {
-      outer_tile<R, Real>(rows, packed_g + (m - first) * rows, x + j * capacity * P, out + m * ldo + j * P, ldo);
+      const auto add = columns - n > L ? outer_tile<R, 2, Real> : outer_tile<R, 1, Real>;
+      add(rows, packed_g + (m - first) * rows, x + capacity * n, out + m * ldo + n, ldo);
     });
 }
 

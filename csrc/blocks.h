@@ -11,10 +11,13 @@ namespace elman::ELMAN_NS {
 template <int G> constexpr int panels_for_one_row = G == 1 ? 8 : 4;
 template <int G> constexpr int panels_for_two_rows = G == 1 ? 4 : 2;
 template <int G> constexpr int panels_for_more_rows = G == 1 ? 2 : 1;
-template <int G> constexpr int tile_rows = G == 3 ? 4 : 6;
+
+// Rows of a tile: its sums, a panel and one number of x have to fit into 16 registers, or the 32 of AVX-512. (12 rows by 2 vectors,
+// or 8 by 3, were slower there: so many rows have no registers left for where they are.)
+template <int G> constexpr int tile_rows = G == 3 ? 4 : vector_bytes == 64 ? 8 : 6;
 
 // The gates of a block of units lie in panels of so many vectors. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full
-// speed of the multiply-adds; of 4 vectors only 3 rows would fit into the registers.)
+// speed of the multiply-adds; of 4 vectors only 3 rows would fit into 16 registers.)
 template <int G> constexpr int panel = G == 4 ? 2 : G;
 
 // Gates [gate, gate + G) of w (gates * H, K) as [block of units][G / panel][k][panel][lanes]; lanes past H are zero.
@@ -69,13 +72,26 @@ void run_panels(const Real* packed, int64_t left, int64_t right, int64_t rows, c
   });
 }
 
-// out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, 2 * lanes * panels): what
-// rows add to the gradient of a matrix. x is [panel][capacity][2][lanes]; packed_g is what pack_outer makes of g,
-// six of its columns at a time.
+// The same for columns that are packed in pairs of vectors, the last one by itself if their number is odd: pairs [left, right) of
+// them, that one counted as a pair.
+template <class Real>
+void run_pairs(const Real* packed, int64_t left, int64_t right, int64_t columns, int64_t rows, const Real* x, int64_t ldx,
+               int64_t K, const Start<Real>* start, Real* out, int64_t ldo) {
+  constexpr int64_t P = 2 * lanes<Real>;
+  const int64_t whole = (columns + lanes<Real> - 1) / P, n = whole * P;
+  run_panels<2>(packed, left, std::min(right, whole), rows, x, ldx, K, start, out, ldo);
+  if (left > whole || right <= whole) return;
+  const Start<Real> rest{start ? start->u + n : nullptr, start ? start->stride : 0};
+  run_panels<1>(packed + n * K, 0, 1, rows, x, ldx, K, start ? &rest : nullptr, out + n, ldo);
+}
+
+// out[m][n] += sum over i of g[i][m] x[i][n] for i in [0, rows), m in [first, end) and n in [0, columns): what rows add to the
+// gradient of a matrix. x is [pair of vectors of columns][capacity][2][lanes]; packed_g is what pack_outer makes of g, six of its
+// columns at a time.
 template <class Real>
 void pack_outer(int64_t rows, const Real* g, int64_t ldg, int64_t first, int64_t end, Real* packed_g);
 template <class Real>
-void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t panels,
+void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, const Real* x, int64_t capacity, int64_t columns,
                Real* out, int64_t ldo);
 
 }  // namespace elman::ELMAN_NS

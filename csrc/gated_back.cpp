@@ -32,14 +32,14 @@ class LoopBack {
     const GatedWeights<Real>& w = s_.in.weights;
     const GatedOptions<const Real>& o = w.options;
     if (o.gain) gain_ = padded_rows(o.gain, Cell::gates, s_.H, s_.wide);
-    if (Cell::first > 0) first_ = pack_back(w.w, s_.H, s_.R, s_.wide, 0, Cell::first, gain_ ? 0 : s_.rotation);
-    if (Cell::second > 0) second_ = pack_back(w.w, s_.H, s_.R, s_.wide, Cell::first, Cell::second, 0);
+    if (Cell::first > 0) first_ = pack_back(w.w, s_.H, s_.R, s_.H, 0, Cell::first, gain_ ? 0 : s_.rotation);
+    if (Cell::second > 0) second_ = pack_back(w.w, s_.H, s_.R, s_.H, Cell::first, Cell::second, 0);
     extra_ = padded_copy(w.extra, w.extra_size, s_.H, s_.wide);
     if (o.peephole) peephole_ = padded_rows(o.peephole, Cell::gates - 1, s_.H, s_.layout.units);
     if (o.gain_U) gain_U_ = padded_rows(o.gain_U, Cell::gates, s_.H, s_.wide);
     if (o.gain_c) gain_c_ = padded_rows(o.gain_c, 1, s_.H, s_.wide), bias_c_ = padded_rows(o.bias_c, 1, s_.H, s_.wide);
     const int64_t size = s_.in.B * s_.wide;
-    if (o.P) P_ = pack_back(o.P, s_.R, s_.H, s_.wide_h, 0, 1, 0), gcells_ = allocate<Real>(size);
+    if (o.P) P_ = pack_back(o.P, s_.R, s_.H, s_.R, 0, 1, 0), gcells_ = allocate<Real>(size);
     dh_ = allocate<Real>(s_.in.B * s_.wide_h);
     if (Cell::has_c) dc_ = allocate<Real>(size);
     if (Cell::second > 0) D_ = allocate<Real>(size), dq_ = allocate<Real>(size);
@@ -128,7 +128,7 @@ class LoopBack {
       if (!meet(part, team)) return false;
       if constexpr (Cell::second > 0) {
         if (gain_) normalise_sums<Cell::first, Cell::gates>(t, count, at, part, work);
-        product<Cell::second>(count, part, second_.get(), g + Cell::first * s_.wide, dq_.get(), false);
+        product<Cell::second>(count, part, second_.get(), g + Cell::first * s_.H, dq_.get(), false);
         for (int64_t i = 0; i < count; ++i) gates_after(t, part.first + i, at + i, part, work);
         if (!meet(part, team)) return false;
       }
@@ -148,8 +148,7 @@ class LoopBack {
       for (int64_t n = 0; n < s_.R; ++n) gy[i * s_.ldh + n] += from[n];
     }
     const Start<Real> zero{s_.zeros.get(), 0};
-    run_panels<2, Real>(P_.get(), 0, s_.wide / P, count, gy, s_.ldh, s_.wide_h, &zero, gcells_.get() + part.first * s_.wide,
-                        s_.wide);
+    run_pairs(P_.get(), 0, s_.wide / P, s_.H, count, gy, s_.ldh, s_.R, &zero, gcells_.get() + part.first * s_.wide, s_.wide);
   }
 
   // Gates [a, b) of W h': the gradients of the normalised sums become those of the sums.
@@ -158,9 +157,9 @@ class LoopBack {
     for (int64_t i = 0; i < count; ++i) {
       Real* g = work.g.get() + (at + i) * s_.ldg;
       const auto from = [&](int gate) {
-        return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.wide;
+        return g + (s_.starts_elsewhere(gate) ? s_.sum_slot(gate) : s_.input_slot(gate)) * s_.H;
       };
-      const auto to = [&](int gate) { return g + s_.sum_slot(gate) * s_.wide; };
+      const auto to = [&](int gate) { return g + s_.sum_slot(gate) * s_.H; };
       if (a < b && s_.starts_elsewhere(a) && to_.gextra)
         for (int64_t n = 0; n < s_.H; n += L) add(work.gextra.get() + n, load<Vec<Real>>(from(a) + n), s_.H - n);
       normalise<a, b>(t, part.first + i, 0, gain_.get(), work.ggain.get(), from, to);
@@ -171,10 +170,10 @@ class LoopBack {
   void normalise_inputs(const Chunk& chunk, Work& work) const {
     if (to_.gb)
       for (int gate = 0; gate < Cell::gates; ++gate)
-        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.wide, nullptr,
+        gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.H, nullptr,
                             work.gb.get() + gate * s_.wide);
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
-      const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * s_.ldg + s_.input_slot(gate) * s_.wide; };
+      const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * s_.ldg + s_.input_slot(gate) * s_.H; };
       normalise<0, together>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
       normalise<together, Cell::gates>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
     });
@@ -203,8 +202,8 @@ class LoopBack {
   void product(int64_t count, const Part& part, const Real* packed, const Real* g, Real* to, bool add) const {
     const Start<Real> zero{s_.zeros.get(), 0};
     const int64_t left = P_ ? 0 : part.left, right = P_ ? s_.wide_h / P : part.right;
-    run_panels<2>(packed, left, right, count, g, s_.ldg, N * s_.wide, add ? nullptr : &zero, to + part.first * s_.wide_h,
-                  s_.wide_h);
+    run_pairs(packed, left, right, s_.R, count, g, s_.ldg, N * s_.H, add ? nullptr : &zero, to + part.first * s_.wide_h,
+              s_.wide_h);
   }
 
   // What arrives from the step after: the gradient of the last state at a row's end, nothing across a reset.
@@ -259,10 +258,9 @@ class LoopBack {
       if (Cell::has_c) b.c = load_some(c + n, units), b.dc = load_some(dc_in + n, units);
       if (inner) b.tanh_c = load<Vec<Real>>(inner + n), b.dc_by_h = load<Vec<Real>>(inner + s_.wide + n);
       Cell::template backward<Real>(b);
-      // Zero past the last unit, whatever an infinity in the state has made of the lanes there.
       for (int i = ready; i < Cell::gates; ++i)
-        store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * s_.wide + n, b.g[i], units);
-      if (Cell::shared_last) store_some(g + s_.input_slot(Cell::gates - 1) * s_.wide + n, b.gu_last, units);
+        store_some(g + (s_.starts_elsewhere(i) ? s_.sum_slot(i) : s_.input_slot(i)) * H + n, b.g[i], units);
+      if (Cell::shared_last) store_some(g + s_.input_slot(Cell::gates - 1) * H + n, b.gu_last, units);
       if constexpr (Cell::has_c) {
         if (peephole_) peep(b, work, n, units);
         if (P_) store_some(q + panel, Vec<Real>(b.saved(Cell::at_o) * b.tanh_c), units);
@@ -295,7 +293,7 @@ class LoopBack {
         b.D = load<Vec<Real>>(D_.get() + mine);
         b.direct = load<Vec<Real>>(dh_.get() + mine);
         Cell::template backward<Real>(b, load<Vec<Real>>(dq_.get() + mine));
-        store_some(work.g.get() + at * s_.ldg + s_.input_slot(0) * s_.wide + n, b.g[0], s_.H - n);
+        store_some(work.g.get() + at * s_.ldg + s_.input_slot(0) * s_.H + n, b.g[0], s_.H - n);
         store(dh_.get() + mine, b.direct);
       }
     }

@@ -11,21 +11,21 @@
 
 namespace elman::ELMAN_NS {
 
-// Gates of w (gates * H, columns) for products with gradients: [pair of vectors of columns][gate][wide k][2][lanes]. They come
-// in the order gate + rotation, gate + rotation + 1, ..., cyclic among the G from `gate` on.
+// Gates of w (gates * H, columns) for products with gradients (run_pairs): [pair of vectors of columns][gate][wide k][2][lanes], the
+// last vector by itself if their number is odd. They come in the order gate + rotation, gate + rotation + 1, ..., cyclic among
+// the G from `gate` on.
 template <class Real>
 Buffer<Real> pack_back(const Real* w, int64_t H, int64_t columns, int64_t wide, int gate, int G, int rotation) {
-  constexpr int64_t P = 2 * lanes<Real>;
-  const int64_t pairs = (columns + P - 1) / P;
-  auto packed = allocate<Real>(pairs * G * wide * P);
+  constexpr int64_t L = lanes<Real>;
+  auto packed = allocate<Real>((columns + L - 1) / L * G * wide * L);
   Real* to = packed.get();
-  for (int64_t j = 0; j < pairs; ++j)
+  for (int64_t n = 0; n < columns; n += 2 * L)
     for (int g = 0; g < G; ++g)
-      for (int64_t k = 0; k < wide; ++k, to += P) {
-        const int64_t count = k < H ? std::min(columns - j * P, P) : 0;
-        if (count > 0) std::memcpy(to, w + ((gate + (g + rotation) % G) * H + k) * columns + j * P, count * sizeof(Real));
-        std::fill(to + count, to + P, Real(0));
-      }
+      for (int64_t k = 0; k < wide; ++k)
+        for (int64_t i = n; i < std::min(n + 2 * L, columns); i += L, to += L) {
+          const Real* from = w + ((gate + (g + rotation) % G) * H + k) * columns + i;
+          store(to, k < H ? load_some(from, columns - i) : Vec<Real>{});
+        }
   return packed;
 }
 
@@ -57,14 +57,14 @@ struct BackShape {
         wide(whole_panels(H)),
         wide_h(whole_panels(R)),
         columns(whole_panels(D)),
-        ldg(slots() * wide + 16),
+        ldg((slots() * H + 15) / 16 * 16 + 16),
         ldh(wide_h + 16),
         ldx(columns + 16),
         order(in.B, in.T, in.lengths, in.every),
         division(order, wide / P, R * H * products, whole_rows(in.weights.options), threads),
         zeros(ELMAN_NS::zeros<Real>(std::max({columns, wide, wide_h}))) {}
 
-  // Gradients lie in slots, those of the sums side by side and those of u too. They are the same slots, but for the last sum
+  // Gradients lie in slots of H, those of the sums side by side and those of u too. They are the same slots, but for the last sum
   // where it starts elsewhere: its own comes first and that of u last. Where sums are normalised, none are the same.
   static constexpr int rotation = Cell::shared_last ? Cell::gates - 1 : 0;
   static constexpr bool starts_elsewhere(int gate) { return Cell::shared_last && gate == Cell::gates - 1; }
@@ -104,13 +104,18 @@ class Gradients {
  public:
   Gradients(const Shape& shape, const GatedArriving<Real>& arriving, const GatedGradients<Real>& gradients)
       : s_(shape), arriving_(arriving), to_(gradients) {
-    if (s_.in.weights.U && to_.gx) input_ = pack_back(s_.in.weights.U, s_.H, s_.D, s_.wide, 0, Cell::gates, 0);
+    if (s_.in.weights.U && to_.gx) input_ = pack_back(s_.in.weights.U, s_.H, s_.D, s_.H, 0, Cell::gates, 0);
     if (to_.gx) prefer_huge_pages(to_.gx, s_.in.B * s_.in.T * s_.D * sizeof(Real));
     const Division& d = s_.division;
-    for (int i = 0; i < d.parts(); ++i) work_.push_back(make(d.by_rows ? d.cut[i + 1] - d.cut[i] : s_.in.B));
+    work_.resize(d.parts());
+    if (!d.by_rows) work_[0] = make(s_.in.B);
   }
 
-  Work& work(const Part& part) { return work_[part.number]; }
+  // What a part works with. Where the ranks are divided, the thread that has them makes it.
+  Work& work(const Part& part) {
+    if (s_.division.by_rows) work_[part.number] = make(part.end - part.first);
+    return work_[part.number];
+  }
 
   // The arrays of the caller have the steps of a row side by side; the loop and the products want the rows of a step.
   void gather(const Chunk& chunk, const Part& part, Work& work, int thread, int threads) const {
@@ -139,30 +144,29 @@ class Gradients {
   void products(const Chunk& chunk, const Part& part, Work& work, Real* packed_g, int thread, int threads) const {
     const int64_t M = chunk.rows, left = part.left * P, right = std::min(part.right * P, s_.H);
     for (int slot = 0; slot < s_.slots() && right > left; ++slot) {
-      const Real* g = work.g.get() + slot * s_.wide;
+      const Real* g = work.g.get() + slot * s_.H;
       pack_outer(M, g, s_.ldg, left, right, packed_g);
       for (int i = 0; i < Cell::gates; ++i) {
         const Real* h = i >= Cell::gates - Cell::second ? work.q.get() : work.h.get();
         if (to_.gw && slot == s_.sum_slot(i))
-          add_outer(M, packed_g, left, right, h, work.rows, s_.wide_h / P, work.gw.get() + i * s_.H * s_.wide_h, s_.wide_h);
+          add_outer(M, packed_g, left, right, h, work.rows, s_.R, work.gw.get() + i * s_.H * s_.wide_h, s_.wide_h);
         if (slot != s_.input_slot(i)) continue;
         if (to_.gU)
-          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.columns / P, work.gU.get() + i * s_.H * s_.columns,
-                    s_.columns);
+          add_outer(M, packed_g, left, right, work.x.get(), work.rows, s_.D, work.gU.get() + i * s_.H * s_.columns, s_.columns);
         if (to_.gb && !s_.in.weights.options.gain_U) add_rows(M, part, g, nullptr, work.gb.get() + i * s_.wide);
       }
     }
     if (s_.projected) {
       pack_outer(M, work.gy.get(), s_.ldh, 0, s_.R, packed_g);
-      add_outer(M, packed_g, 0, s_.R, work.q.get(), work.rows, s_.wide / P, work.gP.get(), s_.wide);
+      add_outer(M, packed_g, 0, s_.R, work.q.get(), work.rows, s_.H, work.gP.get(), s_.wide);
     }
     if (to_.gextra && !s_.normed)  // the GRU's bias in front of r, or IndRNN's weights
-      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.wide, Cell::shared_last ? nullptr : &work,
+      add_rows(M, part, work.g.get() + s_.sum_slot(Cell::gates - 1) * s_.H, Cell::shared_last ? nullptr : &work,
                work.gextra.get());
     if (to_.gx) inputs(chunk, work, thread, threads);
   }
 
-  // to += sum over the rows of g, or of g * h
+  // to += sum over the rows of g, or of g * h. (Past the last unit, where nobody looks, that of other numbers.)
   void add_rows(int64_t M, const Part& part, const Real* g, const Work* times_h, Real* to) const {
     for (int64_t n = part.left * P; n < part.right * P; n += L) {
       Vec<Real> sum = load<Vec<Real>>(to + n);
@@ -179,11 +183,10 @@ class Gradients {
     const int64_t pairs = s_.columns / P;
     const int64_t left = s_.division.by_rows ? 0 : pairs * thread / threads,
                   right = s_.division.by_rows ? pairs : pairs * (thread + 1) / threads;
-    const Real* gu = work.g.get() + s_.input_slot(0) * s_.wide;
+    const Real* gu = work.g.get() + s_.input_slot(0) * s_.H;
     const Start<Real> zero{s_.zeros.get(), 0};
     if (input_)
-      run_panels<2, Real>(input_.get(), left, right, chunk.rows, gu, s_.ldg, Cell::gates * s_.wide, &zero, work.gx.get(),
-                          s_.ldx);
+      run_pairs(input_.get(), left, right, s_.D, chunk.rows, gu, s_.ldg, Cell::gates * s_.H, &zero, work.gx.get(), s_.ldx);
     const int64_t first = left * P, count = std::min(right * P, s_.D) - first;
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
       Real* to = to_.gx + (s_.order.row[rank] * s_.in.T + t) * s_.D;
@@ -191,7 +194,7 @@ class Gradients {
       if (input_) {
         if (count > 0) std::memcpy(to + first, work.gx.get() + at * s_.ldx + first, count * sizeof(Real));
       } else if (thread == 0 || s_.division.by_rows) {
-        for (int i = 0; i < Cell::gates; ++i) std::memcpy(to + i * s_.H, gu + at * s_.ldg + i * s_.wide, s_.H * sizeof(Real));
+        for (int i = 0; i < Cell::gates; ++i) std::memcpy(to + i * s_.H, gu + at * s_.ldg + i * s_.H, s_.H * sizeof(Real));
       }
     });
   }
@@ -217,7 +220,7 @@ class Gradients {
     w.rows = rows;
     w.h = zeros<Real>(rows * s_.wide_h);
     w.gy = zeros<Real>(rows * s_.ldh);
-    w.g = zeros<Real>(rows * s_.ldg);
+    w.g = zeros<Real>(rows * s_.ldg + P);
     if (Cell::second > 0 || s_.projected) w.q = zeros<Real>(rows * s_.wide);
     w.gpeephole = zeros<Real>(Cell::gates * s_.wide);
     w.ggain = zeros<Real>(Cell::gates * s_.wide);
@@ -237,12 +240,13 @@ class Gradients {
   template <class F>
   void add_up(int threads, Real* to, int64_t rows, int64_t columns, int64_t stride, const F& from) const {
     if (!to) return;
-    parallel(threads, rows, [&](int64_t first, int64_t end) {
-      for (int64_t m = first; m < end; ++m)
-        for (int64_t n = 0; n < columns; ++n) {
-          Real sum = 0;
-          for (const Work& w : work_) sum += from(w)[m * stride + n];
-          to[m * columns + n] = sum;
+    parallel(threads_for(rows * columns, WorthAThread::elements, threads), rows, [&](int64_t first, int64_t end) {
+      for (int64_t m = first; m < end; ++m) std::memcpy(to + m * columns, from(work_[0]) + m * stride, columns * sizeof(Real));
+      for (size_t i = 1; i < work_.size(); ++i)
+        for (int64_t m = first; m < end; ++m) {
+          const Real* more = from(work_[i]) + m * stride;
+          Real* sum = to + m * columns;
+          for (int64_t n = 0; n < columns; ++n) sum[n] += more[n];
         }
     });
   }

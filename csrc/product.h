@@ -46,6 +46,9 @@ ELMAN_INLINE void row_tiles(int64_t first, int64_t end, const F& f) {
 template <class Real>
 ELMAN_INLINE Vec<Real> load_some(const Real* p, int64_t count) {
   if (count >= lanes<Real>) return load<Vec<Real>>(p);
+#if defined(__AVX512F__)
+  return load_first(p, int(count));
+#endif
   Vec<Real> v{};
   std::memcpy(&v, p, size_t(count) * sizeof(Real));
   return v;
@@ -53,8 +56,11 @@ ELMAN_INLINE Vec<Real> load_some(const Real* p, int64_t count) {
 
 template <class Real>
 ELMAN_INLINE void store_some(Real* p, Vec<Real> v, int64_t count) {
-  if (count >= lanes<Real>) store(p, v);
-  else std::memcpy(p, &v, size_t(count) * sizeof(Real));
+  if (count >= lanes<Real>) return store(p, v);
+#if defined(__AVX512F__)
+  return store_first(p, v, int(count));
+#endif
+  std::memcpy(p, &v, size_t(count) * sizeof(Real));
 }
 
 // v[i][j] becomes v[j][i]. Each round deals the first and the second half of the vectors like two hands of cards; after as many

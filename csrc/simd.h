@@ -105,6 +105,22 @@ ELMAN_INLINE V interleave(V a, V b) {
   return interleave<first>(a, b, std::make_integer_sequence<int, int(sizeof(V) / sizeof(a[0]))>{});
 }
 
+// The first `count` lanes of a vector, fewer than all of them; the others are zero, or stay as they are in memory.
+#if defined(__AVX512F__)
+ELMAN_INLINE Vec<float> load_first(const float* p, int count) {
+  return (Vec<float>)_mm512_maskz_loadu_ps(__mmask16((1u << count) - 1), p);
+}
+ELMAN_INLINE Vec<double> load_first(const double* p, int count) {
+  return (Vec<double>)_mm512_maskz_loadu_pd(__mmask8((1u << count) - 1), p);
+}
+ELMAN_INLINE void store_first(float* p, Vec<float> v, int count) {
+  _mm512_mask_storeu_ps(p, __mmask16((1u << count) - 1), (__m512)v);
+}
+ELMAN_INLINE void store_first(double* p, Vec<double> v, int count) {
+  _mm512_mask_storeu_pd(p, __mmask8((1u << count) - 1), (__m512d)v);
+}
+#endif
+
 // a * b + c
 #if defined(__AVX512F__)
 ELMAN_INLINE Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
