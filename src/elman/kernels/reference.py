@@ -48,6 +48,24 @@ def log_sum_exp(v: Tensor) -> Tensor:
     return log(torch.exp(v - top).sum(-1)) + top[..., 0]
 
 
+def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
+    """log P(symbol) (M,) of symbols (M,) under a softmax over h W^T + b: h (M, D), weight (V, D), bias (V,)."""
+    return -F.cross_entropy(F.linear(h, weight, bias), symbols, reduction="none")
+
+
+def softmax_log_prob_sum(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
+    """The sum of them."""
+    return softmax_log_prob(h, weight, bias, symbols).sum()
+
+
+def softmax_log_prob_back(
+    h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor, g: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The gradients of sum over m of g[m] log P(symbols[m]) with respect to h, weight and bias."""
+    q = g[:, None] * (F.one_hot(symbols, len(weight)) - F.linear(h, weight, bias).softmax(-1))
+    return q @ weight, q.t() @ h, None if bias is None else q.sum(0)
+
+
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N)."""
     return F.layer_norm(x, gain.shape, gain, bias, eps)
