@@ -46,6 +46,15 @@ void check(const AttendedInputs<Real>& in) {
   check(in.memory);
 }
 
+// The logit of a symbol that is not there would be read.
+template <class Real>
+void check(const SoftmaxInputs<Real>& in) {
+  for (int64_t m = 0; m < in.M; ++m)
+    if (in.symbols[m] < 0 || in.symbols[m] >= in.V)
+      throw std::invalid_argument("native kernel: symbols[" + std::to_string(m) + "] is " + std::to_string(in.symbols[m]) +
+                                  ", but must be in [0, " + std::to_string(in.V) + "), the symbols that there are.");
+}
+
 // A row that is not there, or not computed yet, would be read.
 template <class Real>
 void check(const GatheredInputs<Real>& in) {

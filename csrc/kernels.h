@@ -15,6 +15,37 @@ namespace elman {
 template <class Real>
 using Linear = void(int64_t M, int64_t N, int64_t K, const Real* x, const Real* w, const Real* b, Real* y, int threads);
 
+// log P(symbol) of M rows under a softmax over l = h W^T + b (softmax.cpp): h (M, K), w (V, K), b (V) or null, symbols (M).
+template <class Real>
+struct SoftmaxInputs {
+  int64_t M, V, K;
+  const Real *h, *w, *b;
+  const int64_t* symbols;
+  ELMAN_FIELDS(M, V, K, h, w, b, symbols)
+};
+template <class Real>
+struct SoftmaxOutputs {
+  Real* log_prob;
+  ELMAN_FIELDS(log_prob)
+};
+template <class Real>
+using Softmax = void(const SoftmaxInputs<Real>& in, const SoftmaxOutputs<Real>& out, int threads);
+
+// The same and the gradients of sum over m of g[m] log_prob[m]: gh (M, K), gw (V, K), gb (V) or null.
+template <class Real>
+struct SoftmaxArriving {
+  const Real* g;
+  ELMAN_FIELDS(g)
+};
+template <class Real>
+struct SoftmaxGradients {
+  Real *log_prob, *gh, *gw, *gb;
+  ELMAN_FIELDS(log_prob, gh, gw, gb)
+};
+template <class Real>
+using SoftmaxBack = void(const SoftmaxInputs<Real>& in, const SoftmaxArriving<Real>& arriving, const SoftmaxGradients<Real>& to,
+                         int threads);
+
 // y = f(x), n elements.
 template <class Real>
 using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
@@ -124,6 +155,8 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Convolution, convolution)               \
   kernel(ConvolutionBack, convolution_back)      \
   kernel(Linear, linear)                         \
+  kernel(Softmax, softmax_log_prob)              \
+  kernel(SoftmaxBack, softmax_log_prob_back)     \
   kernel(Gated, gated)                           \
   kernel(GatedBack, gated_back)                  \
   kernel(Attend, attend)                         \

@@ -36,7 +36,7 @@ __all__ = [
     "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
     "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
     "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -160,6 +160,31 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     dtype = torch.promote_types(x.dtype, weight.dtype)
     x, weight = x.to(dtype), weight.to(dtype)
     return _table_for(x).linear(x, weight, None if bias is None else bias.to(dtype))
+
+
+def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
+    """log P(symbol) under a softmax over h W^T + b, without its logits: h (..., D), weight (V, D), bias (V,), symbols
+    (...) int64 -> (...), in the wider dtype of h and weight.
+
+    >>> softmax_log_prob(torch.zeros(1, 3), torch.ones(4, 3), None, torch.tensor([2])).exp().item()
+    0.25
+    """
+    flat, at, weight, bias = _softmax_arguments(h, weight, bias, symbols)
+    return _table_for(flat).softmax_log_prob(flat, weight, bias, at).reshape(symbols.shape)
+
+
+def softmax_log_prob_sum(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
+    """The sum of them: with its gradients it takes three products, where `softmax_log_prob` takes four."""
+    flat, at, weight, bias = _softmax_arguments(h, weight, bias, symbols)
+    return _table_for(flat).softmax_log_prob_sum(flat, weight, bias, at)
+
+
+def _softmax_arguments(
+    h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    dtype = torch.promote_types(h.dtype, weight.dtype)
+    flat = h.reshape(-1, h.shape[-1]).to(dtype)
+    return flat, symbols.reshape(-1), weight.to(dtype), None if bias is None else bias.to(dtype)
 
 
 def sigmoid(x: Tensor) -> Tensor:

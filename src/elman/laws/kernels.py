@@ -130,6 +130,12 @@ class Case(NamedTuple):
 def _maps() -> Iterator[Case]:
     """What has no state."""
     yield Case("linear", kernels.linear, random((B, T, C), (3, C), (3,)))
+    softmaxes = {
+        "softmax_log_prob": kernels.softmax_log_prob,
+        "softmax_log_prob, sum": kernels.softmax_log_prob_sum,
+    }
+    for name, function in softmaxes.items():
+        yield Case(name, partial(_with_symbols, function), random((B, T, C), (3, C), (3,)))
     for name in ("sigmoid", "tanh", "softplus", "silu"):
         yield Case(name, getattr(kernels, name), random((B, T, C)))
     yield Case("log", kernels.log, [x.sigmoid() for x in random((B, T, C))])
@@ -139,6 +145,10 @@ def _maps() -> Iterator[Case]:
     memory = ((B, T, C), (B, 3, C), (B, 3, 4))
     yield Case("attend, dot", lambda q, k, m: kernels.attend(q, k, m, SIZES, None), random(*memory))
     yield Case("attend, additive", lambda q, k, m, v: kernels.attend(q, k, m, SIZES, v), random(*memory, (C,)))
+
+
+def _with_symbols(function: Callable[..., Tensor], h: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return function(h, weight, bias, torch.arange(B * T).reshape(B, T) % len(weight))
 
 
 def _scans() -> Iterator[Case]:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from elman import kernels, random
 from elman.errors import InputError
 from elman.lengths import checked, masked, valid
-from elman.nn.distributions import Categorical, Distribution
+from elman.nn.distributions import Categorical, Distribution, Product
 from elman.nn.readout import Linear, Softmax
 from elman.options import whole
 
@@ -169,16 +169,21 @@ class LinearChain:
         return path
 
 
-@dataclass(frozen=True)
 class WordTags(Categorical):
     """Tags that do not know their neighbours, each by a softmax of its own: logits (B, T, K). A tag below 0 is none."""
 
-    lengths: Tensor | None = None  # (B,)
+    def __init__(self, logits: Tensor | Product, lengths: Tensor | None = None) -> None:
+        super().__init__(logits)
+        self.lengths = lengths  # (B,)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """log P of each tag (B, T), zero where there is none."""
         counted = value >= 0 if self.lengths is None else (value >= 0) & valid(self.lengths, value.shape[1])
         return torch.where(counted, super().log_prob(value.clamp(min=0)), 0.0)
+
+    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> Tensor:
+        terms = self.log_prob(value)
+        return (terms if lengths is None else masked(terms, lengths)).sum()
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
         """The most probable tags (B, T); what may follow what is not looked at."""
@@ -193,8 +198,7 @@ class TagSoftmax(Softmax):
     """A read-out whose tags do not know their neighbours."""
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> WordTags:
-        said = self.linear.categorical(y)
-        return WordTags(said.logits, said.product, lengths)
+        return WordTags(self.linear.product(y), lengths)
 
 
 class CRF(nn.Module):

@@ -24,10 +24,10 @@ from elman.nn.distributions import (
     Gaussian,
     NegativeBinomial,
     Poisson,
+    Product,
     QuantileGrid,
     StudentT,
 )
-from elman.nn.softmax_loss import Product
 from elman.options import fraction
 
 D_co = TypeVar("D_co", bound=Distribution, covariant=True)
@@ -52,18 +52,11 @@ class Linear(nn.Module):
 
     def forward(self, h: Tensor) -> Tensor:
         """h (..., H) -> (..., V), in the parameters' dtype."""
-        return self.product(self.dropped(h))
+        return kernels.linear(*self.product(h))
 
-    def dropped(self, h: Tensor) -> Tensor:
-        return kernels.dropout(h, self.dropout, self.training)
-
-    def product(self, h: Tensor) -> Tensor:
-        return kernels.linear(h, self.weight, self.bias)
-
-    def categorical(self, y: Tensor) -> Categorical:
-        """A softmax over V, which knows what its logits are made of."""
-        h = self.dropped(y)
-        return Categorical(self.product(h), Product(h, self.weight, self.bias))
+    def product(self, h: Tensor) -> Product:
+        """What that is, not computed yet."""
+        return Product(kernels.dropout(h, self.dropout, self.training), self.weight, self.bias)
 
 
 class Readout(nn.Module, Generic[D_co]):
@@ -112,7 +105,7 @@ class Softmax(Affine[Categorical]):
             self.linear.weight = weight
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> Categorical:
-        return self.linear.categorical(y)
+        return Categorical(self.linear.product(y))
 
     def distribution(self, values: Tensor) -> Categorical:
         return Categorical(values)

@@ -99,6 +99,8 @@ def repeated(predicted, n):
         return AdaptiveCategorical(predicted.head.expand(n, -1), predicted.h.expand(n, -1), predicted.tails, [2, 5])
     if isinstance(predicted, ClassNumber):
         return ClassNumber(repeated(predicted.classes, n))
+    if isinstance(predicted, Categorical):
+        return Categorical(predicted.logits.expand(n, -1))
     parts = {
         name: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
         for name, value in vars(predicted).items()

@@ -16,10 +16,11 @@ from elman.kernels.native.op import calls
 from elman.kernels.native.product import linear
 from elman.kernels.native.program import Program
 from elman.kernels.native.scan import linear_scan, reverse
+from elman.kernels.native.softmax import softmax_log_prob, softmax_log_prob_sum
 
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "convolution", "gated",
     "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear",
     "linear_scan", "log", "philox", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softplus", "student_t", "tanh",
+    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

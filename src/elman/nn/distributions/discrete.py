@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from elman import random
-from elman.nn import softmax_loss
+from elman import kernels, random
+from elman.errors import InputError
+from elman.lengths import masked, valid
 from elman.nn.distributions.distribution import Distribution, Numeric, checked_levels, one_event_per_row
-from elman.nn.softmax_loss import Product
 
 
 class Discrete(Distribution):
@@ -48,9 +49,19 @@ class Discrete(Distribution):
         return below.sum(-2).clamp(max=total.shape[-1] - 1).double()
 
 
-@dataclass(frozen=True)
+class Product(NamedTuple):
+    """What logits (..., V) are: h W^T + b. They must be asked for before the weights change."""
+
+    h: Tensor  # (..., H)
+    weight: Tensor  # (V, H)
+    bias: Tensor | None  # (V,)
+
+
 class Categorical(Discrete):
     """log P(v) = logits[v] - logsumexp(logits), logits (..., V).
+
+    Of a `Product` they are computed when somebody asks for them. Training does not: a batch of word models has more of
+    them than fit any cache.
 
     >>> Categorical(torch.zeros(1, 4)).log_prob(torch.tensor([2])).exp().item()
     0.25
@@ -58,12 +69,37 @@ class Categorical(Discrete):
     tensor([1])
     """
 
-    logits: Tensor
-    product: Product | None = field(default=None, repr=False)  # what the logits are, for the gradient
+    def __init__(self, logits: Tensor | Product) -> None:
+        self._logits = logits if isinstance(logits, Tensor) else None
+        self.product = logits if isinstance(logits, Product) else None
+        if self.product is not None and not torch.is_grad_enabled():  # nor shall what is computed later have a graph
+            h, weight, bias = self.product
+            self.product = Product(h, weight.detach(), None if bias is None else bias.detach())
+        self._versions = self._count_changes()
+
+    @property
+    def logits(self) -> Tensor:
+        if self._logits is None:
+            self._logits = kernels.linear(*self._unchanged())
+        return self._logits
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The log-probability (...) of the symbols value (...)."""
-        return softmax_loss.log_prob(self.logits, value, self.product)
+        if self.product is None:
+            flat = self.logits.reshape(-1, self.logits.shape[-1])
+            return -F.cross_entropy(flat, value.reshape(-1), reduction="none").reshape(value.shape)
+        return kernels.softmax_log_prob(*self._unchanged(), value)
+
+    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """The sum of them, over t < lengths (B,) if the symbols are (B, T): for training, for it takes less time."""
+        if self.product is None:
+            terms = self.log_prob(value)
+            return (terms if lengths is None else masked(terms, lengths)).sum()
+        h, weight, bias = self._unchanged()
+        if lengths is not None and min(lengths.tolist(), default=0) < value.shape[1]:
+            counted = valid(lengths, value.shape[1])
+            h, value = h[counted], value[counted]
+        return kernels.softmax_log_prob_sum(h, weight, bias, value)
 
     def log_probs(self) -> Tensor:
         """The log-probabilities (..., V) of all symbols."""
@@ -75,6 +111,21 @@ class Categorical(Discrete):
     def values(self) -> Tensor:
         """What it says in float64: the log-probabilities (..., V)."""
         return torch.log_softmax(self.logits.double(), -1)
+
+    def _unchanged(self) -> Product:
+        assert self.product is not None
+        if self._count_changes() != self._versions:
+            raise InputError(
+                "the weights of this distribution's read-out have changed since it was made, so that what it said then "
+                "cannot be computed now. Ask for `logits` or `log_prob` before the weights are changed."
+            )
+        return self.product
+
+    def _count_changes(self) -> list[int]:
+        """How often each parameter was changed in place, where that can be known."""
+        weights = [part for part in (self.product or ())[1:] if part is not None]
+        counted = not torch.compiler.is_compiling() and not any(weight.is_inference() for weight in weights)
+        return [weight._version for weight in weights] if counted else []
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class ClassNumberReadout(Affine[ClassNumber]):
     """A softmax over classes."""
 
     def forward(self, y: Tensor, lengths: Tensor | None = None) -> ClassNumber:
-        return ClassNumber(self.linear.categorical(y))
+        return ClassNumber(Categorical(self.linear.product(y)))
 
     def distribution(self, values: Tensor) -> ClassNumber:
         return ClassNumber(Categorical(values))
