@@ -9,7 +9,7 @@ from running import core, language_model
 
 from elman.serve.api.responses import KEPT
 from elman.serve.engine.direct import Direct
-from elman.serve.engine.jobs import Asked, Create, Get, Options
+from elman.serve.engine.jobs import Create, Get, Options, WriteRequest
 from elman.serve.engine.steps import Item, Step, submit_steps
 from elman.serve.engine.text_jobs import Respond
 from elman.serve.errors import HttpError
@@ -34,18 +34,18 @@ def direct(store=None, limits=None, clock=None, models=None):
 
 
 def made(engine, model="gru", options=None, tenant="t", seed=0):
-    asked = Asked(tenant, "create")
-    reply = engine.ask(lambda r: Create(r, asked, model, options or Options(3600.0), seed, None))
+    asked = WriteRequest(tenant, "create")
+    reply = engine.run(lambda r: Create(r, asked, model, options or Options(3600.0), seed, None))
     return json.loads(reply.body)["id"]
 
 
 def step(engine, id, x, version="any", tenant="t", key=""):
-    asked = Asked(tenant, "step", key, repr(x).encode())
-    return json.loads(engine.ask(lambda r: Step(r, asked, id, version, [[v] for v in x], False)).body)
+    asked = WriteRequest(tenant, "step", key, repr(x).encode())
+    return json.loads(engine.run(lambda r: Step(r, asked, id, version, [[v] for v in x], False)).body)
 
 
 def get(engine, id, tenant="t"):
-    return json.loads(engine.ask(lambda r: Get(r, tenant, id)).body)
+    return json.loads(engine.run(lambda r: Get(r, tenant, id)).body)
 
 
 def refused(status, call):
@@ -89,9 +89,9 @@ def bulk(engine, ids, x):
 
 # What is kept, in bytes
 def respond(engine, key="", store=True, metadata="", tenant="t"):
-    asked = Asked(tenant, "responses", key, b"d")
+    asked = WriteRequest(tenant, "responses", key, b"d")
     body = lambda id, found: json.dumps({"id": id, "metadata": metadata}).encode()  # noqa: E731
-    reply = engine.ask(
+    reply = engine.run(
         lambda r: Respond(
             r, asked, "book", "Hi", Writing(max_new_tokens=1), 0, "", KEPT if store else 0.0, False, body, None
         )

@@ -12,7 +12,7 @@ from running import error, language_model, running, served_models
 from websockets.sync.client import connect
 
 from elman.serve.api.routes import ROUTES
-from elman.serve.engine.jobs import Asked, Create, Generate, Options
+from elman.serve.engine.jobs import Create, Generate, Options, WriteRequest
 from elman.serve.limits import Limits
 from elman.serve.net.keys import Keys
 from elman.tasks.serving import Writing
@@ -106,7 +106,11 @@ def test_what_failed_may_be_sent_again_with_its_key(server):
 def test_a_commit_that_failed_leaves_no_key_behind():
     engine = direct()
     store, commit = engine.engine.sessions.store, engine.engine.sessions.store.commit
-    create = lambda: engine.ask(lambda r: Create(r, Asked("t", "create", "c", b"d"), "gru", Options(9.0), 0, None))  # noqa: E731
+
+    def create():
+        request = WriteRequest("t", "create", "c", b"d")
+        return engine.run(lambda r: Create(r, request, "gru", Options(9.0), 0, None))
+
     store.commit = fails
     refused(507, create)
     store.commit = commit
@@ -253,7 +257,7 @@ def test_a_session_does_not_expire_while_it_is_busy():
     clock = Clock()
     engine = direct(clock=clock)
     id, found = made(engine, "book", options=Options(10.0)), []
-    engine.engine.submit(Generate(found.append, Asked("t", "g"), id, 0, "Hi", Writing(max_new_tokens=30), None))
+    engine.engine.submit(Generate(found.append, WriteRequest("t", "g"), id, 0, "Hi", Writing(max_new_tokens=30), None))
     engine.engine.tick()
     clock.now += 60
     for _ in range(40):

@@ -13,7 +13,7 @@ from running import Running, core, running, served_models, service
 from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine
 from elman.serve.engine.job import Job
-from elman.serve.engine.jobs import Asked, Create, Delete, Options
+from elman.serve.engine.jobs import Create, Delete, Options, WriteRequest
 from elman.serve.engine.steps import Step
 from elman.serve.limits import Limits
 from elman.serve.store.records import Session
@@ -74,8 +74,8 @@ def test_a_tick_that_failed_never_releases_its_success(broken):
             store.broken = broken
 
     engine.engine.fault = fault
-    engine.engine.submit(Step(found.append, Asked("t", "step"), id, 0, [[1.0]], True))
-    engine.engine.submit(Create(found.append, Asked("t", "create"), "gru", Options(60.0), 0, None))
+    engine.engine.submit(Step(found.append, WriteRequest("t", "step"), id, 0, [[1.0]], True))
+    engine.engine.submit(Create(found.append, WriteRequest("t", "create"), "gru", Options(60.0), 0, None))
     with suppress(StoreFailed):
         engine.engine.tick()
     engine.engine.fault = lambda place: None
@@ -195,9 +195,9 @@ class Buggy(Job):
 def test_what_a_job_fails_at_is_its_own(kind, error, tmp_path):
     store = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / "s.db")
     engine, found = direct(store).engine, []
-    engine.submit(Create(found.append, Asked("t", "create"), "gru", Options(60.0), 0, None))
+    engine.submit(Create(found.append, WriteRequest("t", "create"), "gru", Options(60.0), 0, None))
     engine.submit(Buggy(found.append, error))
-    engine.submit(Create(found.append, Asked("t", "create"), "gru", Options(60.0), 0, None))
+    engine.submit(Create(found.append, WriteRequest("t", "create"), "gru", Options(60.0), 0, None))
     engine.tick()
     assert sorted(one.status for one in found) == [201, 201, 500]
     assert engine.sessions.counts == {"t": 2} and store.counts("sessions") == {"t": 2}
@@ -217,7 +217,9 @@ def test_a_model_that_fails_on_one_input_fails_for_that_one():
 
     model.together = broken
     for id, value in zip(ids, (1.0, 13.0, 2.0), strict=True):
-        engine.engine.submit(Step(lambda v, id=id: found.update({id: v}), Asked("t", "s"), id, 0, [[value]], True))
+        engine.engine.submit(
+            Step(lambda v, id=id: found.update({id: v}), WriteRequest("t", "s"), id, 0, [[value]], True)
+        )
     engine.engine.tick()
     assert [found[id].status for id in ids] == [200, 500, 200]
     assert np.array_equal(np.float32(json.loads(found[ids[2]].body)["output"]), scanned([2.0])[0])
@@ -269,9 +271,9 @@ def test_a_damaged_session_can_be_deleted_by_its_tenant_and_nobody_else():
     for table in ("checkpoints", "inputs"):
         store.put(table, "sess_damaged/1", b"", parent="sess_damaged")
     engine = direct(store)  # which counts it
-    refused(404, lambda: engine.ask(lambda r: Delete(r, "other", "sess_damaged")))
+    refused(404, lambda: engine.run(lambda r: Delete(r, "other", "sess_damaged")))
     assert engine.engine.sessions.counts == {"t": 1}
-    engine.ask(lambda r: Delete(r, "t", "sess_damaged"))
+    engine.run(lambda r: Delete(r, "t", "sess_damaged"))
     refused(404, lambda: get(engine, "sess_damaged"))
     assert engine.engine.sessions.counts == {"t": 0}
     assert not any(store.counts(table) for table in ("sessions", "checkpoints", "inputs"))
@@ -288,7 +290,7 @@ def test_a_state_of_another_length_disturbs_nobody():
     sessions.cache.clear()
     found = []
     for id in (good, bad):
-        engine.engine.submit(Step(found.append, Asked("t", "s"), id, 0, [[1.0]], True))
+        engine.engine.submit(Step(found.append, WriteRequest("t", "s"), id, 0, [[1.0]], True))
     engine.engine.tick()
     assert sorted(one.status for one in found) == [200, 500]
 

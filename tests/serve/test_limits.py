@@ -27,7 +27,7 @@ import elman
 from elman.data.vocabulary import Words
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
-from elman.serve.engine.jobs import Asked, Delete, Fork, Generate, Get, Options
+from elman.serve.engine.jobs import Delete, Fork, Generate, Get, Options, WriteRequest
 from elman.serve.engine.text_jobs import DeleteResponse
 from elman.serve.errors import HttpError
 from elman.serve.limits import MEANING, Limits
@@ -551,12 +551,12 @@ def test_what_is_past_a_limit_is_told_the_most(small, path, body):
 def test_sessions_and_forks_have_a_limit_and_deleting_makes_room():
     engine = direct(limits=Limits(sessions=3, forks=2))
     first, _ = made(engine), made(engine)
-    fork = lambda: engine.ask(lambda r: Fork(r, Asked("t", "fork"), first, None))  # noqa: E731
+    fork = lambda: engine.run(lambda r: Fork(r, WriteRequest("t", "fork"), first, None))  # noqa: E731
     fork()
     refused(429, lambda: made(engine))
     refused(429, fork)
     made(engine, tenant="other")
-    engine.ask(lambda r: Delete(r, "t", first))
+    engine.run(lambda r: Delete(r, "t", first))
     made(engine)
     engine = direct(limits=Limits(forks=2))
     first = made(engine)
@@ -569,10 +569,12 @@ def test_sessions_and_forks_have_a_limit_and_deleting_makes_room():
 def test_writes_of_a_session_wait_in_line_and_the_line_has_an_end():
     engine = direct(limits=Limits(session_queue=2))
     id, found = made(engine, "book"), []
-    generate = Generate(found.append, Asked("t", "generate"), id, "any", "Hi", Writing(max_new_tokens=4), None)
+    generate = Generate(found.append, WriteRequest("t", "generate"), id, "any", "Hi", Writing(max_new_tokens=4), None)
     engine.engine.submit(generate)
     for _ in range(4):
-        engine.engine.submit(Generate(found.append, Asked("t", "g"), id, "any", "", Writing(max_new_tokens=1), None))
+        engine.engine.submit(
+            Generate(found.append, WriteRequest("t", "g"), id, "any", "", Writing(max_new_tokens=1), None)
+        )
     for _ in range(30):
         engine.engine.tick()
     statuses = [one.status for one in found]
@@ -603,7 +605,7 @@ def test_past_its_bytes_a_tenant_is_refused_and_nothing_is_changed():
     assert refused(429, lambda: step(engine, id, [1.0] * 60, key="k")).code == "too_many_bytes"
     assert get(engine, id)["version"] == 0 and step(engine, id, [1.0] * 60)["version"] == 1
     respond(engine, metadata="m" * 2_000, tenant="other")
-    engine.ask(lambda r: DeleteResponse(r, "t", first))
+    engine.run(lambda r: DeleteResponse(r, "t", first))
     respond(engine, metadata="m" * 2_000)
 
 

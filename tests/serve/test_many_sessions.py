@@ -44,7 +44,7 @@ class Crowd:
         return found
 
     def create(self, count):
-        asked, options = jobs.Asked(TENANT, "create"), jobs.Options(3600.0)
+        asked, options = jobs.WriteRequest(TENANT, "create"), jobs.Options(3600.0)
         found = self.ask([lambda reply: jobs.Create(reply, asked, "gru", options, 0, None)] * count)
         return [msgspec.json.decode(one.body)["id"] for one in found]
 

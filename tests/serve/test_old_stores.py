@@ -12,7 +12,7 @@ from running import core
 from safetensors.torch import load_file
 
 from elman.serve.engine.direct import Direct
-from elman.serve.engine.jobs import Asked, Create, Options, Rollback
+from elman.serve.engine.jobs import Create, Options, Rollback, WriteRequest
 from elman.serve.engine.steps import Step
 from elman.serve.engine.text_jobs import DeleteResponse, GetResponse
 from elman.serve.limits import Limits
@@ -42,11 +42,11 @@ def engine(tmp_path):
 
 
 def asked(route, key=""):
-    return Asked("t", route, key, b"d")
+    return WriteRequest("t", route, key, b"d")
 
 
 def step(engine, id, x, key=""):
-    reply = engine.ask(lambda r: Step(r, asked("step", key), id, "any", [[v] for v in x], False))
+    reply = engine.run(lambda r: Step(r, asked("step", key), id, "any", [[v] for v in x], False))
     return json.loads(reply.body), reply.replayed
 
 
@@ -60,24 +60,24 @@ def test_sessions_go_on_to_the_bit_and_keys_are_known(engine):
     assert replayed and answer["version"] == 1
     answer, replayed = step(engine, ABOUT["plain"], [3.0])
     assert not replayed and np.array_equal(np.float32(answer["outputs"][0]), offline(engine, [1.0, 2.0, 3.0])[2])
-    reply = engine.ask(lambda r: Create(r, asked("create", "c"), "gru", Options(1e6), 0, None))
+    reply = engine.run(lambda r: Create(r, asked("create", "c"), "gru", Options(1e6), 0, None))
     assert reply.replayed and json.loads(reply.body)["id"] == ABOUT["keyed"]
     assert engine.engine.sessions.counts == {"t": 4}
 
 
 def test_the_past_is_there(engine):
     assert get(engine, ABOUT["past"])["position"] == 5
-    engine.ask(lambda r: Rollback(r, asked("rb"), ABOUT["past"], "any", 2))
+    engine.run(lambda r: Rollback(r, asked("rb"), ABOUT["past"], "any", 2))
     answer, _ = step(engine, ABOUT["past"], [-1.0])
     assert np.array_equal(np.float32(answer["outputs"][0]), offline(engine, [1.0, 2.0, -1.0])[2])
 
 
 def test_responses_states_and_what_is_counted(engine):
     id, sessions = ABOUT["response"]["id"], engine.engine.sessions
-    assert json.loads(engine.ask(lambda r: GetResponse(r, "t", id)).body) == ABOUT["response"]
+    assert json.loads(engine.run(lambda r: GetResponse(r, "t", id)).body) == ABOUT["response"]
     assert Signer.of_store(sessions.store).verify("t", "aa", ABOUT["token"]) == b"state"
-    engine.ask(lambda r: DeleteResponse(r, "t", id))
-    refused(404, lambda: engine.ask(lambda r: GetResponse(r, "t", id)))
+    engine.run(lambda r: DeleteResponse(r, "t", id))
+    refused(404, lambda: engine.run(lambda r: GetResponse(r, "t", id)))
     assert sessions.ledger.bytes == {} and sessions.counts == {"t": 3}  # what was not counted is not taken away
     answer, _ = step(engine, ABOUT["plain"], [3.0], "new")
     assert sessions.ledger.bytes == {"t": len(json.dumps(answer, separators=(",", ":")))}

@@ -25,11 +25,11 @@ def run(arguments: Sequence[str]) -> int:
     """Serve until a signal arrives; or copy a store."""
     if arguments and arguments[0] == "backup":
         return _backup(arguments[1:])
-    given = _parser().parse_args(arguments)
-    if given.print_limits:
+    args = _parser().parse_args(arguments)
+    if args.print_limits:
         print("\n".join(Limits().lines()))
         return 0
-    _check(given)
+    _check(args)
     try:
         import msgspec  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.serve.server import serve
 
     with _ignoring_hangup():
-        return serve(_service(given), given.host, given.port)
+        return serve(_service(args), args.host, args.port)
 
 
 @contextmanager
@@ -65,35 +65,35 @@ def _backup(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("store", metavar="STORE", help="the file of a server's --store")
     parser.add_argument("to", metavar="TO", help="the copy: a file that does not exist yet")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     from elman.serve.store.sqlite import backup
 
-    backup(given.store, given.to)
-    say(f"elman serve: {given.to} is a copy of {given.store}")
+    backup(args.store, args.to)
+    say(f"elman serve: {args.to} is a copy of {args.store}")
     return 0
 
 
-def _check(given: argparse.Namespace) -> None:
-    if not given.model and not given.run:
+def _check(args: argparse.Namespace) -> None:
+    if not args.model and not args.run:
         raise InputError("there is no model to serve: elman serve RUN, or --model NAME=RUN for each of several")
-    if given.host not in LOOPBACK and not given.api_key_file and not given.insecure:
+    if args.host not in LOOPBACK and not args.api_key_file and not args.insecure:
         raise InputError(
-            f"--host is {given.host}, which others can reach, and there are no keys. Pass --api_key_file, or "
+            f"--host is {args.host}, which others can reach, and there are no keys. Pass --api_key_file, or "
             "--insecure if anyone may use every session"
         )
-    if given.durability == "none" and given.store:
+    if args.durability == "none" and args.store:
         raise InputError("--store keeps sessions in a file; its --durability must be process or power, not none")
-    if given.durability in ("process", "power") and not given.store:
-        raise InputError(f"--durability {given.durability} needs --store FILE to keep sessions in")
-    if not 0 < given.ttl <= Limits.ttl_seconds:
-        raise InputError(f"--ttl is {given.ttl}; it must be above 0 and at most {Limits.ttl_seconds:g} seconds")
-    if not 0 <= given.drain_delay <= 3_600:
-        raise InputError(f"--drain_delay is {given.drain_delay}; it must be from 0 to 3600 seconds")
-    if not 0 <= given.port < 65536:
-        raise InputError(f"--port is {given.port}; it must be from 0, for any free port, to 65535")
+    if args.durability in ("process", "power") and not args.store:
+        raise InputError(f"--durability {args.durability} needs --store FILE to keep sessions in")
+    if not 0 < args.ttl <= Limits.ttl_seconds:
+        raise InputError(f"--ttl is {args.ttl}; it must be above 0 and at most {Limits.ttl_seconds:g} seconds")
+    if not 0 <= args.drain_delay <= 3_600:
+        raise InputError(f"--drain_delay is {args.drain_delay}; it must be from 0 to 3600 seconds")
+    if not 0 <= args.port < 65536:
+        raise InputError(f"--port is {args.port}; it must be from 0, for any free port, to 65535")
 
 
-def _service(given: argparse.Namespace) -> Service:
+def _service(args: argparse.Namespace) -> Service:
     from elman.serve.api.app import Service
     from elman.serve.api.predicting import predictor
     from elman.serve.net.keys import Keys, readable_by_others
@@ -104,7 +104,7 @@ def _service(given: argparse.Namespace) -> Service:
     from elman.tasks import open_model
 
     models, predictors = {}, {}
-    for name, path in _named(given):
+    for name, path in _named(args):
         task, model = open_model(path)
         if "predict" in task.requests:
             predictors[name] = predictor(task, model)
@@ -114,32 +114,32 @@ def _service(given: argparse.Namespace) -> Service:
             if name not in predictors:
                 raise
             say(f"elman serve: {name} is served by /v1/predict only: {error}")
-    for secret in filter(None, (given.api_key_file, given.state_key_file, given.store)):
+    for secret in filter(None, (args.api_key_file, args.state_key_file, args.store)):
         if warning := readable_by_others(secret):
             say(f"elman serve: warning: {warning}")
-    keys = Keys(given.api_key_file) if given.api_key_file else None
-    store = SqliteStore(given.store) if given.store else MemoryStore()
+    keys = Keys(args.api_key_file) if args.api_key_file else None
+    store = SqliteStore(args.store) if args.store else MemoryStore()
     sessions = Sessions(store, models, Limits())
     for name in sessions.orphans():
         say(f"elman serve: warning: the store has sessions of {name}, which is not loaded; requests to them get 422")
-    signer = Signer.of_file(given.state_key_file) if given.state_key_file else Signer.of_store(store)
-    durability = given.durability or ("process" if given.store else "none")
+    signer = Signer.of_file(args.state_key_file) if args.state_key_file else Signer.of_store(store)
+    durability = args.durability or ("process" if args.store else "none")
     return Service(
         sessions,
         signer,
         keys=keys,
         durability=durability,
-        ttl=given.ttl,
-        insecure=given.insecure,
-        drain_delay=given.drain_delay,
+        ttl=args.ttl,
+        insecure=args.insecure,
+        drain_delay=args.drain_delay,
         predictors=predictors,
     )
 
 
-def _named(given: argparse.Namespace) -> list[tuple[str, str]]:
+def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
     """The models, each with its name: that of its folder by default."""
-    found = [(Path(given.run).resolve().name, given.run)] if given.run else []
-    for one in given.model or []:
+    found = [(Path(args.run).resolve().name, args.run)] if args.run else []
+    for one in args.model or []:
         name, equals, path = one.partition("=")
         if not equals or not name or not path:
             raise InputError(f"--model is {one!r}; it must be NAME=RUN")

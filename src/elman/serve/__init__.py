@@ -14,10 +14,11 @@ The path of a request, which is the order in which to read:
     store/sessions.py     sessions over a store: versions, idempotency, expiry
     store/signing.py      states that clients carry
 
+    engine/job.py         what a request asks of the engine
     engine/engine.py      owns the models and the store, in ticks: it takes what waits, steps it, commits, replies
     engine/turns.py       whose turn it is; crowd.py: how much each may have; groups.py: what a model does in a tick
     engine/driver.py      runs the ticks: short ones on the event loop, what takes long in a thread
-    engine/jobs.py        what can be asked of the engine about sessions; steps.py: steps; text_jobs.py: texts
+    engine/jobs.py        the jobs that sessions need; steps.py: steps; text_jobs.py: texts
     engine/workers.py     long computations outside the engine, in a few threads
     engine/metrics.py     what Prometheus reads
 

@@ -8,7 +8,7 @@ import pytest
 from direct import direct, item, made, refused, step
 from running import running, served_models
 
-from elman.serve.engine.jobs import Asked, Delete, Generate, Get, HealthProbe
+from elman.serve.engine.jobs import Delete, Generate, Get, HealthProbe, WriteRequest
 from elman.serve.engine.steps import Step, submit_steps
 from elman.serve.errors import HttpError
 from elman.serve.limits import Limits
@@ -60,11 +60,11 @@ def test_another_tenant_cannot_stand_in_a_sessions_line_nor_learn_that_there_is_
     engine = direct(limits=Limits(session_queue=2))
     id, found = made(engine, "book"), []
     writing = Writing(max_new_tokens=20)
-    engine.engine.submit(Generate(found.append, Asked("t", "g"), id, 0, "Hi", writing, None))
+    engine.engine.submit(Generate(found.append, WriteRequest("t", "g"), id, 0, "Hi", writing, None))
     engine.engine.tick()
     strange = []
     for _ in range(5):
-        engine.engine.submit(Step(strange.append, Asked("other", "s"), id, "any", "x", True))
+        engine.engine.submit(Step(strange.append, WriteRequest("other", "s"), id, "any", "x", True))
         engine.engine.submit(Delete(strange.append, "other", id))
         submit_steps(engine.engine, "other", [item(id)], lambda places, answers: strange.extend(answers))
         engine.engine.tick()

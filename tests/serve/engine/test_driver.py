@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 from elman.serve.engine.crowd import Crowd
 from elman.serve.engine.driver import Driver
 from elman.serve.engine.engine import Engine
-from elman.serve.engine.jobs import Asked, Create, Options
+from elman.serve.engine.jobs import Create, Options, WriteRequest
 from elman.serve.engine.steps import Step
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import StoreFull
@@ -116,7 +116,7 @@ def test_ticks_are_as_long_as_they_may_be():
     assert crowd.room == 1_024
     crowd.admit("a")
     crowd.admit("b")
-    crowd.look()
+    crowd.update()
     assert crowd.several and crowd.room == 64
     for _ in range(30):
         crowd.took(1.0, 64)
@@ -140,13 +140,13 @@ def test_between_two_ticks_replies_leave_and_requests_come_in():
 
         async def ask(tenant, id):
             future = loop.create_future()
-            engine.submit(Step(future.set_result, Asked(tenant, "s"), id, "any", [[1.0]], True))
+            engine.submit(Step(future.set_result, WriteRequest(tenant, "s"), id, "any", [[1.0]], True))
             return await future
 
         ids = []
         for tenant in ["heavy"] * 400 + ["light"]:
             future = loop.create_future()
-            engine.submit(Create(future.set_result, Asked(tenant, "c"), "gru", Options(1e6), 0, None))
+            engine.submit(Create(future.set_result, WriteRequest(tenant, "c"), "gru", Options(1e6), 0, None))
             ids.append(json.loads((await future).body)["id"])
         heavy = [asyncio.create_task(ask("heavy", id)) for id in ids[:400] for _ in range(3)]
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from running import core, language_model, running
 
 from elman.cli import main
 from elman.serve.engine.engine import Engine
-from elman.serve.engine.jobs import Asked, Delete, Generate, Get, Options
+from elman.serve.engine.jobs import Delete, Generate, Get, Options, WriteRequest
 from elman.serve.engine.steps import Step, submit_steps
 from elman.serve.engine.text_jobs import Complete
 from elman.serve.store.sqlite import SqliteStore
@@ -21,7 +21,7 @@ from elman.tasks.text.serving import ServedText
 
 def submit(engine, found, id, x, version="any"):
     """A step that nobody waits for; its answer comes into `found`."""
-    job = Step(lambda reply: found.append((id, reply)), Asked("t", "step"), id, version, [[v] for v in x], False)
+    job = Step(lambda reply: found.append((id, reply)), WriteRequest("t", "step"), id, version, [[v] for v in x], False)
     engine.engine.submit(job)
 
 
@@ -50,7 +50,7 @@ def test_a_long_prompt_goes_in_pieces_of_64_and_nobody_waits_behind_it():
     prompt = "Once upon a time " * 12  # 204 symbols
     written = Writing(max_new_tokens=1)
     engine.engine.submit(
-        Generate(lambda reply: found.append((text, reply)), Asked("t", "g"), text, 0, prompt, written, None)
+        Generate(lambda reply: found.append((text, reply)), WriteRequest("t", "g"), text, 0, prompt, written, None)
     )
     for tick in range(1, 7):
         if tick == 2:
@@ -93,12 +93,12 @@ def test_a_tick_is_synced_where_a_row_of_tier_power_is_in_it():
         for id in rows:
             submit(engine, found, id, [1.0])
         engine.engine.tick()
-    engine.ask(lambda r: Delete(r, "t", power))
+    engine.run(lambda r: Delete(r, "t", power))
     assert synced[2:] == [False, True, True, False, True]
     # A generation says so when it is done, and not before.
     text = made(engine, "book", options=Options(3600.0, power=True))
     del synced[:]
-    engine.ask(lambda r: Generate(r, Asked("t", "g"), text, 0, "Hi", Writing(max_new_tokens=5), None))
+    engine.run(lambda r: Generate(r, WriteRequest("t", "g"), text, 0, "Hi", Writing(max_new_tokens=5), None))
     assert synced[-1] is True and not any(synced[:-1]) and len(synced) > 3
 
 
@@ -128,7 +128,7 @@ def test_ids_cannot_be_guessed_and_do_not_come_again():
         np.random.seed(0)
         id = made(engine)
         assert len(id.removeprefix("sess_")) >= 22  # 128 bits in base64
-        engine.ask(lambda r, id=id: Delete(r, "t", id))
+        engine.run(lambda r, id=id: Delete(r, "t", id))
         refused(404, lambda id=id: get(engine, id))
         seen.add(id)
     assert len(seen) == 200
@@ -148,7 +148,7 @@ def test_a_store_with_sessions_of_another_model_starts_with_a_warning(tmp_path, 
         engine = Engine(service.engine.sessions)
         for id in ids:
             hear = partial(asked.__setitem__, id)
-            engine.submit(Step(hear, Asked("local", "step"), id, "any", "x", False))
+            engine.submit(Step(hear, WriteRequest("local", "step"), id, "any", "x", False))
         engine.tick()
         service.engine.sessions.store.close()
         return 0
@@ -170,7 +170,7 @@ def test_a_light_tenant_is_answered_in_the_next_tick_whatever_a_heavy_one_has_se
     for _ in range(4):  # 2,400 rows, one behind the other in the sessions' lines
         submit_steps(engine.engine, "heavy", items, lambda places, answers: found.extend(answers))
     engine.engine.tick()
-    engine.engine.submit(Step(sent.append, Asked("light", "s"), light, 0, [[1.0]], True))
+    engine.engine.submit(Step(sent.append, WriteRequest("light", "s"), light, 0, [[1.0]], True))
     engine.engine.tick()
     assert [one.status for one in sent] == [200] and len(found) < 600
     while engine.engine.waiting:

@@ -8,7 +8,7 @@ from running import LM
 
 import elman
 from elman.decoding.sample import Sampling
-from elman.serve.engine.jobs import Asked, Generate
+from elman.serve.engine.jobs import Generate, WriteRequest
 from elman.serve.engine.steps import Step
 from elman.tasks.forecast.serving import ServedSeries
 from elman.tasks.forecast.task import ForecastConfig
@@ -16,7 +16,7 @@ from elman.tasks.serving import Writing
 
 
 def submit(engine, replies, id, inputs):
-    job = Step(lambda reply: replies.update({id: reply}), Asked("t", "step"), id, "any", inputs, False)
+    job = Step(lambda reply: replies.update({id: reply}), WriteRequest("t", "step"), id, "any", inputs, False)
     engine.engine.submit(job)
 
 
@@ -73,7 +73,7 @@ def test_texts(monkeypatch):
     settings = Writing(max_new_tokens=8, temperature=0.9)
     for id, prompt in zip(ids, ("Once", "No!", "There"), strict=True):
         reply = lambda found, id=id: replies.update({id: found})  # noqa: E731
-        engine.engine.submit(Generate(reply, Asked("t", "g"), id, 0, prompt, settings, None))
+        engine.engine.submit(Generate(reply, WriteRequest("t", "g"), id, 0, prompt, settings, None))
     assert statuses(engine, replies, ids) == [200, 500, 200]
     for id, prompt, seed in ((ids[0], "Once", 0), (ids[2], "There", 2)):
         wanted = LM.generate(prompt, seed=seed, max_new_tokens=8, temperature=0.9)

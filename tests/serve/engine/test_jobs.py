@@ -7,7 +7,7 @@ import httpx
 from direct import NUMBERS, direct, get, made, refused
 from running import MODELS, language_model, running
 
-from elman.serve.engine.jobs import Asked, Fork, Generate, Options
+from elman.serve.engine.jobs import Fork, Generate, Options, WriteRequest
 from elman.serve.engine.text_jobs import Respond
 from elman.serve.store.store import MemoryStore
 from elman.tasks.serving import Writing
@@ -31,7 +31,7 @@ def test_a_client_that_goes_away_leaves_nothing():
 def test_a_generation_that_is_cancelled_commits_nothing():
     engine = direct()
     id, found = made(engine, "book"), []
-    job = Generate(found.append, Asked("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)
+    job = Generate(found.append, WriteRequest("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)
     engine.engine.submit(job)
     for _ in range(5):
         engine.engine.tick()
@@ -39,7 +39,9 @@ def test_a_generation_that_is_cancelled_commits_nothing():
     engine.engine.tick()
     assert get(engine, id)["version"] == 0 and found[0].status == 409 and not engine.engine.queues
     text = json.loads(
-        engine.ask(lambda r: Generate(r, Asked("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)).body
+        engine.run(
+            lambda r: Generate(r, WriteRequest("t", "generate"), id, 0, "Hi", Writing(max_new_tokens=50), None)
+        ).body
     )["text"]
     assert text == language_model().generate("Hi", seed=0, max_new_tokens=50)
 
@@ -49,7 +51,7 @@ def test_a_key_of_a_fork_stands_for_the_session_that_is_forked():
     a, b = made(engine), made(engine)
 
     def fork(id):
-        return json.loads(engine.ask(lambda r: Fork(r, Asked("t", "fork", "k", b"same"), id, None)).body)
+        return json.loads(engine.run(lambda r: Fork(r, WriteRequest("t", "fork", "k", b"same"), id, None)).body)
 
     first, second = fork(a), fork(b)
     assert (first["parent"], second["parent"]) == (a, b) and fork(a) == first and fork(b) == second
@@ -59,16 +61,16 @@ def test_a_fork_is_as_durable_as_its_parent():
     engine = direct(models=NUMBERS)
     for power in (True, False):
         id = made(engine, options=Options(3600.0, power=power))
-        fork = json.loads(engine.ask(lambda r, id=id: Fork(r, Asked("t", "fork"), id, None)).body)
+        fork = json.loads(engine.run(lambda r, id=id: Fork(r, WriteRequest("t", "fork"), id, None)).body)
         assert fork["durability"] == get(engine, id)["durability"] == ("power" if power else "none")
 
 
 def test_a_response_goes_on_with_the_weights_that_made_it_and_no_others(tmp_path):
     def respond(engine, previous=""):
-        asked, settings = Asked("t", "responses"), Writing(max_new_tokens=3)
+        asked, settings = WriteRequest("t", "responses"), Writing(max_new_tokens=3)
         body = lambda id, completed: json.dumps({"id": id}).encode()  # noqa: E731
         job = lambda r: Respond(r, asked, "book", "Hi", settings, 0, previous, 3600.0, False, body, None)  # noqa: E731
-        return json.loads(engine.ask(job).body)["id"]
+        return json.loads(engine.run(job).body)["id"]
 
     store = MemoryStore()
     first = respond(direct(store, models={"book": ServedText(language_model())}))

@@ -4,7 +4,7 @@ import pytest
 from direct import Clock, direct, fails, made, refused, respond, step
 
 from elman.serve.api.responses import KEPT
-from elman.serve.engine.jobs import Asked, Create, Delete, Options
+from elman.serve.engine.jobs import Create, Delete, Options, WriteRequest
 from elman.serve.engine.text_jobs import DeleteResponse
 from elman.serve.store.records import Answered, Records, Response, Session
 from elman.serve.store.sqlite import SqliteStore
@@ -38,8 +38,8 @@ def test_bytes_are_counted_to_the_byte_through_all_that_happens(kind, tmp_path):
     check(1_000)
     respond(engine, key="k", store=False, metadata="m" * 500)  # nothing is stored but the reply to the key
     check(1_500)
-    asked = Asked("t", "create", "c", b"d")
-    engine.ask(lambda r: Create(r, asked, "gru", Options(1e6), 0, None))
+    asked = WriteRequest("t", "create", "c", b"d")
+    engine.run(lambda r: Create(r, asked, "gru", Options(1e6), 0, None))
     id = made(engine, options=Options(1e6))
     step(engine, id, [1.0] * 50, key="a")
     check(2_000)
@@ -49,7 +49,7 @@ def test_bytes_are_counted_to_the_byte_through_all_that_happens(kind, tmp_path):
     for call in (
         lambda: respond(engine, metadata="m" * 9_999),
         lambda: step(engine, id, [2.0] * 50, key="c"),
-        lambda: engine.ask(lambda r: DeleteResponse(r, "t", first)),
+        lambda: engine.run(lambda r: DeleteResponse(r, "t", first)),
     ):
         refused(507, call)
     store.commit = commit
@@ -59,9 +59,9 @@ def test_bytes_are_counted_to_the_byte_through_all_that_happens(kind, tmp_path):
         store = SqliteStore(tmp_path / "s.db")
         engine = direct(store, clock=clock)
     check(1_600)
-    engine.ask(lambda r: DeleteResponse(r, "t", first))
+    engine.run(lambda r: DeleteResponse(r, "t", first))
     check(700)
-    engine.ask(lambda r: Delete(r, "t", id))
+    engine.run(lambda r: Delete(r, "t", id))
     check(600)
     respond(engine)
     clock.now += KEPT + 1

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from direct import NUMBERS, Clock, direct, fails, get, made, refused, scanned, step
 
-from elman.serve.engine.jobs import Asked, Delete, GetState, Options, PutState, Rollback
+from elman.serve.engine.jobs import Delete, GetState, Options, PutState, Rollback, WriteRequest
 from elman.serve.store.past import SLICE
 from elman.serve.store.sqlite import SqliteStore
 from elman.serve.store.store import MemoryStore
@@ -17,7 +17,7 @@ def test_replays_by_other_kernels_say_so():
     id = made(engine, options=Options(3600.0, every=4, keep=3, log=True))
     step(engine, id, [1.0, 2.0])
     engine.engine.sessions.past.computed = "another"
-    back = engine.ask(lambda r: Rollback(r, Asked("t", "rollback"), id, 1, 1))
+    back = engine.run(lambda r: Rollback(r, WriteRequest("t", "rollback"), id, 1, 1))
     assert json.loads(back.body)["inexact"] is True
 
 
@@ -26,7 +26,7 @@ def test_a_second_rollback_knows_nothing_of_what_the_first_has_abandoned():
     id = made(engine, options=Options(3600.0, every=99, keep=9, log=True))
 
     def back(position):
-        reply = engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", position))
+        reply = engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", position))
         assert json.loads(reply.body)["position"] == position
 
     for x in (1.0, 2.0, 3.0):
@@ -46,14 +46,14 @@ def test_a_state_that_is_put_has_no_past():
     id = made(engine, options=Options(3600.0, every=2, keep=9, log=True))
     for x in range(5):
         step(engine, id, [float(x)])
-    state = engine.ask(lambda r: GetState(r, "t", id)).body
-    engine.ask(lambda r: PutState(r, Asked("t", "state"), id, "any", state))
+    state = engine.run(lambda r: GetState(r, "t", id)).body
+    engine.run(lambda r: PutState(r, WriteRequest("t", "state"), id, "any", state))
     assert get(engine, id)["checkpoints"] == [5]
     for position in (0, 3, 4):
-        rollback = lambda r, position=position: Rollback(r, Asked("t", "rb"), id, "any", position)  # noqa: E731
-        assert refused(422, lambda rollback=rollback: engine.ask(rollback)).code == "no_checkpoint"
+        rollback = lambda r, position=position: Rollback(r, WriteRequest("t", "rb"), id, "any", position)  # noqa: E731
+        assert refused(422, lambda rollback=rollback: engine.run(rollback)).code == "no_checkpoint"
     step(engine, id, [7.0])
-    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 5))
+    engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", 5))
     assert np.array_equal(np.float32(step(engine, id, [8.0])["outputs"][0]), scanned([0.0, 1, 2, 3, 4, 8])[5])
 
 
@@ -66,7 +66,7 @@ def test_a_log_that_was_cut_in_front_still_leads_to_every_position(position):
     for at in (0, 3, 6, 8, 11, 13, 15):
         step(engine, id, x[at : at + (2 if at in (6, 11, 13, 15) else 3)])
     assert get(engine, id)["checkpoints"] == [13, 15, 17]
-    ask = lambda: engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", position))  # noqa: E731
+    ask = lambda: engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", position))  # noqa: E731
     if position < 13:
         assert refused(422, ask).code == "no_checkpoint"
         return
@@ -87,7 +87,7 @@ def test_a_long_log_is_read_and_deleted_some_rows_at_a_time(kind, tmp_path):
 
     def back(position):
         found = []
-        engine.engine.submit(Rollback(found.append, Asked("t", "rb"), id, "any", position))
+        engine.engine.submit(Rollback(found.append, WriteRequest("t", "rb"), id, "any", position))
         ticks = 0
         while not found:
             engine.engine.tick()
@@ -135,7 +135,7 @@ def test_of_a_session_that_is_deleted_the_log_goes_too():
     id = made(engine, options=Options(1e6, every=10_000, keep=2, log=True))
     for _ in range(2 * SLICE + 3):
         step(engine, id, [1.0])
-    engine.ask(lambda r: Delete(r, "t", id))
+    engine.run(lambda r: Delete(r, "t", id))
     clock.now += 10
     while not engine.engine.idle or store.children("inputs", id):
         engine.engine.tick()
@@ -150,8 +150,8 @@ def test_a_rollback_whose_commit_fails_leaves_the_log_as_it_was():
     for one in x:
         step(engine, id, [one])
     commit, store.commit = store.commit, fails
-    refused(507, lambda: engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 2)))
+    refused(507, lambda: engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", 2)))
     store.commit = commit
-    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", SLICE + 4))
+    engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", SLICE + 4))
     found = step(engine, id, [3.0])["outputs"][0]
     assert np.array_equal(np.float32(found), scanned([*x[: SLICE + 4], 3.0])[-1])

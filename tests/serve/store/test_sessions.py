@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from running import core
 
 from elman.serve.engine.jobs import (
-    Asked,
     Delete,
     Fork,
     GetState,
     Options,
     PutState,
     Rollback,
+    WriteRequest,
 )  # fmt: skip
 from elman.serve.engine.steps import Step
 from elman.serve.limits import Limits
@@ -56,9 +56,9 @@ def test_another_tenant_sees_nothing():
     for call in (
         lambda: get(engine, id, tenant="other"),
         lambda: step(engine, id, [1.0], tenant="other"),
-        lambda: engine.ask(lambda r: GetState(r, "other", id)),
-        lambda: engine.ask(lambda r: Delete(r, "other", id)),
-        lambda: engine.ask(lambda r: Fork(r, Asked("other", "fork"), id, None)),
+        lambda: engine.run(lambda r: GetState(r, "other", id)),
+        lambda: engine.run(lambda r: Delete(r, "other", id)),
+        lambda: engine.run(lambda r: Fork(r, WriteRequest("other", "fork"), id, None)),
     ):
         refused(404, call)
     assert get(engine, id)["version"] == 0
@@ -77,7 +77,7 @@ def test_a_restart_goes_on_to_the_same_bits(tmp_path):
         y, _ = core().scan(torch.tensor([[1.0, 2, 3, 4]])[:, :, None])
     assert np.array_equal(np.float32(found[0]), y[0, 3].numpy())
     assert engine.engine.sessions.counts == {"t": 1}
-    back = engine.ask(lambda r: Rollback(r, Asked("t", "rollback"), id, 3, 3))
+    back = engine.run(lambda r: Rollback(r, WriteRequest("t", "rollback"), id, 3, 3))
     assert json.loads(back.body)["inexact"] is False
 
 
@@ -119,7 +119,7 @@ def test_a_tenant_with_more_than_a_lowered_limit_may_delete():
     engine = direct(store, clock=clock, models=NUMBERS)
     first, *others = (made(engine, options=Options(ttl)) for ttl in (1e6, 1e6, 50.0, 1e6))
     engine = direct(store, clock=clock, models=NUMBERS, limits=Limits(sessions=1))
-    engine.ask(lambda r: Delete(r, "t", first))
+    engine.run(lambda r: Delete(r, "t", first))
     clock.now += 100
     engine.engine.tick()
     assert engine.engine.sessions.counts == {"t": 2} and len(others) == 3
@@ -144,12 +144,12 @@ def test_nobody_starts_from_what_is_not_committed():
     engine = direct(store, models=NUMBERS)
     id, other = made(engine), made(engine)
     step(engine, other, [9.0])
-    state = engine.ask(lambda r: GetState(r, "t", other)).body
+    state = engine.run(lambda r: GetState(r, "t", other)).body
     replies = []
     inner, commit, store.commit = engine.engine, store.commit, fails
-    inner.submit(PutState(replies.append, Asked("t", "state"), id, "any", state))
+    inner.submit(PutState(replies.append, WriteRequest("t", "state"), id, "any", state))
     inner.take()
-    inner.submit(Step(replies.append, Asked("t", "step"), id, "any", [[1.0]], False))
+    inner.submit(Step(replies.append, WriteRequest("t", "step"), id, "any", [[1.0]], False))
     inner.take()  # as the driver does when something comes before the tick is run
     inner.tick()
     store.commit = commit
@@ -166,7 +166,7 @@ def test_what_is_dead_is_known_though_a_read_has_failed():
     id = made(engine, options=Options(1e6, every=10_000, keep=2, log=True))
     for number in range(3 * SLICE):
         step(engine, id, [float(number % 3)])
-    engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, "any", 2))
+    engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, "any", 2))
     ranges, children = engine.engine.sessions.past, store.children
     ranges.forget()
 
@@ -271,7 +271,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def fork(self, data):
         id, session = self._one(data)
-        reply = self.engine.ask(lambda r: Fork(r, Asked("t", "fork"), id, None))
+        reply = self.engine.run(lambda r: Fork(r, WriteRequest("t", "fork"), id, None))
         marks = [len(session["x"])]
         self.known[json.loads(reply.body)["id"]] = {**session, "version": 0, "marks": marks}
 
@@ -280,7 +280,7 @@ class Machine(RuleBasedStateMachine):
     def rollback(self, data, back):
         id, session = self._one(data)
         position = max(0, len(session["x"]) - back)
-        ask = lambda: self.engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, session["version"], position))  # noqa: E731
+        ask = lambda: self.engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, session["version"], position))  # noqa: E731
         reachable = position in session["marks"] or (session["log"] and position >= session["marks"][0])
         if not session["every"] or not reachable:
             refused(422, ask)
@@ -288,7 +288,7 @@ class Machine(RuleBasedStateMachine):
         self._back(id, session, position)
 
     def _back(self, id, session, position):
-        reply = self.engine.ask(lambda r: Rollback(r, Asked("t", "rb"), id, session["version"], position))
+        reply = self.engine.run(lambda r: Rollback(r, WriteRequest("t", "rb"), id, session["version"], position))
         assert json.loads(reply.body)["position"] == position
         session["version"] += 1
         session["x"] = session["x"][:position]
@@ -300,18 +300,18 @@ class Machine(RuleBasedStateMachine):
         (id, session), (other, source) = self._one(data), self._one(data)
         if session["model"] != source["model"]:
             return
-        state = self.engine.ask(lambda r: GetState(r, "t", other)).body
-        reply = self.engine.ask(lambda r: PutState(r, Asked("t", "state"), id, session["version"], state))
+        state = self.engine.run(lambda r: GetState(r, "t", other)).body
+        reply = self.engine.run(lambda r: PutState(r, WriteRequest("t", "state"), id, session["version"], state))
         assert json.loads(reply.body)["position"] == len(session["x"])
         # Its position is its own; its outputs are those of the other: follow it no further.
         del self.known[id], source
-        self.engine.ask(lambda r: Delete(r, "t", id))
+        self.engine.run(lambda r: Delete(r, "t", id))
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def delete(self, data):
         id, _ = self._one(data)
-        self.engine.ask(lambda r: Delete(r, "t", id))
+        self.engine.run(lambda r: Delete(r, "t", id))
         del self.known[id]
         refused(404, lambda: get(self.engine, id))
 

@@ -36,9 +36,9 @@ async def models(x: RequestContext) -> None:
 
 
 async def model(x: RequestContext) -> None:
-    if x.named("id") not in x.service.predictors:
-        x.service.model(x.named("id"))
-    await x.send(200, to_json(_model(x, x.named("id"))))
+    if x.path_param("id") not in x.service.predictors:
+        x.service.model(x.path_param("id"))
+    await x.send(200, to_json(_model(x, x.path_param("id"))))
 
 
 def _model(x: RequestContext, name: str) -> dict[str, object]:
@@ -54,7 +54,7 @@ def _model(x: RequestContext, name: str) -> dict[str, object]:
 
 async def predict(x: RequestContext) -> None:
     """What `elman predict` answers, of data that are sent instead of files."""
-    body, sent = await x.parsed(bodies.PredictBody)
+    body, sent = await x.parse(bodies.PredictBody)
     predictor = x.service.predictors.get(body.model)
     if predictor is None:
         x.service.model(body.model)
@@ -90,7 +90,7 @@ class Readiness:
             if time.monotonic() - self.at < PROBED:
                 return
             try:
-                await asyncio.wait_for(x.ask(jobs.HealthProbe), 5)
+                await asyncio.wait_for(x.run(jobs.HealthProbe), 5)
             except (HttpError, TimeoutError) as error:
                 why = str(error) or "it took longer than 5 s"
                 if why != self.said:

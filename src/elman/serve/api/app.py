@@ -74,7 +74,7 @@ class Service:
 
     # To the engine and back
 
-    async def ask(self, make: Make) -> Result:
+    async def run(self, make: Make) -> Result:
         """What the engine answers to a job; a HttpError is raised."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self.engine.submit(make(partial(_settle, future)))
@@ -83,7 +83,7 @@ class Service:
             raise result
         return result
 
-    async def ask_steps(self, tenant: str, items: Sequence[Item | HttpError]) -> list[bytes]:
+    async def run_steps(self, tenant: str, items: Sequence[Item | HttpError]) -> list[bytes]:
         """The answer to each of many steps."""
         answers = [b""] * len(items)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,33 +111,33 @@ class Service:
         if scope["type"] == "websocket":
             await self._socket(scope, receive, send)
             return
-        exchange = RequestContext(self, scope, receive, send)
+        context = RequestContext(self, scope, receive, send)
         began = time.perf_counter()
         try:
-            scope["tenant"] = exchange.tenant = self._admit(exchange, scope)
-            scope["exchange"] = exchange
+            scope["tenant"] = context.tenant = self._admit(context, scope)
+            scope["context"] = context
             scope["app"] = self  # has starlette raise what it would answer itself
             await self.router(scope, receive, send)
         except HttpError as refused:
-            await exchange.refuse(refused)
+            await context.refuse(refused)
         except HTTPException as error:
-            await exchange.refuse(HttpError(error.status_code, error.detail, headers=dict(error.headers or {})))
+            await context.refuse(HttpError(error.status_code, error.detail, headers=dict(error.headers or {})))
         except Disconnected:
-            exchange.status = 499
+            context.status = 499
         except Exception as error:  # a bug of ours: the client hears of it in the form that it reads errors in
-            say(f"elman serve: {exchange.id}: {type(error).__name__}: {error}")
-            await exchange.refuse(HttpError(500, "this is a bug of the server"))
+            say(f"elman serve: {context.id}: {type(error).__name__}: {error}")
+            await context.refuse(HttpError(500, "this is a bug of the server"))
         finally:
-            if exchange.held:
-                self.accounts.of(exchange.tenant).bytes -= exchange.held
-            self.metrics.count(scope.get("route_path", "other"), exchange.status, time.perf_counter() - began)
+            if context.reserved:
+                self.accounts.of(context.tenant).bytes -= context.reserved
+            self.metrics.count(scope.get("route_path", "other"), context.status, time.perf_counter() - began)
 
-    def _admit(self, exchange: RequestContext, scope: Scope) -> str:
+    def _admit(self, context: RequestContext, scope: Scope) -> str:
         """The tenant of a request; refused if it may not ask. Its connection is the tenant's from now on."""
         path = scope["path"]
         if self.keys is not None and path in OPEN:
             return ""
-        tenant = self.admit(exchange.headers, path)
+        tenant = self.admit(context.headers, path)
         scope["extensions"][CONNECTION].show(tenant)
         return tenant
 
@@ -199,9 +199,9 @@ class _Endpoint:
         self.allowed = ", ".join(sorted({*handlers, *(["HEAD"] if "GET" in handlers else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange: RequestContext = scope["exchange"]
+        context: RequestContext = scope["context"]
         scope["route_path"] = self.path
-        exchange.scope = scope
+        context.scope = scope
         method = scope["method"]
         handler = self.handlers.get("GET" if method == "HEAD" else method)
         if handler is None:
@@ -210,7 +210,7 @@ class _Endpoint:
                 f"this path does not support {scope['method']}; it supports {self.allowed}",
                 headers={"allow": self.allowed},
             )
-        await handler(exchange)
+        await handler(context)
 
 
 def _settle(future: asyncio.Future[Result], result: Result) -> None:

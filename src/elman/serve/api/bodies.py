@@ -68,7 +68,7 @@ class RawItems(Body):
 
 
 class GenerateBody(Body):
-    """How to write on."""
+    """How to continue a text."""
 
     version: Version | None = None
     prompt: AnyJson = ""

@@ -29,7 +29,7 @@ async def chat(x: RequestContext) -> None:
 
 
 async def create(x: RequestContext) -> None:
-    body, _ = await x.parsed(bodies.CompletionBody)
+    body, _ = await x.parse(bodies.CompletionBody)
     served = x.service.model(body.model)
     prompts, settings, n = prompts_of(body.prompt), _settings(x, body), body.n or 1
     check(x.limits, "prompts", "the number of prompts", len(prompts))
@@ -43,7 +43,7 @@ async def create(x: RequestContext) -> None:
     scores = 0 if body.logprobs is None else (total + read) * (1 + body.logprobs)
     check(x.limits, "scores", "tokens x (1 + logprobs)", scores)
     states = len(prompts) * n * served.row_bytes * 4 // 3 if body.return_state else 0
-    x.hold(total * bodies.TOKEN + scores * bodies.SCORE + states)
+    x.reserve(total * bodies.TOKEN + scores * bodies.SCORE + states)
     if body.state is not None and len(prompts) != 1:
         raise HttpError(400, "with a state there can be only one prompt", param="state")
     state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
@@ -57,7 +57,7 @@ async def create(x: RequestContext) -> None:
         return text_jobs.Complete(reply, x.tenant, body.model, prompts, settings, n, seed, state, listener)
 
     if not body.stream:
-        found = await x.ask_watched(job)
+        found = await x.run_watched(job)
         if scores > LONG:
             data = await x.service.workers.run(x.tenant, lambda: to_json(answer.whole(found)), x.gone)
         else:
@@ -79,7 +79,7 @@ async def _search(
     """The most probable texts. The engine reads the prompts; the search runs in a thread, so nobody waits for it."""
     body, served = answer.body, jobs.writer(x.service.model(answer.body.model))
     read = dataclasses.replace(settings, max_new_tokens=0)
-    begun: Completed = await x.ask(
+    begun: Completed = await x.run(
         lambda reply: text_jobs.Complete(reply, x.tenant, body.model, prompts, read, 1, 0, state, None)
     )
     choices = []
@@ -198,7 +198,7 @@ class _Answer:
         return found
 
     def last(self, found: Completed) -> list[JsonObject]:
-        """What ends each text; and how much was read and written, if that was asked for."""
+        """What ends each text; and how much was read and written, if that was wanted."""
         ends = []
         for i, choice in enumerate(found.choices):
             whole = self._choice(i, choice)

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from elman.serve.api import bodies
 from elman.serve.engine.job import Job, Listener, Result
-from elman.serve.engine.jobs import Asked, Reply
+from elman.serve.engine.jobs import Reply, WriteRequest
 from elman.serve.errors import Disconnected, HttpError, new_request_id
 from elman.serve.json import to_json
 
@@ -36,23 +36,23 @@ class RequestContext:
         self.tenant: str = scope["tenant"]
         self.limits = service.limits
         self.status = 0
-        given = self.headers.get(b"x-request-id")
-        self.id = new_request_id() if given is None or not SANE.fullmatch(given) else given.decode()
+        own = self.headers.get(b"x-request-id")
+        self.id = new_request_id() if own is None or not SANE.fullmatch(own) else own.decode()
         self.whole = False  # its body has been read
-        self.held = 0  # bytes that the account of the tenant has for it
+        self.reserved = 0  # bytes that the account of the tenant has for it
 
     def header(self, name: str) -> str:
         """A header of the request; empty if it is not there."""
         return self.headers.get(name.encode(), b"").decode("latin-1")
 
-    def named(self, name: str) -> str:
+    def path_param(self, name: str) -> str:
         """A part of the path."""
         return str(self.scope["path_params"][name])
 
-    def hold(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """So many bytes of this request, or of its answer, are on their way until it is answered."""
-        self.service.accounts.hold(self.service.accounts.of(self.tenant), size)
-        self.held += size
+        self.service.accounts.reserve(self.service.accounts.of(self.tenant), size)
+        self.reserved += size
 
     async def body(self, most: int = 0) -> bytes:
         """The whole body; refused before it is read where it is too long. How long it may take, protocol.py says."""
@@ -60,7 +60,7 @@ class RequestContext:
         length = self.headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 18 or (size := int(length)) > most:
             raise self._too_long(most)
-        self.hold(size)
+        self.reserve(size)
         parts, came = [], 0
         while True:
             message = await self.receive()
@@ -71,7 +71,7 @@ class RequestContext:
             if came > most:
                 raise self._too_long(most)
             if came > size:
-                self.hold(came - size)
+                self.reserve(came - size)
                 size = came
             if not message["more_body"]:
                 self.whole = True
@@ -80,7 +80,7 @@ class RequestContext:
     def _too_long(self, most: int) -> HttpError:
         return HttpError(413, f"the body is longer than {most} bytes, which is the limit")
 
-    async def parsed(self, kind: type[T]) -> tuple[T, bytes]:
+    async def parse(self, kind: type[T]) -> tuple[T, bytes]:
         """The body as JSON of a kind, and the bytes."""
         data = await self.json_body()
         return bodies.parse(kind, data), data
@@ -92,36 +92,36 @@ class RequestContext:
             raise HttpError(415, "the body must be JSON, with content-type: application/json")
         return await self.body()
 
-    def asked(self, route: str, data: bytes) -> Asked:
+    def write_request(self, route: str, data: bytes) -> WriteRequest:
         """Who asks for what, with which key."""
         key = self.header("idempotency-key")
         if len(key) > self.limits.key:
             raise HttpError(400, f"the idempotency key is longer than {self.limits.key} characters")
         digest = hashlib.sha256(route.encode() + b"\0" + data).digest() if key else b""
-        return Asked(self.tenant, route, key, digest)
+        return WriteRequest(self.tenant, route, key, digest)
 
-    def version(self, given: int | str | None) -> int | str:
+    def version(self, in_body: int | str | None) -> int | str:
         """The version that a write expects, from the body or from If-Match."""
         match = self.header("if-match").strip().strip('"')
         if match == "*":
             match = "any"
         if match and match != "any" and not (match.isascii() and match.isdecimal() and len(match) < 20):
             raise HttpError(400, f"If-Match is {match!r}; it must be a version, or *", param="version")
-        named = {given} if given is not None else set()
+        versions = {in_body} if in_body is not None else set()
         if match:
-            named.add(match if match == "any" else int(match))
-        if len(named) != 1:
+            versions.add(match if match == "any" else int(match))
+        if len(versions) != 1:
             raise HttpError(
                 400, 'name the version that you expect, as `version` or in If-Match; "any" accepts every version',
                 param="version",
             )  # fmt: skip
-        return named.pop()
+        return versions.pop()
 
-    async def ask(self, make: Make) -> Result:
+    async def run(self, make: Make) -> Result:
         """What the engine answers to a job."""
-        return await self.service.ask(make)
+        return await self.service.run(make)
 
-    async def ask_watched(self, make: Make) -> Result:
+    async def run_watched(self, make: Make) -> Result:
         """The same for a job that takes long: if the client goes away, it is cancelled."""
         async for _, value in self.listen(lambda reply, _: make(reply)):
             result = value
@@ -188,13 +188,15 @@ class RequestContext:
     async def listen(self, make: Callable[[Listener, Listener], Job]) -> AsyncIterator[tuple[str, Result]]:
         """What a job says on its way, as ("events", value), and its result, as ("result", value). If the client goes
         away, the job is cancelled, and nothing of it is committed."""
-        heard: asyncio.Queue[tuple[str, Result]] = asyncio.Queue()
-        job = make(lambda value: heard.put_nowait(("result", value)), lambda value: heard.put_nowait(("events", value)))
-        watcher = asyncio.create_task(self._watch(heard))
+        events: asyncio.Queue[tuple[str, Result]] = asyncio.Queue()
+        job = make(
+            lambda value: events.put_nowait(("result", value)), lambda value: events.put_nowait(("events", value))
+        )
+        watcher = asyncio.create_task(self._watch(events))
         try:
             self.service.engine.submit(job)
             while True:
-                what, value = await heard.get()
+                what, value = await events.get()
                 if what == "gone":
                     raise Disconnected
                 if isinstance(value, HttpError):
@@ -206,9 +208,9 @@ class RequestContext:
             job.cancelled = True  # of no account once it is done
             watcher.cancel()
 
-    async def _watch(self, heard: asyncio.Queue[tuple[str, Result]]) -> None:
+    async def _watch(self, events: asyncio.Queue[tuple[str, Result]]) -> None:
         await self.gone()
-        heard.put_nowait(("gone", None))
+        events.put_nowait(("gone", None))
 
     async def gone(self) -> None:
         """Wait until the client goes away."""

@@ -31,11 +31,11 @@ def predictor(task: AnyTask, model: AnyPredictor, limits: Limits | None = None) 
     inside = {named.name: getattr(most, named.option.limit) for named in kind.options() if named.option.inside}
 
     def predict(sent: bytes) -> list[str]:
-        given = msgspec.structs.asdict(bodies.parse(body, sent))
-        del given["model"]
-        given["data"] = () if given["data"] is None else given["data"]
+        values = msgspec.structs.asdict(bodies.parse(body, sent))
+        del values["model"]
+        values["data"] = () if values["data"] is None else values["data"]
         with quiet():  # what is said of a file is for whoever named it
-            return _lines(respond(model, kind(**given, **inside)), most.prediction)
+            return _lines(respond(model, kind(**values, **inside)), most.prediction)
 
     return predict
 

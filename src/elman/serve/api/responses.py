@@ -24,7 +24,7 @@ DEFAULT = 256  # tokens
 
 
 async def create(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.ResponseBody)
+    body, data = await x.parse(bodies.ResponseBody)
     endless = bool(x.service.model(body.model).about.get("endless"))
     if not isinstance(body.input, str) or body.instructions or body.tools:
         raise HttpError(
@@ -37,7 +37,7 @@ async def create(x: RequestContext) -> None:
     temperature, top_p = 1.0 if body.temperature is None else body.temperature, body.top_p or 1.0
     settings = Writing(most, temperature, top_p=top_p, keep_stop=False)
     seed = secrets.randbits(62) if body.seed is None else body.seed
-    asked, kept = x.asked("responses", data), KEPT if body.store is not False else 0.0
+    request, kept = x.write_request("responses", data), KEPT if body.store is not False else 0.0
     previous, created = body.previous_response_id or "", int(time.time())
     power = x.service.durability == "power"
 
@@ -46,21 +46,21 @@ async def create(x: RequestContext) -> None:
 
     def job(reply: Listener, listener: Listener | None = None) -> Job:
         return text_jobs.Respond(
-            reply, asked, body.model, body.input, settings, seed, previous, kept, power, answered, listener
+            reply, request, body.model, body.input, settings, seed, previous, kept, power, answered, listener
         )
 
     if not body.stream:
-        await x.reply(await x.ask_watched(job))
+        await x.reply(await x.run_watched(job))
         return
     await _stream(x, body, created, endless, job)
 
 
 async def get(x: RequestContext) -> None:
-    await x.reply(await x.ask(lambda reply: text_jobs.GetResponse(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.run(lambda reply: text_jobs.GetResponse(reply, x.tenant, x.path_param("id"))))
 
 
 async def delete(x: RequestContext) -> None:
-    await x.reply(await x.ask(lambda reply: text_jobs.DeleteResponse(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.run(lambda reply: text_jobs.DeleteResponse(reply, x.tenant, x.path_param("id"))))
 
 
 def _response(id: str, body: bodies.ResponseBody, created: int, endless: bool, found: Completed | None) -> JsonObject:

@@ -16,13 +16,13 @@ from elman.tasks.serving import Writing
 
 
 async def create(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.NewSession)
+    body, data = await x.parse(bodies.NewSession)
     served = x.service.model(body.model)
     state = None if body.state is None else x.service.signer.verify(x.tenant, served.fingerprint, body.state)
     if state is not None and body.seed is not None:
         state = served.seeded(state, body.seed)
-    asked, options = x.asked("create", data), _options(x, body)
-    await x.reply(await x.ask(lambda reply: jobs.Create(reply, asked, body.model, options, body.seed, state)))
+    request, options = x.write_request("create", data), _options(x, body)
+    await x.reply(await x.run(lambda reply: jobs.Create(reply, request, body.model, options, body.seed, state)))
 
 
 def _options(x: RequestContext, body: bodies.NewSession) -> jobs.Options:
@@ -47,38 +47,38 @@ def _options(x: RequestContext, body: bodies.NewSession) -> jobs.Options:
 
 
 async def get(x: RequestContext) -> None:
-    await x.reply(await x.ask(lambda reply: jobs.Get(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.run(lambda reply: jobs.Get(reply, x.tenant, x.path_param("id"))))
 
 
 async def delete(x: RequestContext) -> None:
-    await x.reply(await x.ask(lambda reply: jobs.Delete(reply, x.tenant, x.named("id"))))
+    await x.reply(await x.run(lambda reply: jobs.Delete(reply, x.tenant, x.path_param("id"))))
 
 
 async def step(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.StepBody)
+    body, data = await x.parse(bodies.StepBody)
     inputs, one = step_inputs(body.input, body.inputs)
-    x.hold(bodies.count(body, x.limits) * bodies.ANSWER)
-    version, asked = x.version(body.version), x.asked("step", data)
-    await x.reply(await x.ask(lambda reply: Step(reply, asked, x.named("id"), version, inputs, one)))
+    x.reserve(bodies.count(body, x.limits) * bodies.ANSWER)
+    version, request = x.version(body.version), x.write_request("step", data)
+    await x.reply(await x.run(lambda reply: Step(reply, request, x.path_param("id"), version, inputs, one)))
 
 
 async def generate(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.GenerateBody)
+    body, data = await x.parse(bodies.GenerateBody)
     bodies.check_text(body.prompt, x.limits.prompt, x.limits, "prompt")
-    settings, version, asked = writing(body, x.limits), x.version(body.version), x.asked("generate", data)
+    settings, version, request = writing(body, x.limits), x.version(body.version), x.write_request("generate", data)
     scores = 0 if body.logprobs is None else 1 + body.logprobs
-    x.hold(body.max_new_tokens * (bodies.TOKEN + scores * bodies.SCORE))
-    id = x.named("id")
+    x.reserve(body.max_new_tokens * (bodies.TOKEN + scores * bodies.SCORE))
+    id = x.path_param("id")
     if not body.stream:
 
         def alone(reply: Listener) -> Job:
-            return jobs.Generate(reply, asked, id, version, body.prompt, settings, None)
+            return jobs.Generate(reply, request, id, version, body.prompt, settings, None)
 
-        await x.reply(await x.ask_watched(alone))
+        await x.reply(await x.run_watched(alone))
         return
 
     def heard(reply: Listener, listener: Listener) -> Job:
-        return jobs.Generate(reply, asked, id, version, body.prompt, settings, listener)
+        return jobs.Generate(reply, request, id, version, body.prompt, settings, listener)
 
     async for what, value in x.listen(heard):
         if not x.status:
@@ -118,26 +118,26 @@ def stops(given: str | list[str] | None, limits: Limits) -> tuple[str, ...]:
 
 
 async def fork(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.ForkBody)
-    asked = x.asked("fork", data)
-    await x.reply(await x.ask(lambda reply: jobs.Fork(reply, asked, x.named("id"), body.seed)))
+    body, data = await x.parse(bodies.ForkBody)
+    request = x.write_request("fork", data)
+    await x.reply(await x.run(lambda reply: jobs.Fork(reply, request, x.path_param("id"), body.seed)))
 
 
 async def rollback(x: RequestContext) -> None:
-    body, data = await x.parsed(bodies.RollbackBody)
-    version, asked = x.version(body.version), x.asked("rollback", data)
-    await x.reply(await x.ask(lambda reply: jobs.Rollback(reply, asked, x.named("id"), version, body.position)))
+    body, data = await x.parse(bodies.RollbackBody)
+    version, request = x.version(body.version), x.write_request("rollback", data)
+    await x.reply(await x.run(lambda reply: jobs.Rollback(reply, request, x.path_param("id"), version, body.position)))
 
 
 async def get_state(x: RequestContext) -> None:
-    reply = await x.ask(lambda reply: jobs.GetState(reply, x.tenant, x.named("id")))
+    reply = await x.run(lambda reply: jobs.GetState(reply, x.tenant, x.path_param("id")))
     await x.reply(reply, b"application/octet-stream")
 
 
 async def put_state(x: RequestContext) -> None:
     data = await x.body(x.limits.state_bytes)
-    version, asked = x.version(None), x.asked("state", data)
-    await x.reply(await x.ask(lambda reply: jobs.PutState(reply, asked, x.named("id"), version, data)))
+    version, request = x.version(None), x.write_request("state", data)
+    await x.reply(await x.run(lambda reply: jobs.PutState(reply, request, x.path_param("id"), version, data)))
 
 
 async def steps(x: RequestContext) -> None:
@@ -153,8 +153,8 @@ async def steps(x: RequestContext) -> None:
         items = [item_of(raw) for raw in raws]
     counts = [_count(x, items, place) for place in range(len(items))]
     check(x.limits, "bulk_inputs", "the number of inputs in all items", sum(counts))
-    x.hold(sum(counts) * bodies.ANSWER)
-    answers = await x.service.ask_steps(x.tenant, items)
+    x.reserve(sum(counts) * bodies.ANSWER)
+    answers = await x.service.run_steps(x.tenant, items)
     await x.send(200, b'{"object":"list","data":[' + b",".join(answers) + b"]}")
 
 

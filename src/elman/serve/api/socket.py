@@ -125,7 +125,7 @@ class Socket:
             if self.inputs and self.inputs + inputs > limits.bulk_inputs:
                 raise busy(f"{self.inputs} inputs are under way on this socket, and this has {inputs} more", 50)
             size = len(data) + inputs * bodies.ANSWER
-            self.service.accounts.hold(self.account, size)
+            self.service.accounts.reserve(self.account, size)
         except HttpError as refused:
             return message.id, refused, (0, 0)
         self.flight += 1

@@ -19,8 +19,8 @@ class Crowd:
     def __init__(self, queue: int) -> None:
         self.queue = queue  # requests that may wait
         self.waiting: dict[str, int] = {}  # that are not answered yet, by tenant
-        self._seen: dict[str, float] = {}  # when each asked last
-        self._looked = 0.0
+        self._seen: dict[str, float] = {}  # when each sent a request last
+        self._updated = 0.0
         self._most = float(SLICE)  # works in a tick while there are several
         self.several = False
 
@@ -40,11 +40,11 @@ class Crowd:
         else:
             self.waiting.pop(tenant, None)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Once a tick: see who is there."""
         now = time.monotonic()
-        if now - self._looked > THERE / 4:
-            self._looked = now
+        if now - self._updated > THERE / 4:
+            self._updated = now
             self._seen = {tenant: at for tenant, at in self._seen.items() if now - at < THERE}
         self.several = len(self._seen) > 1
 

@@ -12,18 +12,18 @@ from elman.serve.store.sessions import Sessions
 
 
 class Direct:
-    """`ask` runs ticks until the job is answered."""
+    """`run` runs ticks until the job is answered."""
 
     def __init__(self, sessions: Sessions) -> None:
         self.engine = Engine(sessions)
 
-    def ask(self, make: Callable[[Listener], Job]) -> Result:
+    def run(self, make: Callable[[Listener], Job]) -> Result:
         """The result of a job; a `HttpError` is raised."""
-        found: list[Result] = []
-        self.engine.submit(make(found.append))
+        results: list[Result] = []
+        self.engine.submit(make(results.append))
         deadline = time.monotonic() + 60
-        while not found and time.monotonic() < deadline:
+        while not results and time.monotonic() < deadline:
             self.engine.tick()
-        if isinstance(found[0], HttpError):
-            raise found[0]
-        return found[0]
+        if isinstance(results[0], HttpError):
+            raise results[0]
+        return results[0]

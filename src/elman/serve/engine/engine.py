@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from elman.progress import say
 from elman.serve.engine.crowd import Crowd
-from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesFound
+from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesRows
 from elman.serve.engine.job import Job, Listener, Listening, Result, ended, refusal, stopping
 from elman.serve.engine.turns import Turns
 from elman.serve.errors import HttpError, busy
@@ -189,7 +189,7 @@ class Engine:
         """A job has done a part of its start, and starts once more in the next tick."""
         self.ready.append(job)
 
-    def step(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesFound) -> None:
+    def step(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesRows) -> None:
         """Have one input read after each of some states; `then` takes what `ServedRows.together` gives."""
         self._choose(Rows(job, served, x, states, then))
 
@@ -223,7 +223,7 @@ class Engine:
                 group = groups[id(one.served)] = Group(one.served)
             (group.rows if isinstance(one, Rows) else group.works).append(one)  # type: ignore[arg-type]
         self.groups, self.chosen = list(groups.values()), []
-        self.crowd.look()
+        self.crowd.update()
         self.room = self.crowd.room
 
     @property
@@ -271,11 +271,11 @@ class Engine:
     def _settle(self, group: Group) -> None:
         self.steps += group.steps
         for rows in group.rows:
-            if rows.found is None:
+            if rows.result is None:
                 assert rows.error is not None
                 self._refuse(rows.job, refusal(rows.error))
             else:
-                self._guarded(rows.job, rows.then, *rows.found)
+                self._guarded(rows.job, rows.then, *rows.result)
         for running in group.works:
             if running.work.error is None:
                 self._continue_work(running)

@@ -11,8 +11,8 @@ from elman.serve.engine.job import Job
 from elman.tasks.serving import Outputs, Served, ServedRows, Work
 
 Inputs = NDArray[np.generic]  # one for each of some states, as `ServedRows.encoded` gives them
-Found = tuple[list[bytes], Outputs, list[bool]]  # what `ServedRows.together` gives
-TakesFound = Callable[[list[bytes], Outputs, list[bool]], None]
+RowsResult = tuple[list[bytes], Outputs, list[bool]]  # what `ServedRows.together` gives
+TakesRows = Callable[[list[bytes], Outputs, list[bool]], None]
 
 
 class Running:
@@ -28,18 +28,18 @@ class Running:
 class Rows:
     """One input for each of some states."""
 
-    __slots__ = ("error", "found", "job", "served", "size", "states", "then", "x")
+    __slots__ = ("error", "job", "result", "served", "size", "states", "then", "x")
 
-    def __init__(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesFound) -> None:
+    def __init__(self, job: Job, served: ServedRows, x: Inputs, states: list[bytes], then: TakesRows) -> None:
         self.job, self.served, self.x, self.states, self.then = job, served, x, states, then
         self.size = len(states)
-        self.found: Found | None = None
+        self.result: RowsResult | None = None
         self.error: Exception | None = None
 
     def alone(self) -> None:
         """Compute it alone."""
         try:
-            self.found = self.served.together(self.x, self.states)
+            self.result = self.served.together(self.x, self.states)
         except Exception as error:
             self.error = error
 
@@ -91,9 +91,9 @@ class Group:
                 at = 0
                 for rows in self.rows:
                     mine = slice(at, at + rows.size)
-                    rows.found = after[mine], outputs[mine], good[mine]
+                    rows.result = after[mine], outputs[mine], good[mine]
                     at += rows.size
             except Exception:
                 for rows in self.rows:
                     rows.alone()
-        self.steps += sum(rows.size for rows in self.rows if rows.found is not None)
+        self.steps += sum(rows.size for rows in self.rows if rows.result is not None)

@@ -1,5 +1,4 @@
-"""What can be asked of the engine about sessions, one class each; steps are in steps.py, texts without a session in
-text_jobs.py.
+"""The jobs that sessions need, one class each; steps are in steps.py, texts without a session in text_jobs.py.
 
 A result is a `Reply`: a status and the body, encoded once.
 """
@@ -32,7 +31,7 @@ class Reply(msgspec.Struct):
     replayed: bool = False
 
 
-class Asked(msgspec.Struct):
+class WriteRequest(msgspec.Struct):
     """What every write says: who asks, by which route, with which key, for which body."""
 
     tenant: str
@@ -70,14 +69,15 @@ class Options:
 class Keyed(Job):
     """A job that makes something new: with a key it makes it once, for a day."""
 
-    def __init__(self, reply: Listener, asked: Asked, scope: str = "") -> None:
+    def __init__(self, reply: Listener, request: WriteRequest, scope: str = "") -> None:
         Job.__init__(self, reply)  # not super: a Respond is a Complete too, and begins that by itself
-        self.asked, self.tenant, self.scope = asked, asked.tenant, (asked.tenant, asked.route, scope)
-        self.queue = key_id(self.scope, asked.key) if asked.key else ""  # a retry that overtakes the first waits for it
+        self.request, self.tenant, self.scope = request, request.tenant, (request.tenant, request.route, scope)
+        # A retry that overtakes the first request waits for it.
+        self.queue = key_id(self.scope, request.key) if request.key else ""
 
     def start(self, engine: Engine) -> None:
-        if self.asked.key:
-            before = engine.sessions.answered(self.scope, self.asked.key, self.asked.digest)
+        if self.request.key:
+            before = engine.sessions.find_answer(self.scope, self.request.key, self.request.digest)
             if before is not None:
                 return engine.finish(self, Reply(before.body, before.status, replayed=True))
         self.make(engine)
@@ -85,10 +85,12 @@ class Keyed(Job):
     def make(self, engine: Engine) -> None:
         raise NotImplementedError
 
-    def made(self, engine: Engine, body: bytes, status: int = 200) -> None:
+    def finish_new(self, engine: Engine, body: bytes, status: int = 200) -> None:
         """It is done; remember it."""
-        if self.asked.key:
-            engine.sessions.answer(self.scope, self.asked.key, Answered(self.asked.digest, status, body, self.tenant))
+        if self.request.key:
+            engine.sessions.answer(
+                self.scope, self.request.key, Answered(self.request.digest, status, body, self.tenant)
+            )
         engine.finish(self, Reply(body, status))
 
 
@@ -96,9 +98,15 @@ class Create(Keyed):
     """A session, from the start or from a state that was carried."""
 
     def __init__(
-        self, reply: Listener, asked: Asked, model: str, options: Options, seed: int | None, state: bytes | None
+        self,
+        reply: Listener,
+        request: WriteRequest,
+        model: str,
+        options: Options,
+        seed: int | None,
+        state: bytes | None,
     ) -> None:
-        super().__init__(reply, asked)
+        super().__init__(reply, request)
         self.model, self.options, self.seed, self.state = model, options, seed, state
 
     def make(self, engine: Engine) -> None:
@@ -112,19 +120,19 @@ class Create(Keyed):
         )  # fmt: skip
         id = new_id("sess")
         sessions.add(id, session)
-        self.made(engine, to_json(describe_session(id, session, sessions)), 201)
+        self.finish_new(engine, to_json(describe_session(id, session, sessions)), 201)
 
 
 class Fork(Keyed):
     """Another session that begins where one is."""
 
-    def __init__(self, reply: Listener, asked: Asked, id: str, seed: int | None) -> None:
-        super().__init__(reply, asked, id)
+    def __init__(self, reply: Listener, request: WriteRequest, id: str, seed: int | None) -> None:
+        super().__init__(reply, request, id)
         self.id, self.seed = id, seed
 
     def make(self, engine: Engine) -> None:
         sessions = engine.sessions
-        parent, served = sessions.usable(self.id, self.tenant)
+        parent, served = sessions.find_usable(self.id, self.tenant)
         if parent.forks >= sessions.limits.forks:
             raise busy(f"the session has {parent.forks} forks, which is the limit", 60_000, code="too_many_forks")
         state = parent.state if self.seed is None else served.seeded(parent.state, self.seed)
@@ -138,7 +146,7 @@ class Fork(Keyed):
         sessions.add(id, session)
         parent.forks += 1
         sessions.save((self.id, parent))
-        self.made(engine, to_json(describe_session(id, session, sessions)), 201)
+        self.finish_new(engine, to_json(describe_session(id, session, sessions)), 201)
 
 
 # One session
@@ -161,7 +169,7 @@ class GetState(Get):
     """Its state, as a state file."""
 
     def start(self, engine: Engine) -> None:
-        session, served = engine.sessions.usable(self.id, self.tenant)
+        session, served = engine.sessions.find_usable(self.id, self.tenant)
         engine.finish(self, Reply(served.dump(session.state), version=session.version))
 
 
@@ -191,16 +199,16 @@ class _Then(msgspec.Struct):
 class Write(Job):
     """A write of a session: its key is looked up, then its version; at its end both are stored with the state."""
 
-    def __init__(self, reply: Listener, asked: Asked, id: str, version: int | str) -> None:
+    def __init__(self, reply: Listener, request: WriteRequest, id: str, version: int | str) -> None:
         super().__init__(reply)
-        self.asked, self.tenant, self.id, self.queue, self.version = asked, asked.tenant, id, id, version
+        self.request, self.tenant, self.id, self.queue, self.version = request, request.tenant, id, id, version
 
     def start(self, engine: Engine) -> None:
-        session, served = engine.sessions.usable(self.id, self.tenant)
-        asked = self.asked
-        if asked.key and (session.key, session.route) == (asked.key, asked.route):
-            if session.digest != asked.digest:
-                raise reused(asked.key)
+        session, served = engine.sessions.find_usable(self.id, self.tenant)
+        request = self.request
+        if request.key and (session.key, session.route) == (request.key, request.route):
+            if session.digest != request.digest:
+                raise reused(request.key)
             then = msgspec.json.decode(session.reply, type=_Then)
             return engine.finish(self, Reply(session.reply, 200, then.version, then.position, replayed=True))
         if self.version != "any" and self.version != session.version:
@@ -213,32 +221,32 @@ class Write(Job):
     def write(self, engine: Engine, session: Session, served: Served) -> None:
         raise NotImplementedError
 
-    def committed(self, engine: Engine, session: Session, answer: Mapping[str, object]) -> None:
+    def finish_write(self, engine: Engine, session: Session, answer: Mapping[str, object]) -> None:
         """State, version, key and reply are one record."""
         about = {"session": self.id, "version": session.version, "position": session.position}
-        self.replied(engine, session, to_json({**about, **answer}))
+        self.finish_reply(engine, session, to_json({**about, **answer}))
 
-    def replied(self, engine: Engine, session: Session, reply: bytes) -> None:
-        if self.asked.key:
-            engine.sessions.reply(session, self.asked.route, self.asked.key, self.asked.digest, reply)
+    def finish_reply(self, engine: Engine, session: Session, reply: bytes) -> None:
+        if self.request.key:
+            engine.sessions.reply(session, self.request.route, self.request.key, self.request.digest, reply)
         engine.sessions.save((self.id, session))
         engine.finish(self, Reply(reply, 200, session.version, session.position))
 
 
 class Generate(Write, Listening):
-    """Read a prompt and write on. What is emitted before the end is provisional."""
+    """Read a prompt and continue it. What is emitted before the end is provisional."""
 
     def __init__(
         self,
         reply: Listener,
-        asked: Asked,
+        request: WriteRequest,
         id: str,
         version: int | str,
         prompt: object,
         settings: Writing,
         listener: Listener | None,
     ) -> None:
-        super().__init__(reply, asked, id, version)
+        super().__init__(reply, request, id, version)
         self.prompt, self.settings, self.listener = prompt, settings, listener
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
@@ -248,8 +256,8 @@ class Generate(Write, Listening):
         def then(work: Work) -> None:
             self.emit_events(engine, work)
             state, answer = work.end(), work.answer()
-            engine.sessions.written(self.id, session, state, work.taken, work.record)
-            self.committed(engine, session, answer)
+            engine.sessions.record_write(self.id, session, state, work.taken, work.record)
+            self.finish_write(engine, session, answer)
 
         engine.run(self, served, work, then)
 
@@ -261,8 +269,8 @@ class Generate(Write, Listening):
 class Rollback(Write):
     """Go back to a position: read what followed the checkpoint before it, a slice in a tick, and replay that."""
 
-    def __init__(self, reply: Listener, asked: Asked, id: str, version: int | str, position: int) -> None:
-        super().__init__(reply, asked, id, version)
+    def __init__(self, reply: Listener, request: WriteRequest, id: str, version: int | str, position: int) -> None:
+        super().__init__(reply, request, id, version)
         self.position = position
         self.logged: list[Inputs] = []
         self.after: int | None = None  # the version after which the next slice begins, once there was one
@@ -286,8 +294,8 @@ class Rollback(Write):
 
         def then(work: Work | None) -> None:
             state = checkpoint.state if work is None else work.end()
-            sessions.rewound(self.id, session, state, self.position, version)
-            self.committed(engine, session, {"inexact": not exact})
+            sessions.rewind(self.id, session, state, self.position, version)
+            self.finish_write(engine, session, {"inexact": not exact})
 
         if not logged:
             return then(None)
@@ -299,8 +307,8 @@ class Rollback(Write):
 class PutState(Write):
     """Continue from a state that was sent."""
 
-    def __init__(self, reply: Listener, asked: Asked, id: str, version: int | str, data: bytes) -> None:
-        super().__init__(reply, asked, id, version)
+    def __init__(self, reply: Listener, request: WriteRequest, id: str, version: int | str, data: bytes) -> None:
+        super().__init__(reply, request, id, version)
         self.data = data
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
@@ -308,8 +316,8 @@ class PutState(Write):
             state = served.parse(self.data)
         except ElmanError as error:
             raise HttpError(422, str(error), code="state_mismatch") from error
-        engine.sessions.replaced(self.id, session, state)
-        self.committed(engine, session, {"state_bytes": len(state)})
+        engine.sessions.replace_state(self.id, session, state)
+        self.finish_write(engine, session, {"state_bytes": len(state)})
 
 
 def writer(served: Served) -> ServedWriter:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from elman.errors import ElmanError
 from elman.serve.engine.engine import Engine
 from elman.serve.engine.job import Job, Listener
-from elman.serve.engine.jobs import Asked, Reply, Write
+from elman.serve.engine.jobs import Reply, Write, WriteRequest
 from elman.serve.errors import HttpError
 from elman.serve.json import AnyJson, to_json
 from elman.serve.store.records import Session
@@ -48,8 +48,10 @@ def step_inputs(input: AnyJson, inputs: AnyJson) -> tuple[object, bool]:
 class Step(Write):
     """Read some inputs."""
 
-    def __init__(self, reply: Listener, asked: Asked, id: str, version: int | str, inputs: Any, one: bool) -> None:
-        super().__init__(reply, asked, id, version)
+    def __init__(
+        self, reply: Listener, request: WriteRequest, id: str, version: int | str, inputs: Any, one: bool
+    ) -> None:
+        super().__init__(reply, request, id, version)
         self.inputs, self.one = inputs, one
 
     @classmethod
@@ -57,7 +59,7 @@ class Step(Write):
         """An item of /v1/steps, or of a message on a socket. Its key identifies its content, however written."""
         digest = hashlib.sha256(b"step\0" + to_json(item)).digest() if item.key else b""
         inputs, one = step_inputs(item.input, item.inputs)
-        return cls(reply, Asked(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
+        return cls(reply, WriteRequest(tenant, "step", item.key, digest), item.session, item.version, inputs, one)
 
     def write(self, engine: Engine, session: Session, served: Served) -> None:
         if self.one and isinstance(served, ServedRows) and (x := served.encoded(self.inputs)) is not None:
@@ -70,8 +72,8 @@ class Step(Write):
             if not good[0]:
                 raise HttpError(422, NOT_FINITE, code="state_not_finite")
             text = texts(outputs)[0]
-            engine.sessions.written(self.id, session, after[0], 1, x.tobytes)
-            self.replied(engine, session, OUTPUT % (self.id.encode(), session.version, session.position, text))
+            engine.sessions.record_write(self.id, session, after[0], 1, x.tobytes)
+            self.finish_reply(engine, session, OUTPUT % (self.id.encode(), session.version, session.position, text))
 
         engine.step(self, served, x, [session.state], then)
 
@@ -82,8 +84,8 @@ class Step(Write):
 
         def then(work: Work) -> None:
             state, outputs = work.end(), [msgspec.Raw(text) for text in texts(work.answer()["outputs"])]
-            engine.sessions.written(self.id, session, state, work.taken, work.record)
-            self.committed(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})
+            engine.sessions.record_write(self.id, session, state, work.taken, work.record)
+            self.finish_write(engine, session, {"output": outputs[0]} if self.one else {"outputs": outputs})
 
         engine.run(self, served, work, then)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from elman.serve.engine.engine import Engine
 from elman.serve.engine.job import Listener, Listening
-from elman.serve.engine.jobs import Asked, Get, Keyed, Reply, prompt_work
+from elman.serve.engine.jobs import Get, Keyed, Reply, WriteRequest, prompt_work
 from elman.serve.errors import HttpError
 from elman.serve.json import JsonObject, to_json
 from elman.serve.store.records import Response
@@ -99,11 +99,11 @@ class Respond(Keyed, Complete):
     disk with `power`."""
 
     def __init__(
-        self, reply: Listener, asked: Asked, model: str, prompt: object, settings: Writing, seed: int, previous: str,
-        kept: float, power: bool, body: Callable[[str, Completed], bytes], listener: Listener | None,
+        self, reply: Listener, request: WriteRequest, model: str, prompt: object, settings: Writing, seed: int,
+        previous: str, kept: float, power: bool, body: Callable[[str, Completed], bytes], listener: Listener | None,
     ) -> None:  # fmt: skip
-        Complete.__init__(self, reply, asked.tenant, model, [prompt], settings, 1, seed, None, listener)
-        Keyed.__init__(self, reply, asked)
+        Complete.__init__(self, reply, request.tenant, model, [prompt], settings, 1, seed, None, listener)
+        Keyed.__init__(self, reply, request)
         self.previous, self.kept, self.power, self.body, self.id = previous, kept, power, body, new_id("resp")
 
     def start(self, engine: Engine) -> None:
@@ -134,7 +134,7 @@ class Respond(Keyed, Complete):
                 self.power,
             )  # fmt: skip
             sessions.respond(self.id, record)
-        self.made(engine, body)
+        self.finish_new(engine, body)
 
 
 class GetResponse(Get):

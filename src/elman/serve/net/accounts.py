@@ -105,7 +105,7 @@ class Accounts:
 
     # Bytes
 
-    def hold(self, account: Account, size: int) -> None:
+    def reserve(self, account: Account, size: int) -> None:
         """So many bytes more are on their way for it; to be let go of by `bytes -= size`."""
         if account.bytes and account.bytes + size > self.limits.tenant_bytes:
             raise busy(

@@ -25,7 +25,7 @@ class Timely:
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self.transport, self.seconds = transport, seconds
-        self.write, self.is_closing = transport.write, transport.is_closing  # asked most
+        self.write, self.is_closing = transport.write, transport.is_closing  # called most
 
     def close(self) -> None:
         self.transport.close()

@@ -62,7 +62,7 @@ class Keys:
         self.known = found
 
     def tenant(self, authorization: bytes, operator: bool = False) -> str:
-        """The tenant of a key, which must be an operator's if that is asked for."""
+        """The tenant of a key, which must be an operator's if one is needed."""
         scheme, _, key = authorization.partition(b" ")
         return self.of_key(key.strip() if scheme.lower() == b"bearer" else b"", operator)
 

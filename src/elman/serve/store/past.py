@@ -38,7 +38,7 @@ class Past:
         if self._ranges():  # two go for each that comes, so that what is dead cannot pile up
             self.sweep(2)
 
-    def mark(self, id: str, session: Session) -> None:
+    def add_checkpoint(self, id: str, session: Session) -> None:
         """Keep the state as a checkpoint, and let go of what is too old."""
         at = session.position
         record = Checkpoint(session.version, at, session.state, self.computed)

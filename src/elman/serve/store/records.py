@@ -36,7 +36,7 @@ class Session(msgspec.Struct, array_like=True):
     checkpoints: list[int] = []  # positions of the checkpoints that are kept
     forks: int = 0
     parent: str = ""
-    route: str = ""  # of the last write that had a key; with the key, what it asked, and what was answered
+    route: str = ""  # of the last write that had a key; with the key, what was requested, and what was answered
     key: str = ""
     digest: bytes = b""
     reply: bytes = b""
@@ -109,7 +109,7 @@ class Records:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def read(self, table: str, kind: type[T], id: str) -> T | None:
         """A row, if it is there."""
@@ -126,7 +126,7 @@ class Records:
 
     def damaged(self, table: str, id: str, why: str) -> Damaged:
         """Report a row that cannot be decoded."""
-        if (table, id) not in self._told:
-            self._told.add((table, id))
+        if (table, id) not in self._reported:
+            self._reported.add((table, id))
             say(f"elman serve: warning: {table}/{id} in the store is damaged, and is left as it is: {why}")
         return Damaged(table, id)

@@ -107,7 +107,7 @@ class Sessions:
         fits = version in ("any", session.version) and model in ("", session.model) and not session.every
         return session if fits and self.fingerprints.get(session.model) == session.fingerprint else None
 
-    def usable(self, id: str, tenant: str) -> tuple[Session, Served]:
+    def find_usable(self, id: str, tenant: str) -> tuple[Session, Served]:
         """The same, with its model, which must be the one that it began with."""
         session = self.find(id, tenant)
         return session, self.model(session.model, session.fingerprint)
@@ -129,8 +129,8 @@ class Sessions:
 
     def _gone(self, id: str, tenant: str) -> HttpError:
         with suppress(Damaged):
-            stone = self.records.read("tombstones", Tombstone, id)
-            if stone is None or stone.tenant != tenant:
+            tombstone = self.records.read("tombstones", Tombstone, id)
+            if tombstone is None or tombstone.tenant != tenant:
                 return missing("session", id)
             return HttpError(410, f"the session {id} has expired", code="session_expired")
         return missing("session", id)
@@ -156,7 +156,7 @@ class Sessions:
         if self.store.get("meta", model) is None:
             self.store.put("meta", model, session.model.encode(), parent=MODELS)
         if session.every:
-            self.past.mark(id, session)
+            self.past.add_checkpoint(id, session)
         self.save((id, session))
 
     def remove(self, id: str, session: Session, *, expired: bool = False) -> None:
@@ -171,8 +171,8 @@ class Sessions:
         self.sync |= session.power
         if expired:
             now = self.clock()
-            stone = encode(Tombstone(session.tenant, now))
-            self.store.put("tombstones", id, stone, parent="", expires=now + DAY)
+            tombstone = encode(Tombstone(session.tenant, now))
+            self.store.put("tombstones", id, tombstone, parent="", expires=now + DAY)
             self.tombstones.append(id)
             if len(self.tombstones) > self.limits.tombstones:
                 self.store.delete("tombstones", self.tombstones.popleft())
@@ -184,7 +184,7 @@ class Sessions:
         self.touched.add(id)
         self.ledger.admit(tenant, -1)
 
-    def written(self, id: str, session: Session, state: bytes, taken: int, record: Callable[[], bytes]) -> None:
+    def record_write(self, id: str, session: Session, state: bytes, taken: int, record: Callable[[], bytes]) -> None:
         """A write is done: the version goes up, and what it did is part of the past."""
         session.version += 1
         session.state = state
@@ -192,25 +192,25 @@ class Sessions:
         if session.log:
             self.past.log(id, session, taken, record())
         if session.every and session.position - session.checkpoints[-1] >= session.every:
-            self.past.mark(id, session)
+            self.past.add_checkpoint(id, session)
 
-    def rewound(self, id: str, session: Session, state: bytes, position: int, version: int) -> None:
+    def rewind(self, id: str, session: Session, state: bytes, position: int, version: int) -> None:
         """The session is where it was: what came after that, in writes after a version, is no longer its past."""
         self.past.cut(id, session, position, version)
         session.version, session.state, session.position = session.version + 1, state, position
-        self.past.mark(id, session)
+        self.past.add_checkpoint(id, session)
 
-    def replaced(self, id: str, session: Session, state: bytes) -> None:
+    def replace_state(self, id: str, session: Session, state: bytes) -> None:
         """The session continues from another state: earlier inputs are no longer its past."""
         if session.every:
             self.past.clear(id, session)
         session.version, session.state = session.version + 1, state
         if session.every:
-            self.past.mark(id, session)
+            self.past.add_checkpoint(id, session)
 
     # Keys
 
-    def answered(self, scope: Iterable[str], key: str, digest: bytes) -> Answered | None:
+    def find_answer(self, scope: Iterable[str], key: str, digest: bytes) -> Answered | None:
         """What was answered to a key; refused if it stood for another request."""
         found = self.records.read("keys", Answered, key_id(scope, key))
         if found is not None and found.digest != digest:

@@ -65,7 +65,7 @@ class Signer:
 
     def sign(self, tenant: str, fingerprint: str, state: bytes) -> str:
         """A state as a token."""
-        mark = self._mark(self.first, tenant, fingerprint, state)
+        mark = self._signature(self.first, tenant, fingerprint, state)
         return base64.urlsafe_b64encode(VERSION + self.first + mark + state).decode()
 
     def verify(self, tenant: str, fingerprint: str, token: str) -> bytes:
@@ -76,7 +76,7 @@ class Signer:
             data = b""
         name, mark, state = data[1:9], data[9:HEAD], data[HEAD:]
         # An unknown key costs as much as a wrong signature.
-        expected = self._mark(name if name in self.keys else self.first, tenant, fingerprint, state)
+        expected = self._signature(name if name in self.keys else self.first, tenant, fingerprint, state)
         if data[:1] != VERSION or name not in self.keys or not hmac.compare_digest(mark, expected):
             raise HttpError(
                 422, "the state was not signed by this server for this tenant and this model, or was changed",
@@ -84,7 +84,7 @@ class Signer:
             )  # fmt: skip
         return state
 
-    def _mark(self, name: bytes, tenant: str, fingerprint: str, state: bytes) -> bytes:
+    def _signature(self, name: bytes, tenant: str, fingerprint: str, state: bytes) -> bytes:
         message = hmac.new(self.keys[name], digestmod=hashlib.sha256)
         for part in (VERSION, name, tenant.encode(), fingerprint.encode(), state):
             message.update(len(part).to_bytes(8, "little"))

@@ -21,7 +21,7 @@ from typing import Protocol
 from elman.serve.errors import HttpError
 
 TABLES = ("sessions", "checkpoints", "inputs", "responses", "keys", "tombstones", "meta")
-ORDERED = ("checkpoints", "inputs")  # tables whose rows are asked for in pieces
+ORDERED = ("checkpoints", "inputs")  # tables whose rows are read in pieces
 
 Row = tuple[str, bytes, str, float]  # id, value, parent, expires
 

@@ -1,5 +1,5 @@
 "use strict";
-// Sessions: type, have it go on, fork, roll back. Every request names the version it expects.
+// Sessions: type, have it continued, fork, roll back. Every request names the version it expects.
 
 const at = (id) => document.getElementById(id);
 const make = (name, text, parent) => {
@@ -67,7 +67,7 @@ class Session {
     this.input.placeholder = PLACEHOLDERS[this.model.reads];
     const buttons = make("div", "", this.box);
     buttons.className = "buttons";
-    for (const [name, act] of [["read", "read"], ["go on", "write"], ["fork", "fork"], ["roll back", "back"],
+    for (const [name, act] of [["read", "read"], ["continue", "write"], ["fork", "fork"], ["roll back", "back"],
                                ["delete", "remove"]]) {
       if (act === "write" && !this.model.writes) continue;
       const button = make("button", name, buttons);
