@@ -12,8 +12,8 @@ template <int G> constexpr int panels_for_one_row = G == 1 ? 8 : 4;
 template <int G> constexpr int panels_for_two_rows = G == 1 ? 4 : 2;
 template <int G> constexpr int panels_for_more_rows = G == 1 ? 2 : 1;
 
-// Rows of a tile: its sums, a panel and one number of x have to fit into 16 registers, or the 32 of AVX-512. (12 rows by 2 vectors,
-// or 8 by 3, were slower there: so many rows have no registers left for where they are.)
+// Rows of a tile: its sums, a panel and one number of x have to fit into 16 registers, or the 32 of AVX-512. (Of 12 rows by 2
+// vectors, or 8 by 3, an LSTM was no faster there, and a GRU 3 to 4 % slower; why was not separated.)
 template <int G> constexpr int tile_rows = G == 3 ? 4 : vector_bytes == 64 ? 8 : 6;
 
 // The gates of a block of units lie in panels of so many vectors. (4 to 6 rows by 2 vectors, or 3 to 4 by 3, run at the full
