@@ -27,7 +27,8 @@ import numpy as np
 
 from bench.rows import ROWS, Case, Row
 
-# Memory once mapped stays mapped: glibc would otherwise map and unmap arrays of 32 MB on each call.
+# Of peers: memory once mapped stays mapped; glibc would otherwise map and unmap arrays of 32 MB on each call. Ours
+# keeps its memory by itself.
 MAPPED = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483647",
@@ -277,10 +278,11 @@ def run(
     results = []
     try:
         for row in rows:
+            here = {}
             for library in ("elman", *(library for library, _ in row.peers)):
-                key = (library, row.threads, row.mapped)
-                workers[key] = workers.get(key) or Worker(*key)
-            results.append(measure(row, {k[0]: w for k, w in workers.items() if k[1:] == key[1:]}, rounds, precision))
+                key = (library, row.threads, row.mapped and library != "elman")
+                here[library] = workers[key] = workers.get(key) or Worker(*key)
+            results.append(measure(row, here, rounds, precision))
             report(results[-1])
     finally:
         for worker in workers.values():

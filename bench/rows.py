@@ -13,7 +13,7 @@ class Row:
     peers: tuple[tuple[str, Case], ...]  # (library, case); of several, the fastest counts
     must: float | None  # None: for information
     aim: float | None
-    mapped: bool = False  # outputs go to memory that is mapped already
+    mapped: bool = False  # the peers' outputs go to memory that is mapped already, as ours do
     upper: bool = False  # the ratio is ours over ours, and `must` an upper bound
     counted: bool = False  # megabytes, not seconds
     threads: int = 2

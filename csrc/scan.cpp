@@ -57,6 +57,15 @@ struct ComplexField {
   }
 };
 
+// Steps after the one at hand whose cache lines are asked for, where a thread has a part of each row: the processor's own
+// prefetchers lose the thread at every gap. (1,16384,256) on two threads, AVX2: 2.1 -> 1.5 ms.
+constexpr int64_t ahead = 8;
+
+template <class V, class Real>
+ELMAN_INLINE void fetch(const Real* p) {
+  if constexpr (sizeof(V) > 2 * sizeof(Real)) __builtin_prefetch(p);  // not number by number
+}
+
 // n.C and all strides count reals.
 template <class Real, class Field>
 void forward(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threads) {
@@ -68,6 +77,7 @@ void forward(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threa
     Real* h = out.h + row * n.T * n.C + first;
     const bool* resets = in.reset + row * n.T;
     const int64_t length = in.lengths[row], a_time = in.a.time, b_time = in.b.time;
+    const int64_t far = C < n.C ? ahead : 0;
     for (int64_t t = 0; t < length; ++t, at += a_time, bt += b_time, previous = h, h += n.C) {
       if (resets[t]) {
         copy(bt, h, C);
@@ -75,6 +85,7 @@ void forward(const ScanInputs<Real>& in, const ScanOutputs<Real>& out, int threa
       }
       each<Real, typename Field::Element>(C, [=](auto v, int64_t c) {
         using V = decltype(v);
+        if (far) fetch<V>(at + far * a_time + c), fetch<V>(bt + far * b_time + c), fetch<V>(h + far * n.C + c);
         store(h + c, Field::product(load<V>(at + c), load<V>(previous + c), load<V>(bt + c)));
       });
     }
@@ -106,8 +117,9 @@ struct Backward {
   // gb[t] and, unless a reset cuts them off, gh0 and f(V, c, gb[t])
   template <class F>
   ELMAN_INLINE void step(int64_t t, const F& f) const {
-    const Real *at = a + t * a_time, *g = gh + t * gh_time;
+    const Real *at = a + t * a_time, *g = gh + t * gh_time, *x = h + t * n.C;
     Real *to = gb + t * n.C, *carry = gh0;
+    const int64_t far = C < n.C ? ahead : 0, width = n.C, a_step = a_time, g_step = gh_time;
     if (reset[t]) {
       each_channel([=](auto v, int64_t c) {
         using V = decltype(v);
@@ -117,6 +129,10 @@ struct Backward {
     }
     each_channel([=](auto v, int64_t c) {
       using V = decltype(v);
+      if (far) {
+        fetch<V>(at - far * a_step + c), fetch<V>(g - far * g_step + c);
+        fetch<V>(x - far * width + c), fetch<V>(to - far * width + c);
+      }
       const V d = load<V>(g + c) + load<V>(carry + c);
       store(to + c, d);
       store(carry + c, Field::conj_product(load<V>(at + c), d, V{}));
