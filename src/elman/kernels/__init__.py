@@ -20,8 +20,10 @@ from torch.autograd import forward_ad
 
 from elman import state as states
 from elman.errors import InputError, KernelError, UnknownNameError
+from elman.kernels import choice as reference_choice
 from elman.kernels import reference, reference_gathered, reference_hmm, trace
 from elman.kernels.builder import Unstreamable
+from elman.kernels.choice import Choice
 from elman.kernels.dropout import dropout
 from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
@@ -33,11 +35,11 @@ if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
-    "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
-    "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softplus",
-    "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "AttendedLoop", "Choice", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended",
+    "available", "bank_scan", "best_path", "calls", "choose", "convolution", "digest", "dropout", "gated", "gathered",
+    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan",
+    "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "reverse", "rms_norm", "selective_scan",
+    "sigmoid", "silu", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -134,11 +136,14 @@ def _check_plain(tensors: tuple[Tensor, ...]) -> None:
         )
 
 
-def program(dtype: torch.dtype) -> Program:
-    """A native program in `dtype`, to describe a step to (kernels/builder.py); raises Unstreamable without one."""
+def program(dtype: torch.dtype, weights: str | None = None) -> Program:
+    """A native program in `dtype`, to describe a step to (kernels/builder.py); raises Unstreamable without one.
+
+    The weights of its products are stored as `weights` says (one of builder.WEIGHTS); by default in `dtype`.
+    """
     if _table is reference:
         raise Unstreamable("the reference kernels have no programs")
-    made: Program = _table.Program(dtype)
+    made: Program = _table.Program(dtype, weights)
     return made
 
 
@@ -221,6 +226,26 @@ def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
     """
     table = _table if draws.device.type == "cpu" else reference
     return table.philox(draws, n, first)
+
+
+def choose(
+    choice: Choice, logits: NDArray[np.floating], seen: NDArray[np.bool_], u: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1).
+
+    >>> always = Choice(temperature=0.0, top_k=0, top_p=1.0, penalty=1.0, banned=torch.tensor([2]))
+    >>> choose(always, np.array([[0.0, 1.0, 2.0]]), np.zeros((1, 3), bool), np.array([[0.5]])).tolist()
+    [1]
+    """
+    return (reference_choice if _table is reference else _table).choose(choice, logits, seen, u)
+
+
+def digest(x: Tensor) -> int | None:
+    """64 bits that tell a tensor from what it was before; None where there is no quick way."""
+    if _native is None or x.device.type != "cpu" or not x.is_contiguous():
+        return None
+    found: int = _native.digest(x)
+    return found
 
 
 def student_t(draws: Tensor, df: Tensor) -> Tensor:
