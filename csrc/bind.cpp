@@ -15,6 +15,7 @@
 
 #include "checks.h"
 #include "crowd.h"
+#include "digest.h"
 #include "from_dict.h"
 #include "gated_layout.h"
 #include "json.h"
@@ -66,6 +67,15 @@ void def_kernel(nb::module_& m, const std::string& name, Linear<Real>* Table<Rea
   });
 }
 template <class Real>
+void def_kernel(nb::module_& m, const std::string& name, ChooseSymbols<Real>* Table<Real>::* kernel) {
+  m.def(name.c_str(),
+        [kernel](nb::dict choice, int64_t B, int64_t V, Address logits, Address seen, Address u, Address symbols) {
+          const Choice how = from_dict<Choice>(choice);
+          const nb::gil_scoped_release release;
+          (kernels().of<Real>().*kernel)(how, B, V, at<Real>(logits), at<bool>(seen), at<double>(u), at<int64_t>(symbols));
+        });
+}
+template <class Real>
 void def_kernel(nb::module_& m, const std::string& name, Elementwise<Real>* Table<Real>::* kernel) {
   def(m, name, [kernel](int64_t n, Address x, Address y, int threads) {
     (kernels().of<Real>().*kernel)(n, at<Real>(x), at<Real>(y), threads);
@@ -83,6 +93,7 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   nb::class_<P> program(m, ("Program" + suffix).c_str());
   program.def("slot", &P::slot)
       .def("state", &P::state)
+      .def("states_known", &P::states_known)
       .def("finish", &P::finish)
       .def(
           "stream", [](P& p, int64_t B) { return p.stream(B).release(); }, nb::rv_policy::take_ownership,
@@ -96,7 +107,8 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   });
   ELMAN_OPERATIONS(ELMAN_OPERATION)
 #undef ELMAN_OPERATION
-  m.def(("program" + suffix).c_str(), [] { return kernels().of<Real>().program(); }, nb::rv_policy::take_ownership);
+  m.def(("program" + suffix).c_str(), [](Stored stored) { return kernels().of<Real>().program(stored); },
+        nb::rv_policy::take_ownership);
 
   // How many rows are named, if the shapes fit.
   const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<Real, 2>& y) {
@@ -107,6 +119,7 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   };
   nb::class_<S>(m, ("Stream" + suffix).c_str())
       .def_prop_ro("state_row", &S::state_row)
+      .def_prop_ro("divides", &S::divides)
       .def(
           "step",
           [checked](S& s, Array<const Real, 2> x, RowNumbers rows, Array<Real, 2> y, int threads) {
@@ -146,6 +159,21 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
              const nb::gil_scoped_release release;
              s.paths(x.data(), H, draws.data(), paths / s.rows(), y.data(), threads);
            })
+      .def("read",
+           [](S& s, Array<const int64_t, 1> symbols, int64_t row, int threads) {
+             const nb::gil_scoped_release release;
+             s.read(symbols.data(), symbols.shape(0), row, threads);
+           })
+      .def("write",
+           [](S& s, nb::dict choice, nb::dict pending, Array<const int64_t, 1> rows, Array<int64_t, 2> written, int64_t end,
+              int threads) {
+             const Choice how = from_dict<Choice>(choice);
+             const Pending from = from_dict<Pending>(pending);
+             if (written.shape(1) != rows.shape(0))
+               throw nb::value_error("native stream: what is written has a column for each row.");
+             const nb::gil_scoped_release release;
+             return s.write(how, from, rows.data(), rows.shape(0), written.shape(0), end, written.data(), threads);
+           })
       .def("take", [](const S& s, Address rows, int64_t count, Address to) { s.take(at<int64_t>(rows), count, at<Real>(to)); })
       .def("put", [](S& s, Address rows, int64_t count, Address from) { s.put(at<int64_t>(rows), count, at<Real>(from)); })
       .def("reorder", [](S& s, Address parents) { s.reorder(at<int64_t>(parents)); });
@@ -176,6 +204,10 @@ void bind_codes(nb::module_& m) {
   nb::enum_<Combination> combinations(m, "Combination");
 #define ELMAN_CODE(name) combinations.value(#name, Combination::name);
   ELMAN_COMBINATIONS(ELMAN_CODE)
+#undef ELMAN_CODE
+  nb::enum_<Stored> stored(m, "Stored");
+#define ELMAN_CODE(name) stored.value(#name, Stored::name);
+  ELMAN_STORED_AS(ELMAN_CODE)
 #undef ELMAN_CODE
 }
 
@@ -241,6 +273,7 @@ NB_MODULE(_native, m) {
     check_lengths(at<const int64_t>(lengths), B, T);
     kernels().reverse(B, T, bytes, at<const char>(x), at<const int64_t>(lengths), at<char>(y), threads);
   });
+  def(m, "digest", [](Address bytes, int64_t count) { return digest(at<const unsigned char>(bytes), count); });
   m.attr("JSON_NUMBER") = json_number;
   def(m, "json_rows", [](int64_t n, int64_t H, Address y, Address text, Address ends) {
     json_rows(n, H, at<const float>(y), at<char>(text), at<int64_t>(ends));

@@ -4,10 +4,10 @@ namespace elman::ELMAN_NS {
 namespace {
 
 // out[m][n] += x[m] w[n]; the sums start from init + m * step + n * lanes if init is given, the last of each panel from
-// shared + panel * lanes if that is, else from out.
-template <int R, int C, int G, class Real>
-__attribute__((noinline)) void run_tile(const Real* w, int64_t block, const Real* x, int64_t ldx, int64_t K, const Real* init,
-                                        int64_t step, const Real* shared, Real* out, int64_t ldo) {
+// shared + panel * lanes if that is, else from out. The sum of a group that has a scale is multiplied by it and added.
+template <int R, int C, int G, class Real, class Stored>
+__attribute__((noinline)) void run_tile(Packed<Real, Stored> packed, int64_t depth, const Real* x, int64_t ldx, int64_t K,
+                                        const Real* init, int64_t step, const Real* shared, Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
   Vec<Real> acc[R][C * G];
 #pragma GCC unroll 16
@@ -15,17 +15,32 @@ __attribute__((noinline)) void run_tile(const Real* w, int64_t block, const Real
 #pragma GCC unroll 16
     for (int n = 0; n < C * G; ++n)
       acc[m][n] = load<Vec<Real>>(shared && n % G == G - 1 ? shared + n / G * L : init + m * step + n * L);
-  tile<R, C, G>(acc, w, block, x, ldx, K);
+  const int64_t block = depth * G * L;
+  if constexpr (has_scales<Stored>) {
+    const int64_t scales = (depth + group - 1) / group * G * L;
+    for (int64_t k = 0; k < K; k += group, packed.scales += G * L) {
+      Vec<Real> part[R][C * G] = {};
+      tile<R, C, G>(part, packed.w + k * G * L, block, x + k, ldx, std::min(group, K - k));
+#pragma GCC unroll 16
+      for (int n = 0; n < C * G; ++n) {
+        const Vec<Real> scale = load<Vec<Real>>(packed.scales + n / G * scales + n % G * L);
+#pragma GCC unroll 16
+        for (int m = 0; m < R; ++m) acc[m][n] = fma(part[m][n], scale, acc[m][n]);
+      }
+    }
+  } else {
+    tile<R, C, G>(acc, packed.w, block, x, ldx, K);
+  }
 #pragma GCC unroll 16
   for (int m = 0; m < R; ++m)
 #pragma GCC unroll 16
     for (int n = 0; n < C * G; ++n) store(out + m * ldo + n * L, acc[m][n]);
 }
 
-template <int R, int C, int G, class Real, class... Args>
+template <int R, int C, int G, class... Args>
 ELMAN_INLINE void run_rows(int64_t rows, Args... args) {
-  if (rows == R) run_tile<R, C, G, Real>(args...);
-  else if constexpr (R > 1) run_rows<R - 1, C, G, Real>(rows, args...);
+  if (rows == R) run_tile<R, C, G>(args...);
+  else if constexpr (R > 1) run_rows<R - 1, C, G>(rows, args...);
 }
 
 // The first V vectors of a pair of columns
@@ -52,22 +67,27 @@ __attribute__((noinline)) void outer_tile(int64_t rows, const Real* g, const Rea
 
 }  // namespace
 
-// At most half of a small L1 cache of weights at a time, if they are used more than once.
-template <int C, int G, class Real>
-void run_blocks(const Real* packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
+// At most half of a small L1 cache of weights at a time, in whole groups, if they are used more than once.
+template <int C, int G, class Real, class Stored>
+void run_blocks(Packed<Real, Stored> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
   constexpr int R = C <= panels_for_more_rows<G> ? tile_rows<G> : 2;
+  constexpr int64_t least = has_scales<Stored> ? group : 16;
   const int64_t rows = end - first, pieces = (rows + R - 1) / R;
-  const int64_t some = std::max<int64_t>(16384 / (C * G * vector_bytes), 16);
+  const int64_t fits = 16384 / (C * G * L * int64_t(sizeof(Stored)));
+  const int64_t some = has_scales<Stored> ? std::max(fits / least, int64_t(1)) * least : std::max(fits, least);
   const int64_t depth = pieces <= 1 || K <= some + some / 2 ? K : some;
+  const int64_t groups = (K + group - 1) / group;
   for (int64_t k = 0; k < K; k += depth, start = nullptr)
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t a = first + rows * i / pieces, b = first + rows * (i + 1) / pieces;
       Real* to = out + (a - first) * ldo;
-      run_rows<R, C, G, Real>(b - a, packed + (j * K + k) * G * L, K * G * L, x + a * ldx + k, ldx, std::min(depth, K - k),
-                              start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
-                              start && start->shared ? start->shared + j * L : nullptr, to, ldo);
+      const Packed<Real, Stored> from{packed.w + (j * K + k) * G * L,
+                                      has_scales<Stored> ? packed.scales + (j * groups + k / group) * G * L : nullptr};
+      run_rows<R, C, G>(b - a, from, K, x + a * ldx + k, ldx, std::min(depth, K - k),
+                        start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
+                        start && start->shared ? start->shared + j * L : nullptr, to, ldo);
     }
 }
 
@@ -89,11 +109,14 @@ void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, c
     });
 }
 
-#define ELMAN_SHAPE(C, G)                                                                                                      \
-  template void run_blocks<C, G>(const float*, int64_t, int64_t, int64_t, const float*, int64_t, int64_t, const Start<float>*, \
-                                 float*, int64_t);                                                                             \
-  template void run_blocks<C, G>(const double*, int64_t, int64_t, int64_t, const double*, int64_t, int64_t,                    \
-                                 const Start<double>*, double*, int64_t);
+#define ELMAN_STORED(C, G, Real, Stored)                                                                         \
+  template void run_blocks<C, G>(Packed<Real, Stored>, int64_t, int64_t, int64_t, const Real*, int64_t, int64_t, \
+                                 const Start<Real>*, Real*, int64_t);
+#define ELMAN_SHAPE(C, G)             \
+  ELMAN_STORED(C, G, float, float)    \
+  ELMAN_STORED(C, G, float, Bfloat16) \
+  ELMAN_STORED(C, G, float, int8_t)   \
+  ELMAN_STORED(C, G, double, double)
 ELMAN_SHAPE(8, 1)
 ELMAN_SHAPE(4, 1)
 ELMAN_SHAPE(2, 1)

@@ -42,10 +42,17 @@ struct Start {
   const Real* shared = nullptr;
 };
 
+// Packed weights, and their scales, [panel][group][G][lanes], where they have some (narrow.h).
+template <class Real, class Stored = Real>
+struct Packed {
+  const Stored* w;
+  const Real* scales = nullptr;
+};
+
 // out[m][c][g] = start + sum over k of x[m][k] w[k] for rows [first, end) and C panels from panel j on; from what `out` holds
 // if start is null. Rows of x and of out are ldx and ldo apart; out begins at row `first`.
-template <int C, int G, class Real>
-void run_blocks(const Real* packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
+template <int C, int G, class Real, class Stored>
+void run_blocks(Packed<Real, Stored> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo);
 
 // f(std::integral_constant<int, C>, j) for the panels [left, right): C at once, the rest by fewer.
@@ -64,12 +71,17 @@ ELMAN_INLINE int64_t each_blocks_for(int64_t rows, int64_t left, int64_t right, 
 }
 
 // The same for all panels [left, right) and rows [0, rows) of x: out (rows, panels * G * lanes).
+template <int G, class Real, class Stored>
+void run_panels(Packed<Real, Stored> packed, int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, int64_t K,
+                const Start<Real>* start, Real* out, int64_t ldo) {
+  each_blocks_for<G>(rows, left, right, [&](auto C, int64_t j) {
+    run_blocks<C, G>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<Real>, ldo);
+  });
+}
 template <int G, class Real>
 void run_panels(const Real* packed, int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo) {
-  each_blocks_for<G>(rows, left, right, [&](auto C, int64_t j) {
-    run_blocks<C, G, Real>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<Real>, ldo);
-  });
+  run_panels<G>(Packed<Real>{packed}, left, right, rows, x, ldx, K, start, out, ldo);
 }
 
 // The same for columns that are packed in pairs of vectors, the last one by itself if their number is odd: pairs [left, right) of

@@ -191,34 +191,79 @@ std::unique_ptr<Replay<Real>> gated_replay(const GatedInputs<Real>& inputs, Real
   return replay;
 }
 
+namespace {
+
+// f(units) for all blocks of units that a member has, a few at a time, so that the weights of a block come one after the other;
+// from the last one on if `backwards`.
+template <class F>
+void each_few(Units mine, bool backwards, const F& f) {
+  constexpr int64_t few = 4;
+  const int64_t pieces = (mine.right - mine.left + few - 1) / few;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t left = mine.left + (backwards ? pieces - 1 - i : i) * few;
+    f(Units{left, std::min(left + few, mine.right)});
+  }
+}
+
+}  // namespace
+
 template <class Real>
 int append(Program<Real>& program, const GatedOperation<Real>& o) {
   using Work = Workspace<Real>;
   auto& steps = Steps<Real>::of(program);
-  with_cell(o.weights.kind, [&, fed = o.fed, h = o.h, c = o.c](auto cell, Phi phi) {
-    using Step = GatedStep<decltype(cell), Real>;
-    auto step = std::make_shared<Step>(o.weights, phi);
-    const int64_t ldu = step->ldu, units = step->layout.units;
-    const Units all{0, step->blocks};
+  with_cell(o.weights.kind, [&, x = o.x, fed = o.fed, h = o.h, c = o.c](auto cell, Phi phi) {
+    using Cell = decltype(cell);
+    using Step = GatedStep<Cell, Real>;
+    auto step = std::make_shared<Step>(o.weights, phi, steps.stored());
+    const int64_t ldu = step->ldu, units = step->layout.units, blocks = step->blocks;
+    const bool by_units = !whole_rows(o.weights.options), whole_input = step->normalises_input();
     const int u = steps.slot(ldu, ldu), sums = step->separate_sums() ? steps.slot(ldu, ldu) : u;
     const int q = steps.slot(units, units), z = steps.slot(units, units), cells = steps.slot(units, units);
-    steps.made_of(o.x, u, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
-      step->project(rows, all, from, ldx, to);
-      for (int64_t row = 0; row < rows && step->normalises_input(); ++row) step->normalise_input(to + row * ldu, nullptr);
-    });
+    // With its units the state can be projected and stepped, if nobody else wants what is projected.
+    const bool at_once = by_units && Cell::second == 0 && !whole_input && fed < 0 && !steps.remembers(x, ldu);
+    if (!at_once)
+      steps.made_of(x, u, whole_input ? 1 : blocks,
+                    [=](int64_t rows, int64_t left, int64_t right, const Real* from, int64_t ldx, Real* to) {
+                      step->project(rows, whole_input ? Units{0, blocks} : Units{left, right}, from, ldx, to);
+                      for (int64_t row = 0; row < rows && whole_input; ++row) step->normalise_input(to + row * ldu, nullptr);
+                    });
     if (fed >= 0) {  // the sum that x has begun goes on, as in attended.cpp
       GatedWeights<Real> more = o.weights;
       more.D = steps.width(fed), more.U = o.U_fed, more.b = nullptr;
-      auto second = std::make_shared<Step>(more, phi);
-      steps.add([=](Work& w) { second->project(w.rows, all, w.at(fed, 0), w.places[fed].stride, w.at(u, 0), true); });
+      auto second = std::make_shared<Step>(more, phi, steps.stored());
+      steps.add_shared([=](Work& w, const Member& member) {
+        const auto [left, right] = share(blocks, member);
+        second->project(w.rows, {left, right}, w.at(fed, 0), w.places[fed].stride, w.at(u, 0), true);
+      });
       steps.costs(ldu * more.D);
     }
-    steps.add([=](Work& w) {
-      const auto row = [&](int64_t i) {
-        return RowStep<Real>{w.at(h, i), w.at(h, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
-      };
-      (*step)(w.rows, all, w.places[h].stride, w.at(u, 0), w.at(sums, 0), row, [] {});
-    });
+    const auto row_step = [=](Work& w, int64_t i, int next) {
+      return RowStep<Real>{w.at(h, i), w.at(next, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
+    };
+    if (by_units) {
+      const int next = steps.slot(units, units);  // the state after, until nobody reads the one before any more
+      steps.add_shared([=](Work& w, const Member& member) {
+        const auto [left, right] = share(blocks, member);
+        const auto meet = [&] { member.barrier.wait(member.threads); };
+        const auto some = [&](Units few) {
+          if (at_once) step->project(w.rows, few, w.at(x, 0), w.places[x].stride, w.at(u, 0));
+          (*step)(
+              w.rows, few, w.places[h].stride, w.at(u, 0), w.at(sums, 0), [&](int64_t i) { return row_step(w, i, next); },
+              meet);
+        };
+        if (Cell::second > 0) some({left, right});
+        else each_few({left, right}, w.backwards, some);
+        meet();
+        constexpr int L = lanes<Real>;
+        for (int64_t i = 0; i < w.rows; ++i) copy_numbers(w.at(next, i) + left * L, w.at(h, i) + left * L, (right - left) * L);
+      });
+    } else {
+      steps.add([=](Work& w) {
+        (*step)(
+            w.rows, {0, blocks}, w.places[h].stride, w.at(u, 0), w.at(sums, 0), [&](int64_t i) { return row_step(w, i, h); },
+            [] {});
+      });
+    }
     steps.costs(ldu * (o.weights.D + step->R));
   });
   return o.h;

@@ -5,10 +5,10 @@
 // are one array, unless a sum starts elsewhere: from a bias (the GRU's candidate), or from zero where it is normalised.
 #pragma once
 
-#include "blocks.h"
 #include "gated.h"
 #include "gated_layout.h"
 #include "gated_norm.h"
+#include "panels.h"
 
 namespace elman::ELMAN_NS {
 
@@ -44,7 +44,7 @@ class GatedStep {
   const GatedLayout layout;
   const int64_t ldu;  // from one row of u, or of the sums, to the next
 
-  GatedStep(const GatedWeights<Real>& given, Phi phi)
+  GatedStep(const GatedWeights<Real>& given, Phi phi, Stored stored = Stored::whole)
       : H(given.H),
         R(given.R),
         blocks((H + L - 1) / L),
@@ -55,11 +55,11 @@ class GatedStep {
         phi_(phi) {
     const auto& o = given.options;
     const int64_t wide = layout.units;
-    if constexpr (Cell::first > 0) first_ = pack_gates<Cell::first>(given.w, H, R, 0);
-    if constexpr (Cell::second > 0) second_ = pack_gates<Cell::second>(given.w, H, R, Cell::first);
+    if constexpr (Cell::first > 0) first_ = packed<Cell::first>(given.w, H, R, 0, stored);
+    if constexpr (Cell::second > 0) second_ = packed<Cell::second>(given.w, H, R, Cell::first, stored);
     if (given.U) {
-      input_ = pack_gates<before>(given.U, H, D_, 0);
-      if constexpr (Cell::second > 0) input_second_ = pack_gates<Cell::second>(given.U, H, D_, before);
+      input_ = packed<before>(given.U, H, D_, 0, stored);
+      if constexpr (Cell::second > 0) input_second_ = packed<Cell::second>(given.U, H, D_, before, stored);
       bias_ = zeros<Real>(ldu);
       if (given.b) arrange(given.b, bias_.get(), {0, blocks});
     }
@@ -69,7 +69,7 @@ class GatedStep {
     if (o.gain) gain_ = padded_rows(o.gain, Cell::gates, H, wide);
     if (o.gain_U) gain_U_ = padded_rows(o.gain_U, Cell::gates, H, wide);
     if (o.gain_c) gain_c_ = padded_rows(o.gain_c, 1, H, wide), bias_c_ = padded_rows(o.bias_c, 1, H, wide);
-    if (o.P) P_ = pack_gates<1>(o.P, R, H, 0);
+    if (o.P) P_ = packed<1>(o.P, R, H, 0, stored);
   }
 
   bool separate_sums() const { return Cell::shared_last || gain_; }
@@ -84,13 +84,13 @@ class GatedStep {
   // u = U x + b of `rows` rows of x, ldx apart, or with `add` u + U x. Where U x is normalised, normalise_input has to follow
   // for each of them.
   void project(int64_t rows, Units units, const Real* x, int64_t ldx, Real* u, bool add = false) const {
-    const auto panels = [&](auto G, const Real* packed, int64_t at) {
+    const auto panels = [&](auto G, const Panels<Real>& packed, int64_t at) {
       constexpr int P = panel<G>, each = G / P;
       const Start<Real> start{gain_U_ ? zeros_.get() : bias_.get() + at, 0};
-      run_panels<P>(packed, units.left * each, units.right * each, rows, x, ldx, D_, add ? nullptr : &start, u + at, ldu);
+      packed.template run<P>(units.left * each, units.right * each, rows, x, ldx, add ? nullptr : &start, u + at, ldu);
     };
-    panels(std::integral_constant<int, before>{}, input_.get(), 0);
-    if constexpr (Cell::second > 0) panels(std::integral_constant<int, Cell::second>{}, input_second_.get(), second_at_);
+    panels(std::integral_constant<int, before>{}, input_, 0);
+    if constexpr (Cell::second > 0) panels(std::integral_constant<int, Cell::second>{}, input_second_, second_at_);
   }
   bool normalises_input() const { return bool(gain_U_); }
   void normalise_input(Real* u, Real* save) const {
@@ -107,19 +107,19 @@ class GatedStep {
     const Start<Real> zero{zeros_.get(), 0}, shared{u, ldu, extra_.get()};
     if constexpr (Cell::first > 0) {
       constexpr int P = panel<Cell::first>, each = Cell::first / P;
-      run_panels<P>(first_.get(), units.left * each, units.right * each, count, at(0).h, ldh, R,
-                    gain_               ? &zero
-                    : Cell::shared_last ? &shared
-                                        : nullptr,
-                    sums, ldu);
+      first_.template run<P>(units.left * each, units.right * each, count, at(0).h, ldh,
+                             gain_               ? &zero
+                             : Cell::shared_last ? &shared
+                                                 : nullptr,
+                             sums, ldu);
       if (gain_) normalise_sums<0, Cell::first>(count, u, sums, at);
     }
     if constexpr (Cell::second > 0) {
       finish<Cell::first, false>(count, units, u, sums, at);
       meet();
       Real* rest = sums + second_at_;
-      run_panels<Cell::second, Real>(second_.get(), units.left, units.right, count, at(0).q, layout.units, R,
-                                     gain_ ? &zero : nullptr, rest, ldu);
+      second_.template run<Cell::second>(units.left, units.right, count, at(0).q, layout.units, gain_ ? &zero : nullptr, rest,
+                                         ldu);
       if (gain_) normalise_sums<Cell::first, Cell::gates>(count, u + second_at_, rest, at);
       finish<Cell::second, true>(count, units, u, rest, at);
     } else {
@@ -129,6 +129,12 @@ class GatedStep {
   }
 
  private:
+  // Gates [gate, gate + G) of w (gates * H, K).
+  template <int G>
+  static Panels<Real> packed(const Real* w, int64_t H, int64_t K, int gate, Stored stored) {
+    return {pack_gates<G>(w, H, K, gate), (H + L - 1) / L * (G / panel<G>), K, panel<G>, stored};
+  }
+
   // Where gate g of block j lies in a row of u or of the sums
   int64_t gate(int64_t j, int g) const {
     return g < before ? (j * before + g) * L : second_at_ + (j * Cell::second + g - before) * L;
@@ -201,7 +207,7 @@ class GatedStep {
   template <class At>
   void project_h(int64_t count, int64_t ldh, const At& at) const {
     const Start<Real> zero{zeros_.get(), 0};
-    run_panels<1, Real>(P_.get(), 0, (R + L - 1) / L, count, at(0).cells, layout.units, H, &zero, at(0).next, ldh);
+    P_.template run<1>(0, (R + L - 1) / L, count, at(0).cells, layout.units, &zero, at(0).next, ldh);
     for (int64_t i = 0; i < count; ++i) leave(at(i), at(i).next, {0, (R + L - 1) / L}, true);
   }
 
@@ -221,8 +227,8 @@ class GatedStep {
 
   int64_t D_, second_at_;
   Phi phi_;
-  Buffer<Real> first_, second_, input_, input_second_, bias_, extra_, zeros_;
-  Buffer<Real> peephole_, gain_, gain_U_, gain_c_, bias_c_, P_;
+  Panels<Real> first_, second_, input_, input_second_, P_;
+  Buffer<Real> bias_, extra_, zeros_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
 };
 
 }  // namespace elman::ELMAN_NS

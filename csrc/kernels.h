@@ -50,6 +50,11 @@ using SoftmaxBack = void(const SoftmaxInputs<Real>& in, const SoftmaxArriving<Re
 template <class Real>
 using Elementwise = void(int64_t n, const Real* x, Real* y, int threads);
 
+// A symbol (B) for each row of logits (B, V), the symbols seen so far (B, V) and a uniform number (B): choice.h.
+template <class Real>
+using ChooseSymbols = void(const Choice& choice, int64_t B, int64_t V, const Real* logits, const bool* seen, const double* u,
+                           int64_t* symbols);
+
 // Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
 // most probable path does not read.
 template <class Real>
@@ -175,6 +180,7 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Viterbi, viterbi)                       \
   kernel(Norm, norm)                             \
   kernel(NormBack, norm_back)                    \
+  kernel(ChooseSymbols, choose_symbols)          \
   kernel(NewProgram, program)
 // clang-format on
 

@@ -4,8 +4,8 @@
 // broadcast: each element's sum is the same either way, see product.h.
 #include "product.h"
 
-#include "blocks.h"
 #include "kernels.h"
+#include "panels.h"
 #include "parallel.h"
 #include "steps.h"
 
@@ -117,14 +117,15 @@ int append(Program<Real>& program, const LinearOperation<Real>& o) {
   constexpr int64_t L = lanes<Real>, P = 2 * L;
   auto& steps = Steps<Real>::of(program);
   const int64_t N = o.N, K = steps.width(o.x), wide = (N + P - 1) / P * P;
-  auto packed = std::make_shared<Buffer<Real>>(allocate<Real>(wide * K));
+  auto packed = allocate<Real>(wide * K);
   auto bias = std::make_shared<Buffer<Real>>(padded_copy(o.b, N, N, wide));
   for (int64_t n = 0; n < wide; n += L)
-    pack_lanes(o.w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed->get() + n / P * P * K + n % P, P);
+    pack_lanes(o.w + n * K, K, std::clamp<int64_t>(N - n, 0, L), K, packed.get() + n / P * P * K + n % P, P);
+  auto panels = std::make_shared<Panels<Real>>(std::move(packed), wide / P, K, 2, steps.stored());
   const int y = steps.slot(N, wide);
-  steps.made_of(o.x, y, [=](int64_t rows, const Real* from, int64_t ldx, Real* to) {
+  steps.made_of(o.x, y, wide / P, [=](int64_t rows, int64_t left, int64_t right, const Real* from, int64_t ldx, Real* to) {
     const Start<Real> start{bias->get(), 0};
-    run_panels<2, Real>(packed->get(), 0, wide / P, rows, from, ldx, K, &start, to, wide);
+    panels->template run<2>(left, right, rows, from, ldx, &start, to, wide);
   });
   steps.costs(wide * K);
   return y;

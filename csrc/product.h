@@ -10,19 +10,20 @@
 #include <cstdint>
 
 #include "buffers.h"
+#include "narrow.h"
 #include "simd.h"
 
 namespace elman::ELMAN_NS {
 
 // R rows of x by C blocks of G vectors; w is [block][k][G][lanes], `block` elements apart.
-template <int R, int C, int G, class Real>
-ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Real* __restrict w, int64_t block, const Real* __restrict x,
+template <int R, int C, int G, class Real, class Stored>
+ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Stored* __restrict w, int64_t block, const Real* __restrict x,
                        int64_t ldx, int64_t K) {
   constexpr int L = lanes<Real>;
   for (int64_t k = 0; k < K; ++k) {
     Vec<Real> v[C * G];
 #pragma GCC unroll 16
-    for (int n = 0; n < C * G; ++n) v[n] = load<Vec<Real>>(w + (n / G) * block + (n % G) * L);
+    for (int n = 0; n < C * G; ++n) v[n] = widen(w + (n / G) * block + (n % G) * L);
 #pragma GCC unroll 16
     for (int m = 0; m < R; ++m) {
       const Vec<Real> a = splat(x[m * ldx + k]);

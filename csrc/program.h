@@ -10,6 +10,27 @@
 
 namespace elman {
 
+// How a symbol is chosen (choice.h): with probability in proportion to P^(1 / temperature), of the top_k most probable ones (0
+// for all) those that have top_p together; the most probable one where the temperature is 0. What log P of a symbol that was
+// seen is multiplied by; and symbols that are not chosen.
+struct Choice {
+  double temperature;
+  int64_t top_k;
+  double top_p, penalty;
+  const int64_t* banned;
+  int64_t banned_count;
+  ELMAN_FIELDS(temperature, top_k, top_p, penalty, banned, banned_count)
+};
+
+// What the rows of a stream go on from when they write: the symbol that each has not read yet, (rows); what each has seen,
+// (rows, V); the seed and the number of draws of each, (rows, 2).
+struct Pending {
+  int64_t* symbols;
+  bool* seen;
+  int64_t* draws;
+  ELMAN_FIELDS(symbols, seen, draws)
+};
+
 // The rows of a program, each with its state in one stretch of state_row numbers, | leaf | leaf | ... |, every leaf in whole
 // cache lines. `rows` names `count` of them, none twice; null names all.
 template <class Real>
@@ -19,10 +40,17 @@ struct Stream {
   virtual int64_t state_row() const = 0;
   virtual int64_t input_width() const = 0;
   virtual int64_t output_width() const = 0;
+  virtual bool divides() const = 0;  // whether a step of one row is worth several threads
   virtual void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
   virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
   // A step of `count` states of their own, before and after (count, state_row): no row of the stream is touched.
   virtual void carry(const Real* x, int64_t count, const Real* before, Real* after, Real* y, int threads) = 0;
+  // A row reads T symbols; what follows them is not computed.
+  virtual void read(const int64_t* symbols, int64_t T, int64_t row, int threads) = 0;
+  // n symbols of each of `count` rows, chosen by the logits that a step ends in, or fewer of one row alone, which ends with the
+  // symbol `end`: how many. written (n, count).
+  virtual int64_t write(const Choice& choice, const Pending& pending, const int64_t* rows, int64_t count, int64_t n,
+                        int64_t end, int64_t* written, int threads) = 0;
   virtual void take(const int64_t* rows, int64_t count, Real* to) const = 0;  // (count, state_row)
   virtual void put(const int64_t* rows, int64_t count, const Real* from) = 0;
   virtual void reorder(const int64_t* parents) = 0;  // (rows): row i becomes what row parents[i] was
@@ -39,11 +67,18 @@ struct Program {
   virtual int slot(int64_t width) = 0;              // for an input, or what copy fills
   virtual int state(int64_t width) = 0;             // a leaf of the state
   virtual int64_t state_begin(int slot) const = 0;  // where a leaf begins in a row's stretch
+  virtual void states_known() = 0;                  // what is appended from here on changes no state
   virtual void finish(int in, int out) = 0;         // which slots a step fills and gives; nothing is appended after it
   virtual std::unique_ptr<Stream<Real>> stream(int64_t B) = 0;  // zeros; must not outlive the program
 };
+// How the weights of products are stored, in a program of float; one of double stores them whole. Python reads the names.
+#define ELMAN_STORED_AS(code) code(whole) code(bfloat16) code(int8)
+#define ELMAN_CODE(name) name,
+enum class Stored { ELMAN_STORED_AS(ELMAN_CODE) };
+#undef ELMAN_CODE
+
 template <class Real>
-using NewProgram = Program<Real>*();
+using NewProgram = Program<Real>*(Stored stored);
 
 // The same values in every row.
 template <class Real>

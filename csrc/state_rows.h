@@ -7,13 +7,19 @@
 #include <stdexcept>
 #include <vector>
 
+#include "choice.h"
 #include "parallel.h"
+#include "philox.h"
 #include "workspace.h"
 
 namespace elman::ELMAN_NS {
 
 constexpr int64_t most_rows = 128;  // stepped at a time: enough for a product, few enough for the cache
 constexpr int64_t some_rows = 48;   // of paths: the same, and their states stay there
+
+// Multiply-adds of a row that are worth dividing its units among threads: where these have to be called together, and where they
+// are there for many steps. By measurement: the weights of so many are larger than what a core has of the cache.
+constexpr int64_t worth_calling = 1 << 20, worth_meeting = 1 << 18;
 
 template <class Steps, class Real>
 class StateRows final : public Stream<Real> {
@@ -32,11 +38,8 @@ class StateRows final : public Stream<Real> {
   }
 
   void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) override {
-    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
     check(rows, count);
-    for (int64_t i = 0; i < count; ++i)
-      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
-        throw std::out_of_range("native stream: a symbol is outside the table.");
+    check_symbols(symbols, count);
     p_.learn(symbols, count);
     run(nullptr, symbols, rows, count, y, threads);
   }
@@ -67,6 +70,46 @@ class StateRows final : public Stream<Real> {
         follow(w, x, H, each, drawn.data(), y + at * H * output_width());
       }
     });
+  }
+
+  bool divides() const override { return p_.work() >= worth_calling; }
+
+  void read(const int64_t* symbols, int64_t T, int64_t row, int threads) override {
+    check(&row, 1);
+    check_symbols(symbols, T);
+    p_.learn(symbols, T);
+    Workspace<Real>& w = workspace(0);
+    w.rows = 1, w.named = nullptr, w.first = row;
+    p_.bind(w, states_.get() + row * row_);
+    team(p_.work() >= worth_meeting ? threads : 1, [&](Member& member) {
+      for (int64_t t = 0; t < T; ++t) {
+        if (member.thread == 0) w.symbols = symbols + t;
+        if (!member.meet()) return;
+        p_.run(w, member, false);
+      }
+    });
+  }
+
+  int64_t write(const Choice& choice, const Pending& pending, const int64_t* rows, int64_t count, int64_t n, int64_t end,
+                int64_t* written, int threads) override {
+    if (output_width() != p_.symbols()) throw std::invalid_argument("native stream: a step does not end in logits.");
+    check(rows, count);
+    for (int64_t i = 0; i < count; ++i) check_symbols(pending.symbols + rows[i], 1);
+    if (count == 0) return n;
+    const int64_t divided = threads_for(count * n * p_.work(), WorthAThread::multiply_adds, threads);
+    const int64_t pieces = std::max(std::min(divided, count), (count + most_rows - 1) / most_rows);
+    while (int64_t(workspaces_.size()) < pieces) workspace(workspaces_.size());
+    if (pieces == 1) {
+      const int together = p_.work() >= worth_meeting ? threads : 1;
+      return written_by(workspaces_[0], {choice, pending, rows, count, n, end, written}, 0, count, together);
+    }
+    parallel(int(std::min<int64_t>(pieces, threads)), pieces, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i) {
+        const int64_t at = count * i / pieces, some = count * (i + 1) / pieces - at;
+        written_by(workspaces_[i], {choice, pending, rows, count, n, end, written}, at, some, 1);
+      }
+    });
+    return n;
   }
 
   void take(const int64_t* rows, int64_t count, Real* to) const override {
@@ -100,11 +143,76 @@ class StateRows final : public Stream<Real> {
     }
   }
 
-  void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
-    in_pieces(count, threads, workspaces_, std::min(B_, most_rows), [&](Workspace<Real>& w, int64_t at, int64_t some) {
-      w.symbols = symbols ? symbols + at : nullptr;
-      part(w, x ? x + at * input_width() : nullptr, rows ? rows + at : nullptr, at, some, y + at * output_width());
+  void check_symbols(const int64_t* symbols, int64_t count) const {
+    if (p_.symbols() == 0) throw std::invalid_argument("native stream: the program does not read symbols.");
+    for (int64_t i = 0; i < count; ++i)
+      if (symbols[i] < 0 || symbols[i] >= p_.symbols())
+        throw std::out_of_range("native stream: a symbol is outside the table.");
+  }
+
+  Workspace<Real>& workspace(size_t i) {
+    while (workspaces_.size() <= i) workspaces_.push_back(p_.workspace(std::min(B_, most_rows)));
+    return workspaces_[i];
+  }
+
+  struct Writing {
+    const Choice& choice;
+    const Pending& pending;
+    const int64_t* rows;
+    int64_t count, n, end;
+    int64_t* written;
+  };
+
+  // What `some` of the rows write, from the at-th on: how many symbols each.
+  int64_t written_by(Workspace<Real>& w, const Writing& job, int64_t at, int64_t some, int threads) {
+    const int64_t V = p_.symbols(), *rows = job.rows + at;
+    const bool in_place = side_by_side(rows, some);
+    if (!in_place && !w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
+    if (!in_place) take(rows, some, w.gathered.get());
+    Chooser choose(job.choice, V);
+    std::vector<int64_t> read(some);
+    w.symbols = read.data(), w.rows = some, w.named = rows, w.first = at;
+    p_.bind(w, in_place ? states_.get() + rows[0] * row_ : w.gathered.get());
+    int64_t done = 0;
+    bool ended = false;
+    team(threads, [&](Member& member) {
+      while (true) {
+        if (member.thread == 0) {
+          ended = ended || done == job.n;
+          for (int64_t i = 0; i < some; ++i) read[i] = job.pending.symbols[rows[i]];
+          p_.learn(read.data(), some);
+        }
+        if (!member.meet() || ended) return;
+        p_.run(w, member);
+        if (member.thread != 0) continue;
+        for (int64_t i = 0; i < some; ++i) {
+          const int64_t row = rows[i], symbol = drawn(choose, w.at(p_.out(), i), job.pending, row, V);
+          job.written[done * job.count + at + i] = symbol;
+          ended = job.count == 1 && symbol == job.end;
+        }
+        ++done;
+      }
     });
+    if (!in_place) put(rows, some, w.gathered.get());
+    return done;
+  }
+
+  static int64_t drawn(Chooser& choose, const Real* logits, const Pending& pending, int64_t row, int64_t V) {
+    int64_t* draw = pending.draws + 2 * row;
+    const int64_t symbol = choose(logits, pending.seen + row * V, uniform(philox(draw[0], 0, draw[1]).first));
+    ++draw[1];
+    pending.seen[row * V + symbol] = true;
+    return pending.symbols[row] = symbol;
+  }
+
+  void run(const Real* x, const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) {
+    const int together = count < threads && divides() ? threads : 1;
+    in_pieces(count, together > 1 ? 1 : threads, workspaces_, std::min(B_, most_rows),
+              [&](Workspace<Real>& w, int64_t at, int64_t some) {
+                w.symbols = symbols ? symbols + at : nullptr;
+                part(w, x ? x + at * input_width() : nullptr, rows ? rows + at : nullptr, at, some, y + at * output_width(),
+                     together);
+              });
   }
 
   // Calls step(workspace, first, how many) for `count` rows, a tile at a time, on some threads.
@@ -122,21 +230,26 @@ class StateRows final : public Stream<Real> {
   }
 
   // `count` rows from the at-th on of those that were named.
-  void part(Workspace<Real>& w, const Real* x, const int64_t* rows, int64_t at, int64_t count, Real* y) {
+  void part(Workspace<Real>& w, const Real* x, const int64_t* rows, int64_t at, int64_t count, Real* y, int threads) {
     w.named = rows, w.first = at;
-    if (side_by_side(rows, count)) return advance(w, x, states_.get() + (rows ? rows[0] : at) * row_, count, y);
+    if (side_by_side(rows, count)) return advance(w, x, states_.get() + (rows ? rows[0] : at) * row_, count, y, threads);
     if (!w.gathered) w.gathered = zeros<Real>(std::min(B_, most_rows) * row_);
     take(rows, count, w.gathered.get());
-    advance(w, x, w.gathered.get(), count, y);
+    advance(w, x, w.gathered.get(), count, y, threads);
     put(rows, count, w.gathered.get());
   }
 
-  // One step of `count` rows, whose states lie side by side.
-  void advance(Workspace<Real>& w, const Real* x, Real* states, int64_t count, Real* y) {
+  // One step of `count` rows, whose states lie side by side; threads may divide the units.
+  void advance(Workspace<Real>& w, const Real* x, Real* states, int64_t count, Real* y, int threads = 1) {
     const int64_t in = input_width(), out = output_width();
     w.rows = count;
     for (int64_t i = 0; i < count && x; ++i) std::memcpy(w.at(p_.in(), i), x + i * in, in * sizeof(Real));
-    p_.run(w, states);
+    if (threads == 1) {
+      p_.run(w, states);
+    } else {
+      p_.bind(w, states);
+      team(threads, [&](const Member& member) { p_.run(w, member); });
+    }
     for (int64_t i = 0; i < count; ++i) std::memcpy(y + i * out, w.at(p_.out(), i), out * sizeof(Real));
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "parallel.h"
 #include "simd.h"
 #include "workspace.h"
 
@@ -23,6 +24,11 @@ ELMAN_INLINE void copy_numbers(const Real* from, Real* to, int64_t count) {
   int64_t i = 0;
   for (; i + lanes<Real> <= count; i += lanes<Real>) store(to + i, load<Vec<Real>>(from + i));
   for (; i < count; ++i) to[i] = from[i];
+}
+
+// What a member of a team has of `parts`.
+ELMAN_INLINE std::pair<int64_t, int64_t> share(int64_t parts, const Member& member) {
+  return {parts * member.thread / member.threads, parts * (member.thread + 1) / member.threads};
 }
 
 template <class Real>
@@ -55,10 +61,18 @@ class Steps final : public Program<Real> {
   int64_t width(int slot) const { return slots_[slot].width; }
   int64_t state_begin(int slot) const override { return slots_[slot].begin; }
 
+  explicit Steps(Stored stored = Stored::whole) : stored_(stored) {}
+  Stored stored() const { return stored_; }  // how products shall pack their weights
+
   // What a step does with the rows of a workspace; what a row of it costs, in multiply-adds or about; that it draws.
   template <class F>
   void add(const F& step) {
-    steps_.push_back(step);
+    steps_.push_back({[step](Work& w, const Member&) { step(w); }, false});
+  }
+  // The same for step(w, member), which divides its work among the members of a team.
+  template <class F>
+  void add_shared(const F& step) {
+    steps_.push_back({step, true});
   }
   void costs(int64_t work) { work_ += work; }
   void draw() { draws_ = true; }
@@ -85,21 +99,30 @@ class Steps final : public Program<Real> {
     else each_row([=](Work& w, int64_t row) { stretch(w, row, n); });
   }
 
-  // y = f(x) by rows: f(rows, x, ldx, y), the rows of y as far apart as the slot has them. Of symbols it is made once each.
+  // Whether what is made of x, N numbers of it, is made once for each symbol.
+  bool remembers(int x, int64_t N) const { return x == looked_up_ && V_ * N <= largest_table; }
+
+  // y = f(x) by rows, in `parts` that threads divide: f(rows, left, right, x, ldx, y) makes the parts [left, right), the rows of y
+  // as far apart as the slot has them. Of symbols it is made once each.
   template <class F>
-  void made_of(int x, int y, const F& f) {
+  void made_of(int x, int y, int64_t parts, const F& f) {
     const int64_t N = slots_[y].stride;
-    if (x != looked_up_ || V_ * N > largest_table) {
-      add([=](Work& w) { f(w.rows, w.at(x, 0), w.places[x].stride, w.at(y, 0)); });
+    if (!remembers(x, N)) {
+      add_shared([=](Work& w, const Member& member) {
+        const auto [left, right] = share(parts, member);
+        if (left < right) f(w.rows, left, right, w.at(x, 0), w.places[x].stride, w.at(y, 0));
+      });
       return;
     }
     const int64_t D = width(x);
-    auto table = std::make_shared<Remembered<Real>>(
-        V_, N, [f, D, from = table_](int64_t symbol, Real* line) { f(1, from + symbol * D, D, line); });
+    auto table = std::make_shared<Remembered<Real>>(V_, N, [f, D, parts, from = table_](int64_t symbol, Real* line) {
+      f(1, int64_t(0), parts, from + symbol * D, D, line);
+    });
     remembered_.push_back(table);
     each_row([=](Work& w, int64_t row) { std::memcpy(w.at(y, row), table->line(w.symbols[row]), N * sizeof(Real)); });
   }
 
+  void states_known() override { until_known_ = steps_.size(); }
   void finish(int in, int out) override { in_ = in, out_ = out; }
   std::unique_ptr<Stream<Real>> stream(int64_t B) override;
 
@@ -116,11 +139,27 @@ class Steps final : public Program<Real> {
     for (const auto& table : remembered_) table->learn(symbols, count);
   }
 
-  // One step of w.rows rows, whose states begin at `states`.
-  void run(Work& w, Real* states) const {
+  // The states of the rows of a workspace begin here.
+  void bind(Work& w, Real* states) const {
     for (size_t i = 0; i < slots_.size(); ++i)
       if (slots_[i].home == Home::state) w.places[i].begin = states + slots_[i].begin;
-    for (const auto& step : steps_) step(w);
+  }
+
+  // One step of w.rows rows, all of it or as far as it takes to know their states. What is not shared is the first member's, and
+  // all have met when a step that is shared begins and ends.
+  void run(Work& w, const Member& member, bool whole = true) const {
+    const size_t end = whole ? steps_.size() : until_known_;
+    for (size_t i = 0; i < end; ++i) {
+      if (steps_[i].shared || member.thread == 0) steps_[i].run(w, member);
+      if (steps_[i].shared || (i + 1 < end && steps_[i + 1].shared)) member.barrier.wait(member.threads);
+    }
+    if (member.thread == 0) w.backwards = !w.backwards;
+  }
+  void run(Work& w, Real* states) const {
+    static Barrier nobody;  // comes there
+    static const Pieces none(0);
+    bind(w, states);
+    run(w, {0, 1, nobody, none});
   }
 
  private:
@@ -129,14 +168,21 @@ class Steps final : public Program<Real> {
     return int(slots_.size()) - 1;
   }
 
+  struct Operation {
+    std::function<void(Work&, const Member&)> run;
+    bool shared;
+  };
+
+  Stored stored_;
   int in_ = -1, out_ = -1, looked_up_ = -2;
+  size_t until_known_ = 0;
   bool draws_ = false;
   int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
   const Real* table_ = nullptr;  // (V_, width): what symbols name
   std::vector<Slot> slots_;
   std::vector<Buffer<Real>> constants_;  // and tables
   std::vector<std::shared_ptr<Remembered<Real>>> remembered_;
-  std::vector<std::function<void(Work&)>> steps_;
+  std::vector<Operation> steps_;
 };
 
 // That a family has this operation, for both types.

@@ -49,8 +49,8 @@ std::unique_ptr<Stream<Real>> Steps<Real>::stream(int64_t B) {
 }
 
 template <class Real>
-Program<Real>* program() {
-  return new Steps<Real>();
+Program<Real>* program(Stored stored) {
+  return new Steps<Real>(stored);
 }
 
 template <class Real>

@@ -36,6 +36,7 @@ struct Workspace {
   const int64_t* named =
       nullptr;  // the numbers of these rows in the stream; null where they follow one another from `first` on
   int64_t first = 0;
+  bool backwards = false;  // from one step to the next: what is still in the cache of large weights then comes first
 
   int64_t number(int64_t row) const { return named ? named[row] : first + row; }
 

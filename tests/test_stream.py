@@ -29,7 +29,7 @@ from elman.nn.readout import (
     Softmax,
     StudentTReadout,
 )
-from elman.stream import CoreStream, ModelStream, Stream, logits_of
+from elman.stream import CoreStream, ModelStream, Stream, logits_of, stream_of
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
@@ -358,3 +358,137 @@ def test_rows_of_a_core_that_is_scanned_read_their_own_memory():
     for t, orders in enumerate(([[0, 1], [2, 3]], [[3], [2], [1], [0]], [[1, 3], [2, 0]])):
         for rows in orders:
             assert torch.equal(stream.step(x[rows, t], rows), wanted[rows, t])
+
+
+# Weights in fewer bits
+
+
+def narrowed(w: Tensor, weights: str) -> Tensor:
+    """What a matrix is after it was stored so: in bfloat16, or in 8 bits by groups of 64 columns."""
+    if weights == "bfloat16":
+        return w.bfloat16().float()
+    groups = []
+    for part in w.split(64, dim=1):
+        scale = part.abs().amax(1, keepdim=True) / 127
+        groups.append(torch.where(scale > 0, (part / scale).round(), 0.0) * scale)
+    return torch.cat(groups, 1)
+
+
+MATRICES = ("U", "W", "P", "linear.weight")  # what products read; biases, gains and tables stay as they are
+
+
+@native_only
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+@pytest.mark.parametrize(("name", "size"), [("gru", 100), ("lstm", 70), ("mgu", 20), ("elman", 9)])
+def test_narrow_weights_are_the_rounded_ones(name: str, size: int, weights: str) -> None:
+    torch.manual_seed(0)
+    core = stack(name, 130, size, layers=2).eval()
+    stream, rounded = Stream(core, 3, weights), copy.deepcopy(core)
+    with torch.no_grad():
+        for key, parameter in rounded.named_parameters():
+            if key.endswith(MATRICES):
+                parameter.copy_(narrowed(parameter, weights))
+    x = torch.randn(3, 5, 130)
+    wanted = rounded.scan(x)[0].detach()
+    found = torch.stack([stream.step(x[:, t]) for t in range(5)], 1)
+    torch.testing.assert_close(found, wanted, atol=2e-6, rtol=1e-5)
+    assert not torch.allclose(found, core.scan(x)[0], atol=2e-6, rtol=1e-5)  # the rounding shows
+
+
+@native_only
+@pytest.mark.parametrize("weights", [None, "bfloat16", "int8"])
+@pytest.mark.parametrize("name", ["gru", "lstm", "mgu", "minlstm"])
+def test_a_row_has_its_bits_in_any_batch_and_on_any_threads(name: str, weights: str | None) -> None:
+    """Wide enough that threads divide the units of a row."""
+    torch.manual_seed(0)
+    core, x = stack(name, 200, 400, layers=2).eval(), torch.randn(9, 4, 200)
+
+    def steps(rows: list[int]) -> Tensor:
+        stream = Stream(core, len(rows), weights)
+        return torch.stack([stream.step(x[rows, t]) for t in range(4)], 1)
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        wanted = steps(list(range(9)))
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            for rows in ([0], [8], [3, 1], list(range(9))):
+                assert torch.equal(steps(rows), wanted[rows])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_narrow_weights_cannot_be() -> None:
+    core = cell("gru", 3, 4)
+    with pytest.raises(InputError, match="weights is 'int4'; it must be one of 'bfloat16', 'int8'"):
+        Stream(core, 1, weights="int4")
+    with pytest.raises(InputError, match=r"weights is 'int8'.*float64"):
+        Stream(core.double(), 1, weights="int8")
+    with kernels.use("reference"), pytest.raises(InputError, match=r"weights is 'int8'.*reference kernels"):
+        Stream(cell("gru", 3, 4), 1, weights="int8")
+
+
+@native_only
+def test_a_weight_that_is_no_number_is_not_lost_in_8_bits() -> None:
+    core = cell("gru", 3, 4)
+    with torch.no_grad():
+        core.W[0, 1] = float("nan")
+    assert np.isnan(Stream(core, 1, "int8").step(np.ones((1, 3), np.float32))).any()
+
+
+# What is kept with a model
+
+
+def language_model() -> SequenceModel:
+    torch.manual_seed(0)
+    return SequenceModel(Embedding(7, 5), stack("gru", 5, 9, layers=2), Softmax(9, 7)).eval()
+
+
+@native_only
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.core.cores[1].U.data.mul_(1.5),  # which no counter of Torch sees
+        lambda m: m.readout.linear.bias.detach().numpy().__setitem__(2, 3.0),
+        lambda m: m.load_state_dict({k: v + 0.1 for k, v in m.state_dict().items()}),
+        lambda m: torch.optim.SGD(m.parameters(), 1.0, weight_decay=0.5).step(),
+        lambda m: setattr(m, "readout", Softmax(9, 7).eval()),
+        lambda m: m.core.cores[0].b.data.copy_(m.core.cores[0].b.data.flip(0) + torch.arange(27)),
+    ],
+)
+def test_a_stream_that_was_kept_is_never_an_old_one(change) -> None:
+    model = language_model()
+    symbols = np.array([3, 1])
+    before = stream_of(model, 2).logits(symbols)
+    assert np.array_equal(stream_of(model, 2).logits(symbols), before)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    change(model)
+    after = stream_of(model, 2).logits(symbols)
+    assert np.array_equal(after, ModelStream(model, 2).logits(symbols)) and not np.array_equal(after, before)
+
+
+@native_only
+def test_what_is_packed_is_packed_once() -> None:
+    model = language_model()
+    first, second = stream_of(model, 2), stream_of(model, 3)
+    assert first._engine._program is second._engine._program
+    assert stream_of(model, 1, "int8")._engine._program is not first._engine._program
+
+
+@native_only
+@pytest.mark.parametrize("threads", [1, 2])
+def test_reading_is_stepping(threads: int) -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(Embedding(7, 300), stack("gru", 300, 300, layers=2), Softmax(300, 7)).eval()
+    one, other, symbols = ModelStream(model, 3), ModelStream(model, 3), np.array([1, 5, 2, 2, 6])
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        one.read(symbols, 1)
+    finally:
+        torch.set_num_threads(before)
+    for symbol in symbols:
+        other.logits(np.array([symbol]), [1])
+    assert all(map(torch.equal, states.leaves(one.state), states.leaves(other.state)))

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman.errors import InputError
+from elman.kernels.reference.choice import place as place
 
 Array = NDArray[np.float64]
 
@@ -54,15 +55,6 @@ def ahead(draws: Tensor, times: int) -> Tensor:
     rows = draws.repeat_interleave(times, 0)
     rows[:, 1] += torch.arange(times, device=draws.device).repeat(len(draws))
     return uniform(rows, 1).reshape(len(draws), times)
-
-
-def place(total: Array, u: Array | float) -> NDArray[np.int64]:
-    """Where the running sums `total` (B, V) of weights reach u (B, 1) times their end: (B,).
-
-    Never a place without weight: u is above 0, and where the product is rounded up to the end, the last weight reaches
-    it.
-    """
-    return (total >= u * total[:, -1:]).argmax(axis=1)
 
 
 def symbols(draws: Tensor, logits: Tensor, first: int = 0) -> Tensor:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar, cast, overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,13 +25,14 @@ from elman import kernels
 from elman import state as states
 from elman.core import Core
 from elman.errors import InputError
-from elman.kernels.builder import Slot, Slots, Unstreamable
+from elman.kernels.builder import WEIGHTS, Slot, Slots, Unstreamable
+from elman.kernels.reference.choice import Choice
 from elman.kernels.rows import Inputs, NativeRows, Rows, check_distinct, check_inside, row_numbers
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical, Discrete, Distribution
 from elman.nn.embed import Embed
 from elman.nn.readout import Readout, Softmax
-from elman.options import whole
+from elman.options import choice, whole
 from elman.state import REAL, State
 
 if TYPE_CHECKING:
@@ -42,6 +44,7 @@ Y = TypeVar("Y")
 M = TypeVar("M", bound=nn.Module)
 Symbols = NDArray[np.int64]
 Scores = NDArray[np.float32] | NDArray[np.float64]
+PLAIN = (bool, int, float, str, tuple, type(None))  # settings of a module
 
 
 class Steps(Protocol[Y_co]):
@@ -56,7 +59,8 @@ class Stream:
 
     `Stream(core, batch_size)` is a CoreStream, `Stream(model, batch_size)` a ModelStream, which takes what the model's
     embedding takes. Later changes of the module do not reach the stream. Not for several threads at once; `share` gives
-    a second stream on the same packed weights.
+    a second stream on the same packed weights. With `weights` "bfloat16" or "int8" those of products are stored in so
+    few bits, which a float32 module on native kernels can do; sums and states stay in float32.
 
     >>> import elman
     >>> stream = Stream(elman.cell("gru", 3, 4), batch_size=2)
@@ -72,10 +76,10 @@ class Stream:
     _engine: NativeRows | _Scanned[Tensor] | _Scanned[Distribution]
 
     @overload
-    def __new__(cls, module: Core, batch_size: int) -> CoreStream: ...
+    def __new__(cls, module: Core, batch_size: int, weights: str | None = None) -> CoreStream: ...
     @overload
-    def __new__(cls, module: SequenceModel, batch_size: int) -> ModelStream: ...
-    def __new__(cls, module: object, batch_size: int) -> Stream:
+    def __new__(cls, module: SequenceModel, batch_size: int, weights: str | None = None) -> ModelStream: ...
+    def __new__(cls, module: object, batch_size: int, weights: str | None = None) -> Stream:
         if cls is not Stream:
             return super().__new__(cls)
         if isinstance(module, Core):
@@ -161,12 +165,13 @@ class CoreStream(Stream):
 
     _engine: NativeRows | _Scanned[Tensor]
 
-    def __init__(self, core: Core, batch_size: int) -> None:
+    def __init__(self, core: Core, batch_size: int, weights: str | None = None) -> None:
         self.batch_size = batch_size = whole("batch_size", batch_size)
         core = _snapshot(core)
         try:
-            program, x, y = described(core, None)
-        except Unstreamable:
+            program, x, y = described(core, None, weights)
+        except Unstreamable as error:
+            _must_scan(weights, error)
             self._engine = _Scanned(_ScanOfOne(frozen(core)), batch_size)
             return
         program.finish(x, y)
@@ -216,20 +221,23 @@ class ModelStream(Stream):
     _finish: Callable[..., Distribution]
     _softmax = False  # whether the native program looks symbols up and ends in logits
 
-    def __init__(self, model: SequenceModel | Steps[Distribution], batch_size: int) -> None:
+    def __init__(self, model: SequenceModel | Steps[Distribution], batch_size: int, weights: str | None = None) -> None:
         self.batch_size = batch_size = whole("batch_size", batch_size)
         if not isinstance(model, SequenceModel):
+            _must_scan(weights, f"a {type(model).__name__} is stepped as it is")
             self._engine, self._embed, self._finish = _Scanned(model, batch_size), _same, _same
             return
         model = _snapshot(model)
         core, embed, readout = model.core, model.embed, model.readout
         # Packing copies the weights; what is not packed has to be copied here.
         try:
-            program, x, y = described(core, embed)
-        except Unstreamable:
+            program, x, y = described(core, embed, weights)
+        except Unstreamable as error:
+            _must_scan(weights, error)
             self._engine = _Scanned(_ScanOfOne(frozen(core)), batch_size)
             self._embed, self._finish = frozen(embed), frozen(readout)
             return
+        program.states_known()
         self._embed = _symbols if program.looks_up else frozen(embed)
         try:
             y = readout.describe_step(program, y) if isinstance(readout, Readout) else y
@@ -264,6 +272,27 @@ class ModelStream(Stream):
         if self._softmax:
             return torch.log_softmax(torch.from_numpy(self.logits(symbols, rows)), -1).numpy()
         return _discrete(self.step(symbols, rows)).log_probs().cpu().numpy()
+
+    @property
+    def writes(self) -> bool:
+        """Whether `read` and `write` are there: of a model over symbols whose whole step is native."""
+        return self._softmax and self.native
+
+    def read(self, symbols: Symbols, row: int) -> None:
+        """A row reads symbols (T,): what `logits` of one after the other does to its state."""
+        self._writer().read(symbols, int(self._inside([row])[0]))
+
+    def write(self, how: Choice, pending: dict[str, Tensor], rows: Symbols, n: int, end: int) -> Symbols:
+        """n symbols (n, rows) of each of the rows, or fewer of one row alone that ends with the symbol `end`.
+
+        Each is chosen by `kernels.choose` and read in the next step. `pending` has what all rows go on from, and is
+        changed: `symbols` (B,), which have not been read yet, `seen` (B, V) and `draws` (B, 2).
+        """
+        return self._writer().write(how, pending, self._inside(rows), n, end)
+
+    def _writer(self) -> NativeRows:
+        assert self.writes and isinstance(self._engine, NativeRows)
+        return self._engine
 
     @torch.no_grad()
     def carry(self, x: Inputs, before: bytes) -> tuple[Distribution, bytes]:
@@ -367,20 +396,60 @@ def _symbols(x: Tensor) -> Tensor:
     return x.long()
 
 
-def described(core: Core, embed: nn.Module | None) -> tuple[Program, Slot, Slot]:
+def _must_scan(weights: str | None, why: Unstreamable | str) -> None:
+    """What is scanned computes with the weights that the module has."""
+    if weights is not None:
+        raise InputError(f"weights is {weights!r}, for which every step must be native, but: {why}; leave it out")
+
+
+_made: WeakKeyDictionary[nn.Module, tuple[object, dict[str | None, ModelStream]]] = WeakKeyDictionary()
+
+
+def stream_of(model: SequenceModel | Steps[Distribution], batch_size: int, weights: str | None = None) -> ModelStream:
+    """A ModelStream. What it has packed is kept with the model until any number in that changes."""
+    contents = _contents(model) if isinstance(model, SequenceModel) else None
+    if not isinstance(model, SequenceModel) or contents is None:
+        return ModelStream(model, batch_size, weights)
+    found, streams = _made.get(model, (None, {}))
+    if found != contents:
+        _made[model] = contents, (streams := {})
+    if weights not in streams:
+        streams[weights] = ModelStream(model, 1, weights)
+    return streams[weights].share(batch_size)
+
+
+def _contents(model: nn.Module) -> object:
+    """What tells a model from itself before a change, also one that Torch does not count; None if it takes long."""
+    settings = [
+        (type(part), [(name, value) for name, value in vars(part).items() if isinstance(value, PLAIN)])
+        for part in model.modules()
+    ]
+    tensors = [*model.parameters(), *model.buffers()]
+    digests = [kernels.digest(tensor) for tensor in tensors]
+    if None in digests or not tensors:
+        return None
+    return kernels.active(), settings, [(t.dtype, t.shape) for t in tensors], digests
+
+
+def described(core: Core, embed: nn.Module | None, weights: str | None = None) -> tuple[Program, Slot, Slot]:
     """A program of one step, and the slots of what it is given and of what the core makes of it."""
+    if weights is not None:
+        choice("weights", weights, WEIGHTS)
     if not core.causal:
         raise InputError(
             f"{type(core).__name__} reads the future, so it cannot be streamed; stream a core without Reverse in it"
         )
     like = core.init_state(1)
     # A core without parameters says its dtype by a buffer; its sums, which grow long, are float64 all the same.
-    weights = [*core.parameters(), *(buffer for buffer in core.buffers() if buffer.is_floating_point())]
-    leaves = [leaf for leaf in states.leaves(like) if leaf.dtype != torch.float64 or not weights]
-    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*weights, *leaves)}
-    if len(dtypes) != 1 or any(weight.device.type != "cpu" for weight in weights):
+    numbers = [*core.parameters(), *(buffer for buffer in core.buffers() if buffer.is_floating_point())]
+    leaves = [leaf for leaf in states.leaves(like) if leaf.dtype != torch.float64 or not numbers]
+    dtypes = {REAL.get(t.dtype, t.dtype) for t in (*numbers, *leaves)}
+    if len(dtypes) != 1 or any(number.device.type != "cpu" for number in numbers):
         raise Unstreamable(f"a core of the dtypes {dtypes}, or not on the CPU")
-    program = kernels.program(dtypes.pop())
+    dtype = dtypes.pop()
+    if weights is not None and dtype != torch.float32:
+        raise Unstreamable(f"weights of {dtype} cannot be stored in fewer bits, only those of torch.float32")
+    program = kernels.program(dtype, weights)
     x = embed.describe_step(program) if isinstance(embed, Embed) else program.input(core.input_size)
     state = states.map(lambda leaf: cast(Tensor, program.state(_width(leaf, program.dtype))), like)
     return program, x, core.describe_step(program, x, cast(Slots, state))

@@ -7,6 +7,7 @@ from elman import state as states
 from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
+from elman.stream import ModelStream
 from elman.tasks.text.lm import LMModelConfig, build
 
 P = np.array([0.5, 0.2, 0.15, 0.1, 0.05])
@@ -207,3 +208,65 @@ def test_a_repetition_penalty_counts_what_was_written_so_far_row_by_row():
     assert found[0].log_prob == pytest.approx(np.log([0.5, 0.4, 0.5, 0.5]).sum(), rel=1e-6)
     plain = sample(*given[:-1], Sampling(temperature=0), max_new_tokens=4)
     assert [h.tokens for h in plain] == [[1, 1, 1, 1]] * 2
+
+
+class Stepped:
+    """A model that a sampler can only step: what `Sampler` does without looking ahead."""
+
+    def __init__(self, model):
+        self.stream, self.init_state = ModelStream(model, 1), model.init_state
+
+    def step(self, x, state):
+        stream = self.stream.share(len(x))
+        stream.state = state
+        return Categorical(torch.from_numpy(stream.logits(x.numpy()))), stream.state
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("settings", [*SETTINGS, Sampling(banned=(0, 3))])
+@pytest.mark.parametrize("size", [16, 300])
+def test_looking_ahead_changes_nothing(size, settings, threads):
+    """Rows that end at different steps, states that are asked for in between, and fewer rows than threads."""
+    torch.manual_seed(0)
+    model = build(LMModelConfig(cell="gru", size=size, layers=2), 9).eval()
+    model.readout.linear.weight.data.mul_(10)  # not nearly uniform
+    seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 5], [3, 0]])
+    start = Carried(model.init_state(3), torch.tensor([2, 4, 6]), seen, draws)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        ahead, stepped = Sampler(model, start, settings, most=60), Sampler(Stepped(model), start, settings)
+        assert ahead.stream.writes and not stepped.stream.writes
+        for t in range(60):
+            assert ahead.next().tolist() == stepped.next().tolist()
+            for row in {7: [1], 40: [0]}.get(t, []):
+                ahead.end(row)
+                stepped.end(row)
+            if t in (0, 3, 20, 31, 32, 59):
+                for a, b in zip(states.leaves(ahead.state), states.leaves(stepped.state), strict=True):
+                    assert torch.equal(a, b)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", kernels.available())
+def test_what_is_not_finite_or_unknown(name):
+    with kernels.use(name):
+        u, seen = np.array([[0.5]]), np.zeros((1, 3), dtype=bool)
+        for settings in (Sampling(), Sampling(top_k=2), Sampling(top_p=0.5)):
+            assert settings.choose(np.full((1, 3), np.nan), seen, u) == [0]
+        assert Sampling(temperature=0).choose(np.array([[1.0, np.nan, 2.0]]), seen, u) == [1]
+        with pytest.raises(IndexError):
+            Sampling(banned=(3,)).choose(np.zeros((1, 3)), seen, u)
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
+@pytest.mark.parametrize("settings", [*SETTINGS, Sampling(banned=(0, 3))])
+def test_the_reference_draws_the_same(settings):
+    logits, seen = rows_of_logits(B=400)
+    logits[:, 5] = logits[:, 7]  # of equal ones the first
+    u = random.uniform(torch.tensor([[3, b] for b in range(400)]), 1).numpy()
+    with kernels.use("reference"):
+        wanted = settings.choose(logits, seen, u)
+    assert settings.choose(logits, seen, u).tolist() == wanted.tolist()

@@ -121,7 +121,7 @@ def test_codes_mean_what_their_names_mean_in_torch() -> None:
 
 
 def test_an_operation_is_read_by_name() -> None:
-    program = _native.program_f32()
+    program = _native.program_f32(_native.Stored.whole)
     x, code = program.slot(3), _native.Function["tanh"]
     assert program.map({"x": x, "function": code}) == x + 1
     with pytest.raises(TypeError, match="`function` is missing"):

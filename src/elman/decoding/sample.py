@@ -1,4 +1,4 @@
-"""Sampling, one symbol per row and step, in Numpy: a dozen small Torch calls would cost more than the model.
+"""Sampling, one symbol per row and step: natively many steps in a call, or by `kernels.choose`, to the same bits.
 
 P'(v) is proportional to P(v)^(1/temperature) over the symbols that top_k and top_p leave; temperature 0 takes the most
 probable one. All rows are chosen for at once, each with its own uniform number (elman.random), and to the same bits as
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from elman import random
+from elman import kernels, random
 from elman import state as states
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.hypotheses import Allowed, Hypothesis, Limit, each
@@ -25,9 +25,9 @@ from elman.errors import InputError
 from elman.nn.distributions import Distribution
 from elman.progress import check_cancelled
 from elman.state import State
-from elman.stream import ModelStream, Scores, Steps, Symbols
+from elman.stream import ModelStream, Scores, Steps, Symbols, stream_of
 
-AHEAD = 64  # steps whose uniform numbers are made at once: one call costs as much as those of as many steps
+AHEAD = 32  # steps that are drawn, or whose uniform numbers are made, in one call
 
 
 class Carried(NamedTuple):
@@ -72,47 +72,13 @@ class Sampling:
             )
 
     @cached_property
-    def _left_out(self) -> slice | list[int]:
-        """The banned symbols, side by side where they are: numpy writes a slice in a tenth of the time."""
-        first, last = min(self.banned), max(self.banned)
-        side_by_side = sorted(self.banned) == list(range(first, last + 1))
-        return slice(first, last + 1) if side_by_side else list(self.banned)
+    def choice(self) -> kernels.Choice:
+        banned = torch.tensor(self.banned, dtype=torch.int64)
+        return kernels.Choice(self.temperature, self.top_k, self.top_p, self.repetition_penalty, banned)
 
     def choose(self, logits: Scores, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
         """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
-        p = logits.astype(np.float64)
-        if self.banned:
-            p[:, self._left_out] = -np.inf
-        if self.repetition_penalty != 1:
-            self._penalise(p, seen)
-        if self.temperature == 0:
-            return p.argmax(axis=1)
-        p -= _largest(p)
-        if self.temperature != 1:
-            p /= self.temperature
-        np.exp(p, out=p)
-        if 0 < self.top_k < p.shape[1] or self.top_p < 1:
-            return self._among_the_top(p, u)
-        return random.place(p.cumsum(axis=1, out=p), u)
-
-    def _penalise(self, p: NDArray[np.float64], seen: NDArray[np.bool_]) -> None:
-        """Make p (B, V) log-probabilities, and those of the symbols seen smaller."""
-        p -= _largest(p)
-        p -= np.log(np.add.reduce(np.exp(p), axis=1, keepdims=True))
-        np.multiply(p, self.repetition_penalty, out=p, where=seen)
-
-    def _among_the_top(self, p: NDArray[np.float64], u: NDArray[np.float64]) -> Symbols:
-        order = (-p).argsort(axis=1, kind="stable")[:, : self.top_k or None]
-        rows = np.arange(len(p))
-        total = p[rows[:, None], order].cumsum(axis=1)
-        if self.top_p < 1:  # the one that reaches top_p is in; past it the sums no longer count
-            total[:, -1] = total[rows, random.place(total, self.top_p)]
-        return order[rows, random.place(total, u)]
-
-
-def _largest(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, 1). Numpy finds where it is several times faster than what it is."""
-    return p[np.arange(len(p)), p.argmax(axis=1)][:, None]
+        return kernels.choose(self.choice, logits, seen, u)
 
 
 class Uniform:
@@ -136,28 +102,79 @@ class Uniform:
 
 
 class Sampler:
-    """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it."""
+    """Draws symbol after symbol for each of B rows, each row with a seed of its own, whoever stands beside it.
 
-    def __init__(self, model: Steps[Distribution], start: Carried, settings: Sampling) -> None:
-        self.settings, self.stream = settings, ModelStream(model, len(start.token))
+    Where the model writes natively, symbols are drawn some steps ahead in one call. A row that ends before it has come
+    to the last of them, or whose state is wanted, goes back to where these began, and draws again what was taken.
+    `most` is how many will be asked for, where that is known.
+    """
+
+    def __init__(
+        self, model: Steps[Distribution], start: Carried, settings: Sampling, *,
+        most: int | None = None, weights: str | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.stream = settings, stream_of(model, len(start.token), weights)
         self.stream.state = start.core
-        self.token: Symbols = start.token.numpy().copy()
-        self.seen = start.seen.numpy().copy()
-        self.rows = np.arange(len(self.token)) * self.seen.shape[1]  # where each begins in `seen`
+        # The arrays of `pending`, which native code writes to.
+        self.token, self.seen, self.draws = start.token.clone(), start.seen.clone(), start.draws.clone()
         self.uniform = Uniform(start.draws)
+        self.rows = np.arange(len(self.token))  # those that go on
+        self._ahead: Symbols = np.empty((0, len(self.token)), np.int64)
+        self._taken, self._left = 0, most
 
     def next(self) -> Symbols:
-        """The next symbol (B,) of each row."""
-        logits = self.stream.logits(self.token)
-        self.token = self.settings.choose(logits, self.seen, self.uniform.next())
-        self.seen.put(self.rows + self.token, True)
-        return self.token
+        """The next symbol (B,) of each row that goes on; of the others the last one."""
+        if self._taken == len(self._ahead):
+            self._look_ahead()
+        self._taken += 1
+        return self._ahead[self._taken - 1]
+
+    def end(self, row: int) -> None:
+        """The row stays where it is."""
+        self._go_back(np.array([row]))
+        self.rows = self.rows[self.rows != row]
 
     @property
     def state(self) -> Carried:
         """What the rows continue from."""
-        token, seen = torch.from_numpy(self.token.copy()), torch.from_numpy(self.seen.copy())
-        return Carried(self.stream.state, token, seen, self.uniform.draws)
+        self._go_back(self.rows)
+        self._ahead = self._ahead[: self._taken]
+        return Carried(self.stream.state, self.token.clone(), self.seen.clone(), self.draws.clone())
+
+    def _look_ahead(self) -> None:
+        if self.stream.writes:
+            self._before = self.stream.state, self.token.clone(), self.seen.clone(), self.draws.clone()
+            written = self._write(self.rows, AHEAD if self._left is None else max(1, min(AHEAD, self._left)))
+            self._left = None if self._left is None else self._left - len(written)
+        else:
+            written = self._step()
+        self._ahead = np.repeat(self.token.numpy()[None], len(written), 0)
+        self._ahead[:, self.rows] = written
+        self._taken = 0
+
+    def _write(self, rows: Symbols, n: int) -> Symbols:
+        pending = {"symbols": self.token, "seen": self.seen, "draws": self.draws}
+        return self.stream.write(self.settings.choice, pending, rows, n, BOUNDARY)
+
+    def _step(self) -> Symbols:
+        """One symbol (1, rows) of each of the rows, for which Python has to look at the logits."""
+        rows, token, seen = self.rows, self.token.numpy(), self.seen.numpy()
+        logits = self.stream.logits(token[rows], rows)
+        token[rows] = self.settings.choose(logits, seen[rows], self.uniform.next()[rows])
+        seen[rows, token[rows]] = True
+        self.draws[rows, 1] += 1
+        return token[rows][None]
+
+    def _go_back(self, rows: Symbols) -> None:
+        """Bring rows that were drawn ahead back to what was taken."""
+        if self._taken == len(self._ahead) or not len(rows):
+            return
+        core, *pending = self._before
+        self.stream.put(rows, states.take(core, torch.from_numpy(rows)))
+        for now, then in zip((self.token, self.seen, self.draws), pending, strict=True):
+            now[rows] = then[rows]
+        if self._taken:
+            self._write(rows, self._taken)
 
 
 def sample(

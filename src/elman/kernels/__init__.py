@@ -26,17 +26,19 @@ from elman.kernels.dropout import dropout
 from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
 from elman.kernels.reference import AttendedLoop, GatedOptions, Gather, Step, loop
+from elman.kernels.reference.choice import Choice
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "AttendedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended", "available",
-    "bank_scan", "best_path", "calls", "convolution", "dropout", "gated", "gathered", "hmm_expected", "hmm_filter",
-    "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "AttendedLoop", "Choice", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended",
+    "available", "bank_scan", "best_path", "calls", "choose", "convolution", "digest", "dropout", "gated", "gathered",
+    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan",
+    "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm",
+    "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -143,11 +145,14 @@ def _check_plain(tensors: tuple[Tensor, ...]) -> None:
         )
 
 
-def program(dtype: torch.dtype) -> Program:
-    """A native program in `dtype`, to describe a step to (kernels/builder.py); raises Unstreamable without one."""
+def program(dtype: torch.dtype, weights: str | None = None) -> Program:
+    """A native program in `dtype`, to describe a step to (kernels/builder.py); raises Unstreamable without one.
+
+    The weights of its products are stored as `weights` says (one of builder.WEIGHTS); by default in `dtype`.
+    """
     if _table is reference:
         raise Unstreamable("the reference kernels have no programs")
-    made: Program = _table.Program(dtype)
+    made: Program = _table.Program(dtype, weights)
     return made
 
 
@@ -255,6 +260,27 @@ def philox(draws: Tensor, n: int, first: int = 0) -> Tensor:
     """
     table = _table if draws.device.type == "cpu" else reference
     return table.philox(draws, n, first)
+
+
+def choose(
+    choice: Choice, logits: NDArray[np.floating], seen: NDArray[np.bool_], u: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1).
+
+    >>> always = Choice(temperature=0.0, top_k=0, top_p=1.0, penalty=1.0, banned=torch.tensor([2]))
+    >>> choose(always, np.array([[0.0, 1.0, 2.0]]), np.zeros((1, 3), bool), np.array([[0.5]])).tolist()
+    [1]
+    """
+    chosen: NDArray[np.int64] = _table.choose(choice, logits, seen, u)
+    return chosen
+
+
+def digest(x: Tensor) -> int | None:
+    """64 bits that tell a tensor from what it was before; None where there is no quick way."""
+    if _native is None or x.device.type != "cpu" or not x.is_contiguous():
+        return None
+    found: int = _native.digest(x)
+    return found
 
 
 def student_t(draws: Tensor, df: Tensor) -> Tensor:

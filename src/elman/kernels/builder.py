@@ -34,6 +34,8 @@ from torch import Tensor
 from elman.errors import KernelError
 from elman.kernels.reference import GatedOptions
 
+WEIGHTS = ("bfloat16", "int8")  # how a program can store the weights of its products, beside as they are
+
 
 class Unstreamable(KernelError):
     """A module, or an option of it, whose step cannot be described to a builder."""

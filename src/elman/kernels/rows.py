@@ -11,6 +11,7 @@ from torch import Tensor
 
 from elman import state as states
 from elman.errors import InputError
+from elman.kernels.reference.choice import Choice
 from elman.state import State
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class NativeRows:
         self._numpy = np.dtype(str(program.dtype).removeprefix("torch."))
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
+        self._alone = 1 if self._rows.divides else 2  # a step of fewer rows than this is one thread's
         self.like = init_state(1)
         self.row_bytes = states.row_bytes(self.like)
         # Leaves begin at cache lines; where each is as wide as some, there is nothing between them.
@@ -60,7 +62,7 @@ class NativeRows:
     def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         y = np.empty(self._shape if rows is None else (len(rows), self._program.output_size), self._numpy)
         try:  # checked where it costs least, in the call
-            self._run(x, rows, y, 1 if len(y) == 1 else torch.get_num_threads())
+            self._run(x, rows, y, 1 if len(y) < self._alone else torch.get_num_threads())
         except IndexError:
             if rows is not None:
                 check_distinct(check_inside(rows, self._batch_size))
@@ -124,6 +126,15 @@ class NativeRows:
             stretches[:, part] = numbers[:, at : at + part.stop - part.start]
             at += part.stop - part.start
         return stretches
+
+    def read(self, symbols: np.ndarray, row: int) -> None:
+        """A row reads symbols (T,), of which it leaves out what follows."""
+        self._rows.read(symbols, row, torch.get_num_threads())
+
+    def write(self, choice: Choice, pending: dict[str, Tensor], rows: np.ndarray, n: int, end: int) -> np.ndarray:
+        """What the rows write, n symbols each, or fewer of one row alone that ends with `end`: (n, rows)."""
+        written = np.empty((n, len(rows)), np.int64)
+        return written[: self._rows.write(choice.fields(), pending, rows, written, end, torch.get_num_threads())]
 
     def reorder(self, parents: np.ndarray) -> None:
         self._rows.reorder(parents.ctypes.data)

@@ -10,26 +10,31 @@ from torch import Tensor
 
 from elman import _native
 from elman.errors import InputError
-from elman.kernels.builder import Builder, Slot, Unstreamable
+from elman.kernels.builder import WEIGHTS, Builder, Slot, Unstreamable
 from elman.kernels.native.attention import memory_of
 from elman.kernels.native.gated import KINDS, option_shapes, weights_of
 from elman.kernels.reference import GatedOptions
 
 _NOTHING = Slot(-1, 0)  # in the place of a slot that is not there
+STORED: dict[str | None, Any] = {None: _native.Stored.whole, **{name: _native.Stored[name] for name in WEIGHTS}}
 PROGRAMS = {torch.float32: _native.program_f32, torch.float64: _native.program_f64}
 
 
 class Program(Builder):
     """Steps on slots, which copy the weights that they are given. `finish` it; then it makes streams."""
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, weights: str | None = None) -> None:
         if dtype not in PROGRAMS:
             raise Unstreamable(f"a program in {dtype}")
         self.dtype = dtype
-        self.native = PROGRAMS[dtype]()
+        self.native = PROGRAMS[dtype](STORED[weights])
         self.columns: list[slice] = []  # of each leaf in a row of the state
         self.looks_up = False  # whether a step is given symbols
         self.bound: int | None = None  # rows that a memory is there for
+
+    def states_known(self) -> None:
+        """What is appended from here on changes no state: who only reads leaves it out."""
+        self.native.states_known()
 
     def finish(self, x: Slot, y: Slot) -> None:
         """A step is given x, an `input` or a `lookup`, and gives y."""

@@ -4,6 +4,7 @@
 through a product: an infinity before a reset or in the padding would come through a product with zero as NaN.
 """
 
+from elman.kernels.reference.choice import Choice, choose
 from elman.kernels.reference.elementwise import (
     json_rows,
     layer_norm,
@@ -25,7 +26,7 @@ from elman.kernels.reference.scan import Context, bank_scan, convolution, linear
 from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_back, softmax_log_prob_sum
 
 __all__ = [
-    "AttendedLoop", "Context", "GatedOptions", "Gather", "Step", "attend", "bank_scan", "best_path", "convolution",
+    "AttendedLoop", "Choice", "Context", "GatedOptions", "Gather", "Step", "attend", "bank_scan", "best_path", "choose", "convolution",
     "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "json_rows", "layer_norm", "linear",
     "linear_scan", "log", "log_sum_exp", "loop", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
     "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",

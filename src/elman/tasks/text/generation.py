@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 
@@ -21,6 +20,7 @@ from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Carried, Sampler, Sampling
 from elman.errors import InputError
+from elman.kernels.builder import WEIGHTS
 from elman.model import SequenceModel
 from elman.options import choice
 from elman.tasks.predictor import evaluating
@@ -28,6 +28,7 @@ from elman.tasks.request import Request, option
 from elman.tasks.text.kneser_ney import Markov
 
 ALLOWED = ("end", "unknown")
+STORED = "store the weights of products in fewer bits; by default as they are"
 EDGE = 4  # characters that may be in parts where a text is cut
 
 
@@ -60,6 +61,7 @@ class Settings(Request):
     allow: tuple[str, ...] = option(
         (), "choose this too: the end of an endless text, unknown words", choices=ALLOWED, metavar="{end,unknown}"
     )
+    weights: str | None = option(None, STORED, choices=WEIGHTS, local=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str | None):
@@ -69,6 +71,8 @@ class Settings(Request):
             raise InputError(
                 "a beam search does not sample: leave temperature, top_k, top_p and repetition_penalty, or num_beams"
             )
+        if self.weights and self.num_beams > 1:
+            raise InputError("a beam search computes with the weights as they are: leave weights, or num_beams")
         if "" in self.stop:
             raise InputError("stop is the empty string, which every text holds; leave it out")
 
@@ -110,17 +114,17 @@ class Generation:
             yield from self._beams() if self.settings.num_beams > 1 else self._samples()
 
     def _samples(self) -> Iterator[list[str]]:
-        sampler = Sampler(self.model, self.state, self.settings.sampling(self.banned))
-        ended: dict[int, Carried] = {}  # the rows that have ended, as they were then: the others go on
-        self._state = lambda: _with_rows(sampler.state, ended)
-        rows = self._rows
+        s = self.settings
+        sampler = Sampler(self.model, self.state, s.sampling(self.banned), most=s.max_new_tokens, weights=s.weights)
+        self._state = lambda: sampler.state
+        going_on = dict(enumerate(self._rows))
         for _ in range(self.settings.max_new_tokens):
-            pieces = [row.push(int(symbol)) for row, symbol in zip(rows, sampler.next(), strict=True)]
-            for place, row in enumerate(rows):
-                if row.done and place not in ended:
-                    ended[place] = cast(Carried, states.take(sampler.state, [place]))
+            pieces = [row.push(symbol) for row, symbol in zip(self._rows, sampler.next().tolist(), strict=True)]
+            for place in [place for place, row in going_on.items() if row.done]:
+                del going_on[place]
+                sampler.end(place)
             yield pieces
-            if len(ended) == len(rows):
+            if not going_on:
                 return
 
     def _beams(self) -> Iterator[list[str]]:
@@ -177,12 +181,6 @@ class Row:
             return piece
         self.reason = "stop"
         return text[len(text) - len(piece) : min(ends)]
-
-
-def _with_rows(state: Carried, rows: dict[int, Carried]) -> Carried:
-    for place, row in rows.items():
-        state = cast(Carried, states.put(state, [place], row))
-    return state
 
 
 def banned_symbols(vocabulary: Vocabulary, allow: Sequence[str], endless: bool) -> tuple[int, ...]:

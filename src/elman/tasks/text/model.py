@@ -27,6 +27,7 @@ from elman.model import SequenceModel
 from elman.options import a_text, several, whole
 from elman.progress import Waiting
 from elman.state import State
+from elman.stream import stream_of
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.text.generation import Generation, Settings, banned_symbols, prompt_ids
 from elman.tasks.text.kneser_ney import Markov
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 LOGITS = 1 << 25  # numbers that reading a text computes at a time at most: 64 lines of 512 words would be gigabytes
+FEW = 64  # symbols of prompts: reading more of them takes a scan less time than a stream, packing included
 M = TypeVar("M", bound=SequenceModel | Markov)
 Setting = Any  # of generation: `Settings` has the names and types
 R = TypeVar("R", bound=Callable[..., Any])
@@ -115,8 +117,8 @@ class TextModel(Predictor[M]):
         return Carried(self.model.init_state(B), token, torch.zeros(B, self.vocabulary.size, dtype=torch.bool), draws)
 
     @torch.inference_mode()
-    def read(self, texts: Sequence[str], state: Carried) -> Carried:
-        """The state after some more text in each row. The last symbol stays pending."""
+    def read(self, texts: Sequence[str], state: Carried, weights: str | None = None) -> Carried:
+        """The state after some more text in each row. The last symbol stays pending. `weights` as `Stream` has them."""
         rows = several("texts", texts, "texts, one for each row of the state")
         ids = [prompt_ids(self.vocabulary, a_text(f"text {i}", text)) for i, text in enumerate(rows)]
         core = self._core(state)
@@ -128,12 +130,29 @@ class TextModel(Predictor[M]):
             line[1 : 1 + len(symbols)] = torch.from_numpy(symbols)
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
-        steps = self._steps(len(ids), T)
         with evaluating(self.model):
-            for start in range(0, T, steps):
-                piece = x[:, start : min(start + steps, T)]
-                _, core = self.model.scan(piece, core, lengths=(lengths - start).clamp(0, piece.shape[1]))
+            core = self._streamed(x, lengths, core, weights) or self._scanned(x, lengths, core)
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
+
+    def _streamed(self, x: Tensor, lengths: Tensor, core: State, weights: str | None) -> State | None:
+        """The state of the core after x by a stream, whose packed weights are kept; None where a scan is faster."""
+        if not int(lengths.sum()) or (weights is None and int(lengths.sum()) > FEW):
+            return None
+        stream = stream_of(self.model, len(x), weights)
+        if not stream.writes:
+            return None
+        stream.state = core
+        for row, length in enumerate(lengths.tolist()):
+            stream.read(x[row, :length].numpy(), row)
+        return stream.state
+
+    def _scanned(self, x: Tensor, lengths: Tensor, core: State) -> State:
+        T = x.shape[1] - 1
+        steps = self._steps(len(x), T)
+        for start in range(0, T, steps):
+            piece = x[:, start : min(start + steps, T)]
+            _, core = self.model.scan(piece, core, lengths=(lengths - start).clamp(0, piece.shape[1]))
+        return core
 
     def _steps(self, rows: int, most: int) -> int:
         """How many steps of so many rows to predict at a time: a large vocabulary makes each of them a long one."""
@@ -159,15 +178,21 @@ class TextModel(Predictor[M]):
         return Score(nats, encoded.tokens, len(text), encoded.unknown), Carried(core, token, seen, state.draws)
 
     @torch.inference_mode()
-    def evaluate(self, encoded: Encoded, batch_size: int = 64, chunk: int = 512) -> Score:
-        """- log P of a text, with the state carried through the whole of it; independent units side by side."""
+    def evaluate(self, encoded: Encoded, batch_size: int = 64, chunk: int = 512, weights: str | None = None) -> Score:
+        """- log P of a text, with the state carried through the whole of it; independent units side by side.
+
+        With `weights` by a `Stream` that stores them so, step by step.
+        """
         if encoded.tokens == 0:
             raise InputError("the text is empty; there is nothing to evaluate")
         whole("batch_size", batch_size)
         whole("chunk", chunk)
         with evaluating(self.model), Waiting("evaluating", encoded.tokens, "tokens") as waiting:
             batches = lane_batches(encoded, batch_size, chunk, LOGITS // self.vocabulary.size)
-            nats, _ = self._nats(batches, None, waiting)
+            if weights is None:
+                nats, _ = self._nats(batches, None, waiting)
+            else:
+                nats = self._nats_by_steps(batches, batch_size, weights, waiting)
         return Score(nats, encoded.tokens, encoded.characters, encoded.unknown)
 
     def _nats(
@@ -182,6 +207,20 @@ class TextModel(Predictor[M]):
             if waiting is not None:
                 waiting.add(int(lengths.sum()))
         return float(total), state
+
+    def _nats_by_steps(self, batches: Iterator[Batch], lanes: int, weights: str, waiting: Waiting) -> float:
+        """The same by a stream, which starts a row anew where `reset` says so."""
+        stream, total = stream_of(self.model, lanes, weights), 0.0
+        for x, y, reset, lengths in batches:
+            assert isinstance(x, Tensor) and isinstance(y, Tensor)
+            for t in range(x.shape[1]):
+                rows = torch.nonzero(lengths > t)[:, 0]
+                fresh = rows[reset[rows, t]]
+                stream.put(fresh, self.model.init_state(len(fresh)))
+                log_probs = torch.from_numpy(stream.log_probs(x[rows, t].numpy(), rows))
+                total -= log_probs.gather(1, y[rows, t, None]).double().sum().item()
+            waiting.add(int(lengths.sum()))
+        return total
 
     @_listed
     def start(
@@ -208,7 +247,7 @@ class TextModel(Predictor[M]):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         chosen = Settings(**settings)
         banned = banned_symbols(self.vocabulary, chosen.allow, endless=self.unit == "text")
-        start = self.read(prompts, self._with_seeds(len(prompts), state, seeds))
+        start = self.read(prompts, self._with_seeds(len(prompts), state, seeds), chosen.weights)
         return Generation(self.model, self.vocabulary, chosen, banned, prompts, start)
 
     def _with_seeds(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:

@@ -15,13 +15,14 @@ from elman.data.splits import split_summary
 from elman.data.text import in_memory
 from elman.errors import InputError
 from elman.files.config import Json
+from elman.kernels.builder import WEIGHTS
 from elman.options import whole
 from elman.progress import say
 from elman.tasks.request import Request, Rows, TextRequest, data_option, opened, option, rows_of
 from elman.tasks.serving import Served
 from elman.tasks.task import Data, Evaluation, InspectRequest, Response, Task
 from elman.tasks.text.data import Splits, TextDataConfig, open_splits, text_errors
-from elman.tasks.text.generation import Generation, Settings
+from elman.tasks.text.generation import STORED, Generation, Settings
 from elman.tasks.text.model import Score, TextModel
 from elman.tasks.text.serving import ServedText
 from elman.tasks.text.windows import Streams
@@ -154,6 +155,7 @@ class Evaluate(TextRequest):
     data: Rows = data_option("files, folders, .gz, - or embedded", metavar="TEXT", rows=list[str])
     batch_size: int = option(64, "independent texts at a time; does not change the numbers", least=1, limit="batch")
     chunk: int = option(512, "tokens at a time; does not change the numbers", least=1)
+    weights: str | None = option(None, STORED, choices=WEIGHTS, local=True)
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def read_text(lm: AnyTextModel, request: Evaluate | InspectRequest) -> Encoded:
 
 
 def evaluate(lm: AnyTextModel, request: Evaluate) -> Scores:
-    return _scores(lm.evaluate(read_text(lm, request), request.batch_size, request.chunk))
+    return _scores(lm.evaluate(read_text(lm, request), request.batch_size, request.chunk, request.weights))
 
 
 def generate(lm: AnyTextModel, request: Generate) -> GeneratedText:

@@ -1,0 +1,75 @@
+// Weights as they are stored: as wide as the sums, or narrower. They are widened on their way into a register, and all sums are
+// of Real. A number of 8 bits counts in units of a scale that `group` numbers of a column share, one group behind the other.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "buffers.h"
+#include "math.h"
+
+namespace elman::ELMAN_NS {
+
+struct Bfloat16 {
+  uint16_t bits;  // the upper half of a float
+};
+
+constexpr int64_t group = 64;
+
+template <class Stored>
+constexpr bool has_scales = std::is_same_v<Stored, int8_t>;
+
+// lanes<Real> weights in a vector of Real.
+ELMAN_INLINE Vec<float> widen(const float* p) { return load<Vec<float>>(p); }
+ELMAN_INLINE Vec<double> widen(const double* p) { return load<Vec<double>>(p); }
+// By instructions of the set where the compiler's own conversion of vectors would go number by number.
+#if defined(__AVX512F__)
+ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
+  return (Vec<float>)_mm512_slli_epi32(_mm512_cvtepu16_epi32(load<__m256i>(p)), 16);
+}
+ELMAN_INLINE Vec<float> widen(const int8_t* p) {
+  return (Vec<float>)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
+}
+#elif defined(__AVX2__)
+ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
+  return (Vec<float>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>(p)), 16);
+}
+ELMAN_INLINE Vec<float> widen(const int8_t* p) {
+  return (Vec<float>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+}
+#else
+ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
+  Int<float> bits;
+  for (int l = 0; l < lanes<float>; ++l) bits[l] = int32_t(uint32_t(p[l].bits) << 16);
+  return (Vec<float>)bits;
+}
+ELMAN_INLINE Vec<float> widen(const int8_t* p) {
+  Vec<float> v;
+  for (int l = 0; l < lanes<float>; ++l) v[l] = float(p[l]);
+  return v;
+}
+#endif
+
+// The nearest; of two, the one whose last bit is zero.
+inline Bfloat16 to_bfloat16(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (x != x) return {uint16_t(bits >> 16 | 1)};  // NaN stays
+  return {uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+// The scale of `count` numbers, `step` apart: the largest of them becomes 127.
+inline float scale_of(const float* w, int64_t count, int64_t step) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (!std::isfinite(w[i * step])) return NAN;  // which the sums shall show
+    most = std::max(most, std::abs(w[i * step]));
+  }
+  return most / 127;
+}
+
+inline int8_t to_int8(float x, float scale) { return scale > 0 ? int8_t(std::nearbyint(x / scale)) : int8_t(0); }
+
+}  // namespace elman::ELMAN_NS
