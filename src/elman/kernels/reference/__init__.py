@@ -26,8 +26,9 @@ from elman.kernels.reference.scan import Context, bank_scan, convolution, linear
 from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_back, softmax_log_prob_sum
 
 __all__ = [
-    "AttendedLoop", "Choice", "Context", "GatedOptions", "Gather", "Step", "attend", "bank_scan", "best_path", "choose", "convolution",
-    "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "json_rows", "layer_norm", "linear",
-    "linear_scan", "log", "log_sum_exp", "loop", "philox", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "AttendedLoop", "Choice", "Context", "GatedOptions", "Gather", "Step", "attend", "bank_scan", "best_path",
+    "choose", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "json_rows",
+    "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop", "philox", "reverse", "rms_norm",
+    "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum",
+    "softplus", "student_t", "tanh",
 ]  # fmt: skip
