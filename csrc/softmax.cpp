@@ -170,7 +170,7 @@ class SoftmaxRows {
     for (int64_t p = 0; p < panels_; ++p) differences(c, p, kept(p, first));
     if (to.gb) add_bias(first, n, fresh, to.gb);
     pack_outer(n, in_.w + first * K, K, 0, K, packed);
-    add_outer(n, packed, 0, K, kept(0, first), in_.V, panels_, gh, capacity_);
+    add_outer(n, packed, 0, K, kept(0, first), in_.V, panels_ * P, gh, capacity_);
     for (int64_t j = 0; j < columns(); ++j)
       row_tiles<6>(first, first + n, [&](auto R, int64_t v) { add_weights<R>(v, j, fresh, to.gw + v * K + j * P); });
   }
