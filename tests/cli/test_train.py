@@ -157,3 +157,20 @@ def test_two_processes_give_what_one_gives(here):
     assert [list(line) for line in lines[0]] == [list(line) for line in lines[1]]
     more = ("--training.steps", "20", "--out", "two")
     assert main([*TRAIN, *changes, *more]) == 2  # written by two, resumed by one: refused
+
+
+STARTED = """
+import gc, sys
+from elman.cli import main
+code = main(sys.argv[1:])
+slow = {"torch._dynamo", "sympy"} & set(sys.modules)
+print(code, sorted(slow), gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_does_not_import_torchs_compiler():
+    """That takes longer than all else that is done before the first step."""
+    settings = ("train", "--config", "run.yaml", "--data.train", "text.txt", "--training.steps", "2")
+    _, out, err = elman(*settings, program=("-c", STARTED))
+    assert out.splitlines()[-1] == "0 [] True True", err

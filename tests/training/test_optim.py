@@ -368,3 +368,28 @@ def test_clipping_is_that_of_torch(norm, value):
     if norm:
         torch.nn.utils.clip_grad_norm_(theirs, norm)
     assert all(torch.equal(one.grad, other.grad) for one, other in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("name", optim.OPTIMISERS)
+def test_the_optimisers_are_torchs(name):
+    """To the last bit, and they can be saved and restored."""
+    config = OptimConfig(name=name, lr=0.1, weight_decay=0.0)
+    theirs = {
+        "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, betas=config.betas, weight_decay=0.0, fused=True),
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=config.momentum),
+        "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True),
+    }
+    weights = []
+    for make in (lambda model: optim.optimiser(config, model), lambda model: theirs[name](model.parameters())):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(5, 3)
+        made = make(model)
+        for i in range(3):
+            made.zero_grad()
+            model(torch.randn(4, 5)).square().sum().backward()
+            made.step()
+            if i == 1:
+                made.load_state_dict(made.state_dict())
+        weights.append(torch.cat([p.detach().reshape(-1) for p in model.parameters()]))
+        assert all(p.requires_grad and p.grad is not None for p in model.parameters())
+    assert torch.equal(*weights)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from elman.files.config import NAME
@@ -13,13 +15,14 @@ from elman.files.config import NAME
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 128 plus the signal if one stopped it."""
-    from elman.cli.settings import read_config
+    with _uncollected():
+        from elman.cli.settings import read_config
 
-    settings = read_config(arguments)  # help ends here, before anything that takes long to import
-    from elman import tasks
-    from elman.cli.output import print_table
-    from elman.run import train
-    from elman.training.interrupt import Interrupted
+        settings = read_config(arguments)  # help ends here, before anything that takes long to import
+        from elman import tasks
+        from elman.cli.output import print_table
+        from elman.run import train
+        from elman.training.interrupt import Interrupted
 
     try:
         with warnings.catch_warnings():
@@ -46,3 +49,18 @@ def _stop_message(out: Path) -> str:
     if (out / NAME).exists():
         return f"stopped; to resume, or to start again if there is no checkpoint: elman train --out {out} --resume auto"
     return f"stopped before the run started; there is no run in {out}. The same command starts it."
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A block that imports Torch, without the garbage collector: what modules make stays, and it would look through a
+    million objects again and again."""
+    if "torch" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

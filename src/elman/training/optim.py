@@ -12,9 +12,10 @@ is an embedding. What an optimiser remembers is kept by the parameter's name.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -128,13 +129,21 @@ def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
         if members[kind]
     ]
     if config.name == "sgd":
-        made: torch.optim.Optimizer = torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)
+        made = _uncompiled(torch.optim.SGD)(groups, lr=config.lr, momentum=config.momentum)
     elif config.name == "adagrad":
-        made = torch.optim.Adagrad(groups, lr=config.lr, fused=True)
+        made = _uncompiled(torch.optim.Adagrad)(groups, lr=config.lr, fused=True)
     else:
-        made = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+        made = _uncompiled(torch.optim.AdamW)(groups, lr=config.lr, betas=config.betas, fused=True)
     set_lr(made, config.lr)
     return made
+
+
+def _uncompiled(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """The same optimiser without what Torch wraps its methods in for its compiler, all of which would be imported: that
+    takes half a second."""
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
+    plain = {name: inspect.unwrap(getattr(kind, name)) for name in names}
+    return type(kind.__name__, (kind,), {**plain, "step": torch.no_grad()(plain["step"])})
 
 
 def _tables(model: nn.Module) -> set[Tensor]:

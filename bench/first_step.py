@@ -1,0 +1,75 @@
+"""From the command to the first step: `python -m bench.first_step [--rounds 5] [--text FILE] [--json]`.
+
+`elman train --task lm` on 1 MB of text, which is not in the cache, until the first line of metrics is there; and
+`python -c "import torch"`, until that is done. Medians of the rounds, and the difference, in seconds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+MUST, AIM = 1.0, 0.5
+BYTES = 1_000_000
+TORCH = "import torch, os; os.write(1, b'.')"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.first_step", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--text", help="the text to train on; random words if it is not named")
+    parser.add_argument("--json", action="store_true", help="the numbers as JSON alone on standard output")
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "text.txt").write_bytes(Path(options.text).read_bytes()[:BYTES] if options.text else _words())
+        rounds = [(_import_torch(), _first_step(folder, i)) for i in range(options.rounds)]
+    torch, step = (statistics.median(each) for each in zip(*rounds, strict=True))
+    result = {"import_torch": torch, "first_step": step, "difference": step - torch}
+    if options.json:
+        print(json.dumps(result))
+        return
+    numbers = ", ".join(f"{what.replace('_', ' ')} {seconds:.2f} s" for what, seconds in result.items())
+    print(f"{numbers} (must {MUST}, aim {AIM}): {'ok' if step - torch <= MUST else 'MISSED'}")
+
+
+def _words() -> bytes:
+    import random
+
+    letters = random.Random(0)
+    words = ["".join(letters.choices("etaoinshrdlucmfwypvbgkjqxz", k=letters.randint(1, 9))) for _ in range(5000)]
+    return " ".join(letters.choices(words, k=BYTES // 5)).encode()[:BYTES]
+
+
+def _import_torch() -> float:
+    begin = time.perf_counter()
+    with subprocess.Popen([sys.executable, "-c", TORCH], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.read(1)
+        return time.perf_counter() - begin
+
+
+def _first_step(folder: Path, number: int) -> float:
+    out = folder / str(number)
+    command = [sys.executable, "-m", "elman", "train", "--task", "lm", "--data.train", str(folder / "text.txt")]
+    command += ["--out", str(out), "--training.log_every", "1"]
+    environment = {**os.environ, "ELMAN_CACHE": str(folder / f"cache-{number}")}
+    begin, metrics = time.perf_counter(), out / "metrics.jsonl"
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not metrics.exists() or not metrics.stat().st_size:
+            assert process.poll() is None, f"{command} ended with {process.returncode}"
+            time.sleep(0.002)
+        return time.perf_counter() - begin
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()
