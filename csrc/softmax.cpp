@@ -109,7 +109,7 @@ class SoftmaxRows {
     const int64_t first = c * chunk, n = symbols_in(c);
     for (int64_t v = 0; v < n; ++v)
       for (int g = 0; g < 2; ++g) store(l + v * P + g * L, in_.b ? splat(in_.b[first + v]) : V{});
-    run_blocks<1, 2, Real>(by_rows_.get(), panel, first, first + n, in_.w, in_.K, in_.K, nullptr, l, P);
+    run_blocks<1, 2, Real, Real>({by_rows_.get()}, panel, first, first + n, in_.w, in_.K, in_.K, nullptr, l, P);
     each_symbol(c, panel, [&](int64_t m, int64_t i) { at_[m] = l[i]; });
     constexpr Real infinity = std::numeric_limits<Real>::infinity();
     for (int g = 0; g < 2; ++g) {
