@@ -5,14 +5,18 @@ For `make sanitize-threads`, whose build uses several threads at any amount of w
 
 import threading
 
+import numpy as np
 import torch
 
 from elman import _native
 from elman.cells import CELLS
-from elman.cli import doctor
-from elman.compose import Recompute
+from elman.compose import Recompute, stack
 from elman.core import Core
-from elman.stream import Stream
+from elman.laws.kernels import problems
+from elman.model import SequenceModel
+from elman.nn.embed import Embedding
+from elman.nn.readout import Softmax
+from elman.stream import Stream, stream_of
 
 # Wide enough to be divided by units; products that wait for each other once and twice a step; whole rows.
 WIDE = (("gru", {}), ("gru", {"reset_after": False}), ("lstm", {}), ("mgu", {}), ("lstm", {"layer_norm": True}))
@@ -25,8 +29,8 @@ def train(core: Core, B: int, T: int) -> None:
 
 
 def every_kernel() -> None:
-    for _, problem in doctor._problems():
-        problem("float32")
+    for _, problem in problems():
+        problem(torch.float32)
     for made in CELLS.values():
         core = made(24, 24)
         for B in (1, 5):
@@ -44,6 +48,17 @@ def wide_loops() -> None:
             train(Recompute(core, every=10), B, 30)
 
 
+def wide_streams() -> None:
+    """The units of one row are divided among threads: one step at a time, and many in a call."""
+    for name in ("gru", "lstm", "mgu"):
+        for weights in (None, "bfloat16", "int8"):
+            stream = Stream(stack(name, 400, 400, layers=2).eval(), 1, weights)
+            for _ in range(3):
+                stream.step(torch.randn(1, 400))
+    model = SequenceModel(Embedding(7, 400), stack("gru", 400, 400, layers=2), Softmax(400, 7)).eval()
+    stream_of(model, 2).read(np.array([1, 5, 2, 2, 6]), 1)
+
+
 def python_threads() -> None:
     cores = [CELLS[name](64, 64) for name in ("lstm", "mamba", "s4d", "mingru")] * 2
     workers = [threading.Thread(target=lambda core=core: [train(core, 4, 20) for _ in range(5)]) for core in cores]
@@ -58,5 +73,6 @@ if __name__ == "__main__":
         torch.set_num_threads(threads)
         every_kernel()
         wide_loops()
+        wide_streams()
         python_threads()
     print(f"No race was found; {_native.teams_dissolved()} teams were dissolved.")
