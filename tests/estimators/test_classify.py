@@ -150,9 +150,30 @@ def test_the_model_inside_answers_with_the_same_labels(labels):
     assert [max(row, key=row.get) for row in p] == found.tolist()
 
 
-def test_labels_of_several_types_are_refused():
+@pytest.mark.parametrize("y", [np.array([1, "1"] * 20, dtype=object), [1, "a"] * 20])  # numpy makes texts of a list
+def test_labels_of_several_types_are_refused(y):
     with pytest.raises(InputError, match="y has labels of several types, int and str"):
-        classifier().fit(ROWS, np.array([1, "1"] * 20, dtype=object))
+        classifier().fit(ROWS, y)
+
+
+def test_texts_of_two_types_are_texts():
+    assert classifier(epochs=1).fit(ROWS, [np.str_("low"), "high"] * 20).classes_.tolist() == ["high", "low"]
+
+
+def test_lengths_do_not_cut_texts():
+    with pytest.raises(InputError, match="X is texts, and lengths would cut their letters"):
+        classifier().fit(["a fine film", "a dull film"] * 4, [1, 0] * 4, lengths=[3] * 8)
+
+
+@pytest.mark.parametrize("weight", [{0: 1.0, 1: 2.0}, "equal", 2])
+def test_class_weight_is_none_or_balanced(weight):
+    with pytest.raises(InputError, match=r"class_weight is .*; it must be None or 'balanced'"):
+        classifier(class_weight=weight).fit(ROWS, Y)
+
+
+def test_a_regressor_refuses_classes():
+    with pytest.raises(InputError, match=r"y is not numbers: .*'low'.*SequenceClassifier"):
+        elman.SequenceRegressor(size=4).fit(ROWS, Y)
 
 
 def test_options_reach_the_run(monkeypatch):

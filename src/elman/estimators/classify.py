@@ -70,9 +70,10 @@ class _Sequences(TrainedOnRows[Classifier]):
         self._store(locals())
 
     def _fit(self, rows: list[Row]) -> None:
-        weights = {None: "equal", "balanced": "balanced"}.get(self.class_weight, str(self.class_weight))
+        if self.class_weight not in (None, "balanced"):
+            raise InputError(f"class_weight is {self.class_weight!r}; it must be None or 'balanced'")
         data, model = self._section(ClassifyDataConfig, label_kind=self.kind), self._section(ClassifyModelConfig)
-        loss = LossConfig(weights, self.label_smoothing)
+        loss = LossConfig(self.class_weight or "equal", self.label_smoothing)
         self._train_on(rows, ClassifyConfig(data=data, model=model, loss=loss))
 
     def _inputs(self, X: Inputs, lengths: ArrayLike | None) -> list[Input]:
@@ -81,6 +82,8 @@ class _Sequences(TrainedOnRows[Classifier]):
         rows = [row if isinstance(row, str) else np.asarray(row) for row in sequences]
         if lengths is None:
             return rows
+        if any(isinstance(row, str) for row in rows):
+            raise InputError("X is texts, and lengths would cut their letters; lengths are those of padded arrays")
         sizes = np.asarray(lengths)
         if sizes.shape != (len(rows),) or not np.issubdtype(sizes.dtype, np.integer):
             raise InputError(f"lengths is {sizes.dtype}{list(sizes.shape)}; expected {len(rows)} whole numbers")
@@ -118,11 +121,13 @@ class SequenceClassifier(_Sequences):
         """Fit to sequences X and a label y (N,) for each, of any type."""
         inputs, labels = self._inputs(X, lengths), np.asarray(y)
         _check(inputs, labels)
-        for i, label in enumerate(np.asarray(y, dtype=object)):  # in an array of texts, nan would be one
+        given = np.asarray(y, dtype=object)  # in an array of texts, 1 and nan would be texts
+        for i, label in enumerate(given):
             if not isinstance(label, str) and str(label) in ABSENT:
                 raise InputError(f"row {i} of y is {label}, which is missing and no class; leave the row out")
         refuse_alike(map(str, labels), "labels")
-        types = sorted({type(label).__name__ for label in labels.tolist()})
+        kept = given if labels.dtype.kind == "U" else labels  # 1 and 2.5 are numbers, 1 and "a" are not texts
+        types = sorted({"str" if isinstance(label, str) else type(label).__name__ for label in kept.tolist()})
         if len(types) > 1:
             raise InputError(f"y has labels of several types, {' and '.join(types)}; give all the same")
         classes = np.unique(labels)
@@ -164,7 +169,7 @@ class SequenceRegressor(_Sequences):
 
     def fit(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> Self:
         """Fit to sequences X and a number y (N,) for each."""
-        inputs, numbers = self._inputs(X, lengths), np.asarray(y, dtype=np.float64)
+        inputs, numbers = self._inputs(X, lengths), _numbers(y)
         _check(inputs, numbers)
         rows = zip(inputs, numbers, strict=True)
         self._fit([Row(x, (repr(float(value)),), f"row {i} of X") for i, (x, value) in enumerate(rows)])
@@ -180,9 +185,16 @@ class SequenceRegressor(_Sequences):
 
     def score(self, X: Inputs, y: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """r2: 1 - mean squared error / variance of y."""
-        outputs, truth = self._outputs(X, lengths), np.asarray(y, dtype=np.float64)
+        outputs, truth = self._outputs(X, lengths), _numbers(y)
         _check(outputs, truth)
         return metrics.of_numbers(outputs[:, 0], outputs[:, 1], torch.tensor(truth)).numbers["r2"]
+
+
+def _numbers(y: ArrayLike) -> NDArray[np.float64]:
+    try:
+        return np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"y is not numbers: {error}. A class for each sequence is a SequenceClassifier's") from None
 
 
 def _check(inputs: Sized, y: NDArray[np.generic]) -> None:
