@@ -31,6 +31,37 @@ def test_columns_are_chosen_as_in_a_file(tmp_path, columns, kind):
     np.testing.assert_array_equal(found.X, wanted.X)
 
 
+def _mapping(frame):
+    return {name: frame[name].tolist() for name in frame}
+
+
+@pytest.mark.parametrize("kind", [pd.DataFrame, _mapping])
+@pytest.mark.parametrize("word", ["2024-01-01", pd.Timestamp("2024-01-01")])
+def test_a_column_that_is_not_read_may_be_dates(tmp_path, kind, word):
+    frame = pd.DataFrame(ROWS, columns=["a", "b"])
+    frame.insert(0, "ds", word)
+    reader, found, _ = observations(kind(frame), columns=["b", 2])
+    same, wanted, _ = of_file(tmp_path, frame, columns=["b", 2])
+    assert reader == same and reader.names == ("b", "a")
+    np.testing.assert_array_equal(found.X, wanted.X)
+    with pytest.raises(InputError, match=r"the train data has '2024-01-01.*' in column ds, which is not a number"):
+        observations(kind(frame))
+
+
+def test_columns_of_a_frame_without_names_have_numbers_from_1_beside_words_too():
+    frame = pd.DataFrame(ROWS).assign(flag=True).set_axis([0, 1, 2], axis=1)
+    np.testing.assert_array_equal(observations(frame, columns=[2, 3])[1].X, np.c_[ROWS[:, 1], np.ones(6)])
+    frame[2] = "a word"
+    np.testing.assert_array_equal(observations(frame, columns=2)[1].X, ROWS[:, 1:])
+
+
+@pytest.mark.parametrize("lengths", [[2, 4], (2, 4), np.array([2, 4])])
+def test_lengths_are_not_a_sequence(lengths):
+    with pytest.raises(InputError, match=r"a sequence and 2 lengths; give a list of the sequences"):
+        observations((ROWS[:, 0], lengths))
+    assert observations([ROWS[:, 0], np.array([2.0, 4.0])])[1].lengths == [6, 2]  # a list is of sequences
+
+
 def test_columns_of_an_array_have_numbers_from_1():
     reader, found, _ = observations(ROWS, columns=2)
     assert reader.names == ("2",)
@@ -106,7 +137,7 @@ def test_a_model_finds_its_columns_in_a_frame_by_name():
         ("1,2", "is a text, and data.read is columns"),
         ([np.zeros((2, 1)), np.zeros((2, 2))], "all need as many"),
         ({"a": [1, 2], "b": [1]}, "columns of different lengths"),
-        ({"a": ["x", "2"]}, "'x' is not a number"),
+        ({"a": ["x", "2"]}, "has 'x' in column a, which is not a number"),
         (np.zeros((0, 2)), "observation"),
         (np.array([1.0, np.inf]), "infinities"),
     ],

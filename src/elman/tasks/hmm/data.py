@@ -15,7 +15,8 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ from elman.data.tables import Line, Table, columns_of, is_number, number_of, rea
 from elman.data.text import Document, at_least_one, lines_of, read_documents
 from elman.errors import InputError
 from elman.options import choice
+from elman.tasks.hmm.sequences import NotNumbers, read_values
 from elman.tasks.hmm.sequences import read as read_padded
-from elman.tasks.hmm.sequences import read_values
 
 WAYS = ("columns", "letters", "characters")
 
@@ -90,7 +91,7 @@ class Reader:
         if self.read != "columns":
             return self(_documents(rows, self.read), missing=missing)
         tables = in_memory_tables(rows, name)
-        X = [table.X[:, _model_places(self.names, table.head)] for table in tables]
+        X = [table.columns(_model_places(self.names, table.head)) for table in tables]
         if len({part.shape[1] for part in X}) > 1:
             raise InputError(f"{name} has sequences of {[part.shape[1] for part in X][:9]} columns; all need as many")
         found = Observations(np.concatenate(X), [n for table in tables for n in table.lengths if n])
@@ -202,11 +203,23 @@ def _tables(documents: Documents) -> Iterator[Table]:
 
 
 class MemoryTable(NamedTuple):
-    """Sequences in memory, end to end: what the columns are called, the numbers (N, D), and the lengths."""
+    """Sequences in memory, end to end: what the columns are called, the numbers (N, D), the lengths, and of each column
+    that is not numbers, by its place, a cell that is none."""
 
     head: Table
     X: NDArray[np.float64]
     lengths: Sequence[int]
+    words: Mapping[int, str] = MappingProxyType({})
+
+    def columns(self, places: Sequence[int]) -> NDArray[np.float64]:
+        """The numbers in some columns."""
+        for place in places:
+            if place in self.words:
+                raise InputError(
+                    f"{self.head.file} has {self.words[place]!r} in column {_name(self.head, place)}, which is not a "
+                    "number; correct it, or choose other columns with data.columns"
+                )
+        return self.X[:, places]
 
 
 def _heads(rows: object) -> Iterator[Table]:
@@ -215,8 +228,20 @@ def _heads(rows: object) -> Iterator[Table]:
 
 def in_memory_tables(rows: object, name: str) -> list[MemoryTable]:
     """One table; or several, of a list of sequences. A list of lists of numbers has a row in each, as JSON has it."""
+    if isinstance(rows, tuple) and len(rows) == 2 and _are_lengths(rows[1], rows[0]):
+        raise InputError(
+            f"{name} is a sequence and {len(rows[1])} lengths; give a list of the sequences, which np.split(X, "
+            "np.cumsum(lengths)[:-1]) makes"
+        )
     parts = rows if isinstance(rows, list | tuple) and any(map(_is_sequence, rows)) else [rows]
     return [_memory_table(part, name if len(parts) == 1 else f"sequence {i} of {name}") for i, part in enumerate(parts)]
+
+
+def _are_lengths(given: object, X: object) -> bool:
+    """Whether whole numbers would cut X into sequences."""
+    if not isinstance(given, list | tuple | np.ndarray) or not isinstance(X, list | tuple | np.ndarray):
+        return False
+    return all(isinstance(n, int | np.integer) for n in given) and len(given) < len(X) == sum(given)
 
 
 def _is_sequence(part: object) -> bool:
@@ -226,12 +251,18 @@ def _is_sequence(part: object) -> bool:
     return isinstance(part, Mapping) or np.ndim(part) > 0  # type: ignore[arg-type]
 
 
-def _memory_table(part: object, name: str) -> MemoryTable:
+def _memory_table(part: Any, name: str) -> MemoryTable:
     if isinstance(part, str):
         raise InputError(f"{name} is a text, and data.read is columns: give an array, or choose another data.read")
-    if isinstance(part, Mapping):
-        columns = columns_of(part)
-        names, array = tuple(columns), np.array([[*map(_cell_number, column)] for column in columns.values()]).T
+    words: dict[int, str] = {}
+    if isinstance(part, Mapping) or _has_words(part):
+        named = part if isinstance(part, Mapping) else {column: part[column] for column in part.columns}
+        columns = columns_of(named)
+        names, cells = tuple(columns) if all(isinstance(name, str) for name in named) else (), [*columns.values()]
+        words = {i: word for i, column in enumerate(cells) if (word := _first_word(column)) is not None}
+        array = np.array(
+            [[math.nan if i in words else number_of(cell) for cell in cells[i]] for i in range(len(cells))]
+        ).T
     else:
         values, frame_names = read_values(part)
         names = frame_names or ()
@@ -242,14 +273,19 @@ def _memory_table(part: object, name: str) -> MemoryTable:
         raise InputError(f"{name} has the shape {array.shape}; give an array (T, D) or (T,), or a list of them")
     found = read_padded(array[:, None] if array.ndim == 1 else array)
     refuse_twice(names, name)
-    return MemoryTable(Table(name, list(names), found.o.shape[1], iter(())), found.o.numpy(), found.lengths)
+    return MemoryTable(Table(name, list(names), found.o.shape[1], iter(())), found.o.numpy(), found.lengths, words)
 
 
-def _cell_number(cell: str) -> float:
+def _has_words(part: object) -> bool:
+    """Whether a frame has columns that are not numbers, such as dates."""
     try:
-        return number_of(cell)
-    except ValueError:
-        raise InputError(f"{cell!r} is not a number; leave its column out with data.columns") from None
+        return hasattr(part, "columns") and read_values(part).values.dtype.kind == "O"
+    except NotNumbers:
+        return True
+
+
+def _first_word(cells: Sequence[str]) -> str | None:
+    return next((cell for cell in cells if not is_number(cell)), None)
 
 
 def _documents(rows: object, read: str) -> list[str]:
