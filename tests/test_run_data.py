@@ -8,6 +8,7 @@ import pytest
 import elman
 from elman.cli.settings import read_config
 from elman.errors import InputError
+from elman.tasks import respond
 
 TEXT = "the cat sat on the mat; the dog sat on the log. " * 40
 SERIES = {"ds": [*range(60)], "y": [t % 3 for t in range(60)]}
@@ -25,7 +26,20 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("data", ["book.txt", "the book", "no such book.txt", "books/one", ["book.txt"], "C:\\book"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        "book.txt",
+        "the book",
+        "no such book.txt",
+        "books/one",
+        ["book.txt"],
+        "C:\\book",
+        "*.txt",
+        "embedded",
+        "embedded:stdlib",
+    ],
+)
 @pytest.mark.parametrize("config", [elman.MarkovConfig(), elman.ForecastConfig(**NAIVE), elman.HMMConfig()])
 def test_the_name_of_a_file_is_not_its_content(config, data):
     for given in (data, {"train": data}):
@@ -51,6 +65,29 @@ def test_a_path_is_a_file_as_the_config_names_it(folder):
     assert elman.train(elman.MarkovConfig(), valid, progress=False)[0].fingerprint != wanted.fingerprint
     with pytest.raises(elman.ElmanError, match=r"nowhere\.txt"):
         elman.train(elman.MarkovConfig(), Path("nowhere.txt"), progress=False)
+
+
+def test_files_and_texts_are_not_mixed(folder):
+    for data in ([Path("book.txt"), "book.txt"], {"train": ("to be " * 9, Path("book.txt"))}):
+        with pytest.raises(
+            InputError, match="the train data are a list of Path and str; give files alone, each a pathlib"
+        ):
+            elman.train(elman.MarkovConfig(), data, progress=False)
+    with pytest.raises(InputError, match="a text is a bytes"):
+        elman.train(elman.MarkovConfig(), b"to be " * 9, progress=False)
+
+
+def test_an_answer_is_not_about_the_name_of_a_file(folder):
+    model, _ = elman.train(elman.MarkovConfig(), TEXT, progress=False)
+    with pytest.raises(InputError, match=r"data is the text 'book.txt', which is the name of a file.*pathlib"):
+        respond(model, "evaluate", data="book.txt")
+    assert respond(model, "evaluate", data=Path("book.txt")) == respond(model, "evaluate", data=TEXT)
+
+
+@pytest.mark.parametrize("run", [None, elman.stack("gru", 3, 4), elman.SequenceClassifier()])
+def test_only_runs_and_models_are_inspected(run):
+    with pytest.raises(InputError, match=r"inspect was given a (NoneType|Stack|SequenceClassifier); it takes a run"):
+        elman.inspect(run, "to be")
 
 
 def test_other_tasks_take_paths_too(folder):

@@ -39,7 +39,7 @@ Callback = Callable[[int, Scores], None] | None
 AnyTrained = TrainedSettings[Any]
 Opener = Callable[[Any, Any], Any]  # a config, and the model that was saved -> Data
 LONGEST_NAME = 255  # of a file
-ENDING = re.compile(r"\w\.[A-Za-z]\w{1,6}$")  # .txt, .csv, .npz, .parquet
+ENDING = re.compile(r"[\w*?\]]\.[A-Za-z]\w{1,6}$|^embedded(:\w+)?$")  # .txt, .csv, .npz, *.parquet; embedded:stdlib
 P = TypeVar("P", bound=AnyPredictor)
 S = TypeVar("S", bound=AnySettings)
 
@@ -153,6 +153,12 @@ def _file_names(name: str, part: Any) -> list[str]:
     some = part if isinstance(part, list | tuple) else [part]
     if some and all(isinstance(one, Path) for one in some):
         return [str(one.expanduser()) for one in some]
+    if any(isinstance(one, Path) for one in some):
+        others = sorted({type(one).__name__ for one in some if not isinstance(one, Path)})
+        raise InputError(
+            f"the {name} data are a list of Path and {', '.join(others)}; give files alone, each a pathlib.Path, or "
+            "data in memory alone"
+        )
     if some and all(isinstance(one, str) and _is_file_name(one) for one in some):
         raise InputError(
             f"the {name} data are the text {some[0]!r}, which looks like the name of a file; a text stands for itself. "

@@ -115,6 +115,8 @@ def test_a_generator_is_read_once(tags, classes, translates, writes):
     assert tags.tag_all(iter([["The"], iter(["cat"])])) == tags.tag_all([["The"], ["cat"]])
     assert classes.predict(iter(["good", "bad"])) == classes.predict(["good", "bad"])
     assert translates.translate(iter(["a b"])) == translates.translate(["a b"])
+    with pytest.raises(InputError, match="seeds is a int; it must be a list of seeds, one for each prompt"):
+        writes.generate_batch(["a", "b"], 3)
     made = writes.generate_batch(iter(["a", "b"]), [0, 1], max_new_tokens=2)
     assert made == writes.generate_batch(["a", "b"], [0, 1], max_new_tokens=2)
 

@@ -194,7 +194,7 @@ def in_memory(texts: str | Sequence[str], errors: str = "strict") -> Text:
     >>> in_memory(["one", "two"]).measure()[1]
     6
     """
-    documents = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, str) else [texts]
+    documents = list(texts) if isinstance(texts, Sequence) and not isinstance(texts, str | bytes) else [texts]
     for document in documents:
         if not isinstance(document, str):
             raise InputError(f"a text is a {type(document).__name__}; give a string, or a list of strings")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from elman.data.text import Document
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.files import artifact, config, plugins
 from elman.files.config import Json
@@ -81,8 +83,14 @@ def of_folder(folder: Path) -> AnyTask:
 def respond(model: AnyPredictor, verb: str, /, **keywords: Any) -> Any:
     """What a model answers to a verb, by the keywords that its request has: lines to predict, scores to evaluate.
 
-    `data` are rows as the model reads them; a text; or `request.Files` of names.
+    `data` are rows as the model reads them; a text; or the Path of a file, `request.Files` of several names.
     """
+    data = keywords.get("data")
+    if isinstance(data, str) and not isinstance(data, Document) and os.path.isfile(data) and Path(data).suffix:
+        raise InputError(
+            f"data is the text {data!r}, which is the name of a file; a text stands for itself. Give a file as "
+            f"pathlib.Path({data!r})."
+        )
     requests = find(model.task).requests
     if verb not in requests:
         raise UnknownNameError("verb", verb, requests)
@@ -124,6 +132,11 @@ def inspect(
     if isinstance(run, Predictor):
         folder, title = None, title or f"{run.task} in memory"
         inspection = respond(run, "inspect", data=named, **options)
+    elif not isinstance(run, str | Path):
+        raise InputError(
+            f"inspect was given a {type(run).__name__}; it takes a run, by its folder, or a model that was trained or "
+            "loaded, such as model_ of an estimator. elman.lens.inspect takes a Core."
+        )
     else:
         folder, title = run, title or str(run)
         inspection = respond(load(run), "inspect", data=named, run=str(run), **options)

@@ -243,6 +243,7 @@ class TextModel(Predictor[M]):
     ) -> Generation:
         """Read several prompts, to generate after each with its own seed: the texts are the same as alone."""
         prompts = [a_text("a prompt", prompt) for prompt in several("prompts", prompts, "prompts")]
+        seeds = None if seeds is None else several("seeds", seeds, "seeds, one for each prompt")
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
         chosen = Settings(**settings)
