@@ -71,6 +71,28 @@ def test_what_somebody_holds_is_not_written_to(hold: Callable[[Tensor], object])
     del held
 
 
+@keeping
+def test_what_another_process_may_read_is_not_written_to() -> None:
+    y = scan(1.0).share_memory_()  # what a queue of torch.multiprocessing does to what is put in
+    file = torch.UntypedStorage._new_shared_fd_cpu(*y.untyped_storage()._share_fd_cpu_())  # type: ignore[attr-defined]
+    there = torch.empty(0).set_(file, 0, y.shape)  # type: ignore[call-overload]
+    del y
+    for i in range(3):
+        scan(2.0 + i)
+    assert float(there.min()) == float(there.max()) == 1.0
+
+
+@keeping
+def test_what_is_shared_is_forgotten_with_its_file() -> None:
+    kernels.release_memory()
+    before = len(os.listdir("/proc/self/fd"))
+    for i in range(8):  # of different sizes, as ragged batches have
+        scan(0.0, C + 16 * i).share_memory_()
+    scan(0.0, C + 16 * 8)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert memory._total == sum(s.nbytes() for same in memory._kept.values() for s in same) == B * T * (C + 16 * 8) * 4
+
+
 def test_rows_of_a_batch_that_are_kept_stay_as_they_were() -> None:
     kept = [scan(float(i))[0, -1] for i in range(8)]
     assert [float(row[0]) for row in kept] == [float(i) for i in range(8)]
@@ -165,6 +187,30 @@ def test_a_child_may_work_and_release() -> None:
             _viterbi(1000)
         finally:
             os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def _asks_for_memory() -> None:
+    thread = threading.Thread(target=scan, args=(0.0,), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_whoever_finds_the_lock_taken_does_not_wait() -> None:
+    """A finaliser that the garbage collector calls would wait for its own thread."""
+    with memory._lock:
+        _asks_for_memory()
+
+
+def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
+    with memory._lock:
+        child = os.fork()
+        if child == 0:
+            threading.Timer(10, os._exit, [1]).start()
+            kernels.release_memory()
+            scan(0.0)
+            os._exit(0 if memory._total else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

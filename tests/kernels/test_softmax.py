@@ -171,6 +171,8 @@ def test_a_symbol_that_is_not_there_is_refused(symbol: int) -> None:
     symbols[1] = symbol
     with pytest.raises(ValueError, match=rf"symbols\[1\] is {symbol}, but must be in \[0, 67\)"):
         kernels.softmax_log_prob(*parts, symbols)
+    with kernels.use("reference"), pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+        kernels.softmax_log_prob(*parts, symbols)
 
 
 def test_the_operations_check_and_compile() -> None:

@@ -362,3 +362,15 @@ def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
         build(LMModelConfig(block="papers"), 11)
     with pytest.raises(InputError, match=r"model.cell is hmm.*--task hmm"):
         build(LMModelConfig(cell="hmm"), 11)
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="the reference has no narrow weights")
+@pytest.mark.parametrize("cutoffs", [[], [4, 8]])
+def test_narrow_weights_read_a_prompt_as_they_write_it(cutoffs):
+    """With a read-out that is not native, too."""
+    lm, prompts = lm_of(size=24, cutoffs=cutoffs), ["to be, or", "that"]
+    generation = lm.start_batch(prompts, seeds=[1, 2], max_new_tokens=8, weights="int8")
+    texts = ["".join(pieces) for pieces in zip(*generation, strict=True)]
+    again = lm.read([p + t for p, t in zip(prompts, texts, strict=True)], lm.init_state([1, 2]), "int8")
+    pairs = zip(states.leaves(generation.state.core), states.leaves(again.core), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)

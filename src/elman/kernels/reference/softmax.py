@@ -6,7 +6,8 @@ from torch import Tensor
 
 def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
     """log P(symbol) (M,) of symbols (M,) under a softmax over h W^T + b: h (M, D), weight (V, D), bias (V,)."""
-    return -F.cross_entropy(F.linear(h, weight, bias), symbols, reduction="none")
+    # Not cross_entropy, to which -100 is a symbol that costs nothing.
+    return F.linear(h, weight, bias).log_softmax(-1).gather(1, symbols[:, None]).squeeze(1)
 
 
 def softmax_log_prob_sum(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:

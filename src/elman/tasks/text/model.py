@@ -139,11 +139,16 @@ class TextModel(Predictor[M]):
         if not int(lengths.sum()) or (weights is None and int(lengths.sum()) > FEW):
             return None
         stream = stream_of(self.model, len(x), weights)
-        if not stream.writes:
+        if not stream.writes and weights is None:
             return None
         stream.state = core
-        for row, length in enumerate(lengths.tolist()):
-            stream.read(x[row, :length].numpy(), row)
+        if stream.writes:
+            for row, length in enumerate(lengths.tolist()):
+                stream.read(x[row, :length].numpy(), row)
+        else:
+            for t in range(int(lengths.max())):
+                rows = torch.nonzero(lengths > t)[:, 0]
+                stream.step(x[rows, t], rows)
         return stream.state
 
     def _scanned(self, x: Tensor, lengths: Tensor, core: State) -> State:
