@@ -28,19 +28,16 @@ from bench import kernels
 from bench.rows import Row
 
 SIZES = ((1, 100_000, 8), (1, 10_000, 64), (1, 2_000, 256), (1000, 200, 16))
-# (hmmlearn, dynamax) by size, for score, posteriors and em; a viterbi must be 3 times hmmlearn's.
-MUST = ((4, 2), (10, 5), (12, 10), (None, None))
+MUST, AIM = 2, 4
 
 
 def rows() -> list[Row]:
     table = []
-    for (B, T, K), (hmmlearn, dynamax) in zip(SIZES, MUST, strict=True):
+    for B, T, K in SIZES:
         for mode in ("score", "posteriors", "em", "viterbi"):
-            for peer, dtype, must in (("hmmlearn", "float64", hmmlearn), ("dynamax", "float32", dynamax)):
+            for peer, dtype in (("hmmlearn", "float64"), ("dynamax", "float32")):
                 case = {"family": "hmm", "mode": mode, "B": B, "T": T, "K": K, "dtype": dtype}
-                if mode == "viterbi":
-                    must = 3 if peer == "hmmlearn" else None
-                table.append(Row(f"{mode} {B} x {T}, K = {K}, {dtype}", case, ((peer, case),), must, must))
+                table.append(Row(f"{mode} {B} x {T}, K = {K}, {dtype}", case, ((peer, case),), MUST, AIM))
     return table
 
 

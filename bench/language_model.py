@@ -29,10 +29,10 @@ def _peers(library: str) -> tuple[tuple[str, Case], ...]:
 
 
 ROWS = [
-    Row("lm train gru 2 x 256", _train("gru"), (("lm_torch", _train("gru")),), 1.5, None),
-    Row("lm train lstm 2 x 256", _train("lstm"), (("lm_torch", _train("lstm")),), 1.0, None),
-    Row(NAME, GENERATE, _peers("lm_torch"), 2.5, 5.0),
-    Row(NAME, GENERATE, _peers("lm_onnxruntime"), None, None),
+    Row("lm train gru 2 x 256", _train("gru"), (("lm_torch", _train("gru")),), 2.2, 3.0),
+    Row("lm train lstm 2 x 256", _train("lstm"), (("lm_torch", _train("lstm")),), 1.5, 2.0),
+    Row(NAME, GENERATE, _peers("lm_torch"), 4.0, 6.0),
+    Row(NAME, GENERATE, _peers("lm_onnxruntime"), 1.3, 2.0),
 ]
 
 

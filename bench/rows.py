@@ -110,8 +110,8 @@ def _scan_rows(
 
 
 def _scans() -> list[Row]:
-    rows = _scan_rows("real", (8, 1024, 256), ((8, 12), (6, 9)), False)
-    rows += _scan_rows("real", (1, 16384, 256), ((4, 6), (7, 10)), False)
+    rows = _scan_rows("real", (8, 1024, 256), ((6, 12), (5, 9)), False)
+    rows += _scan_rows("real", (1, 16384, 256), ((2.5, 6), (4, 10)), False)
     rows += _scan_rows("real", (32, 512, 512), ((3, 5), (2.5, 4)), True)
     rows += _scan_rows("real", (32, 512, 512), None, False)
     for sizes in ((8, 1024, 256), (1, 16384, 256)):
@@ -120,7 +120,7 @@ def _scans() -> list[Row]:
 
 
 def _streams() -> list[Row]:
-    goals = {"gru": ((8, 12), (4.5, 6), (1.6, 2)), "lstm": ((8, 12), (3.5, 5), (1.5, 2))}
+    goals = {"gru": ((5, 8), (3.5, 5), (2, 3)), "lstm": ((5, 8), (3.5, 5), (1.5, 2))}
     rows = []
     for cell in goals:
         for K, (must, aim) in zip((64, 128, 256), goals[cell], strict=True):
