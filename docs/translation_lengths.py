@@ -13,7 +13,7 @@ from pathlib import Path
 
 import elman
 from elman.tasks.translate.data import Pair, PairReader
-from elman.tasks.translate.metrics import judged, metrics
+from elman.tasks.translate.metrics import metrics, score
 from elman.tasks.translate.model import Search, Translator
 
 EDGES = (8, 10, 12, 14, 17, 21)  # words at which a range begins; the first range begins at 1
@@ -39,7 +39,7 @@ def row(name: str, run: str, pairs: Sequence[Pair], by_length: dict[str, list[in
     translator = elman.load(run)
     if not isinstance(translator, Translator):
         raise SystemExit(f"{run} is not a translator")
-    scores, guess = judged(translator, pairs, Search(num_beams=5), "bleu")
+    scores, guess = score(translator, pairs, Search(num_beams=5), "bleu")
     found = [bleu(guess, pairs, rows) for rows in by_length.values()]
     parameters = sum(p.numel() for p in translator.model.parameters()) / 1e6
     first = [f"{parameters:.1f} M", *(f"{scores.numbers[key]:.2f}" for key in ("perplexity", "chrf", "bleu"))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import re
 import subprocess
@@ -134,6 +135,32 @@ def test_a_part_of_the_server_imports_from_parts_that_are_listed_before_it(path:
 def test_the_check_of_tasks_sees_whose_a_module_is() -> None:
     names = ["elman.tasks.tag.data", "elman.tasks.tag", "elman.tasks.plots", "elman.tasks", "elman.cells.gru"]
     assert [task_of(name) for name in names] == ["tag", "tag", "", "", ""]
+
+
+SCRIPTS = sorted(path for folder in ("bench", "docs", "recipes") for path in (ROOT / folder).glob("*.py"))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_script_imports_names_that_are_there(path: Path) -> None:
+    """Nobody runs them in the tests: most need data, other libraries, or an hour."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "elman":
+            module = importlib.import_module(str(node.module))
+            names = [alias.name for alias in node.names if not exists(f"{node.module}.{alias.name}")]
+            assert not [name for name in names if not hasattr(module, name)]
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "bench":
+            assert not [alias.name for alias in node.names if alias.name not in defined(str(node.module))]
+
+
+def defined(module: str) -> set[str]:
+    """What a module of bench/ defines or has beside it, without importing it: it may need other libraries."""
+    path = ROOT.joinpath(*module.split("."))
+    if path.is_dir():
+        return {other.stem for other in path.glob("*.py")}
+    top = ast.parse(path.with_suffix(".py").read_text()).body
+    names = {node.name for node in top if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    inner = (name for node in top for name in ast.walk(node))
+    return names | {name.id for name in inner if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
 
 
 def test_the_rooms_are_few() -> None:

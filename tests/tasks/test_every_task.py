@@ -307,6 +307,29 @@ def test_what_its_attributes_give_is_not_what_it_has(opened, tmp_path):
     assert written(model, tmp_path / "after") == before and model.device.type == "cpu"
 
 
+def could_be_written_to(value, name):
+    """The names of lists, mappings and sets inside a value; what begins with _ is nobody's business."""
+    if isinstance(value, list | dict | set | bytearray):
+        yield name
+    elif isinstance(value, tuple):
+        for i, part in enumerate(value):
+            yield from could_be_written_to(part, f"{name}.{getattr(value, '_fields', range(len(value)))[i]}")
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        for field, part in vars(value).items():
+            if not field.startswith("_"):
+                yield from could_be_written_to(part, f"{name}.{field}")
+
+
+def test_nothing_in_it_could_be_written_to(opened):
+    name, _, model = opened
+    if name == "hmm":
+        pytest.skip("a hidden Markov model has the attributes that scikit-learn's and hmmlearn's have")
+    copied = {"model", "config"}  # a torch module, and what is copied
+    parts = {part: value for part, value in vars(model).items() if part not in copied and not part.startswith("_")}
+    found = [name for part, value in parts.items() for name in could_be_written_to(value, part)]
+    assert set(found) <= {"inputs.reader.covariates"}  # a Mapping, by its type
+
+
 def test_its_network_is_in_evaluation_mode_and_stays_in_it(opened, monkeypatch, tmp_path):
     name, _, model = opened
     if name == "hmm":

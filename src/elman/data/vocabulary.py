@@ -200,7 +200,7 @@ class Symbols:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        self.names = list(names)
+        self.names = tuple(names)
         self.size = 2 + len(self.names)
         self._number = {name: i for i, name in enumerate(self.names, 2)}
 
@@ -253,7 +253,7 @@ class Words(Symbols, Vocabulary):
         return repr(next(w for w in _WORDS.findall(text) if w not in self._number))
 
     def content(self) -> Content:
-        return {"words": self.names}
+        return {"words": [*self.names]}
 
     @classmethod
     def restore(cls, content: Content) -> Words:

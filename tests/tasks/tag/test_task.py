@@ -301,7 +301,7 @@ def test_words_are_those_of_the_training_sentences_and_tags_of_all_that_chance_d
     trained = {word for sentence in data.train for word in sentence.words}
     assert len(data.valid) == 4 and {*data.lexicon.words.names} == trained and len(trained) == 37
     assert {*data.lexicon.characters.names} == {character for word in trained for character in word}
-    assert data.lexicon.tags == ["D", "N", "X"]
+    assert data.lexicon.tags == ("D", "N", "X")
 
 
 def test_tags_and_their_probabilities_are_of_one_search(config, monkeypatch):

@@ -11,11 +11,13 @@ from elman import kernels
 from elman import state as states
 from elman.compose import GLU, Norm, Residual, blocks
 from elman.data.cache import Encoded, encode_string
-from elman.data.vocabulary import Bytes, Characters, Words
+from elman.data.vocabulary import BOUNDARY, Bytes, Characters, Words
 from elman.errors import FileError, InputError
+from elman.stream import Stream
 from elman.tasks import load, network
 from elman.tasks.text import markov as markov_task
 from elman.tasks.text import model as text
+from elman.tasks.text.generation import prompt_ids
 from elman.tasks.text.kneser_ney import Markov
 from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.model import Score
@@ -125,6 +127,22 @@ def test_a_large_vocabulary_is_read_in_smaller_pieces(lm, monkeypatch):
     for given, want in zip(everything(), wanted, strict=True):
         torch.testing.assert_close(torch.as_tensor(given), torch.as_tensor(want))
     assert max(sizes) == 10
+
+
+@pytest.mark.skipif(kernels.active() != "native", reason="weights of fewer bits need native kernels")
+@pytest.mark.parametrize("settings", [{}, {"cutoffs": [4, 8]}], ids=["softmax", "adaptive"])
+@pytest.mark.parametrize("prompt", ["to be", TEXT[:100]], ids=["few", "many"])
+def test_a_prompt_is_read_with_the_weights_that_generate_has(settings, prompt):
+    lm = lm_of(**settings)
+    read = lm.read([prompt, "b"], lm.init_state([0, 1]), weights="int8").core
+    stream = Stream(lm.model, 2, "int8")
+    symbols = [BOUNDARY, *prompt_ids(lm.vocabulary, prompt)][:-1]
+    stream.step(torch.tensor([BOUNDARY, BOUNDARY]))
+    for symbol in symbols[1:]:
+        stream.step(torch.tensor([int(symbol)]), [0])
+    assert all(map(torch.equal, states.leaves(read), states.leaves(stream.state)))
+    full = lm.read([prompt, "b"], lm.init_state([0, 1])).core
+    assert not any(map(torch.equal, states.leaves(read), states.leaves(full)))
 
 
 def test_independent_lines_are_scored_as_if_alone():

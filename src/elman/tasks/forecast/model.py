@@ -94,8 +94,10 @@ class Forecaster(Predictor[ForecastNetwork]):
 
     # Reading
 
-    def init_state(self, series: Sequence[Series] = ()) -> SeriesState:
-        """The state before the first row of some series."""
+    def init_state(self, series: Sequence[Series] = (), fingerprint: str | None = None) -> SeriesState:
+        """The state before the first row of some series. Who knows the model's `fingerprint` may say it: to compute it
+        takes a pass over all weights."""
+        fingerprint = self.fingerprint if fingerprint is None else fingerprint
         B, C, inputs = len(series), self.inputs.targets, self.inputs
         past, dtype = inputs.past_columns, getattr(torch, inputs.dtype)
         static = [torch.from_numpy(one.static.astype(inputs.dtype)) for one in series]
@@ -110,7 +112,7 @@ class Forecaster(Predictor[ForecastNetwork]):
             torch.full((B, self.seasonality, C), torch.nan, dtype=torch.float64),
             torch.zeros(B, 2, dtype=torch.float64),
             names_leaf([one.name for one in series]),
-            model_leaf(self.fingerprint, B),
+            model_leaf(fingerprint, B),
         )
 
     def read(self, series: Sequence[Series], state: SeriesState) -> SeriesState:
@@ -306,7 +308,8 @@ class Forecaster(Predictor[ForecastNetwork]):
     def load_state(self, path: str | Path) -> SeriesState:
         """Read a state that this model wrote."""
         fingerprint = self.fingerprint
-        return from_stored(states.load(path, to_stored(self.init_state()), fingerprint=fingerprint), fingerprint)
+        like = to_stored(self.init_state(fingerprint=fingerprint))
+        return from_stored(states.load(path, like, fingerprint=fingerprint), fingerprint)
 
     def at(self, state: SeriesState | None) -> Forecaster:
         """The same, with another state at the end of its training; None while it is trained, and for arrays."""

@@ -87,19 +87,22 @@ class ServedSeries(Served):
         if reader.format != "long":
             raise InputError("its series have no times, so their rows cannot be sent one by one; use `elman predict`")
         self.predictor, self.reader, self.fingerprint = predictor, reader, predictor.fingerprint
-        self.like = to_stored(predictor.init_state())
+        self.like = to_stored(self._init_state([]))
         blank = [
             np.zeros((0, n)) for n in (predictor.inputs.targets, reader.width(reader.past), reader.width(reader.future))
         ]
         y, past, future = blank
         none = Series("", NEW + 1, y, past, future, np.zeros(reader.width(reader.static)))
-        self.blank = _bytes(predictor.init_state([none])).tobytes()
+        self.blank = _bytes(self._init_state([none])).tobytes()
         self.row_bytes = len(self.blank)
         columns = (reader.time, *reader.target, *reader.static, *reader.past, *reader.future)
         shown = ", ".join(columns)
         self.about: dict[str, Json] = {"reads": "rows", "input": f"an object with {shown}", "writes": False}
 
     # States
+
+    def _init_state(self, series: list[Series]) -> SeriesState:
+        return self.predictor.init_state(series, self.fingerprint)
 
     def opened(self, rows: Bytes) -> SeriesState:
         """States (n, W) as the library has them."""
@@ -125,7 +128,7 @@ class ServedSeries(Served):
             raise InputError("between these rows some are missing; send what is behind a gap as a step of its own")
         carried = self.opened(joined([state]))
         if int(carried.tick) == NEW:
-            return _bytes(self.predictor.init_state([series])).tobytes(), series
+            return _bytes(self._init_state([series])).tobytes(), series
         if not names:
             series = series._replace(name=carried.names[0])
         return state, self.predictor.following([series], carried, filled)[1][0]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -53,7 +53,7 @@ class TagReader:
     format: str = "auto"
     word: Column = 0
     tag: Column = -1
-    features: list[Column] = field(default_factory=list)
+    features: tuple[Column, ...] = ()
     errors: str = "strict"
 
     def __call__(self, names: Sequence[str], *, tagged: bool = True, known: Collection[str] = ()) -> list[Sentence]:
@@ -68,7 +68,7 @@ class TagReader:
             if format == "text" and tagged:
                 raise InputError(f"{name} is read as plain text, which has no tags; use columns, conllu or jsonl")
             if format != "jsonl" and self.features and format == "text":
-                raise InputError(f"{name} is plain text; this model reads the columns {self.features} too")
+                raise InputError(f"{name} is plain text; this model reads the columns {[*self.features]} too")
             sentences.extend(READERS[format](self, name, lines, tagged))
         return [row._replace(number=i) for i, row in enumerate(at_least_one(sentences, names, "sentence"))]
 

@@ -36,8 +36,8 @@ class Lexicon(NamedTuple):
 
     words: Symbols
     characters: Symbols
-    features: list[Symbols]
-    tags: list[str]  # as the model writes them, in `inner`
+    features: tuple[Symbols, ...]
+    tags: tuple[str, ...]  # as the model writes them, in `inner`
     scheme: str  # of the data
     inner: str  # what the model is trained on
     lower: bool
@@ -50,10 +50,9 @@ class Lexicon(NamedTuple):
         words = Counter(word.lower() if lower else word for s in sentences for word in s.words)
         characters = Counter(character for s in sentences for word in s.words for character in word)
         columns = zip(*(s.features for s in sentences), strict=True)
-        features = [Symbols.count(Counter(value for row in column for value in row)) for column in columns]
-        return Lexicon(
-            Symbols.count(words, min_count), Symbols.count(characters), features, sorted(tags), scheme, inner, lower
-        )
+        features = tuple(Symbols.count(Counter(value for row in column for value in row)) for column in columns)
+        known = Symbols.count(words, min_count), Symbols.count(characters), features
+        return Lexicon(*known, tuple(sorted(tags)), scheme, inner, lower)
 
     def to_json(self) -> Content:
         return {
@@ -65,9 +64,10 @@ class Lexicon(NamedTuple):
     @staticmethod
     def from_json(content: Content) -> Lexicon:
         """What `to_json` wrote."""
-        features = [Symbols(names) for names in content["features"]]
-        rest = (content[name] for name in ("tags", "scheme", "inner", "lower"))
-        return Lexicon(Symbols(content["words"]), Symbols(content["characters"]), features, *rest)
+        words, characters = Symbols(content["words"]), Symbols(content["characters"])
+        features = tuple(Symbols(names) for names in content["features"])
+        rest = (content[name] for name in ("scheme", "inner", "lower"))
+        return Lexicon(words, characters, features, tuple(content["tags"]), *rest)
 
     def written(self, sentence: Sentence) -> Written:
         """One sentence, T words: Written of (T,), (T,), (T, F), (T, C), (T,)."""

@@ -204,8 +204,9 @@ class Tagger(Predictor[SequenceModel | AutoregressiveTagger]):
 
     @classmethod
     def parts(cls, content: Content) -> tuple[TagModelConfig, TagReader, Lexicon]:
-        config, reader = TagModelConfig(**content["config"]), TagReader(**content["reader"])
-        return config, reader, Lexicon.from_json(content["lexicon"])
+        config, reader = TagModelConfig(**content["config"]), dict(content["reader"])
+        reader["features"] = tuple(reader["features"])
+        return config, TagReader(**reader), Lexicon.from_json(content["lexicon"])
 
     @classmethod
     def network(

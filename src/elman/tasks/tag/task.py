@@ -201,7 +201,7 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
         if is_synthetic(data.train):
             synthetic = SyntheticData.open(data.train, data.valid, data.test, "tag")
             return TagData(config, TagReader(), known, *synthetic.parts(_sentences), synthetic)
-        reader = TagReader(data.format, data.word, data.tag, data.features, data.errors)
+        reader = TagReader(data.format, data.word, data.tag, tuple(data.features), data.errors)
         in_memory = {name: tagger.tagged_sentences(pairs) for name, pairs in parts.items()}
         sentences = read_parts(data, reader, lambda row: row.number, "sentences", in_memory)
         return TagData(config, reader, known, *sentences)
@@ -216,10 +216,8 @@ class TagTask(Task[TagConfig, TagData, Tagger]):
 
     def settings(self, predictor: Tagger) -> dict[str, Json]:
         model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
-        lexicon, reader = (
-            predictor.lexicon,
-            {f"data.{n}": getattr(predictor.reader, n) for n in ("word", "tag", "features")},
-        )
+        lexicon, read = predictor.lexicon, predictor.reader
+        reader = {"data.word": read.word, "data.tag": read.tag, "data.features": [*read.features]}
         written = {"data.scheme": lexicon.scheme, "data.lower": lexicon.lower}
         train_as = "same" if lexicon.inner == lexicon.scheme else lexicon.inner
         return {**model, **reader, **written, "data.train_as": train_as, "model.vectors": ""}

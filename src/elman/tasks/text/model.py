@@ -131,27 +131,28 @@ class TextModel(Predictor[M]):
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
         with evaluating(self.model):
-            core = self._streamed(x, lengths, core, weights) or self._scanned(x, lengths, core)
+            core = self._core_after(x, lengths, core, weights)
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
 
-    def _streamed(self, x: Tensor, lengths: Tensor, core: State, weights: str | None) -> State | None:
-        """The state of the core after x by a stream, whose packed weights are kept; None where a scan is faster."""
-        if not int(lengths.sum()) or (weights is None and int(lengths.sum()) > FEW):
-            return None
+    def _core_after(self, x: Tensor, lengths: Tensor, core: State, weights: str | None) -> State:
+        """The state of the core after x. A stream keeps its packed weights, and reads few symbols faster than a scan;
+        `weights` in fewer bits are those of a stream only."""
+        if weights is None and not 0 < int(lengths.sum()) <= FEW:
+            return self._scan(x, lengths, core)
         stream = stream_of(self.model, len(x), weights)
-        if not stream.writes and weights is None:
-            return None
         stream.state = core
         if stream.writes:
             for row, length in enumerate(lengths.tolist()):
                 stream.read(x[row, :length].numpy(), row)
+        elif weights is None:
+            return self._scan(x, lengths, core)
         else:
             for t in range(int(lengths.max())):
                 rows = torch.nonzero(lengths > t)[:, 0]
                 stream.step(x[rows, t], rows)
         return stream.state
 
-    def _scanned(self, x: Tensor, lengths: Tensor, core: State) -> State:
+    def _scan(self, x: Tensor, lengths: Tensor, core: State) -> State:
         T = x.shape[1] - 1
         steps = self._steps(len(x), T)
         for start in range(0, T, steps):

@@ -57,7 +57,7 @@ class TreeReader:
         for name in names:
             format = self.format if self.format != "auto" else _guess(name, self.errors)
             if format == "conllu":
-                sentences = TagReader("conllu", "form", self.tag, ["head"], self.errors)([name], tagged=labelled)
+                sentences = TagReader("conllu", "form", self.tag, ("head",), self.errors)([name], tagged=labelled)
                 trees.extend(_dependencies(sentence) for sentence in sentences)
             else:
                 for file, text in read_documents([name], self.errors):

@@ -65,7 +65,7 @@ class TreeLexicon(NamedTuple):
     words: Symbols
     lower: bool
     target: str  # nodes, roots or number
-    labels: list[str]  # none where the answer is a number
+    labels: tuple[str, ...]  # none where the answer is a number
     mean: float = 0.0  # of the numbers, and their standard deviation
     scale: float = 1.0
 
@@ -76,7 +76,7 @@ class TreeLexicon(NamedTuple):
         symbols = Symbols.count(words, min_count)
         if target == "number":
             y = np.array([number_of(tree) for tree in trees])
-            return TreeLexicon(symbols, lower, target, [], float(y.mean()), float(y.std()) or 1.0)
+            return TreeLexicon(symbols, lower, target, (), float(y.mean()), float(y.std()) or 1.0)
         labels = {label for tree in trees for label in _counting(tree, target) if label}
         refuse_alike(sorted(labels), "labels")
         if len(labels) < 2:
@@ -84,14 +84,15 @@ class TreeLexicon(NamedTuple):
                 f"the training trees have one label only, {', '.join(labels) or '(none)'}; there is nothing to learn"
             )
         numeric = all(label.lstrip("-").isdecimal() for label in labels)
-        return TreeLexicon(symbols, lower, target, sorted(labels, key=int if numeric else str))
+        return TreeLexicon(symbols, lower, target, tuple(sorted(labels, key=int if numeric else str)))
 
     def to_json(self) -> dict[str, Json]:
         return {**self._asdict(), "words": [*self.words.names], "labels": [*self.labels]}
 
     @staticmethod
-    def from_json(content: dict[str, Json]) -> TreeLexicon:
-        return TreeLexicon(**{**content, "words": Symbols(content["words"])})  # type: ignore[arg-type]
+    def from_json(content: Content) -> TreeLexicon:
+        words, labels = Symbols(content["words"]), tuple(content["labels"])
+        return TreeLexicon(**{**content, "words": words, "labels": labels})
 
     def numbers(self, tree: LabelledTree) -> torch.Tensor:
         """The words of a tree, node by node (M,)."""
