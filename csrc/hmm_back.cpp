@@ -56,7 +56,8 @@ struct Affine {
 
 template <class Real>
 ELMAN_INLINE Affine<Real> affine(bool likelihood, Real mean, Real onward, Real g) {
-  if (likelihood && mean > 0) return {onward / mean, g - onward};
+  // Where g[t+1] is zero, what is left of <f, b> is rounding, and b is not: it has what the steps behind that one say.
+  if (likelihood && onward > 0 && mean > 0) return {onward / mean, g - onward};
   return {Real(1), g - mean};
 }
 

@@ -101,3 +101,12 @@ def test_an_evaluation_counts_neither_for_the_speed_nor_for_the_time_left(monkey
         now[0] = 110.0
     steps.step(2, 1.0, 20)
     assert capsys.readouterr().err == "step 2/4  loss 1.0  2 rows/s  0:10 left\n"
+
+
+def test_nothing_is_checked_outside_the_block_that_can_be_left():
+    def leave():
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError), progress.cancellable(leave):
+        progress.check_cancelled()
+    progress.check_cancelled()

@@ -7,6 +7,7 @@ import pytest
 
 import elman
 from elman.cli.settings import read_config
+from elman.data.text import Document
 from elman.errors import InputError
 from elman.tasks import respond
 
@@ -120,3 +121,8 @@ def test_a_baseline_checks_the_settings_of_training_too():
     for settings, name in (({"device": "cuda"}, "device is cuda"), ({"training": {"steps": -1}}, "training.steps")):
         with pytest.raises(InputError, match=name):
             elman.train(elman.ForecastConfig(**NAIVE, **settings), SERIES, progress=False)
+
+
+def test_a_document_may_be_called_like_a_file():
+    found, _ = elman.train(elman.MarkovConfig(), Document(TEXT, "book.txt"), progress=False)
+    assert found.fingerprint == elman.train(elman.MarkovConfig(), TEXT, progress=False)[0].fingerprint

@@ -16,6 +16,7 @@ from elman.attention import Additive
 from elman.cells import CELLS, cell
 from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residual, Stack, WeightDrop, Zoneout, stack
 from elman.core import Core
+from elman.decoding.sample import Sampling
 from elman.errors import InputError
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical
@@ -492,3 +493,32 @@ def test_reading_is_stepping(threads: int) -> None:
     for symbol in symbols:
         other.logits(np.array([symbol]), [1])
     assert all(map(torch.equal, states.leaves(one.state), states.leaves(other.state)))
+
+
+@native_only
+def test_a_pending_symbol_that_is_not_there_is_refused() -> None:
+    stream = stream_of(language_model(), 2)
+    for symbol in (-1, 7):
+        pending = {"symbols": torch.tensor([3, symbol]), "seen": torch.zeros(2, 7, dtype=torch.bool)}
+        pending["draws"] = torch.zeros(2, 2, dtype=torch.int64)
+        with pytest.raises(IndexError, match="a symbol is outside the table"):
+            stream.write(Sampling().choice, pending, np.array([0, 1]), 1, 0)
+
+
+@native_only
+def test_a_kept_stream_is_one_of_the_kernels_in_use() -> None:
+    model = language_model()
+    assert stream_of(model, 1).native
+    with kernels.use("reference"):
+        assert not stream_of(model, 1).native
+    assert stream_of(model, 1).native
+
+
+@native_only
+def test_a_kept_stream_has_the_settings_that_the_model_has_now() -> None:
+    model = SequenceModel(Embedding(7, 5), cell("elman", 5, 9), Softmax(9, 7)).eval()
+    symbols = np.array([3])
+    before = stream_of(model, 1).logits(symbols)
+    model.core.phi = "relu"
+    after = stream_of(model, 1).logits(symbols)
+    assert np.array_equal(after, ModelStream(model, 1).logits(symbols)) and not np.array_equal(after, before)

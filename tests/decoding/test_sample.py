@@ -7,6 +7,7 @@ from elman import state as states
 from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
+from elman.progress import cancellable
 from elman.stream import ModelStream
 from elman.tasks.text.lm import LMModelConfig, build
 
@@ -49,6 +50,14 @@ def test_the_repetition_penalty_is_for_what_was_seen():
     seen = np.array([True, False, False, False, False])
     expected = normal(np.where(seen, P**1.5, P))
     np.testing.assert_allclose(frequencies(Sampling(repetition_penalty=1.5), seen=seen), expected, atol=1e-3)
+
+
+def test_what_is_banned_has_no_probability_when_the_penalty_counts():
+    """The log-probabilities that it multiplies are those of what may be chosen."""
+    seen, allowed = np.array([False, True, False, True, False]), P * [0, 1, 1, 1, 1] / 0.5
+    expected = normal(np.where(seen, allowed**1.5, allowed))
+    found = frequencies(Sampling(repetition_penalty=1.5, banned=(0,)), seen=seen)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
 def test_a_tiny_temperature_and_a_large_penalty_are_no_division_by_zero():
@@ -262,7 +271,9 @@ def test_what_is_not_finite_or_unknown(name):
 
 
 @pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
-@pytest.mark.parametrize("settings", [*SETTINGS, Sampling(banned=(0, 3))])
+@pytest.mark.parametrize(
+    "settings", [*SETTINGS, Sampling(banned=(0, 3)), Sampling(repetition_penalty=2, banned=(0, 3))]
+)
 def test_the_reference_draws_the_same(settings):
     logits, seen = rows_of_logits(B=400)
     logits[:, 5] = logits[:, 7]  # of equal ones the first
@@ -270,3 +281,30 @@ def test_the_reference_draws_the_same(settings):
     with kernels.use("reference"):
         wanted = settings.choose(logits, seen, u)
     assert settings.choose(logits, seen, u).tolist() == wanted.tolist()
+
+
+def test_sampling_can_be_left():
+    """It is asked before every step."""
+    calls = []
+    given = Counter(), torch.zeros(2, 1), torch.tensor([0, 1]), torch.tensor([[1, 0], [2, 0]]), Sampling(banned=(0,))
+    with cancellable(lambda: calls.append(1)):
+        sample(*given, max_new_tokens=3)
+    assert len(calls) == 3
+
+    def leave():
+        raise TimeoutError
+
+    with cancellable(leave), pytest.raises(TimeoutError):
+        sample(*given, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("name", kernels.available())
+def test_logits_may_lie_in_memory_as_they_like(name):
+    logits, seen = rows_of_logits()
+    u = random.uniform(torch.tensor([[3, b] for b in range(37)]), 1).numpy()
+    with kernels.use(name):
+        for settings in SETTINGS:
+            wanted = settings.choose(logits, seen, u).tolist()
+            assert settings.choose(np.asfortranarray(logits), np.asfortranarray(seen), u).tolist() == wanted
+            wide = np.repeat(logits, 2, 1)[:, ::2], np.repeat(seen, 2, 1)[:, ::2], np.repeat(u, 2, 1)[:, ::2]
+            assert settings.choose(*wide).tolist() == wanted

@@ -127,6 +127,33 @@ def test_the_mass_may_lie_where_the_observation_is_least_likely(kernel: str) -> 
 
 
 @KERNELS
+@pytest.mark.parametrize("arriving", [(0,), (2,), (0, 2)], ids=["log_c", "last", "both"])
+@pytest.mark.parametrize("K", [2, 4, 8, 16, 40])
+def test_gradients_of_some_outputs_do_not_cross_a_reset(kernel: str, K: int, arriving: tuple[int, ...]) -> None:
+    """Without gradients of the predictions, and with none of log_c at the steps around a reset, which the chain may
+    not wait for; against the reference."""
+    B, T = 3, 40
+    reset = torch.zeros(B, T, dtype=torch.bool)
+    reset[0, [5, 22]] = reset[1, 37] = True
+    counted = noise(B, T, seed=6)
+    counted[0, 2:30] = counted[1, 30:39] = 0
+    weights = {0: counted, 2: noise(B, K, seed=8)}
+
+    def run() -> tuple[Tensor, ...]:
+        state = chain(K, 2)[1][:1].expand(B, K)
+        inputs = [v.clone().requires_grad_() for v in (noise(B, T, K, seed=9), *chain(K, 1), state)]
+        out = kernels.hmm_filter(*inputs, torch.tensor([T, T, 31]), reset)
+        return torch.autograd.grad(sum((weights[i] * out[i]).sum() for i in arriving), inputs)
+
+    with kernels.use("reference"):
+        truth = run()
+    with kernels.use(kernel):
+        given = run()
+    for a, b in zip(given, truth, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@KERNELS
 @DTYPES
 @pytest.mark.parametrize("K", [1, 3, 4, 8, 9, 12, 13, 16, 20, 24, 40, 64, 100])
 def test_every_gradient_against_the_definition(kernel: str, K: int, dtype: torch.dtype) -> None:

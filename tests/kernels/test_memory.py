@@ -229,3 +229,23 @@ def test_threads_that_ask_at_once_get_memory_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@keeping
+def test_a_thread_keeps_no_more_scratch_than_its_bound() -> None:
+    kernels.release_memory()
+    for steps in (60_000, 80_000, 100_000):  # 31, 41 and 51 MB of scores
+        _viterbi(steps)
+    assert 40_000_000 < _native.scratch_kept() <= 1 << 26
+
+
+@keeping
+def test_a_smaller_call_does_not_take_a_larger_block_for_its_own() -> None:
+    """What is kept is counted by the sizes that blocks have in truth, so that nothing is left of it after a release."""
+    kernels.release_memory()
+    _viterbi(40_000)
+    kept = _native.scratch_kept()
+    _viterbi(4_000)
+    assert _native.scratch_kept() > kept
+    kernels.release_memory()
+    assert _native.scratch_kept() == 0

@@ -190,3 +190,19 @@ def test_narrow_activations_keep_their_type() -> None:
     y = kernels.softmax_log_prob(h, weight, None, torch.zeros(4, dtype=torch.int64))
     y.sum().backward()
     assert y.dtype == torch.float32 and h.grad is not None and h.grad.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("V", [67, 2500])
+def test_a_row_that_does_not_count_has_no_say(V: int) -> None:
+    """Some of its logits are infinite, and a gradient of zero times what comes of them would be NaN for all weights."""
+    parts, symbols, counts = problem((9, V, 5), True, torch.float32)
+    h, weight, bias = parts
+    assert h is not None and weight is not None
+    counts[4] = 0
+    wanted = gradients(kernels.softmax_log_prob(h, weight, bias, symbols), parts, counts)
+    odd = h.detach().clone()
+    odd[4] = 3e38
+    given = [odd.requires_grad_(), weight, bias]
+    assert not (odd[4] @ weight.T).isfinite().all()
+    found = gradients(kernels.softmax_log_prob(*given, symbols), given, counts)
+    assert all(map(torch.equal, found, wanted))

@@ -311,6 +311,8 @@ def test_large_tables_are_changed_by_rows_to_the_same_weights(clip):
         torch.manual_seed(0)
         model = Tables().double()  # the first step is g / |g|, whatever is left of a small g
         before, optimiser = model.large.weight.detach().clone(), optim.optimiser(how, model)
+        by_rows = [table for group in optimiser.param_groups if group["rows"] for table in group["params"]]
+        assert len(by_rows) == 1 and by_rows[0] is model.large.weight  # the gradient of a tied one has all rows
         with optim.by_rows(optimiser, alone):
             for step in range(4):
                 optimiser.zero_grad()

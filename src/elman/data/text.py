@@ -198,8 +198,8 @@ def in_memory(texts: str | Sequence[str], errors: str = "strict") -> Text:
     for document in documents:
         if not isinstance(document, str):
             raise InputError(f"a text is a {type(document).__name__}; give a string, or a list of strings")
-
-    return Text(tuple(Source(f"document {i}", partial(_chunks, d)) for i, d in enumerate(documents, 1)), errors)
+    contents = [d.text if isinstance(d, Document) else d for d in documents]
+    return Text(tuple(Source(f"document {i}", partial(_chunks, d)) for i, d in enumerate(contents, 1)), errors)
 
 
 def _chunks(text: str) -> Iterator[bytes]:

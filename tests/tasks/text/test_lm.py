@@ -1,3 +1,4 @@
+import copy
 import inspect
 import itertools
 import json
@@ -382,7 +383,10 @@ def test_unknown_blocks_and_cells_that_are_no_network_are_refused():
         build(LMModelConfig(cell="hmm"), 11)
 
 
-@pytest.mark.skipif(kernels.active() != "native", reason="the reference has no narrow weights")
+native_only = pytest.mark.skipif(kernels.active() != "native", reason="only native streams store weights in fewer bits")
+
+
+@native_only
 @pytest.mark.parametrize("cutoffs", [[], [4, 8]])
 def test_narrow_weights_read_a_prompt_as_they_write_it(cutoffs):
     """With a read-out that is not native, too."""
@@ -392,3 +396,41 @@ def test_narrow_weights_read_a_prompt_as_they_write_it(cutoffs):
     again = lm.read([p + t for p, t in zip(prompts, texts, strict=True)], lm.init_state([1, 2]), "int8")
     pairs = zip(states.leaves(generation.state.core), states.leaves(again.core), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def rounded(lm):
+    """The same model with the matrices of products in bfloat16, as Torch rounds them."""
+    lm = LanguageModel(copy.deepcopy(lm.model), lm.vocabulary, lm.config)
+    with torch.no_grad():
+        for name, parameter in lm.model.named_parameters():
+            if name.endswith((".U", ".W", "linear.weight")):
+                parameter.copy_(parameter.bfloat16().float())
+    return lm
+
+
+@native_only
+@pytest.mark.parametrize("tokens", [0, 20])
+def test_narrow_weights_read_and_write_as_the_rounded_ones(tokens):
+    """By the state after a prompt, and after what was written behind it."""
+    lm = lm_of(size=40)
+
+    def after(model, weights):
+        writing = model.start(TEXT, seed=3, max_new_tokens=tokens, weights=weights)
+        text = "".join(piece for (piece,) in writing)
+        return text, states.leaves(writing.state.core)
+
+    (text, found), (same, wanted), (_, plain) = after(lm, "bfloat16"), after(rounded(lm), None), after(lm, None)
+    assert text == same and len(text) == tokens
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert not any(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(found, plain, strict=True))
+
+
+@native_only
+def test_narrow_weights_begin_anew_where_a_line_does():
+    """In lanes and chunks that cut the lines, each is scored as if alone."""
+    lm = lm_of(size=40)
+    ids = [lm.vocabulary.encode(line) for line in ("to be", "or", "not to be", "that is the question")]
+    lines = Encoded(np.concatenate([[0], *([*i, 0] for i in ids)]), 40, 0)
+    found = lm.evaluate(lines, 2, 4, weights="bfloat16").nats
+    assert found == pytest.approx(rounded(lm).evaluate(lines, 2, 4).nats, rel=1e-5)
+    assert found != pytest.approx(lm.evaluate(lines, 2, 4).nats, rel=1e-5)
