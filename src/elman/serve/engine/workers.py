@@ -97,7 +97,8 @@ class Workers:
         self._start()
 
     def abandon(self) -> None:
-        """Refuse what waits and what runs. A thread ends with its next token, or before its next batch."""
+        """Refuse what waits and what runs. A thread ends with its next token, or before its next batch; a hidden
+        Markov model computes in one call, to its end."""
         for call in [*self.running, *(call for calls in self.waiting.values() for call in calls)]:
             call.cancelled = True
             if not call.future.done():
