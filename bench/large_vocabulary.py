@@ -123,7 +123,7 @@ def _ours(parts: Any, at: Any) -> Callable[[], Any]:
     """As the training loop does it."""
     from elman.nn.distributions import Categorical, Product
 
-    return lambda: -Categorical(Product(*parts)).log_prob_sum(at)
+    return lambda: -Categorical(Product(*parts)).log_prob_sum(at)[0]
 
 
 def _theirs(parts: Any, at: Any) -> Callable[[], Any]:

@@ -7,7 +7,7 @@ import elman
 from elman.data import Batch
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
-from elman.nn.readout import Softmax
+from elman.nn.readout import BernoulliReadout, Pooled, Softmax
 from elman.tasks.text.lm import LanguageModelTask
 from elman.training.loss import LossModule, negative_log_likelihood
 
@@ -71,3 +71,14 @@ def test_what_stands_in_the_padding_does_not_matter(causal):
         negative_log_likelihood(causal, spoiled, None)[0].item()
         == negative_log_likelihood(causal, given, None)[0].item()
     )
+
+
+@pytest.mark.parametrize("readout", [Softmax, BernoulliReadout], ids=["softmax", "bits"])
+def test_of_one_answer_a_row_each_is_one_term(readout):
+    torch.manual_seed(0)
+    pooled = SequenceModel(Embedding(V, 4), elman.cell("gru", 4, 3), Pooled(readout(3, T)))
+    y = torch.tensor([0, 3, 5]) if readout is Softmax else torch.randint(0, 2, (B, T)).float()
+    given = batch(lengths=(6, 2, 1))._replace(y=y)
+    loss, count, _ = negative_log_likelihood(pooled, given, None)
+    said = pooled.scan(given.x, lengths=given.lengths)[0]
+    assert count == B and loss.item() == pytest.approx(-said.log_prob(y).sum().item(), rel=1e-6)

@@ -37,14 +37,14 @@ def run(arguments: Sequence[str]) -> int:
     if parsed.out:
         reports[0].save(parsed.out, reports[1:])
     if parsed.json:
-        print_json([shown.to_json() for shown in reports] if reports[1:] else reports[0].to_json())
+        print_json([one.to_json() for one in reports] if reports[1:] else reports[0].to_json())
         return 0
-    for shown in reports:
-        print_table(shown.table())
-        if shown.about:
-            print(f"  {shown.about}")
-        print("\n".join(f"  {sentence}" for sentence in shown.verdict))
-        for name, why in shown.missing.items():
+    for one in reports:
+        print_table(one.table())
+        if one.about:
+            print(f"  {one.about}")
+        print("\n".join(f"  {sentence}" for sentence in one.verdict))
+        for name, why in one.missing.items():
             print(f"  Left out: {name}, since {why}.")
     return 0
 

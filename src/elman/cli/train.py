@@ -15,7 +15,7 @@ from elman.files.config import NAME
 
 def run(arguments: Sequence[str]) -> int:
     """Train; 128 plus the signal if one stopped it."""
-    with _uncollected():
+    with _no_garbage_collection():
         from elman.cli.settings import read_config
 
         settings = read_config(arguments)  # help ends here, before anything that takes long to import
@@ -52,7 +52,7 @@ def _stop_message(out: Path) -> str:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _no_garbage_collection() -> Iterator[None]:
     """A block that imports Torch, without the garbage collector: what modules make stays, and it would look through a
     million objects again and again."""
     if "torch" in sys.modules:

@@ -47,7 +47,7 @@ class Tags(Distribution, Protocol):
 
 
 @dataclass(frozen=True)
-class LinearChain:
+class LinearChain(Distribution):
     """A distribution over the paths z (B, T) of B rows, one event per row; K tags. Past the lengths z is -1.
 
     >>> chain = LinearChain(torch.zeros(1, 3, 2), torch.tensor([3]), torch.zeros(2), torch.zeros(2), torch.zeros(2, 2))
@@ -181,9 +181,7 @@ class WordTags(Categorical):
         counted = value >= 0 if self.lengths is None else (value >= 0) & valid(self.lengths, value.shape[1])
         return torch.where(counted, super().log_prob(value.clamp(min=0)), 0.0)
 
-    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> Tensor:
-        terms = self.log_prob(value)
-        return (terms if lengths is None else masked(terms, lengths)).sum()
+    log_prob_sum = Distribution.log_prob_sum  # a kernel for the whole product would take -1 for a symbol
 
     def best_path(self, allowed: Allowed | None = None) -> Tensor:
         """The most probable tags (B, T); what may follow what is not looked at."""

@@ -2,7 +2,8 @@
 
 Predicting, evaluating, inspecting and serving change nothing in a predictor: what moves, such as the state of a series,
 is an argument and a result. What its attributes give is frozen or a copy, but for the network: its weights are those of
-a torch module, which training changes, and so may you. It is in evaluation mode once a predictor is built.
+a torch module, which training changes, and so may you. The constructor puts the network
+that it is given in evaluation mode.
 """
 
 from __future__ import annotations
@@ -54,8 +55,11 @@ class Predictor(Generic[M]):
     # What a subclass defines
 
     def content(self) -> dict[str, Json]:
-        """All parts but the network, as model.json has them: by their `to_json`, or by their fields."""
-        return {name: _json_of(part) for name, part in vars(self).items() if name != "model"}
+        """All parts but the network and what begins with _, as model.json has them: by their `to_json`, or by their
+        fields."""
+        return {
+            name: _json_of(part) for name, part in vars(self).items() if name != "model" and not name.startswith("_")
+        }
 
     @classmethod
     def parts(cls, content: artifact.Content) -> tuple[Any, ...]:

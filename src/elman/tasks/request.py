@@ -113,16 +113,16 @@ class Request:
     def options(cls) -> Iterator[Named]:
         """Its options, in order."""
         hints = get_type_hints(cls)
-        for field_ in fields(cls):
-            if "option" in field_.metadata:
-                kinds = [kind for kind in _members(hints[field_.name]) if kind is not NoneType]
-                optional = len(kinds) < len(_members(hints[field_.name]))
-                yield Named(field_.name, kinds[0], optional, field_.default, field_.metadata["option"])
+        for one in fields(cls):
+            if "option" in one.metadata:
+                kinds = [kind for kind in _members(hints[one.name]) if kind is not NoneType]
+                optional = len(kinds) < len(_members(hints[one.name]))
+                yield Named(one.name, kinds[0], optional, one.default, one.metadata["option"])
 
     @classmethod
     def reads(cls) -> DataOption | None:
         """What it says of its data; None where it has none."""
-        return next((field_.metadata["data"] for field_ in fields(cls) if "data" in field_.metadata), None)
+        return next((one.metadata["data"] for one in fields(cls) if "data" in one.metadata), None)
 
     def __post_init__(self) -> None:
         for named in self.options():

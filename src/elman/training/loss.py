@@ -7,9 +7,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from elman.data import Batch
-from elman.lengths import masked
 from elman.model import SequenceModel
-from elman.nn.distributions import Categorical
 from elman.state import State
 
 Loss = tuple[Tensor, int, State | None]  # a sum, the number of its terms, and the state after them
@@ -42,12 +40,5 @@ def negative_log_likelihood(model: nn.Module, batch: Batch, state: State | None)
     assert isinstance(model, SequenceModel) and isinstance(batch.y, Tensor)  # else the task writes its own loss
     carried = state if model.core.causal else None
     predicted, after = model.scan(batch.x, carried, lengths=batch.lengths, reset=batch.reset)
-    state = after if model.core.causal else None
-    if isinstance(predicted, Categorical):
-        each = batch.y.dim() > 1
-        total = predicted.log_prob_sum(batch.y, batch.lengths if each else None)
-        return -total, int(batch.lengths.sum()) if each else len(batch.y), state
-    terms = predicted.log_prob(batch.y)
-    if terms.dim() == 1:
-        return -terms.sum(), len(terms), state
-    return -masked(terms, batch.lengths).sum(), int(batch.lengths.sum()), state
+    total, terms = predicted.log_prob_sum(batch.y, batch.lengths)
+    return -total, terms, after if model.core.causal else None

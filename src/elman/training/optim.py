@@ -129,16 +129,16 @@ def optimiser(config: OptimConfig, model: nn.Module) -> torch.optim.Optimizer:
         if members[kind]
     ]
     if config.name == "sgd":
-        made = _uncompiled(torch.optim.SGD)(groups, lr=config.lr, momentum=config.momentum)
+        made = _without_compiler(torch.optim.SGD)(groups, lr=config.lr, momentum=config.momentum)
     elif config.name == "adagrad":
-        made = _uncompiled(torch.optim.Adagrad)(groups, lr=config.lr, fused=True)
+        made = _without_compiler(torch.optim.Adagrad)(groups, lr=config.lr, fused=True)
     else:
-        made = _uncompiled(torch.optim.AdamW)(groups, lr=config.lr, betas=config.betas, fused=True)
+        made = _without_compiler(torch.optim.AdamW)(groups, lr=config.lr, betas=config.betas, fused=True)
     set_lr(made, config.lr)
     return made
 
 
-def _uncompiled(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+def _without_compiler(kind: type[torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
     """The same optimiser without what Torch wraps its methods in for its compiler, all of which would be imported: that
     takes half a second."""
     names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")

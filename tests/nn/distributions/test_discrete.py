@@ -40,7 +40,7 @@ def test_training_makes_no_logits() -> None:
     y, symbols = torch.randn(64, 1, H, requires_grad=True), torch.zeros(64, 1, dtype=torch.int64)
     for ask in (
         lambda said: said.log_prob(symbols).sum(),
-        lambda said: said.log_prob_sum(symbols, LENGTHS[:1] * 0 + 1),
+        lambda said: said.log_prob_sum(symbols, LENGTHS[:1] * 0 + 1)[0],
     ):
         with Largest() as made:
             ask(readout(y)).backward()
@@ -51,10 +51,10 @@ def test_a_sum_counts_what_is_within_the_lengths() -> None:
     _, said, symbols = predicted()
     terms = -F.cross_entropy(said.logits.reshape(-1, V), symbols.reshape(-1), reduction="none").reshape(B, T)
     torch.testing.assert_close(said.log_prob(symbols), terms)
-    torch.testing.assert_close(said.log_prob_sum(symbols), terms.sum())
+    torch.testing.assert_close(said.log_prob_sum(symbols), (terms.sum(), B * T))
     wanted = terms[0].sum() + terms[2, :2].sum()
     for one in (said, Categorical(said.logits)):
-        torch.testing.assert_close(one.log_prob_sum(symbols, LENGTHS), wanted)
+        torch.testing.assert_close(one.log_prob_sum(symbols, LENGTHS), (wanted, int(LENGTHS.sum())))
 
 
 def test_tags_that_are_none_count_nothing() -> None:
@@ -63,7 +63,7 @@ def test_tags_that_are_none_count_nothing() -> None:
     tags = torch.randint(V, (B, T))
     tags[0, 1] = -1
     wanted = said.log_probs().gather(-1, tags.clamp(min=0)[..., None])[..., 0]
-    torch.testing.assert_close(said.log_prob_sum(tags), wanted[0, [0, 2, 3]].sum() + wanted[2, :2].sum())
+    torch.testing.assert_close(said.log_prob_sum(tags)[0], wanted[0, [0, 2, 3]].sum() + wanted[2, :2].sum())
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

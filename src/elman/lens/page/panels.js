@@ -6,7 +6,7 @@ function verdicts() {
   const first = lens.reports[0];
   document.title = `${first.title} – Elman lens`;
   main.append(make("h1", {}, lens.reports.map(r => r.title).join(" against "), make("span", { class: `badge ${first.kind}`, id: "kind" }, first.kind)),
-    make("p", { class: "meta" }, `${first.model}, looked at with ${first.rows} rows of ${first.steps} steps; loss ${shown(first.loss)} nats`));
+    make("p", { class: "meta" }, `${first.model}, seen on ${first.rows} rows of ${first.steps} steps; loss ${shown(first.loss)} nats`));
   if (first.about) main.append(make("p", { class: "meta" }, first.about));
   const where = panel("verdict", "Verdict", "What the numbers below say, and what lecture notes would do about it.");
   const box = make("div", { class: "verdicts" });

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elman import kernels, random
 from elman.errors import InputError
-from elman.lengths import masked, valid
+from elman.lengths import valid
 from elman.nn.distributions.distribution import Distribution, Numeric, checked_levels, one_event_per_row
 
 
@@ -90,16 +90,14 @@ class Categorical(Discrete):
             return -F.cross_entropy(flat, value.reshape(-1), reduction="none").reshape(value.shape)
         return kernels.softmax_log_prob(*self._unchanged(), value)
 
-    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """The sum of them, over t < lengths (B,) if the symbols are (B, T): for training, for it takes less time."""
+    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, int]:
         if self.product is None:
-            terms = self.log_prob(value)
-            return (terms if lengths is None else masked(terms, lengths)).sum()
+            return super().log_prob_sum(value, lengths)
         h, weight, bias = self._unchanged()
-        if lengths is not None and min(lengths.tolist(), default=0) < value.shape[1]:
+        if lengths is not None and value.dim() > 1 and min(lengths.tolist(), default=0) < value.shape[1]:
             counted = valid(lengths, value.shape[1])
             h, value = h[counted], value[counted]
-        return kernels.softmax_log_prob_sum(h, weight, bias, value)
+        return kernels.softmax_log_prob_sum(h, weight, bias, value), value.numel()
 
     def log_probs(self) -> Tensor:
         """The log-probabilities (..., V) of all symbols."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from elman.errors import InputError
+from elman.lengths import masked
 
 
 class Distribution(Protocol):
@@ -26,6 +27,14 @@ class Distribution(Protocol):
     """
 
     def log_prob(self, value: Tensor) -> Tensor: ...
+
+    def log_prob_sum(self, value: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, int]:
+        """The sum of `log_prob`, and how many terms that has: one a row, or of (B, T) those at t < lengths (B,)."""
+        terms = self.log_prob(value)
+        if lengths is None or terms.dim() == 1:
+            return terms.sum(), terms.numel()
+        return masked(terms, lengths).sum(), int(lengths.sum())
+
     def sample(self, draws: Tensor) -> Tensor: ...
     @property
     def mode(self) -> Tensor: ...

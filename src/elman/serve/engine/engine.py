@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from elman.progress import say
 from elman.serve.engine.crowd import Crowd
 from elman.serve.engine.groups import Group, Inputs, Rows, Running, TakesRows
-from elman.serve.engine.job import Job, Listener, Listening, Result, ended, refusal, stopping
+from elman.serve.engine.job import Job, Listener, Listening, Result, drain_error, failure_error, refusal
 from elman.serve.engine.turns import Turns
 from elman.serve.errors import HttpError, busy
 from elman.serve.store.sessions import Sessions
@@ -59,9 +59,9 @@ class Engine:
     def submit(self, job: Job) -> None:
         """Take a job, or refuse it."""
         if self.failed:
-            raise ended(self.failed)
+            raise failure_error(self.failed)
         if self.draining:
-            raise stopping()
+            raise drain_error()
         if not job.probe:
             self.crowd.admit(job.tenant)
         self.submitted += 1
@@ -157,7 +157,7 @@ class Engine:
         if job.cancelled:
             self.finish(job, HttpError(409, "cancelled"))
         elif self.abandoned:
-            self.finish(job, stopping())
+            self.finish(job, drain_error())
         return job.finished
 
     def _guarded(self, job: Job, call: Callable[..., None], *given: object) -> None:
@@ -352,7 +352,7 @@ class Engine:
         jobs += [*self.ready, *(job for queue in self.queues.values() for job in queue)]
         jobs = [job for job in jobs if not job.finished] + [job for job, _ in self.replies]
         known = {id(job): result for job, result in self.replies if isinstance(result, HttpError)}
-        refused = {id(job): (job.reply, known.get(id(job), ended(self.failed))) for job in jobs}
+        refused = {id(job): (job.reply, known.get(id(job), failure_error(self.failed))) for job in jobs}
         self.replies, self.queues, self.ready, self.chosen, self.groups, self.turns = [], {}, [], [], [], Turns()
         self.answered = self.submitted
         return list(refused.values())

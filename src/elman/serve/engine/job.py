@@ -42,12 +42,12 @@ class Listening(Job):
         """Called after each tick in which a work of the job has advanced."""
 
 
-def stopping() -> HttpError:
+def drain_error() -> HttpError:
     """The server drains."""
     return busy("the server is about to stop; send the request to another server, or later", 1_000, 503)
 
 
-def ended(why: str) -> HttpError:
+def failure_error(why: str) -> HttpError:
     """The engine has come to its end."""
     return busy(f"the server stops, since it cannot continue: {why}", 1_000, 503, code="server_failed")
 

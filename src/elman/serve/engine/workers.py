@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar, cast
 
 from elman.progress import cancellable
-from elman.serve.engine.job import stopping
+from elman.serve.engine.job import drain_error
 from elman.serve.errors import Disconnected, busy
 from elman.serve.limits import Limits
 
@@ -53,7 +53,7 @@ class Workers:
     async def run(self, tenant: str, work: Callable[[], T], gone: Wait) -> T:
         """What a work gives. It is left when the client is `gone`, or when the server stops."""
         if self.draining:
-            raise stopping()
+            raise drain_error()
         if self.counts[tenant] >= self.limits.tenant_threads:
             raise busy(f"{self.counts[tenant]} of your searches or predictions are under way, which is the limit", 500)
         call = Call(work)
@@ -97,11 +97,12 @@ class Workers:
         self._start()
 
     def abandon(self) -> None:
-        """Refuse what waits and what runs. A thread ends with its next token, or before its next batch."""
+        """Refuse what waits and what runs. A thread ends with its next token, or before its next batch; a hidden
+        Markov model computes in one call, to its end."""
         for call in [*self.running, *(call for calls in self.waiting.values() for call in calls)]:
             call.cancelled = True
             if not call.future.done():
-                call.future.set_exception(stopping())
+                call.future.set_exception(drain_error())
                 call.future.exception()
         self.waiting, self.draining = {}, True
         self.pool.shutdown(wait=False)

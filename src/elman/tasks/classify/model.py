@@ -68,7 +68,7 @@ def build(config: ClassifyModelConfig, inputs: AnyInputs, labels: Labels) -> Seq
     """The model of a config, with fresh parameters."""
     choice("model.pool", config.pool, POOLED)
     width = whole("model.embedding_size", config.embedding_size, least=0) or config.size
-    # ServedNumbers do not go straight into a layer: a norm over one of them would leave nothing.
+    # Numbers do not go straight into a layer: a norm over one of them would leave nothing.
     embed: nn.Module = (
         _symbols(config, inputs, width) if isinstance(inputs, TextInputs) else Linear(inputs.width, width)
     )

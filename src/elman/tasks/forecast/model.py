@@ -8,7 +8,6 @@ Stream that reads what it draws itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from numbers import Real
 from pathlib import Path
 from typing import TypeGuard, cast
@@ -22,7 +21,6 @@ from elman import state as states
 from elman.decoding.paths import draw_paths
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
 from elman.nn.distributions import Numeric
 from elman.options import several, whole
 from elman.progress import check_cancelled
@@ -323,14 +321,6 @@ class Forecaster(Predictor[ForecastNetwork]):
     def write_to(self, folder: Path) -> None:
         super().write_to(folder)
         self.save_state(folder / STATE, self.state)
-
-    def content(self) -> dict[str, Json]:
-        return {
-            "config": asdict(self.config),
-            "inputs": {**asdict(self.inputs), "reader": asdict(self.inputs.reader)},
-            "horizon": self.horizon,
-            "seasonality": self.seasonality,
-        }
 
     @classmethod
     def parts(cls, content: Content) -> tuple[ForecastModelConfig, PanelInputs, int, int]:

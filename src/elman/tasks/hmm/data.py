@@ -84,7 +84,8 @@ class Reader:
         choice("data.unit", self.unit, ("file", "lines"))
         documents = read_documents(files, errors)
         found = self._columns(documents, others) if self.read == "columns" else self._symbols(documents)
-        return self._checked(found, files, missing)
+        self._check(found, files, missing)
+        return found
 
     def in_memory(self, rows: object, *, missing: str = "allow", name: str = "data") -> Observations:
         """The observations in memory, as this model knows them."""
@@ -95,9 +96,10 @@ class Reader:
         if len({part.shape[1] for part in X}) > 1:
             raise InputError(f"{name} has sequences of {[part.shape[1] for part in X][:9]} columns; all need as many")
         found = Observations(np.concatenate(X), [n for table in tables for n in table.lengths if n])
-        return self._checked(found, [name], missing)
+        self._check(found, [name], missing)
+        return found
 
-    def _checked(self, found: Observations, sources: Sequence[str], missing: str) -> Observations:
+    def _check(self, found: Observations, sources: Sequence[str], missing: str) -> None:
         at_least_one(found.lengths, sources, "observation")
         gone = int(np.isnan(found.X).sum()) - found.unknown
         choice("data.missing", missing, ("allow", "refuse"))
@@ -106,7 +108,6 @@ class Reader:
                 f"{gone} values in {', '.join(sources)} are missing, and data.missing is refuse; fill them in, or pass "
                 "--data.missing allow to have them integrated out"
             )
-        return found
 
     def text(self, X: NDArray[np.generic]) -> str:
         """Observations as they would stand in a file."""

@@ -17,6 +17,7 @@ from elman import random
 from elman.cells.hmm import HMM
 from elman.kernels.reference import log, log_sum_exp
 from elman.model import SequenceModel
+from elman.nn.distributions import Distribution
 from elman.tasks.hmm.emissions import Emission, dirichlet
 from elman.tasks.hmm.sequences import Rows
 
@@ -71,7 +72,7 @@ class Chain(HMM):
 
 
 @dataclass(frozen=True)
-class Emitted:
+class Emitted(Distribution):
     """An observation of a state that is drawn from p (..., K): p(o) = sum_k p_k p(o | z = k)."""
 
     emission: Emission

@@ -41,7 +41,7 @@ class Brightness(Embed):
 
 
 @dataclass(frozen=True)
-class PixelRow:
+class PixelRow(Distribution):
     """A row of pixels, each with the distribution that all pixels before it give: an event for each row."""
 
     pixels: Distribution  # (..., C)

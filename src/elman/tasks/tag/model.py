@@ -140,7 +140,7 @@ class Tagger(Predictor[SequenceModel | AutoregressiveTagger]):
         self, sentences: Sequence[Sequence[str] | Sentence], batch_size: int = EACH, num_beams: int = 1
     ) -> list[list[str]]:
         """The tags of some sentences: each the same alone and in any batch. Where tags are fed back, decoding keeps
-        `num_beams` beginnings."""
+        the `num_beams` most probable sequences."""
         return [self.lexicon.read(path) for path, _ in self._decode(sentences, batch_size, num_beams)]
 
     def marginals(

@@ -101,7 +101,7 @@ def _ends(before: tuple[str, str], now: tuple[str, str]) -> bool:
     return before[0] in "ES" or now[0] in "BSO" or before[1] != now[1]
 
 
-def write(spans_: Iterable[Span], length: int, scheme: str) -> list[str]:
+def write(found: Iterable[Span], length: int, scheme: str) -> list[str]:
     """The tags of some spans, which do not overlap.
 
     >>> write([Span(0, 2, "NP"), Span(2, 3, "NP")], 4, "iobes")
@@ -110,7 +110,7 @@ def write(spans_: Iterable[Span], length: int, scheme: str) -> list[str]:
     ['I-NP', 'I-NP', 'B-NP', 'O']
     """
     tags, before = [OUTSIDE] * length, Span(0, -1, "")
-    for span in sorted(spans_):
+    for span in sorted(found):
         first = {"iob2": "B", "iobes": "B" if span.stop - span.start > 1 else "S"}.get(scheme, "I")
         if scheme == "iob1" and (before.stop, before.type) == (span.start, span.type):
             first = "B"

@@ -117,14 +117,14 @@ class Generation:
         s = self.settings
         sampler = Sampler(self.model, self.state, s.sampling(self.banned), most=s.max_new_tokens, weights=s.weights)
         self._state = lambda: sampler.state
-        going_on = dict(enumerate(self._rows))
+        unfinished = dict(enumerate(self._rows))
         for _ in range(self.settings.max_new_tokens):
             pieces = [row.push(symbol) for row, symbol in zip(self._rows, sampler.next().tolist(), strict=True)]
-            for place in [place for place, row in going_on.items() if row.done]:
-                del going_on[place]
+            for place in [place for place, row in unfinished.items() if row.done]:
+                del unfinished[place]
                 sampler.end(place)
             yield pieces
-            if not going_on:
+            if not unfinished:
                 return
 
     def _beams(self) -> Iterator[list[str]]:

@@ -254,8 +254,8 @@ class Translator(Predictor[EncoderDecoder]):
             raise InputError(
                 f"the prefix has {symbols.unknown_in(text)}, which no translation of this model can begin with"
             )
-        symbols_: list[int] = ids.tolist()
-        return symbols_
+        numbers: list[int] = ids.tolist()
+        return numbers
 
     def _search(
         self, model: SequenceModel, state: State, sizes: list[int], prefixes: list[list[int]], search: Search

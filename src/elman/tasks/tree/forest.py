@@ -99,10 +99,10 @@ class Forest(NamedTuple):
     def places(self) -> Tensor:
         """(N, K): the children of each row, -1 past the last; K is the largest number of them, 1 at least."""
         counts = self.first[1:] - self.first[:-1]
-        places_ = torch.full((len(counts), max(1, int(counts.max())) if len(counts) else 1), -1, device=counts.device)
+        table = torch.full((len(counts), max(1, int(counts.max())) if len(counts) else 1), -1, device=counts.device)
         parent = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts)
-        places_[parent, torch.arange(len(parent), device=counts.device) - self.first[parent]] = self.children
-        return places_
+        table[parent, torch.arange(len(parent), device=counts.device) - self.first[parent]] = self.children
+        return table
 
 
 def _from_zero(counts: Numbers) -> Numbers:

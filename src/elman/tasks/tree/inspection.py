@@ -67,8 +67,8 @@ def _inspection(predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> Inspe
         words = predictor.model.embed(torch.cat([predictor.lexicon.numbers(tree) for tree in trees]))
         x = climbs(predictor.model.core, words, [tree.shape for tree in trees], ways)
     core = predictor.model.core
-    places_ = (x[0].shape[1] - core.input_size) // (1 + sum(leaf[0].numel() for leaf in _leaves(core)))
-    model = SequenceModel(Given(), Climb(core, places=places_), predictor.model.readout)
+    width = (x[0].shape[1] - core.input_size) // (1 + sum(leaf[0].numel() for leaf in _leaves(core)))
+    model = SequenceModel(Given(), Climb(core, places=width), predictor.model.readout)
     lengths = torch.tensor([len(way) for way in ways])
     reset = torch.zeros(len(ways), int(lengths.max()), dtype=torch.bool)
     reset[:, 0] = True  # nothing is below a leaf
