@@ -439,6 +439,16 @@ def test_a_weight_that_is_no_number_is_not_lost_in_8_bits() -> None:
     assert np.isnan(Stream(core, 1, "int8").step(np.ones((1, 3), np.float32))).any()
 
 
+@native_only
+def test_weights_whose_scale_has_few_bits_keep_their_sign_in_8_bits() -> None:
+    core = cell("elman", 1, 4)
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.zero_()
+        core.U.fill_(190 * 2.0**-149)  # a scale of 190 / 127 of the smallest number is rounded to 1
+    assert (Stream(core, 1, "int8").step(np.full((1, 1), 1e38, np.float32)) > 0).all()
+
+
 # What is kept with a model
 
 
