@@ -5,8 +5,8 @@ namespace {
 
 // out[m][n] += x[m] w[n]; the sums start from init + m * step + n * lanes if init is given, the last of each panel from
 // shared + panel * lanes if that is, else from out. The sum of a group that has a scale is multiplied by it and added.
-template <int R, int C, int G, class Real, class Stored>
-__attribute__((noinline)) void run_tile(Packed<Real, Stored> packed, int64_t depth, const Real* x, int64_t ldx, int64_t K,
+template <int R, int C, int G, class Real, class Weight>
+__attribute__((noinline)) void run_tile(Packed<Real, Weight> packed, int64_t depth, const Real* x, int64_t ldx, int64_t K,
                                         const Real* init, int64_t step, const Real* shared, Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
   Vec<Real> acc[R][C * G];
@@ -16,7 +16,7 @@ __attribute__((noinline)) void run_tile(Packed<Real, Stored> packed, int64_t dep
     for (int n = 0; n < C * G; ++n)
       acc[m][n] = load<Vec<Real>>(shared && n % G == G - 1 ? shared + n / G * L : init + m * step + n * L);
   const int64_t block = depth * G * L;
-  if constexpr (has_scales<Stored>) {
+  if constexpr (has_scales<Weight>) {
     const int64_t scales = (depth + group - 1) / group * G * L;
     for (int64_t k = 0; k < K; k += group, packed.scales += G * L) {
       Vec<Real> part[R][C * G] = {};
@@ -68,23 +68,23 @@ __attribute__((noinline)) void outer_tile(int64_t rows, const Real* g, const Rea
 }  // namespace
 
 // At most half of a small L1 cache of weights at a time, in whole groups, if they are used more than once.
-template <int C, int G, class Real, class Stored>
-void run_blocks(Packed<Real, Stored> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
+template <int C, int G, class Real, class Weight>
+void run_blocks(Packed<Real, Weight> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo) {
   constexpr int L = lanes<Real>;
   constexpr int R = C <= panels_for_more_rows<G> ? tile_rows<G> : 2;
-  constexpr int64_t least = has_scales<Stored> ? group : 16;
+  constexpr int64_t least = has_scales<Weight> ? group : 16;
   const int64_t rows = end - first, pieces = (rows + R - 1) / R;
-  const int64_t fits = 16384 / (C * G * L * int64_t(sizeof(Stored)));
-  const int64_t some = has_scales<Stored> ? std::max(fits / least, int64_t(1)) * least : std::max(fits, least);
+  const int64_t fits = 16384 / (C * G * L * int64_t(sizeof(Weight)));
+  const int64_t some = has_scales<Weight> ? std::max(fits / least, int64_t(1)) * least : std::max(fits, least);
   const int64_t depth = pieces <= 1 || K <= some + some / 2 ? K : some;
   const int64_t groups = (K + group - 1) / group;
   for (int64_t k = 0; k < K; k += depth, start = nullptr)
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t a = first + rows * i / pieces, b = first + rows * (i + 1) / pieces;
       Real* to = out + (a - first) * ldo;
-      const Packed<Real, Stored> from{packed.w + (j * K + k) * G * L,
-                                      has_scales<Stored> ? packed.scales + (j * groups + k / group) * G * L : nullptr};
+      const Packed<Real, Weight> from{packed.w + (j * K + k) * G * L,
+                                      has_scales<Weight> ? packed.scales + (j * groups + k / group) * G * L : nullptr};
       run_rows<R, C, G>(b - a, from, K, x + a * ldx + k, ldx, std::min(depth, K - k),
                         start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
                         start && start->shared ? start->shared + j * L : nullptr, to, ldo);
@@ -109,8 +109,8 @@ void add_outer(int64_t rows, const Real* packed_g, int64_t first, int64_t end, c
     });
 }
 
-#define ELMAN_STORED(C, G, Real, Stored)                                                                         \
-  template void run_blocks<C, G>(Packed<Real, Stored>, int64_t, int64_t, int64_t, const Real*, int64_t, int64_t, \
+#define ELMAN_STORED(C, G, Real, Weight)                                                                         \
+  template void run_blocks<C, G>(Packed<Real, Weight>, int64_t, int64_t, int64_t, const Real*, int64_t, int64_t, \
                                  const Start<Real>*, Real*, int64_t);
 #define ELMAN_SHAPE(C, G)             \
   ELMAN_STORED(C, G, float, float)    \

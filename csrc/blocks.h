@@ -43,16 +43,16 @@ struct Start {
 };
 
 // Packed weights, and their scales, [panel][group][G][lanes], where they have some (narrow.h).
-template <class Real, class Stored = Real>
+template <class Real, class Weight = Real>
 struct Packed {
-  const Stored* w;
+  const Weight* w;
   const Real* scales = nullptr;
 };
 
 // out[m][c][g] = start + sum over k of x[m][k] w[k] for rows [first, end) and C panels from panel j on; from what `out` holds
 // if start is null. Rows of x and of out are ldx and ldo apart; out begins at row `first`.
-template <int C, int G, class Real, class Stored>
-void run_blocks(Packed<Real, Stored> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
+template <int C, int G, class Real, class Weight>
+void run_blocks(Packed<Real, Weight> packed, int64_t j, int64_t first, int64_t end, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo);
 
 // f(std::integral_constant<int, C>, j) for the panels [left, right): C at once, the rest by fewer.
@@ -71,8 +71,8 @@ ELMAN_INLINE int64_t each_blocks_for(int64_t rows, int64_t left, int64_t right, 
 }
 
 // The same for all panels [left, right) and rows [0, rows) of x: out (rows, panels * G * lanes).
-template <int G, class Real, class Stored>
-void run_panels(Packed<Real, Stored> packed, int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, int64_t K,
+template <int G, class Real, class Weight>
+void run_panels(Packed<Real, Weight> packed, int64_t left, int64_t right, int64_t rows, const Real* x, int64_t ldx, int64_t K,
                 const Start<Real>* start, Real* out, int64_t ldo) {
   each_blocks_for<G>(rows, left, right, [&](auto C, int64_t j) {
     run_blocks<C, G>(packed, j, 0, rows, x, ldx, K, start, out + j * G * lanes<Real>, ldo);

@@ -8,6 +8,7 @@ namespace elman::ELMAN_NS {
 template <class Real>
 void choose_symbols(const Choice& choice, int64_t B, int64_t V, const Real* logits, const bool* seen, const double* u,
                     int64_t* symbols) {
+  check_banned(choice, V);
   Chooser chooser(choice, V);
   for (int64_t b = 0; b < B; ++b) symbols[b] = chooser(logits + b * V, seen + b * V, u[b]);
 }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -13,14 +15,18 @@
 
 namespace elman::ELMAN_NS {
 
+// Before threads choose, of which none may throw.
+inline void check_banned(const Choice& choice, int64_t V) {
+  for (int64_t i = 0; i < choice.banned_count; ++i)
+    if (choice.banned[i] < 0 || choice.banned[i] >= V) throw std::out_of_range("native stream: a banned symbol is unknown.");
+}
+
+// Of a choice that was checked.
 class Chooser {
   static constexpr int L = lanes<double>;
 
  public:
-  Chooser(const Choice& choice, int64_t V) : choice_(choice), V_(V), wide_((V + L - 1) / L * L), p_(allocate<double>(wide_)) {
-    for (int64_t i = 0; i < choice.banned_count; ++i)
-      if (choice.banned[i] < 0 || choice.banned[i] >= V) throw std::out_of_range("native stream: a banned symbol is unknown.");
-  }
+  Chooser(const Choice& choice, int64_t V) : choice_(choice), V_(V), wide_((V + L - 1) / L * L), p_(allocate<double>(wide_)) {}
 
   // Of V logits; seen (V) are the symbols so far, and u is above 0 and below 1.
   template <class Real>

@@ -1,22 +1,25 @@
 #include "digest.h"
 
 #include <cstring>
-#include <initializer_list>
 
 namespace elman {
 
 namespace {
 
 constexpr int at_once = 8;
+constexpr uint64_t odd = 0x9E3779B185EBCA87;
 
-// Running sums, and running sums of these, which tell where a word stands. Additions alone: every set of vectors has them.
-struct Sums {
-  uint64_t sum[at_once] = {}, of_sums[at_once] = {};
+constexpr uint64_t rotated(uint64_t x) { return x << 31 | x >> 33; }
+
+// Running numbers, each of every eighth word. A step is one-to-one in what was before and in the word, and the high bits, where
+// numbers have their signs, come down to the low ones, from where the product spreads them.
+struct Mixed {
+  uint64_t of[at_once] = {1, 2, 3, 4, 5, 6, 7, 8};
 
   void add(const unsigned char* bytes, size_t count) {
     uint64_t word[at_once] = {};
     std::memcpy(word, bytes, count);
-    for (int i = 0; i < at_once; ++i) sum[i] += word[i], of_sums[i] += sum[i];
+    for (int i = 0; i < at_once; ++i) of[i] = rotated(of[i] ^ word[i]) * odd;
   }
 };
 
@@ -24,13 +27,15 @@ struct Sums {
 
 uint64_t digest(const unsigned char* bytes, int64_t count) {
   constexpr int64_t each = at_once * sizeof(uint64_t);
-  Sums sums;
-  for (; count >= each; bytes += each, count -= each) sums.add(bytes, each);
-  sums.add(bytes, size_t(count));
+  Mixed mixed;
+  for (; count >= each; bytes += each, count -= each) mixed.add(bytes, each);
+  if (count > 0) mixed.add(bytes, size_t(count));
   uint64_t all = 0;
-  for (int i = 0; i < at_once; ++i)
-    for (const uint64_t part : {sums.sum[i], sums.of_sums[i]}) all = (all ^ part ^ all >> 32) * 0xD6E8FEB86659FD93;
-  return all ^ all >> 32;
+  for (const uint64_t part : mixed.of) {
+    all = (all ^ part ^ part >> 32) * 0xD6E8FEB86659FD93;
+    all ^= all >> 32;
+  }
+  return all;
 }
 
 }  // namespace elman

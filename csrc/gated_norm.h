@@ -63,8 +63,7 @@ struct NormedGate {
   Real *ggain, *to;
 };
 
-// ggain += g x, and `to` becomes the gradient of what was normalised, zero past the last unit: what stayed there would meet the
-// row that takes its place in the next chunk.
+// ggain += g x, and `to` becomes the gradient of what was normalised. Past the last unit it stays as it was.
 template <int G, class Real>
 ELMAN_INLINE void normalise_back(int64_t H, Real scale, const NormedGate<Real> (&of)[G]) {
   const auto x = [&](int64_t n, int i) { return load<Vec<Real>>(of[i].x + n); };

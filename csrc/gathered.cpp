@@ -52,7 +52,7 @@ class Loop {
 
  private:
   struct Work {
-    int64_t ldx, lds, ldf;
+    int64_t ldx, lds, ldf = 0;
     Buffer<Real> x, sums, own, forget;
   };
 

@@ -234,10 +234,10 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
     bool stays_sound = true;
     const auto fewest = [&](auto C, auto R) { stays_sound = fewest_steps<C.value, R.value>(count, w, o, s, u); };
     if (!in_registers(w, fewest))
-      stays_sound = w.padded == lanes<Real>       ? few_steps<1, 4>(count, w, o, s, u)
-                    : w.padded == 2 * lanes<Real> ? few_steps<2, 4>(count, w, o, s, u)
-                    : w.padded == 4 * lanes<Real> ? few_steps<4, 2>(count, w, o, s, u)
-                                                  : steps(count, w, o, s, u);
+      in_vectors(w, [&](auto C, auto A) {
+        if constexpr (C.value > 0) stays_sound = few_steps<C.value, A.value>(count, w, o, s, u);
+        else stays_sound = steps(count, w, o, s, u);
+      });
     for (int64_t t = t0; t < t0 + count; t += lanes<Real>) {
       const int64_t some = t0 + count - t;
       store_some(log_c + t, Vec<Real>(load_some(shift + t, some) + logarithm<Real>(load_some(scale + t, some))), some);

@@ -149,6 +149,16 @@ bool in_registers(Width<Real> w, const F& f) {
   return false;
 }
 
+// The same for more of them: f(vectors, accumulators) for few, f(0, 1) for any number.
+template <class Real, class F>
+void in_vectors(Width<Real> w, const F& f) {
+  using std::integral_constant;
+  if (w.padded == lanes<Real>) f(integral_constant<int, 1>{}, integral_constant<int, 4>{});
+  else if (w.padded == 2 * lanes<Real>) f(integral_constant<int, 2>{}, integral_constant<int, 4>{});
+  else if (w.padded == 4 * lanes<Real>) f(integral_constant<int, 4>{}, integral_constant<int, 2>{});
+  else f(integral_constant<int, 0>{}, integral_constant<int, 1>{});
+}
+
 template <class Real>
 ELMAN_INLINE Real largest_lane(Vec<Real> v) {
   Real r = v[0];

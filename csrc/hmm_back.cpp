@@ -173,11 +173,8 @@ void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const
     const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
     ratios(t0, count, w, o, s, r, ft, z.s.get(), b);
     const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), s, b, link); };
-    if (in_registers(w, [&](auto C, auto R) { run(chain<C.value, 1, R.value, Real>); })) {
-    } else if (w.padded == lanes<Real>) run(chain<1, 4, 0, Real>);
-    else if (w.padded == 2 * lanes<Real>) run(chain<2, 4, 0, Real>);
-    else if (w.padded == 4 * lanes<Real>) run(chain<4, 2, 0, Real>);
-    else run(chain<0, 1, 0, Real>);
+    if (!in_registers(w, [&](auto C, auto R) { run(chain<C.value, 1, R.value, Real>); }))
+      in_vectors(w, [&](auto C, auto A) { run(chain<C.value, A.value, 0, Real>); });
     finish(t0, count, w, o, s, r, b, z.m.get());
     if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;

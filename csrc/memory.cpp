@@ -26,6 +26,11 @@ namespace {
 constexpr size_t smallest = size_t(1) << 14;  // below, malloc's own lists do
 constexpr size_t most = size_t(1) << 26;      // that a thread keeps, all blocks together
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__  // as GCC says it
+#endif
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 constexpr bool keeps = false;  // the sanitizer shall see every use, and fill fresh memory
 #else
@@ -81,7 +86,11 @@ class Kept {
 
   void give(void* p, size_t bytes) {
     const std::lock_guard lock(mutex_);
-    blocks_.push_back({p, bytes});
+    try {
+      blocks_.push_back({p, bytes});
+    } catch (const std::bad_alloc&) {  // which would end the process: buffers give their blocks back as they are destroyed
+      return std::free(p);
+    }
     held_ += bytes;
     size_t old = 0;
     for (; held_ > most; ++old) free(blocks_[old]);
@@ -148,6 +157,7 @@ void give_scratch(void* p, size_t bytes) {
 }
 
 int64_t scratch_kept() {
+  if (forked) return kept().held();  // the thread that held the lock may not have come along
   const std::lock_guard lock(all().mutex);
   int64_t bytes = 0;
   for (Kept* thread : all().threads) bytes += thread->held();

@@ -18,8 +18,8 @@ struct Bfloat16 {
 
 constexpr int64_t group = 64;
 
-template <class Stored>
-constexpr bool has_scales = std::is_same_v<Stored, int8_t>;
+template <class Weight>
+constexpr bool has_scales = std::is_same_v<Weight, int8_t>;
 
 // lanes<Real> weights in a vector of Real.
 ELMAN_INLINE Vec<float> widen(const float* p) { return load<Vec<float>>(p); }
@@ -70,6 +70,9 @@ inline float scale_of(const float* w, int64_t count, int64_t step) {
   return most / 127;
 }
 
-inline int8_t to_int8(float x, float scale) { return scale > 0 ? int8_t(std::nearbyint(x / scale)) : int8_t(0); }
+// A scale too small for all its bits would make more than 127 of the largest.
+inline int8_t to_int8(float x, float scale) {
+  return scale > 0 ? int8_t(std::clamp(std::nearbyint(x / scale), -127.0f, 127.0f)) : int8_t(0);
+}
 
 }  // namespace elman::ELMAN_NS

@@ -16,8 +16,8 @@
 namespace elman::ELMAN_NS {
 
 // R rows of x by C blocks of G vectors; w is [block][k][G][lanes], `block` elements apart.
-template <int R, int C, int G, class Real, class Stored>
-ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Stored* __restrict w, int64_t block, const Real* __restrict x,
+template <int R, int C, int G, class Real, class Weight>
+ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Weight* __restrict w, int64_t block, const Real* __restrict x,
                        int64_t ldx, int64_t K) {
   constexpr int L = lanes<Real>;
   for (int64_t k = 0; k < K; ++k) {

@@ -17,7 +17,7 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t chunk = 240;           // symbols: tiles of six, whose weights are half of an L2 cache if they are 512 wide
+constexpr int64_t chunk = 240;           // symbols, whose weights are half of an L2 cache if they are 512 wide
 constexpr int64_t kept_bytes = 1 << 26;  // of e^l
 constexpr int64_t most_rows = 256;       // that are computed together
 constexpr int64_t parts = 16;            // of the symbols, each with a sum of its own
@@ -59,16 +59,16 @@ class SoftmaxRows {
       count_ = std::min(capacity_, end - first);
       panels_ = (count_ + P - 1) / P;
       symbols_ = in_.symbols + first;
+      if (back_) {
+        std::memset(g_.get(), 0, capacity_ * sizeof(Real));
+        std::memcpy(g_.get(), to.g + first, count_ * sizeof(Real));
+      }
       pack(in_.h + first * in_.K);
       parallel(threads, chunks_, [&](int64_t begin, int64_t stop) {
         const auto local = back_ ? Buffer<Real>() : allocate<Real>(chunk * P);
         for (int64_t c = begin; c < stop; ++c)
           for (int64_t p = 0; p < panels_; ++p) exponentials(c, p, back_ ? kept(p, c * chunk) : local.get());
       });
-      if (back_) {
-        std::memset(g_.get(), 0, capacity_ * sizeof(Real));
-        std::memcpy(g_.get(), to.g + first, count_ * sizeof(Real));
-      }
       finish(log_prob + first);
       if (back_) gradients(to, first, fresh, threads);
     }
@@ -84,7 +84,8 @@ class SoftmaxRows {
   int64_t symbols_in(int64_t c) const { return std::min(chunk, in_.V - c * chunk); }
   Real* kept(int64_t panel, int64_t v) { return kept_.get() + (panel * in_.V + v) * P; }  // [panel][v][2][L]
 
-  // h as [panel of rows][k][2][L]; for gw also as [panel of columns][row][2][L].
+  // h as [panel of rows][k][2][L]; for gw also as [panel of columns][row][2][L], zero in rows that do not count: what is not finite
+  // there would make NaN of a zero.
   void pack(const Real* h) {
     const int64_t K = in_.K;
     for (int64_t m = 0; m < panels_ * P; m += L)
@@ -92,7 +93,7 @@ class SoftmaxRows {
     for (int64_t j = 0; j < columns() && back_; ++j)
       for (int64_t m = 0; m < panels_ * P; ++m) {
         Real* to = by_columns_.get() + (j * capacity_ + m) * P;
-        if (m < count_) std::memcpy(to, h + m * K + j * P, std::min(P, K - j * P) * sizeof(Real));
+        if (g_[m] != 0) std::memcpy(to, h + m * K + j * P, std::min(P, K - j * P) * sizeof(Real));
         else std::memset(to, 0, P * sizeof(Real));
       }
   }

@@ -18,7 +18,7 @@ constexpr int64_t most_rows = 128;  // stepped at a time: enough for a product, 
 constexpr int64_t some_rows = 48;   // of paths: the same, and their states stay there
 
 // Multiply-adds of a row that are worth dividing its units among threads: where these have to be called together, and where they
-// are there for many steps. By measurement: the weights of so many are larger than what a core has of the cache.
+// are there for many steps. Chosen between the sizes that were measured; the weights of so many do not stay in a core's own cache.
 constexpr int64_t worth_calling = 1 << 20, worth_meeting = 1 << 18;
 
 template <class Steps, class Real>
@@ -72,7 +72,7 @@ class StateRows final : public Stream<Real> {
     });
   }
 
-  bool divides() const override { return p_.work() >= worth_calling; }
+  bool divides() const override { return p_.shares() && p_.work() >= worth_calling; }
 
   void read(const int64_t* symbols, int64_t T, int64_t row, int threads) override {
     check(&row, 1);
@@ -81,7 +81,7 @@ class StateRows final : public Stream<Real> {
     Workspace<Real>& w = workspace(0);
     w.rows = 1, w.named = nullptr, w.first = row;
     p_.bind(w, states_.get() + row * row_);
-    team(p_.work() >= worth_meeting ? threads : 1, [&](Member& member) {
+    team(together(threads), [&](Member& member) {
       for (int64_t t = 0; t < T; ++t) {
         if (member.thread == 0) w.symbols = symbols + t;
         if (!member.meet()) return;
@@ -94,14 +94,14 @@ class StateRows final : public Stream<Real> {
                 int64_t* written, int threads) override {
     if (output_width() != p_.symbols()) throw std::invalid_argument("native stream: a step does not end in logits.");
     check(rows, count);
+    check_banned(choice, p_.symbols());
     for (int64_t i = 0; i < count; ++i) check_symbols(pending.symbols + rows[i], 1);
     if (count == 0) return n;
     const int64_t divided = threads_for(count * n * p_.work(), WorthAThread::multiply_adds, threads);
     const int64_t pieces = std::max(std::min(divided, count), (count + most_rows - 1) / most_rows);
     while (int64_t(workspaces_.size()) < pieces) workspace(workspaces_.size());
     if (pieces == 1) {
-      const int together = p_.work() >= worth_meeting ? threads : 1;
-      return written_by(workspaces_[0], {choice, pending, rows, count, n, end, written}, 0, count, together);
+      return written_by(workspaces_[0], {choice, pending, rows, count, n, end, written}, 0, count, together(threads));
     }
     parallel(int(std::min<int64_t>(pieces, threads)), pieces, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
@@ -131,6 +131,9 @@ class StateRows final : public Stream<Real> {
   void copy(const Real* from, Real* to, int64_t rows) const {
     if (row_ > 0) std::memcpy(to, from, rows * row_ * sizeof(Real));
   }
+
+  // How many threads make a step together where it is many in a call. Where they share nothing they would not meet within it.
+  int together(int threads) const { return p_.shares() && p_.work() >= worth_meeting ? threads : 1; }
 
   // A row may be named once: it cannot take two steps at a time.
   void check(const int64_t* rows, int64_t count) {

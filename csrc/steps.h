@@ -4,7 +4,9 @@
 // done with the rows of a workspace. A step calls the kernel of a scan, or a piece that this calls too, so the bits are the same.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -133,6 +135,9 @@ class Steps final : public Program<Real> {
   int64_t state_row() const { return state_row_; }
   int64_t work() const { return work_; }
   bool draws() const { return draws_; }
+  bool shares() const {
+    return std::any_of(steps_.begin(), steps_.end(), [](const Operation& step) { return step.shared; });
+  }
 
   Work workspace(int64_t rows) const;
   void learn(const int64_t* symbols, int64_t count) const {
@@ -148,7 +153,7 @@ class Steps final : public Program<Real> {
   // One step of w.rows rows, all of it or as far as it takes to know their states. What is not shared is the first member's, and
   // all have met when a step that is shared begins and ends.
   void run(Work& w, const Member& member, bool whole = true) const {
-    const size_t end = whole ? steps_.size() : until_known_;
+    const size_t end = whole ? steps_.size() : std::min(until_known_, steps_.size());
     for (size_t i = 0; i < end; ++i) {
       if (steps_[i].shared || member.thread == 0) steps_[i].run(w, member);
       if (steps_[i].shared || (i + 1 < end && steps_[i + 1].shared)) member.barrier.wait(member.threads);
@@ -175,7 +180,7 @@ class Steps final : public Program<Real> {
 
   Stored stored_;
   int in_ = -1, out_ = -1, looked_up_ = -2;
-  size_t until_known_ = 0;
+  size_t until_known_ = std::numeric_limits<size_t>::max();
   bool draws_ = false;
   int64_t V_ = 0, state_row_ = 0, workspace_row_ = 0, work_ = 0;
   const Real* table_ = nullptr;  // (V_, width): what symbols name

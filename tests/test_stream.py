@@ -18,6 +18,7 @@ from elman.compose import Bidirectional, Dense, Dropout, Norm, Parallel, Residua
 from elman.core import Core
 from elman.decoding.sample import Sampling
 from elman.errors import InputError
+from elman.kernels.builder import Unstreamable
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical
 from elman.nn.embed import Embedding
@@ -30,7 +31,7 @@ from elman.nn.readout import (
     Softmax,
     StudentTReadout,
 )
-from elman.stream import CoreStream, ModelStream, Stream, logits_of, stream_of
+from elman.stream import CoreStream, ModelStream, Stream, _contents, logits_of, stream_of
 
 native_only = pytest.mark.skipif("native" not in kernels.available(), reason="without native kernels it is a scan")
 VARIANTS = [(name, options) for name, kind in CELLS.items() for options in kind.variants]
@@ -438,6 +439,17 @@ def test_a_weight_that_is_no_number_is_not_lost_in_8_bits() -> None:
     assert np.isnan(Stream(core, 1, "int8").step(np.ones((1, 3), np.float32))).any()
 
 
+@native_only
+def test_weights_whose_scale_has_few_bits_keep_their_sign_in_8_bits() -> None:
+    core = cell("elman", 1, 4)
+    with torch.no_grad():
+        for parameter in core.parameters():
+            parameter.zero_()
+        core.U.fill_(190 * 2.0**-149)  # a scale of 190 / 127 of the smallest number is rounded to 1
+    y = Stream(core, 1, "int8").step(np.full((1, 1), 1e36, np.float32))
+    assert (y > 0).all() and (y < 1e-6).all()
+
+
 # What is kept with a model
 
 
@@ -468,6 +480,100 @@ def test_a_stream_that_was_kept_is_never_an_old_one(change) -> None:
     change(model)
     after = stream_of(model, 2).logits(symbols)
     assert np.array_equal(after, ModelStream(model, 2).logits(symbols)) and not np.array_equal(after, before)
+
+
+@native_only
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(256, 256), (40, 33), (1, 3)])
+def test_a_digest_sees_signs_exponents_and_places(shape, dtype) -> None:
+    w = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    changed = [w.clone() for _ in range(10)]
+    changed[0].neg_()
+    changed[1].mul_(2)
+    changed[2][:, 0].neg_()
+    changed[3][:, 1::2].neg_()
+    changed[4][0, 0].neg_()
+    changed[5][[0, -1]] = changed[5][[-1, 0]]
+    changed[6] = changed[6].flip(1)
+    changed[7][:, :2].neg_()
+    changed[8].mul_(-2)
+    changed[9][:, [0, 2]] = changed[9][:, [2, 0]]
+    different = {tuple(x.flatten().tolist()) for x in [w, *changed]}
+    assert len({kernels.digest(x) for x in [w, *changed]}) == len(different) > 6
+
+
+class Scaled(Softmax):
+    """With a setting of some type."""
+
+    def __init__(self, setting: object) -> None:
+        super().__init__(9, 7)
+        self.setting = setting
+
+    def describe_step(self, builder, y):
+        setting = self.setting
+        factor = setting(1.0) if callable(setting) else setting["a"] if isinstance(setting, dict) else setting[0]
+        return builder.linear(y, self.linear.weight * factor, self.linear.bias)
+
+
+def _put(setting, value) -> None:
+    setting["a" if isinstance(setting, dict) else 0] = value
+
+
+@native_only
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ([1.0], lambda m: _put(m.readout.setting, 3.0)),
+        ({"a": 1.0}, lambda m: _put(m.readout.setting, 3.0)),
+        ((1.0,), lambda m: setattr(m.readout, "setting", (3.0,))),
+        (torch.ones(1), lambda m: m.readout.setting.mul_(3)),
+        ((torch.ones(1),), lambda m: m.readout.setting[0].mul_(3)),
+        (abs, lambda m: setattr(m.readout, "setting", lambda x: 3 * x)),
+    ],
+    ids=["list", "dict", "tuple", "tensor", "tensor in a tuple", "function"],
+)
+def test_a_setting_that_changes_is_seen(setting, change) -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(Embedding(7, 5), cell("gru", 5, 9), Scaled(setting)).eval()
+
+    symbols = np.array([3, 1])
+    before = stream_of(model, 2).logits(symbols)
+    change(model)
+    after = stream_of(model, 2).logits(symbols)
+    assert np.array_equal(after, ModelStream(model, 2).logits(symbols)) and not np.array_equal(after, before)
+
+
+@native_only
+def test_parameters_that_are_tied_in_another_way_are_seen() -> None:
+    layers = torch.nn.Sequential(*(torch.nn.Linear(3, 3, bias=False) for _ in range(3)))
+    x, y = layers[0].weight, layers[2].weight
+    layers[1].weight = x
+    before = _contents(layers)
+    layers[1].weight, layers[2].weight = y, x
+    assert _contents(layers) != before
+
+
+def test_a_decoder_with_a_memory_of_some_rows_is_streamed_with_them() -> None:
+    torch.manual_seed(0)
+    decoder = Additive(cell("gru", 5 + 4, 9), 4)
+    memory = torch.randn(2, 6, 4)
+    bound = decoder.given(memory, torch.tensor([6, 3]))
+    model = SequenceModel(Embedding(7, 5), bound, Softmax(bound.output_size, 7)).eval()
+    symbols = np.array([3, 1])
+    for _ in range(2):
+        assert np.array_equal(stream_of(model, 2).logits(symbols), ModelStream(model, 2).logits(symbols))
+
+
+@native_only
+def test_a_softmax_that_cannot_be_described_is_called() -> None:
+    class Undescribed(Softmax):
+        def describe_step(self, builder, y):
+            raise Unstreamable("not this one")
+
+    torch.manual_seed(0)
+    model = SequenceModel(Embedding(7, 5), cell("gru", 5, 9), Undescribed(9, 7)).eval()
+    stream = ModelStream(model, 2)
+    assert not stream.writes and stream.logits(np.array([3, 1])).shape == (2, 7)
 
 
 @native_only

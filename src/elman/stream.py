@@ -12,6 +12,7 @@ server step rows of a stream.
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, Self, TypeVar, cast, overload
 from weakref import WeakKeyDictionary
@@ -44,7 +45,8 @@ Y = TypeVar("Y")
 M = TypeVar("M", bound=nn.Module)
 Symbols = NDArray[np.int64]
 Scores = NDArray[np.float32] | NDArray[np.float64]
-PLAIN = (bool, int, float, str, tuple, type(None))  # settings of a module
+PLAIN = (bool, int, float, str, type(None), torch.dtype)  # settings of a module that cannot change in place
+REGISTERED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")  # what a module has besides them
 
 
 class Steps(Protocol[Y_co]):
@@ -242,9 +244,9 @@ class ModelStream(Stream):
         try:
             y = readout.describe_step(program, y) if isinstance(readout, Readout) else y
             self._finish = readout.distribution if isinstance(readout, Readout) else frozen(readout)
+            self._softmax = program.looks_up and isinstance(readout, Softmax)
         except Unstreamable:
             self._finish = frozen(readout)  # it is called on y
-        self._softmax = program.looks_up and isinstance(readout, Softmax)
         program.finish(x, y)
         self._engine = NativeRows(program, core.init_state, batch_size)
 
@@ -406,7 +408,7 @@ _made: WeakKeyDictionary[nn.Module, tuple[object, dict[str | None, ModelStream]]
 
 
 def stream_of(model: SequenceModel | Steps[Distribution], batch_size: int, weights: str | None = None) -> ModelStream:
-    """A ModelStream. What it has packed is kept with the model until any number in that changes."""
+    """A ModelStream. What it has packed is kept with the model until any number or setting in that changes."""
     contents = _contents(model) if isinstance(model, SequenceModel) else None
     if not isinstance(model, SequenceModel) or contents is None:
         return ModelStream(model, batch_size, weights)
@@ -419,16 +421,26 @@ def stream_of(model: SequenceModel | Steps[Distribution], batch_size: int, weigh
 
 
 def _contents(model: nn.Module) -> object:
-    """What tells a model from itself before a change, also one that Torch does not count; None if it takes long."""
-    settings = [
-        (type(part), [(name, value) for name, value in vars(part).items() if isinstance(value, PLAIN)])
-        for part in model.modules()
-    ]
-    tensors = [*model.parameters(), *model.buffers()]
-    digests = [kernels.digest(tensor) for tensor in tensors]
-    if None in digests or not tensors:
+    """What tells a model from itself before a change, also one that Torch does not count; None if it takes long, or if
+    a module has settings of other types than PLAIN: tensors, functions, what can change in place."""
+    settings = [(type(part), _settings(part)) for part in model.modules()]
+    # A parameter that two modules have counts twice: which ones have it in common is told by where it stands.
+    tensors = [t for _, t in (*model.named_parameters(remove_duplicate=False), *model.named_buffers("", True, False))]
+    if not tensors or any(found is None for _, found in settings):
         return None
-    return kernels.active(), settings, [(t.dtype, t.shape) for t in tensors], digests
+    digests = [kernels.digest(tensor) for tensor in tensors]
+    return None if None in digests else (kernels.active(), settings, [(t.dtype, t.shape) for t in tensors], digests)
+
+
+def _settings(part: nn.Module) -> list[tuple[str, type, object]] | None:
+    """Of a module; None if one of them is not plain."""
+    found = [(name, type(value), value) for name, value in vars(part).items() if name not in REGISTERED]
+    found = [setting for setting in found if setting[1] is not OrderedDict or setting[2]]  # hooks, where there are any
+    return found if all(_plain(value) for _, _, value in found) else None
+
+
+def _plain(value: object) -> bool:
+    return all(map(_plain, value)) if type(value) is tuple else type(value) in PLAIN
 
 
 def described(core: Core, embed: nn.Module | None, weights: str | None = None) -> tuple[Program, Slot, Slot]:

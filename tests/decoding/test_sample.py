@@ -4,6 +4,7 @@ import torch
 
 from elman import kernels, random
 from elman import state as states
+from elman.data.vocabulary import BOUNDARY
 from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling, sample
 from elman.errors import InputError
 from elman.nn.distributions import Categorical
@@ -259,6 +260,81 @@ def test_looking_ahead_changes_nothing(size, settings, threads):
         torch.set_num_threads(before)
 
 
+def _three_rows():
+    torch.manual_seed(0)
+    model = build(LMModelConfig(cell="gru", size=16, layers=1), 9).eval()
+    seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 5], [3, 0]])
+    return model, Carried(model.init_state(3), torch.tensor([2, 4, 6]), seen, draws)
+
+
+@pytest.mark.parametrize("when", [0, 1, 5])
+def test_a_row_that_has_ended_stays_at_its_last_symbol(when):
+    model, start = _three_rows()
+    sampler, other = Sampler(model, start, Sampling()), Sampler(model, start, Sampling())
+    for _ in range(when):
+        last = sampler.next().copy()
+        other.next()
+    sampler.end(1)
+    assert {int(sampler.next()[1]) for _ in range(40)} == {int(last[1]) if when else 4}
+    wanted = [other.next() for _ in range(40)]
+    assert sampler.state.token[[0, 2]].tolist() == wanted[-1][[0, 2]].tolist()
+
+
+def test_a_row_that_drew_the_boundary_and_goes_on_comes_back_to_where_it_was():
+    model, start = _three_rows()
+    model.readout.linear.bias.data[BOUNDARY] += 3  # which is drawn again and again
+    sampler, stepped = Sampler(model, start, Sampling()), Sampler(Stepped(model), start, Sampling())
+    for _ in range(9):
+        assert sampler.next().tolist() == stepped.next().tolist()
+    sampler.end(1)
+    stepped.end(1)
+    for a, b in zip(states.leaves(sampler.state), states.leaves(stepped.state), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("banned", [9, -1])
+def test_a_banned_symbol_that_is_not_there_is_refused(banned, threads):
+    torch.manual_seed(0)
+    model = build(LMModelConfig(cell="gru", size=300, layers=1), 9).eval()
+    seen, draws = torch.zeros(3, 9, dtype=torch.bool), torch.tensor([[1, 0], [2, 5], [3, 0]])
+    start = Carried(model.init_state(3), torch.tensor([2, 4, 6]), seen, draws)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        with pytest.raises(InputError, match=r"banned is .* 0 to 8"):
+            Sampler(model, start, Sampling(banned=(banned,))).next()
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token": torch.tensor([2, 4, 6], dtype=torch.int32)},
+        {"seen": torch.zeros(3, 8, dtype=torch.bool)},
+        {"seen": torch.zeros(3, 9, dtype=torch.uint8)},
+        {"draws": torch.tensor([[1, 0], [2, 5], [3, 0]], dtype=torch.int32)},
+    ],
+    ids=["token", "vocabulary", "type of seen", "draws"],
+)
+def test_what_a_sampler_cannot_start_from_is_refused(change):
+    model, start = _three_rows()
+    with pytest.raises(InputError, match="needs"):
+        Sampler(model, start._replace(**change), Sampling()).next()
+
+
+def test_how_the_start_lies_in_memory_does_not_matter():
+    model, start = _three_rows()
+    start.seen[1, 3:] = True
+    settings = Sampling(repetition_penalty=2.0)
+    other = start._replace(seen=start.seen.T.contiguous().T, draws=start.draws.T.contiguous().T)
+    one, two = Sampler(model, start, settings), Sampler(model, other, settings)
+    assert [one.next().tolist() for _ in range(20)] == [two.next().tolist() for _ in range(20)]
+
+
 @pytest.mark.parametrize("name", kernels.available())
 def test_what_is_not_finite_or_unknown(name):
     with kernels.use(name):
@@ -266,8 +342,9 @@ def test_what_is_not_finite_or_unknown(name):
         for settings in (Sampling(), Sampling(top_k=2), Sampling(top_p=0.5)):
             assert settings.choose(np.full((1, 3), np.nan), seen, u) == [0]
         assert Sampling(temperature=0).choose(np.array([[1.0, np.nan, 2.0]]), seen, u) == [1]
-        with pytest.raises(IndexError):
-            Sampling(banned=(3,)).choose(np.zeros((1, 3)), seen, u)
+        for banned in (3, -1):
+            with pytest.raises(InputError, match=r"banned is .* 0 to 2"):
+                Sampling(banned=(banned,)).choose(np.zeros((1, 3)), seen, u)
 
 
 @pytest.mark.skipif("native" not in kernels.available(), reason="the native module is not built")

@@ -176,17 +176,36 @@ def test_a_thread_that_ends_gives_its_memory_back() -> None:
     raise AssertionError(f"{_native.scratch_kept()} bytes are kept by a thread that has ended")
 
 
+@keeping
+def test_a_size_of_which_nothing_is_kept_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system refused its memory, or all of it became shared."""
+    kernels.release_memory()
+
+    def refuse(nbytes: int) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr(memory, "_fresh", refuse)
+        memory.storage(1 << 20)
+    memory.storage(2 << 20).share_memory_()
+    monkeypatch.setattr(memory, "BOUND", 3 << 20)
+    held = [memory.storage((1 << 20) + i) for i in range(1, 7)]
+    assert len(held) == 6 and 0 < memory._total <= memory.BOUND
+
+
 def test_a_child_may_work_and_release() -> None:
     """What other threads held when a process was forked must not keep its child waiting."""
     _viterbi(1000)
     child = os.fork()
     if child == 0:
+        left = -1
         try:
             _viterbi(1000)
             kernels.release_memory()
+            left = _native.scratch_kept()
             _viterbi(1000)
         finally:
-            os._exit(0)
+            os._exit(int(left != 0))
     assert os.waitpid(child, 0)[1] == 0
 
 

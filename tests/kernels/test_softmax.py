@@ -146,6 +146,11 @@ def test_one_row_that_is_not_ordinary(V: int, bad: float) -> None:
     others = torch.tensor([0, 1, 2, 3, 5, 6, 7, 8])
     assert torch.equal(y[others], clean[others])
     assert torch.equal(y[4].isfinite(), theirs(odd, weight, bias, symbols)[4].isfinite())
+    counts[4] = 0
+    wanted = gradients(clean, [h, weight, bias], counts)
+    odd.requires_grad_()
+    found = gradients(kernels.softmax_log_prob(odd, weight, bias, symbols), [odd, weight, bias], counts)
+    assert all(map(torch.equal, found, wanted))
 
 
 def test_impossible_symbols() -> None:

@@ -49,6 +49,30 @@ def test_without_gradients_a_tangent_is_not_lost_without_a_word() -> None:
         kernels.sigmoid(forward_ad.make_dual(X, X))
 
 
+SYMBOLS, CHAIN = torch.tensor([1, 0]), torch.full((3, 3), 1 / 3, dtype=torch.float64)
+MARKOV = torch.tensor([5, 5]), torch.zeros(2, 5, dtype=torch.bool)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda w: kernels.linear(X, w),
+        lambda w: kernels.linear(X, w.detach() * 1, w[:, 0]),
+        lambda w: kernels.softmax_log_prob(X[:, 0], w, None, SYMBOLS),
+        lambda w: kernels.softmax_log_prob_sum(X[:, 0], w.detach() * 1, w[:, 0], SYMBOLS),
+        lambda w: kernels.layer_norm(X, CHAIN[0], w[0], 1e-5),
+        lambda w: kernels.hmm_log_prob(X, CHAIN[0], w, CHAIN[:2], *MARKOV),
+        lambda w: kernels.hmm_filter(X, w[0], CHAIN, CHAIN[:2], *MARKOV),
+    ],
+    ids=["linear", "linear's bias", "softmax", "softmax's bias", "norm's bias", "hmm", "filter"],
+)
+def test_a_tangent_of_any_argument_is_not_lost(run) -> None:
+    with torch.no_grad(), forward_ad.dual_level(), pytest.raises(InputError, match="forward-mode"):
+        w = torch.eye(3, dtype=torch.float64)
+        run(forward_ad.make_dual(w, w))
+
+
 def test_the_tangent_is_the_derivative(core: elman.Core) -> None:
     with kernels.use("reference"):
         tangent = _tangent(core)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from elman import random
 from elman import state as states
+from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
 from elman.kernels.rows import NativeRows
 from elman.kernels.trace import slot_of, traced
@@ -30,6 +31,8 @@ def draw_paths(model: SequenceModel, state: State, x: Tensor, draws: Tensor) -> 
     were drawn for the step before stand there. draws (B * S, 2) has S paths of the first row, then those of the second.
     A path is the same alone and in any batch.
     """
+    if not len(draws) or not x.shape[1]:
+        raise InputError(f"x is {list(x.shape)}, for {len(draws)} paths; they need at least one row and one step")
     try:
         native = NativePaths(model)
     except Unstreamable:

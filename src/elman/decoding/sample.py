@@ -78,7 +78,13 @@ class Sampling:
 
     def choose(self, logits: Scores, seen: NDArray[np.bool_], u: NDArray[np.float64]) -> Symbols:
         """A symbol for each row (B,), from logits (B, V), the symbols seen (B, V) and uniform numbers u (B, 1)."""
+        self.check(logits.shape[1])
         return kernels.choose(self.choice, logits, seen, u)
+
+    def check(self, vocabulary_size: int) -> None:
+        """Raise an InputError if a banned symbol is none of so many."""
+        if self.banned and not 0 <= min(self.banned) <= max(self.banned) < vocabulary_size:
+            raise InputError(f"banned is {list(self.banned)}; the symbols are 0 to {vocabulary_size - 1}")
 
 
 class Uniform:
@@ -116,7 +122,10 @@ class Sampler:
         self.settings, self.stream = settings, stream_of(model, len(start.token), weights)
         self.stream.state = start.core
         # The arrays of `pending`, which native code writes to.
-        self.token, self.seen, self.draws = start.token.clone(), start.seen.clone(), start.draws.clone()
+        settings.check(start.seen.shape[1])
+        self.token, self.seen, self.draws = (
+            part.clone(memory_format=torch.contiguous_format) for part in (start.token, start.seen, start.draws)
+        )
         self.uniform = Uniform(start.draws)
         self.rows = np.arange(len(self.token))  # those that go on
         self._ahead: Symbols = np.empty((0, len(self.token)), np.int64)
@@ -132,6 +141,7 @@ class Sampler:
     def end(self, row: int) -> None:
         """The row stays where it is."""
         self._go_back(np.array([row]))
+        self._ahead[self._taken :, row] = int(self.token[row])
         self.rows = self.rows[self.rows != row]
 
     @property
@@ -144,7 +154,8 @@ class Sampler:
     def _look_ahead(self) -> None:
         if self.stream.writes:
             self._before = self.stream.state, self.token.clone(), self.seen.clone(), self.draws.clone()
-            written = self._write(self.rows, AHEAD if self._left is None else max(1, min(AHEAD, self._left)))
+            n = AHEAD if self._left is None else max(1, min(AHEAD, self._left))
+            written = self._write(self.rows, n, BOUNDARY)
             self._left = None if self._left is None else self._left - len(written)
         else:
             written = self._step()
@@ -152,9 +163,9 @@ class Sampler:
         self._ahead[:, self.rows] = written
         self._taken = 0
 
-    def _write(self, rows: Symbols, n: int) -> Symbols:
+    def _write(self, rows: Symbols, n: int, end: int) -> Symbols:
         pending = {"symbols": self.token, "seen": self.seen, "draws": self.draws}
-        return self.stream.write(self.settings.choice, pending, rows, n, BOUNDARY)
+        return self.stream.write(self.settings.choice, pending, rows, n, end)
 
     def _step(self) -> Symbols:
         """One symbol (1, rows) of each of the rows, for which Python has to look at the logits."""
@@ -174,7 +185,7 @@ class Sampler:
         for now, then in zip((self.token, self.seen, self.draws), pending, strict=True):
             now[rows] = then[rows]
         if self._taken:
-            self._write(rows, self._taken)
+            self._write(rows, self._taken, end=-1)
 
 
 def sample(

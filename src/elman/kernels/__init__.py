@@ -91,7 +91,8 @@ def calls() -> dict[str, int]:
 
 def release_memory() -> None:
     """Give back to the system what the native kernels keep between calls: up to 64 MB a thread to work in, and up to
-    256 MB of large outputs that no tensor holds any more. With fresh memory the next calls take longer.
+    256 MB of large outputs that no tensor holds any more. With fresh memory the next calls take longer. The weights
+    that a stream has packed are not among it: they go with their model.
 
     >>> release_memory()
     """
@@ -134,6 +135,10 @@ def _table_for(*tensors: Tensor) -> ModuleType:
     return _table if fits else reference
 
 
+def _given(tensor: Tensor | None) -> tuple[Tensor, ...]:
+    return () if tensor is None else (tensor,)
+
+
 def _check_plain(tensors: tuple[Tensor, ...]) -> None:
     """Refuse what torch.func or forward-mode differentiation follows: it would get lost in a native kernel."""
     forward = forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
@@ -163,8 +168,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     [3.0, 3.0, 3.0, 3.0]
     """
     dtype = torch.promote_types(x.dtype, weight.dtype)
-    x, weight = x.to(dtype), weight.to(dtype)
-    return _table_for(x).linear(x, weight, None if bias is None else bias.to(dtype))
+    x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    return _table_for(x, weight, *_given(bias)).linear(x, weight, bias)
 
 
 def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
@@ -175,13 +180,13 @@ def softmax_log_prob(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Te
     0.25
     """
     flat, at, weight, bias = _softmax_arguments(h, weight, bias, symbols)
-    return _table_for(flat).softmax_log_prob(flat, weight, bias, at).reshape(symbols.shape)
+    return _table_for(flat, weight, *_given(bias)).softmax_log_prob(flat, weight, bias, at).reshape(symbols.shape)
 
 
 def softmax_log_prob_sum(h: Tensor, weight: Tensor, bias: Tensor | None, symbols: Tensor) -> Tensor:
     """The sum of them: with its gradients it takes three products, where `softmax_log_prob` takes four."""
     flat, at, weight, bias = _softmax_arguments(h, weight, bias, symbols)
-    return _table_for(flat).softmax_log_prob_sum(flat, weight, bias, at)
+    return _table_for(flat, weight, *_given(bias)).softmax_log_prob_sum(flat, weight, bias, at)
 
 
 def _softmax_arguments(
@@ -223,7 +228,7 @@ def log(p: Tensor) -> Tensor:
 
 def layer_norm(x: Tensor, gain: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """gain * (x - mean x) / sqrt(var x + eps) + bias over the last axis of x (..., N); one dtype for all."""
-    return _table_for(x, gain).layer_norm(x, gain, bias, eps)
+    return _table_for(x, gain, *_given(bias)).layer_norm(x, gain, bias, eps)
 
 
 def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
@@ -425,7 +430,7 @@ def hmm_filter(
     last prediction (B, K). `start` (K,) is the prediction at a reset.
     """
     x, start, transition, state = _promote(x, start, transition, state)
-    return _table_for(x).hmm_filter(x, start, transition, state, lengths, reset)
+    return _table_for(x, start, transition, state).hmm_filter(x, start, transition, state, lengths, reset)
 
 
 def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, lengths: Tensor, reset: Tensor) -> Tensor:
@@ -436,7 +441,7 @@ def hmm_log_prob(x: Tensor, start: Tensor, transition: Tensor, state: Tensor, le
     with respect to log start and log transition the expected counts.
     """
     x, start, transition, state = _promote(x, start, transition, state)
-    return _table_for(x).hmm_log_prob(x, start, transition, state, lengths, reset)
+    return _table_for(x, start, transition, state).hmm_log_prob(x, start, transition, state, lengths, reset)
 
 
 def hmm_expected(

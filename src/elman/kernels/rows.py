@@ -133,8 +133,21 @@ class NativeRows:
 
     def write(self, choice: Choice, pending: dict[str, Tensor], rows: np.ndarray, n: int, end: int) -> np.ndarray:
         """What the rows write, n symbols each, or fewer of one row alone that ends with `end`: (n, rows)."""
+        self._check_pending(pending)
         written = np.empty((n, len(rows)), np.int64)
         return written[: self._rows.write(choice.fields(), pending, rows, written, end, torch.get_num_threads())]
+
+    def _check_pending(self, pending: dict[str, Tensor]) -> None:
+        """Native code gets no more than where they begin."""
+        B, V = self._shape
+        needed = {"symbols": (torch.int64, (B,)), "seen": (torch.bool, (B, V)), "draws": (torch.int64, (B, 2))}
+        for name, (dtype, shape) in needed.items():
+            t = pending[name]
+            if t.dtype != dtype or t.shape != shape or not t.is_contiguous():
+                lies = "" if t.is_contiguous() else ", not contiguous"
+                raise InputError(
+                    f"`{name}` is {t.dtype}{list(t.shape)}{lies}; writing needs {dtype}{list(shape)}, contiguous"
+                )
 
     def reorder(self, parents: np.ndarray) -> None:
         self._rows.reorder(parents.ctypes.data)

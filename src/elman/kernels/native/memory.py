@@ -76,8 +76,9 @@ def _forget_shared() -> None:
 def _forget_oldest() -> None:
     global _total
     nbytes = next(iter(_kept))
-    _kept[nbytes].pop(0)
-    _total -= nbytes
+    if _kept[nbytes]:  # nothing if the system refused the memory, or if all of it became shared
+        _kept[nbytes].pop(0)
+        _total -= nbytes
     if not _kept[nbytes]:
         del _kept[nbytes]
 
