@@ -206,11 +206,11 @@ def trajectory(layer: Layer) -> Tensor:
     leaves = states.leaves(layer.state)
     if layer.cell.output_is_state and len(leaves) == 1 and not leaves[0].is_complex() and not bool(layer.reset.any()):
         return torch.cat([flat(layer.state)[:, None], layer.y.detach().to(leaves[0].dtype).flatten(2)], 1)
-    state, states_ = layer.state, [flat(layer.state)]
+    state, history = layer.state, [flat(layer.state)]
     for t in range(layer.x.shape[1]):
         _, state = one_step(layer.cell, layer.x[:, t], state_before(layer, t, state))
-        states_.append(flat(state))
-    return torch.stack(states_, 1)
+        history.append(flat(state))
+    return torch.stack(history, 1)
 
 
 @torch.no_grad()

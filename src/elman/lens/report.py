@@ -208,8 +208,8 @@ def inspect(
     within = context(model, sample, anchors)
     if within is None:
         missing["context"] = "the model reads the future, so it cannot be given the last n inputs alone"
-    gated = [gate for layer, states_ in zip(layers, values, strict=True) for gate in gates(layer, states_)]
-    sick = [health(layer, states_) for layer, states_ in zip(layers, values, strict=True)]
+    gated = [gate for layer, history in zip(layers, values, strict=True) for gate in gates(layer, history)]
+    sick = [health(layer, history) for layer, history in zip(layers, values, strict=True)]
     longer = {layer.name: layer.cell.remedy for layer in layers if layer.cell.remedy}
     filters = frozenset(layer.name for layer in layers if isinstance(layer.cell, HMM))
     seen = Findings(
@@ -271,21 +271,21 @@ def _dynamics(
     layers: list[Layer], values: list[Tensor], memories: dict[str, _Memory], missing: dict[str, str]
 ) -> _Dynamics:
     dynamics = _Dynamics([], {}, [], {}, {}, {})
-    for layer, states_ in zip(layers, values, strict=True):
-        if not bool(states_.isfinite().all()):
+    for layer, history in zip(layers, values, strict=True):
+        if not bool(history.isfinite().all()):
             missing[f"spectra of {layer.name}"] = "its states are not finite"
             continue
         if int(layer.lengths[0]) == 0 or layer.size == 0:
             missing[f"spectra of {layer.name}"] = "its first row is empty" if layer.size else "its state is empty"
             continue
         with inspection_mode(layer.cell):
-            _of_layer(layer, states_, memories[layer.name], dynamics)
+            _of_layer(layer, history, memories[layer.name], dynamics)
         if layer.size > WIDEST:
             missing[f"isometry of {layer.name}"] = f"its state has {layer.size} numbers; the limit is {WIDEST}"
     return dynamics
 
 
-def _without_first_reset(layer: Layer, states_: Tensor) -> Layer:
+def _without_first_reset(layer: Layer, history: Tensor) -> Layer:
     """The first row without a first input that starts an episode: no state enters that step, so its Jacobian means
     nothing. A leaf of a tree has nothing below it, and would seem to erase everything."""
     if not bool(layer.reset[0, 0]):
@@ -293,12 +293,12 @@ def _without_first_reset(layer: Layer, states_: Tensor) -> Layer:
     one = layer.rows(slice(0, 1))
     return one._replace(
         x=one.x[:, 1:], y=one.y[:, 1:], reset=one.reset[:, 1:], lengths=one.lengths - 1,
-        state=unflat(states_[:1, 1], layer.cell.init_state(1)),
+        state=unflat(history[:1, 1], layer.cell.init_state(1)),
     )  # fmt: skip
 
 
-def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, dynamics: _Dynamics) -> None:
-    under_way = _without_first_reset(layer, states_)
+def _of_layer(layer: Layer, history: Tensor, memory: _Memory, dynamics: _Dynamics) -> None:
+    under_way = _without_first_reset(layer, history)
     if int(under_way.lengths[0]):
         dynamics.exponents[layer.name] = lyapunov(under_way, EXPONENTS).tolist()
     spectra = spectrum(layer)
@@ -309,7 +309,7 @@ def _of_layer(layer: Layer, states_: Tensor, memory: _Memory, dynamics: _Dynamic
     if found_isometry is not None:
         dynamics.isometries.append(found_isometry)
         dynamics.largest[layer.name] = float(found_isometry.values[0].max())
-    steps = timescale(layer, states_)
+    steps = timescale(layer, history)
     if steps is not None:
         dynamics.timescales[layer.name] = steps[memory.numbers]
 
@@ -321,9 +321,9 @@ def _units(
     traces: list[UnitTraces] = []
     labels = {**(properties(sample.names, sample.shape[1]) if sample.names else {}), **sample.labels}
     by_layer = {part.name: part for part in flows}
-    for layer, states_ in zip(layers, values, strict=True):
+    for layer, history in zip(layers, values, strict=True):
         leaf, numbers = memories[layer.name]
-        memory = torch.nan_to_num(states_[:, 1:, numbers])
+        memory = torch.nan_to_num(history[:, 1:, numbers])
         if layer.backwards:
             memory = kernels.reverse(memory, layer.lengths)
         B, T = memory.shape[:2]
