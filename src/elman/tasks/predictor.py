@@ -2,8 +2,8 @@
 
 Predicting, evaluating, inspecting and serving change nothing in a predictor: what moves, such as the state of a series,
 is an argument and a result. What its attributes give is frozen or a copy, but for the network: its weights are those of
-a torch module, which training changes, and so may you. The constructor puts the network
-that it is given in evaluation mode.
+a torch module, which training changes, and so may you. The constructor puts the network that it is given in evaluation
+mode.
 """
 
 from __future__ import annotations
