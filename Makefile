@@ -7,7 +7,7 @@
 #   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
-#   make docs      write the tables in README.md and docs/conformance.md again, and what `elman init` and help say
+#   make docs      write the tables of the laws in docs/ again, and what `elman init` and help say
 #   make clean     remove what the others made
 
 # The first Python that is new enough. `make PYTHON=...` chooses another.

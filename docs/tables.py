@@ -1,4 +1,4 @@
-"""Write the conformance tables in README.md and docs/conformance.md: elman laws --json | python docs/tables.py"""
+"""Write the tables in concepts/laws.md and reference/conformance.md: elman laws --json | python docs/tables.py"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
-ROOT = Path(__file__).parent.parent
+DOCS = Path(__file__).parent
 BEGIN, END = "<!-- table: written by `make docs` -->\n", "<!-- end of table -->"
 LAWS = range(1, 9)
 
@@ -29,7 +29,7 @@ def summary(rows: list[Row]) -> list[str]:
     for cell in _unique(row["cell"] for row in rows):
         mine = [row for row in rows if row["cell"] == cell]
         sets = len(_unique(options(row) for row in mine))
-        lines.append(_line(f"[{cell}](docs/cells/{cell}.md)", str(sets), *(_holds(mine, law) for law in LAWS)))
+        lines.append(_line(f"[{cell}](../reference/cells/{cell}.md)", str(sets), *(_holds(mine, law) for law in LAWS)))
     return [_line("cell", "option sets", *(f"law {law}" for law in LAWS)), _line(*["---"] * (2 + len(LAWS))), *lines]
 
 
@@ -75,5 +75,5 @@ def _unique(items: Iterable[T]) -> list[T]:
 
 if __name__ == "__main__":
     rows = json.load(sys.stdin)
-    replace(ROOT / "README.md", summary(rows))
-    replace(ROOT / "docs" / "conformance.md", full(rows))
+    replace(DOCS / "concepts" / "laws.md", summary(rows))
+    replace(DOCS / "reference" / "conformance.md", full(rows))

@@ -137,7 +137,7 @@ def test_the_check_of_tasks_sees_whose_a_module_is() -> None:
     assert [task_of(name) for name in names] == ["tag", "tag", "", "", ""]
 
 
-SCRIPTS = sorted(path for folder in ("bench", "docs", "recipes") for path in (ROOT / folder).glob("*.py"))
+SCRIPTS = sorted(path for folder in ("bench", "docs", "recipes") for path in (ROOT / folder).rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -229,15 +229,15 @@ def test_nothing_can_run_code_from_a_file() -> None:
 
 
 def test_every_tree_cell_has_its_file_and_its_page() -> None:
-    pages = {path.stem for path in (ROOT / "docs" / "trees").glob("*.md")}
-    assert pages == set(TREES), "one page in docs/trees for each cell in TREES"
+    pages = {path.stem for path in (ROOT / "docs" / "reference" / "trees").glob("*.md")}
+    assert pages == set(TREES), "one page in docs/reference/trees for each cell in TREES"
     for name, cell in TREES.items():
         assert cell.__module__ == f"elman.tasks.tree.{name}", f"{name} belongs in tasks/tree/{name}.py"
 
 
 def test_every_cell_has_its_file_and_its_page() -> None:
-    pages = {path.stem for path in (ROOT / "docs" / "cells").glob("*.md")}
-    assert pages == set(CELLS), "one page in docs/cells for each cell in CELLS"
+    pages = {path.stem for path in (ROOT / "docs" / "reference" / "cells").glob("*.md")}
+    assert pages == set(CELLS), "one page in docs/reference/cells for each cell in CELLS"
     for name, cell in CELLS.items():
         assert cell.__module__ == f"elman.cells.{name}", f"{name} belongs in cells/{name}.py"
 

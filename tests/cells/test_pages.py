@@ -10,7 +10,7 @@ import pytest
 
 from elman.cells import CELLS
 
-DOCS = Path(__file__).parents[2] / "docs" / "cells"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "cells"
 
 
 @pytest.mark.parametrize("name", CELLS)

@@ -533,7 +533,7 @@ def test_gradients_are_the_finite_differences(name: str) -> None:
 
 def test_the_page_on_composition_runs() -> None:
     torch.set_default_dtype(torch.float32)
-    page = Path(__file__).parent.parent.parent / "docs" / "composition.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "guides" / "composition.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 10 and result.failed == 0
 

@@ -286,6 +286,6 @@ def test_bad_options(option: dict[str, Any]) -> None:
 
 
 def test_the_page_on_it_runs() -> None:
-    page = Path(__file__).parent.parent.parent / "docs" / "parallel-in-time.md"
+    page = Path(__file__).parent.parent.parent / "docs" / "concepts" / "parallel-in-time.md"
     result = doctest.testfile(str(page), module_relative=False)
     assert result.attempted > 8 and result.failed == 0

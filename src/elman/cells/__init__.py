@@ -1,4 +1,4 @@
-"""One cell, one file, the equation on top. Adding one: its file, a line in CELLS, a page in docs/cells."""
+"""One cell, one file, the equation on top. Adding one: its file, a line in CELLS, a page in docs/reference/cells."""
 
 from __future__ import annotations
 

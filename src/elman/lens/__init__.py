@@ -1,4 +1,4 @@
-"""See where the gradient dies, what the state holds, and how long it remembers. docs/lens.md defines every number."""
+"""See where the gradient dies, what the state holds, how long it remembers. docs/guides/lens.md defines the numbers."""
 
 from elman.lens.context import Context, context
 from elman.lens.flow import Flow, Reach, flow, layers_of, reach

@@ -44,5 +44,5 @@ In each it takes all jobs that have arrived, looks up their sessions, lets the m
 side, writes what is finished to the store, commits once, and only then sends the replies. A session's state is bytes
 that go into a model for a tick and come out again: there is no row that belongs to it, and nothing to evict.
 
-What is promised is in docs/serving.md.
+What is promised is in docs/guides/serving.md.
 """

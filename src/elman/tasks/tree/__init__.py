@@ -1,4 +1,4 @@
-"""Recursions over trees. One cell, one file, the equation on top; a line in TREES, a page in docs/trees."""
+"""Recursions over trees. One cell, one file, the equation on top; a line in TREES, a page in docs/reference/trees."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The study docs/long-memory.md: how far back a cell remembers. Writes the figure, prints the table.
+"""The study docs/concepts/long-memory.md: how far back a cell remembers. Writes the figure, prints the table.
 
-python docs/long_memory.py
+python docs/concepts/long_memory.py
 """
 
 import tempfile

@@ -1,6 +1,6 @@
-"""The study docs/em-against-sgd.md: same data, same starts, EM and Adam. Writes the figure, prints the table.
+"""The study docs/concepts/em-against-sgd.md: same data, same starts, EM and Adam. Writes the figure, prints the table.
 
-python docs/em_against_sgd.py
+python docs/concepts/em_against_sgd.py
 """
 
 import time

@@ -1,7 +1,7 @@
-"""The figure of exposure bias in docs/translation.md: what a model's own symbols as a past cost it, by position.
+"""The figure of exposure bias in docs/guides/translation.md: what a model's own symbols as a past cost it, by position.
 
-python docs/exposure_bias.py                                          # trains two small models on synthetic pairs
-python docs/exposure_bias.py test.en test.de forced=runs/a sampled=runs/b    # finished runs, any pairs
+python docs/guides/exposure_bias.py                                     # trains two small models on synthetic pairs
+python docs/guides/exposure_bias.py test.en test.de forced=runs/a sampled=runs/b    # finished runs, any pairs
 
 The gap at position t is the mean of log P(y[t] | the true symbols before) - log P(y[t] | symbols that the model drew).
 """

@@ -1,4 +1,4 @@
-"""The figures and tables of vanishing-gradients.md: `python docs/vanishing_gradients.py`. It needs the extra [plot].
+"""The figures and tables of vanishing-gradients.md: `python docs/concepts/vanishing_gradients.py`. It needs [plot].
 
 The task: the first of 60 inputs says which of four classes the row has, the rest is noise; the answer comes at the end.
 """

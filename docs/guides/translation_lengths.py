@@ -1,6 +1,6 @@
-"""The table and the figure of docs/translation.md: how well runs translate short and long sentences.
+"""The table and the figure of docs/guides/translation.md: how well runs translate short and long sentences.
 
-python docs/translation_lengths.py test.en test.de attention=runs/a "vector at the start"=runs/b ...
+python docs/guides/translation_lengths.py test.en test.de attention=runs/a "vector at the start"=runs/b ...
 
 Every run translates all sources with a beam of 5; BLEU and chrF are sacrebleu's, cased, 13a. Each range of lengths
 (words of the source) is scored as a corpus of its own.

@@ -1,6 +1,6 @@
-"""The study docs/parallel-in-time.md: Newton iterations against T. Writes the figure, prints the table.
+"""The study docs/concepts/parallel-in-time.md: Newton iterations against T. Writes the figure, prints the table.
 
-python docs/parallel_in_time.py
+python docs/concepts/parallel_in_time.py
 """
 
 from pathlib import Path
