@@ -83,7 +83,7 @@ $(VENV)/created:
 	@test -n "$(PYTHON)" || { echo "There is no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Creating $(VENV) and installing what the build needs."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt 'scikit-build-core>=0.11' 'nanobind>=2.4' 'cmake>=3.20' ninja
+	$(PIP) install -c constraints.txt 'scikit-build-core>=0.11' 'nanobind>=3.1' 'cmake>=3.20' ninja
 	@touch $@
 
 # Without a working compiler this still installs, and `elman doctor` says what is missing.

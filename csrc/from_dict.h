@@ -54,7 +54,8 @@ class FieldReader {
     if (PyDict_Next(dict_, &position_, &key, &value) && key == expected) return value;
     value = PyDict_GetItemWithError(dict_, expected);
     if (!value)
-      throw nb::type_error(("native kernel: the field `" + std::string(PyUnicode_AsUTF8(expected)) + "` is missing.").c_str());
+      throw nb::type_error(
+          ("native kernel: the field `" + nb::cast<std::string>(nb::handle(expected)) + "` is missing.").c_str());
     return value;
   }
 
@@ -73,7 +74,7 @@ class FieldReader {
     field = nullptr;
     if (value == Py_None) return;
     static PyObject* const data_ptr = PyUnicode_InternFromString("data_ptr");
-    const nb::object address = nb::steal(PyObject_CallMethodNoArgs(value, data_ptr));
+    const nb::object address = nb::steal(PyObject_CallMethodObjArgs(value, data_ptr, nullptr));
     if (!address.is_valid()) nb::raise_python_error();
     field = static_cast<Real*>(PyLong_AsVoidPtr(address.ptr()));
   }
@@ -82,11 +83,11 @@ class FieldReader {
   static void read(PyObject* value, Rows<Real>& field) {
     field = {nullptr, 0, 0};
     if (value == Py_None) return;
-    if (!PyTuple_Check(value) || PyTuple_GET_SIZE(value) != 3)
+    if (!PyTuple_Check(value) || PyTuple_Size(value) != 3)
       throw nb::type_error("native kernel: (tensor, stride, stride) is needed.");
-    read(PyTuple_GET_ITEM(value, 0), field.data);
-    field.row = integer(PyTuple_GET_ITEM(value, 1));
-    field.time = integer(PyTuple_GET_ITEM(value, 2));
+    read(PyTuple_GetItem(value, 0), field.data);
+    field.row = integer(PyTuple_GetItem(value, 1));
+    field.time = integer(PyTuple_GetItem(value, 2));
   }
 
   template <class Struct>
