@@ -8,6 +8,7 @@
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
 #   make docs      write the tables of the laws in docs/ again, and what `elman init` and help say
+#   make site      the documentation as a site, in build/site: search, light and dark, no request to anywhere
 #   make clean     remove what the others made
 
 # The first Python that is new enough. `make PYTHON=...` chooses another.
@@ -24,7 +25,7 @@ SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py
 
-.PHONY: demo test test-browser bench bench-guard sanitize sanitize-threads docs clean build/address build/thread
+.PHONY: demo test test-browser bench bench-guard sanitize sanitize-threads docs site clean build/address build/thread
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -43,7 +44,7 @@ test: $(VENV)/installed-dev
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
-	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_document.py tests/serve/api/test_page.py
+	ELMAN_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/lens/test_document.py tests/serve/api/test_page.py tests/test_site.py
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels
@@ -54,6 +55,9 @@ bench-guard: $(VENV)/installed-dev
 docs: $(VENV)/installed
 	$(BIN)/elman laws --json | $(BIN)/python docs/tables.py
 	$(BIN)/python -m elman.cli.described
+
+site: $(VENV)/installed-site
+	$(BIN)/python docs/site/build.py
 
 # In an environment of its own that sees the packages of the other one, but not its Elman: the module with the
 # sanitizers in it loads only where they were loaded first. Fresh memory is filled with NaN, so that a number read before
@@ -98,6 +102,11 @@ $(VENV)/installed-dev: $(VENV)/created $(SOURCES)
 	@echo "Installing Elman and what tests it in $(VENV) (a few minutes the first time)."
 	$(PIP) install -c constraints.txt seqeval
 	ELMAN_NATIVE=1 $(INSTALL) -e '.[dev,plot]'
+	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-site: $(VENV)/created $(SOURCES)
+	@echo "Installing Elman and what builds its site in $(VENV)."
+	$(INSTALL) -e '.[site,plot]'
 	@touch $@ $(VENV)/installed
 
 $(VENV)/installed-bench: $(VENV)/created $(SOURCES)

@@ -1,1 +1,1 @@
-"""Wrapper a core: embeddings, read-outs and the distributions that they predict."""
+"""What is around a core: embeddings, read-outs and the distributions that they predict."""
