@@ -4,6 +4,8 @@
 #   make test-browser  the pages of `elman inspect` and `elman serve` in chromium, which must be installed (apt-get install
 #                  chromium); run it before every release in which a page has changed
 #   make bench     the kernels against other libraries
+#   make bench-all every table of the benchmarks, about half an hour; ISA=avx2 for the other instruction set
+#   make bench-tables  write the tables of the benchmarks from what was measured
 #   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
@@ -25,7 +27,8 @@ SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py
 
-.PHONY: demo test test-browser bench bench-guard sanitize sanitize-threads docs site clean build/address build/thread
+.PHONY: demo test test-browser bench bench-all bench-tables bench-guard sanitize sanitize-threads docs site clean \
+	build/address build/thread
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -48,6 +51,13 @@ test-browser: $(VENV)/installed-dev
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m bench.kernels
+
+# What is measured at this commit already is not measured again.
+bench-all: $(VENV)/installed-bench
+	$(BIN)/python -m bench.all $(if $(ISA),--isa $(ISA))
+
+bench-tables: $(VENV)/installed
+	$(BIN)/python -m bench.tables
 
 bench-guard: $(VENV)/installed-dev
 	$(BIN)/python -m bench.guard

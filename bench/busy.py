@@ -1,4 +1,4 @@
-"""Beside another busy process: `python -m bench.busy [--seconds 1] [--rounds 2] [--json]`, on two cores.
+"""Beside another busy process: `python -m bench.busy [--seconds 1] [--rounds 3] [--json]`, on two cores.
 
 Tokens per second of evaluating one long text and of training, two layers of 256 units: with one thread alone on the
 machine, then with two threads alone, beside one process that never rests, and beside another training. Ratios are to
@@ -6,8 +6,6 @@ one thread alone, of the same round. A machine that does something else meanwhil
 """
 
 import argparse
-import json
-import statistics
 import subprocess
 import sys
 import time
@@ -16,34 +14,41 @@ from typing import Any
 
 import numpy as np
 
-MUST = 0.7
-KINDS = ("evaluate", "small", "middle", "train", "words")
-HOW = ("1 alone", "2 alone", "2 beside", "2 twice")
+from bench.turns import Report, Result, parser, result
+
+MUST = {"train": 0.9, "train lstm": 0.9}  # beside a process that never rests; the others are for information
+KINDS = ("evaluate", "small", "middle", "train", "train lstm", "words")
+HOW = {"2 alone": "alone", "2 beside": "beside a process that never rests", "2 twice": "beside another like it"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.busy", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--json", action="store_true", help="the medians as JSON alone on standard output")
-    parser.add_argument("--work", nargs=2, metavar=("KIND", "THREADS"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        return _work(given.work[0], int(given.work[1]))
-    found = {kind: _measured(kind, given.seconds, given.rounds) for kind in given.only}
-    if given.json:
-        print(json.dumps(found, indent=1))
-    for kind, rates in found.items() if not given.json else ():
-        one = rates["1 alone"]
-        line = "  ".join(f"{how} {rate:9,.0f} ({rate / one:4.2f})" for how, rate in rates.items())
-        print(f"{kind:9} {line}  {'ok' if rates['2 beside'] >= MUST * one else 'TOO SLOW'}")
+    flags = parser("busy", __doc__, 3)
+    flags.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    flags.add_argument("--only", nargs="+", default=list(KINDS), choices=KINDS)
+    flags.add_argument("--work", nargs=2, metavar=("KIND", "THREADS"), help=argparse.SUPPRESS)
+    options = flags.parse_args()
+    if options.work:
+        return _work(options.work[0], int(options.work[1]))
+    report = Report(options.json)
+    for kind in options.only:
+        report.add(*_rows(kind, _measured(kind, options.seconds, options.rounds)))
+    report.end()
 
 
-def _measured(kind: str, seconds: float, rounds: int) -> dict[str, float]:
-    """Tokens per second, the median of the rounds."""
+def _rows(kind: str, rates: dict[str, list[float]]) -> list[Result]:
+    rows = []
+    for how, words in HOW.items():
+        must = MUST.get(kind) if how == "2 beside" else None
+        name = f"busy {kind}: two threads {words}"
+        one, these = rates["1 alone"], rates[how]
+        rows.append(result(name, "elman, 1 thread alone", these, one, must, inverted=True, unit="tokens/s"))
+    return rows
+
+
+def _measured(kind: str, seconds: float, rounds: int) -> dict[str, list[float]]:
+    """Tokens per second in each round."""
     one, two, other = Worker(kind, 1), Worker(kind, 2), Worker(kind, 2)
-    rates: dict[str, list[float]] = {how: [] for how in HOW}
+    rates: dict[str, list[float]] = {how: [] for how in ("1 alone", *HOW)}
     try:
         for _ in range(rounds):
             rates["1 alone"].append(one.rate(seconds))
@@ -61,7 +66,7 @@ def _measured(kind: str, seconds: float, rounds: int) -> dict[str, float]:
     finally:
         for worker in (one, two, other):
             worker.close()
-    return {how: statistics.median(found) for how, found in rates.items()}
+    return rates
 
 
 class Worker:
@@ -120,6 +125,7 @@ TRAINED = {
     "small": ("gru", 64, 1, 67, 8, 32),
     "middle": ("gru", 128, 1, 67, 16, 64),
     "train": ("gru", 256, 2, 67, 32, 128),
+    "train lstm": ("lstm", 256, 2, 67, 32, 128),
     "words": ("gru", 64, 1, 10_000, 16, 64),
 }
 

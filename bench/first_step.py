@@ -4,8 +4,6 @@
 `python -c "import torch"`, until that is done. Medians of the rounds, and the difference, in seconds.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
@@ -14,28 +12,29 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.turns import Report, figure, parser
+
 MUST, AIM = 1.0, 0.5
 BYTES = 1_000_000
 TORCH = "import torch, os; os.write(1, b'.')"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.first_step", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--text", help="the text to train on; random words if it is not named")
-    parser.add_argument("--json", action="store_true", help="the numbers as JSON alone on standard output")
-    options = parser.parse_args()
+    flags = parser("first_step", __doc__, 5)
+    flags.add_argument("--text", help="the text to train on; random words if it is not named")
+    options = flags.parse_args()
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "text.txt").write_bytes(Path(options.text).read_bytes()[:BYTES] if options.text else _words())
         rounds = [(_import_torch(), _first_step(folder, i)) for i in range(options.rounds)]
     torch, step = (statistics.median(each) for each in zip(*rounds, strict=True))
-    result = {"import_torch": torch, "first_step": step, "difference": step - torch}
-    if options.json:
-        print(json.dumps(result))
-        return
-    numbers = ", ".join(f"{what.replace('_', ' ')} {seconds:.2f} s" for what, seconds in result.items())
-    print(f"{numbers} (must {MUST}, aim {AIM}): {'ok' if step - torch <= MUST else 'MISSED'}")
+    report = Report(options.json)
+    report.add(
+        figure("elman train to the first step on 1 MB of text, `import torch` taken off", step - torch, "s", MUST, AIM),
+        figure("elman train to the first step on 1 MB of text", step, "s"),
+        figure("import torch", torch, "s"),
+    )
+    report.end()
 
 
 def _words() -> bytes:

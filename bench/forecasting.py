@@ -1,4 +1,4 @@
-"""A forecaster against DeepAR of gluonts: `python -m bench.forecasting --gluonts FOLDER`.
+"""A forecaster against DeepAR of gluonts: `python -m bench.forecasting --gluonts FOLDER`, or GLUONTS=FOLDER.
 
 gluonts 0.17 needs an older pandas than the one that is pinned here, so it stands in a folder of its own, beside the
 same Torch, and runs in a process of its own (bench/with_gluonts.py):
@@ -16,13 +16,11 @@ sampling   100 paths of 48 steps for 414 series; theirs encodes windows of 168 f
 updating   10,000 series read one new row from a frame, and one step is forecast (`update`, `forecast`), over reading
            their last 168 rows again and the same forecast: by ours (`read_from_start`), and by the peer
 
-Both sides run in turn; the ratio is of medians.
+Both sides run in turn.
 """
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -35,6 +33,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.kernels import MAPPED
+from bench.turns import Report, Result, clocked, parser, result
 from elman.data import Batch, Position
 from elman.tasks.forecast.config import ForecastModelConfig
 from elman.tasks.forecast.data import PanelReader, Series
@@ -104,6 +104,8 @@ class DeepAR(nn.Module):
 class WithTorch:
     """The peer in this process: `seconds(case)` runs it once."""
 
+    name = "torch"
+
     def __init__(self) -> None:
         self.made: dict[str, Step] = {}
 
@@ -138,11 +140,14 @@ class WithTorch:
 class WithGluonts:
     """gluonts itself, in a process of its own that waits for orders."""
 
+    name = "gluonts"
+
     def __init__(self, folder: Path, threads: int) -> None:
         path = os.pathsep.join([str(folder.resolve()), str(Path(__file__).resolve().parent.parent)])
         self.process = subprocess.Popen(
             [sys.executable, "-m", "bench.worker", "gluonts", str(threads)], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env={**os.environ, **MAPPED, "PYTHONPATH": path},
         )  # fmt: skip
         self.prepared: set[str] = set()
         self.scratch = tempfile.TemporaryDirectory()
@@ -185,7 +190,10 @@ def panel(number: int, rows: int) -> list[Series]:
     return [Series(f"s{i}", 0, (wave + g.normal(size=rows))[:, None], none, none, np.zeros(0)) for i in range(number)]
 
 
-def training(peer: Peer, what: str, size: int, rounds: int) -> dict[str, float]:
+GOALS = {("training", 40): (2.5, 4.0)}
+
+
+def training(peer: Peer, what: str, size: int, rounds: int) -> Result:
     """Steps a second, ours and theirs."""
     torch.manual_seed(0)
     ours, T = forecaster(size), CONTEXT + HORIZON
@@ -202,20 +210,21 @@ def training(peer: Peer, what: str, size: int, rounds: int) -> dict[str, float]:
         return total / count
 
     case = case_of(what, size=size, rows=rows)
-    mine, theirs = _in_turn([_timed(_stepper(ours.model, loss)), lambda: peer.seconds(case)], rounds)
-    return {"ours": 1 / mine, "theirs": 1 / theirs, "ratio": theirs / mine}
+    times = clocked([_timed(_stepper(ours.model, loss)), lambda: peer.seconds(case)], rounds)
+    name = f"train a forecaster 2 x {size}{', with its loader' * (what == 'loading')}"
+    must, aim = GOALS.get((what, size), (None, None))
+    return result(name, peer.name, *times, must, aim, per_round=1, unit="steps/s")
 
 
-def sampling(peer: Peer, rounds: int) -> dict[str, float]:
+def sampling(peer: Peer, rounds: int) -> Result:
     """Seconds for 100 paths of 414 series."""
     ours, case = forecaster(40), case_of("sampling", series=SERIES)
     state = ours.read_from_start(panel(SERIES, max(LAGS) + CONTEXT))
     steps = [_timed(lambda: ours.forecast(state, HORIZON, samples=100)), lambda: peer.seconds(case)]
-    mine, theirs = _in_turn(steps, rounds)
-    return {"ours": mine, "theirs": theirs, "ratio": theirs / mine}
+    return result("100 paths of 48 steps for 414 series", peer.name, *clocked(steps, rounds, warm=1), unit="s")
 
 
-def updating(peer: Peer, rounds: int) -> dict[str, float]:
+def updating(peer: Peer, rounds: int) -> list[Result]:
     """Seconds to read one new row of 10,000 series and say what follows, over reading their windows again."""
     ours, window = forecaster(40), panel(UPDATED, CONTEXT)
     before, frequency = ours.read_from_start(window), ours.inputs.reader.frequency
@@ -230,8 +239,10 @@ def updating(peer: Peer, rounds: int) -> dict[str, float]:
         ours.forecast(ours.read_from_start(window), 1, samples=0)
 
     case = case_of("encoding", series=UPDATED, horizon=1, samples=1)
-    times = _in_turn([_timed(update), _timed(encode), lambda: peer.seconds(case)], rounds)
-    return {"update": times[0], "over encoding": times[1] / times[0], "over their encoding": times[2] / times[0]}
+    mine, *others = clocked([_timed(update), _timed(encode), lambda: peer.seconds(case)], rounds, warm=1)
+    name = "update 10,000 series by a row and forecast one step"
+    peers = ("elman, reading windows again", f"{peer.name}, reading windows")
+    return [result(name, who, mine, other, unit="s") for who, other in zip(peers, others, strict=True)]
 
 
 def _stepper(model: nn.Module, loss: Callable[[], Tensor]) -> Step:
@@ -257,32 +268,24 @@ def _timed(step: Step) -> Callable[[], float]:
     return lambda: _seconds(step)
 
 
-def _in_turn(steps: list[Callable[[], float]], rounds: int) -> list[float]:
-    """The median seconds of each, the first round left out where there are several."""
-    times = [[step() for step in steps] for _ in range(rounds + (rounds > 1))]
-    return [statistics.median(found[1:] or found) for found in zip(*times, strict=True)]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.forecasting", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10, help="timings of each side")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--gluonts", type=Path, help="the folder that gluonts is in")
-    parser.add_argument("--rows", default="training,loading,sampling,updating", help="which, between commas")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    peer = WithGluonts(given.gluonts, given.threads) if given.gluonts else WithTorch()
-    few = max(1, given.rounds // 5)
-    print(json.dumps({"peer": type(peer).__name__, "threads": given.threads}), flush=True)
-    for what in given.rows.split(","):
+    flags = parser("forecasting", __doc__, 10)
+    flags.add_argument("--threads", type=int, default=2)
+    flags.add_argument("--gluonts", default=os.environ.get("GLUONTS"), help="the folder that gluonts is in")
+    flags.add_argument("--rows", default="training,loading,sampling,updating", help="which, between commas")
+    options = flags.parse_args()
+    torch.set_num_threads(options.threads)
+    peer = WithGluonts(Path(options.gluonts), options.threads) if options.gluonts else WithTorch()
+    few, report = max(2, options.rounds // 3), Report(options.json)
+    for what in options.rows.split(","):
         if what in ("training", "loading"):
             for size in (40, 128):
-                found = training(peer, what, size, given.rounds)
-                print(json.dumps({f"{what} 2 x {size}, steps a second": found}), flush=True)
+                report.add(training(peer, what, size, options.rounds))
         elif what == "sampling":
-            print(json.dumps({"sampling, seconds": sampling(peer, few)}), flush=True)
+            report.add(sampling(peer, few))
         else:
-            print(json.dumps({"updating, seconds": updating(peer, few)}), flush=True)
+            report.add(*updating(peer, few))
+    report.end()
 
 
 if __name__ == "__main__":

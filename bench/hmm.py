@@ -1,21 +1,17 @@
 """Hidden Markov models against hmmlearn and dynamax: `python -m bench.hmm [--json] [--only TEXT ...] [--rounds N]`.
 
-Kernels first, then whole fits (`fits`), then memory.
+Kernels first, then whole fits (`--only fits`), then memory (`--only memory`).
 
 Every library is given the same log-likelihoods: neither emissions nor M steps are timed. `em` is the expectation of
 an EM iteration: posteriors and expected transitions. hmmlearn (one thread) is its scaled implementation in float64,
 dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its peer. bench.kernels does the measuring.
 """
 
-import argparse
 import importlib
-import json
 import logging
 import resource
-import statistics
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -26,6 +22,7 @@ import torch
 
 from bench import kernels
 from bench.rows import Row
+from bench.turns import Report, Result, in_turn, parser, result
 
 SIZES = ((1, 100_000, 8), (1, 10_000, 64), (1, 2_000, 256), (1000, 200, 16))
 MUST, AIM = 2, 4
@@ -42,7 +39,7 @@ def rows() -> list[Row]:
 
 
 MEMORY = {"family": "hmm", "mode": "em", "B": 1, "T": 100_000, "K": 64, "dtype": "float64"}
-MOST = 2.0  # our memory over hmmlearn's
+MOST = 2.0  # our memory over hmmlearn's, at most
 
 
 def grown(library: str) -> float:
@@ -56,25 +53,18 @@ def grown(library: str) -> float:
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
-def memory() -> dict[str, Any]:
+def memory() -> Result:
     """Peak memory of the expectation of an EM iteration, each library in a process of its own."""
     command = "from bench.hmm import grown; print(grown({!r}))"
     ours, theirs = (
         float(subprocess.run([sys.executable, "-c", command.format(name)], check=True, capture_output=True).stdout)
         for name in ("elman", "hmmlearn")
     )
-    name = "memory of em, 1 x 100000, K = 64, float64"
-    return {
-        "name": name,
-        "ours_mb": ours,
-        "hmmlearn_mb": theirs,
-        "ratio": ours / theirs,
-        "reached": ours <= MOST * theirs,
-    }
+    name = "memory of em, 1 x 100000, K = 64, float64: hmmlearn's over ours"
+    return result(name, "hmmlearn", [ours], [theirs], 1 / MOST, unit="MB")
 
 
 Fit = Callable[[ModuleType], list[Any]]
-FIT_ROUNDS = 5
 # hmmlearn's default, "log", is about four times slower than its "scaling". Here both name the same.
 EM = {"n_iter": 10, "tol": -np.inf, "implementation": "scaling"}
 
@@ -135,11 +125,11 @@ def _small_from_means(models: int = 30) -> Fit:
     return fit
 
 
-# By name: what is fitted, and whether both begin at the same parameters, so that they must end at the same.
-FITS = {
-    "fit K = 3, 200000 observations": (_large, True),
-    "fit 30 models of 200 observations": (_small, True),
-    "fit 30 models of 200 observations, from k-means begun once": (_small_from_means, False),
+# By name: what is fitted, whether both begin at the same parameters, so that they must end at the same, must and aim.
+FITS: dict[str, tuple[Callable[[], Fit], bool, float | None, float | None]] = {
+    "fit K = 3, 200000 observations": (_large, True, 3, 6),
+    "fit 30 models of 200 observations": (_small, True, 2, 5),
+    "fit 30 models of 200 observations, from k-means begun once": (_small_from_means, False, None, None),
 }
 
 
@@ -151,52 +141,32 @@ def same(ours: list[Any], theirs: list[Any]) -> None:
         np.testing.assert_allclose(one._covars_, other._covars_, rtol=1e-6, err_msg="covariances")
 
 
-def fits() -> list[dict[str, Any]]:
-    """Whole fits on one thread, the libraries in turns; the ratio is the median of those of the rounds."""
+def fits(rounds: int, report: Callable[[Result], None]) -> None:
+    """Whole fits on one thread, the libraries in turns."""
     torch.set_num_threads(1)
     logging.getLogger("hmmlearn").setLevel(logging.ERROR)  # that ten steps do not converge is no news
     warnings.simplefilter("ignore")
     libraries = [importlib.import_module(name) for name in ("elman.hmm", "hmmlearn.hmm")]
-    results = []
-    for name, (make, one_start) in FITS.items():
-        fit, seconds = make(), []
-        ours_fitted, theirs_fitted = (fit(library) for library in libraries)  # this warms up too
+    for name, (make, one_start, must, aim) in FITS.items():
+        fit = make()
         if one_start:
-            same(ours_fitted, theirs_fitted)
-        for _ in range(FIT_ROUNDS):
-            took = []
-            for library in libraries:
-                before = time.perf_counter()
-                fit(library)
-                took.append(time.perf_counter() - before)
-            seconds.append(took)
-        ours, theirs = (statistics.median(column) for column in zip(*seconds, strict=True))
-        ratio = statistics.median(b / a for a, b in seconds)
-        results.append({"name": name, "ours_s": ours, "hmmlearn_s": theirs, "ratio": ratio, "reached": ratio >= 1})
-    return results
+            same(*(fit(library) for library in libraries))
+        ours, theirs = in_turn([lambda library=library, fit=fit: fit(library) for library in libraries], rounds)
+        report(result(name, "hmmlearn", ours, theirs, must, aim))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.hmm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="rows of JSON alone on standard output")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
-    parser.add_argument("--rounds", type=int, default=24, help="timings of each library in a row")
-    options = parser.parse_args()
+    flags = parser("hmm", __doc__, 24)
+    flags.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
+    options = flags.parse_args()
+    report = Report(options.json)
     chosen = [r for r in rows() if any(text in f"{r.name} {r.peers[0][0]}" for text in options.only)]
-    messages = sys.stderr if options.json else sys.stdout
-    print(kernels.FORMAT.format(*kernels.HEADER), file=messages)
-    results = kernels.run(chosen, options.rounds, lambda r: print(kernels._line(r), file=messages, flush=True))
+    kernels.run(chosen, options.rounds, report.add)
     if any(text in "fits" for text in options.only):
-        for row in fits():
-            results.append(row)
-            print("{name}: {ours_s:.3f} s, hmmlearn {hmmlearn_s:.3f} s, ratio {ratio:.2f}".format(**row), file=messages)
+        fits(min(options.rounds, 7), report.add)
     if any(text in "memory" for text in options.only):
-        results.append(memory())
-        print("{name}: {ours_mb:.0f} MB, hmmlearn {hmmlearn_mb:.0f} MB".format(**results[-1]), file=messages)
-    if options.json:
-        print(json.dumps(results, indent=1))
+        report.add(memory())
+    report.end()
 
 
 if __name__ == "__main__":

@@ -4,19 +4,16 @@ Training one Diagonal BiLSTM layer of 32 units behind a masked convolution of 7 
 images of 28 x 28 bits: the whole step, with clipping and AdamW. The peer is the same model as one writes it with Torch:
 maps skewed so that a diagonal is a column, what pixels read projected for all of them at once, then a Python loop over
 the diagonals, each one product for all rows and images. It begins with our weights, and its likelihood is checked
-against ours. Both sides run in this process, in turn; the ratio is of medians.
+against ours. Both sides run in this process, in turn, on one thread and on two.
 """
 
-import argparse
-import json
-import statistics
-import time
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bench.turns import Report, in_turn, parser, result
 from elman.model import SequenceModel
 from elman.tasks.image import DiagonalBiLSTM, MaskedConvolution
 from elman.tasks.image.model import ImageModelConfig, Reader, build
@@ -102,23 +99,14 @@ def trainer(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
     return step
 
 
-def seconds(step: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    step()
-    return time.perf_counter() - start
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    flags = parser("images", __doc__, 9)
+    flags.add_argument("--batch", type=int, default=16)
+    options = flags.parse_args()
     torch.manual_seed(0)
     ours = build(ImageModelConfig(size=SIZE, hidden=HIDDEN), Reader(SIDE, SIDE, 1.0, "fixed"))
     theirs = Plain(ours)
-    images = (torch.rand(given.batch, SIDE, SIDE) < 0.2).long()
+    images = (torch.rand(options.batch, SIDE, SIDE) < 0.2).long()
     bits = images.float()
 
     def our_loss() -> Tensor:
@@ -128,16 +116,13 @@ def main() -> None:
         return F.binary_cross_entropy_with_logits(theirs(bits), bits)
 
     torch.testing.assert_close(our_loss(), their_loss(), rtol=1e-5, atol=0)
-    steps = {"elman": trainer(ours, our_loss), "torch": trainer(theirs, their_loss)}
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for step in steps.values():
-        step()
-    for _ in range(given.rounds):
-        for name, step in steps.items():
-            times[name].append(seconds(step))
-    found = {name: given.batch / statistics.median(values) for name, values in times.items()}
-    found["ratio"] = found["elman"] / found["torch"]
-    print(json.dumps({"threads": given.threads, **{name: round(value, 2) for name, value in found.items()}}))
+    steps = [trainer(ours, our_loss), trainer(theirs, their_loss)]
+    report = Report(options.json)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        name = f"train a Diagonal BiLSTM on images of {SIDE} x {SIDE}{', 1 thread' * (threads == 1)}"
+        report.add(result(name, "torch", *in_turn(steps, options.rounds), per_round=options.batch, unit="images/s"))
+    report.end()
 
 
 if __name__ == "__main__":

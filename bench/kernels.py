@@ -1,4 +1,4 @@
-"""The kernels against their peers: `python -m bench.kernels [--json] [--only TEXT ...] [--rounds N]`.
+"""The kernels against their peers: `python -m bench.kernels [--json] [--only TEXT ...] [--families NAME ...]`.
 
 A library has a process of its own, and the processes take turns, round by round, so that a change in the machine's
 speed meets them all. Outputs are compared before any time is taken. A ratio is the peer's time over ours in the same
@@ -8,9 +8,7 @@ What runs on one thread is timed by the clock of the processor, which others do 
 ours in a call: none, once calls have found their memory. Rows of memory have megabytes in the place of milliseconds.
 """
 
-import argparse
 import json
-import math
 import os
 import platform
 import statistics
@@ -20,30 +18,31 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.rows import ROWS, Case, Row
+from bench.rows import FAMILIES, Case, Row
+from bench.turns import SETTLE, Report, Result, parser, result
 
-# Of peers: memory once mapped stays mapped; glibc would otherwise map and unmap arrays of 32 MB on each call. Ours
-# keeps its memory by itself.
+# Of peers: memory once mapped stays mapped, as ours keeps its own; glibc would otherwise map and unmap large arrays on
+# each call.
 MAPPED = {
     "MALLOC_MMAP_THRESHOLD_": "1073741824",
     "MALLOC_TRIM_THRESHOLD_": "2147483647",
     "MALLOC_TOP_PAD_": "268435456",
 }
 SECONDS = 10.0  # what a row may take, about; slow rows get fewer rounds, and say how many
-SETTLE = 0.06  # idle threads spin for some 10 ms after a call: by then those of the library before are asleep
 
 
 class Worker:
     """The other end of bench.worker."""
 
-    def __init__(self, library: str, threads: int, mapped: bool) -> None:
+    def __init__(self, library: str, threads: int) -> None:
         self.library = library
-        env = {**os.environ, **(MAPPED if mapped else {}), "OMP_NUM_THREADS": str(threads)}
+        env = {**os.environ, **(MAPPED if library != "elman" else {}), "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "bench.worker", library, str(threads)]
         self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -145,35 +144,18 @@ def _prepare(row: Row, workers: dict[str, Worker], folder: Path) -> tuple[Timed,
     return ours, peers
 
 
-def standard_error(ratios: list[float]) -> float:
-    """Of their median: by the median distance from it, which a few wild rounds do not move."""
-    middle = statistics.median(ratios)
-    deviation = 1.4826 * statistics.median(abs(r - middle) for r in ratios)  # of a normal distribution
-    return 1.2533 * deviation / math.sqrt(len(ratios))
-
-
-def measure(row: Row, workers: dict[str, Worker], rounds: int, precision: float = math.inf) -> dict[str, Any]:
-    """At least `rounds` rounds if they are not too slow, and more, as long as the median has a standard error above
-    `precision` of itself and there is time."""
+def measure(row: Row, workers: dict[str, Worker], rounds: int) -> Result:
+    """So many quiet rounds, or as many as there is time for, which are five at least if so many are asked for."""
     with tempfile.TemporaryDirectory() as folder:
         ours, peers = _prepare(row, workers, Path(folder))
     if row.counted:
         mine, theirs = (float(t.worker.ask(do="count", case=t.case)) for t in (ours, *peers))
-        count = Round(Timing(mine / 1e3, 0.0, 0.0), Timing(theirs / 1e3, 0.0, 0.0))
-        return _result(row, peers[0], [count] * 2, True)
+        return result(row.name, _label(row, peers[0]), [mine], [theirs], row.must, row.aim, unit="MB")
     spent = {id(t): t.settle() for t in (ours, *peers)}
     peer = _fastest(peers)
-    wanted = max(5, min(rounds, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
+    wanted = min(rounds, max(5, int(SECONDS / (spent[id(ours)] + spent[id(peer)]))))
     taken: list[Round] = []
-    end = time.perf_counter() + SECONDS
-
-    def enough() -> bool:
-        ratios = [r.peer.seconds / r.ours.seconds for r in taken if r.quiet]
-        if len(ratios) < wanted:
-            return len(taken) >= 2 * wanted
-        return standard_error(ratios) < precision * statistics.median(ratios) or time.perf_counter() > end
-
-    while not enough():
+    while sum(r.quiet for r in taken) < wanted and len(taken) < 2 * wanted:
         time.sleep(SETTLE)
         mine = ours.time()
         time.sleep(SETTLE)
@@ -181,7 +163,7 @@ def measure(row: Row, workers: dict[str, Worker], rounds: int, precision: float 
     for t in (ours, *peers):
         t.worker.ask(do="drop", case=t.case)
     quiet = [r for r in taken if r.quiet]
-    used = quiet if len(quiet) >= max(5, wanted // 2) else taken
+    used = quiet if len(quiet) > wanted // 2 else taken
     return _result(row, peer, used, used is quiet)
 
 
@@ -190,27 +172,19 @@ def _fastest(peers: list[Timed]) -> Timed:
     return min(peers, key=lambda t: min(t.time().seconds for _ in range(3))) if len(peers) > 1 else peers[0]
 
 
-def _result(row: Row, peer: Timed, used: list[Round], quiet: bool) -> dict[str, Any]:
-    tokens = peer.case["T"] / row.ours["T"] if row.upper else 1.0
-    ratios = [r.peer.seconds / tokens / r.ours.seconds for r in used]
-    low, ratio, high = statistics.quantiles(ratios, n=4)
-    reached = None if row.must is None else (ratio <= row.must if row.upper else ratio >= row.must)
-    return {
-        "name": row.name,
-        "peer": _label(row, peer),
-        "ratio": round(ratio, 3),
-        "spread": [round(low, 3), round(high, 3)],
-        "must": row.must,
-        "aim": row.aim,
-        "bound": "upper" if row.upper else "lower",
-        "reached": reached,
-        "error": standard_error(ratios),
-        "ours_ms": round(1e3 * statistics.median(r.ours.seconds for r in used), 4),
-        "peer_ms": round(1e3 * statistics.median(r.peer.seconds for r in used), 4),
-        "faults": round(statistics.median(r.ours.faults for r in used), 1),
-        "rounds": len(used),
-        "quiet": quiet,
-    }
+def _result(row: Row, peer: Timed, used: list[Round], quiet: bool) -> Result:
+    ours, theirs = [r.ours.seconds for r in used], [r.peer.seconds for r in used]
+    if row.upper:  # per token
+        theirs = [seconds * row.ours["T"] / peer.case["T"] for seconds in theirs]
+    faults, peer_faults = (
+        round(statistics.median(timing.faults for timing in side), 1)
+        for side in ([r.ours for r in used], [r.peer for r in used])
+    )
+    tokens = row.ours["B"] * row.ours["T"] if row.ours["family"] == "lm" else 0
+    return result(
+        row.name, _label(row, peer), ours, theirs, row.must, row.aim, upper=row.upper, per_round=tokens,
+        unit="tokens/s" if tokens else "ms", faults=faults, peer_faults=peer_faults, quiet=quiet,
+    )  # fmt: skip
 
 
 def _label(row: Row, peer: Timed) -> str:
@@ -228,61 +202,30 @@ def processor() -> str:
     return f"{name}, family {facts.get('cpu family', '?')}, model {facts.get('model', '?')}"
 
 
-def machine() -> dict[str, Any]:
-    from importlib.metadata import PackageNotFoundError, version
+PEERS = ("torch", "jax", "onnxruntime", "numpy", "hmmlearn", "dynamax", "mambapy", "pytorch-crf", "fastapi")
 
+
+def machine() -> dict[str, Any]:
     versions = {}
-    for name in ("torch", "jax", "onnxruntime", "numpy"):
+    for name in PEERS:
         try:
             versions[name] = version(name)
         except PackageNotFoundError:
             versions[name] = "not installed"
-    return {
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "system": platform.platform(),
-        **versions,
-    }
+    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform(), **versions}
 
 
-HEADER = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours ms", "peer ms", "faults", "rounds")
-FORMAT = "{:62} {:18} {:>7}  {:16} {:>8} {:>5} {:6} {:>9} {:>10} {:>7} {:>6}"
-
-
-def _line(r: dict[str, Any]) -> str:
-    must = "" if r["must"] is None else f"{'<=' if r['bound'] == 'upper' else '>='} {r['must']}"
-    aim = "" if r["aim"] is None else r["aim"]
-    verdict = {None: "", True: "ok", False: "MISSED"}[r["reached"]]
-    spread = f"{r['spread'][0]:.2f} to {r['spread'][1]:.2f}"
-    cells = (
-        r["name"],
-        r["peer"],
-        f"{r['ratio']:.2f}",
-        spread,
-        must,
-        aim,
-        verdict,
-        r["ours_ms"],
-        r["peer_ms"],
-        f"{r['faults']:g}",
-        r["rounds"],
-    )
-    return FORMAT.format(*cells) + ("" if r["quiet"] else "  (the machine was busy)")
-
-
-def run(
-    rows: list[Row], rounds: int, report: Callable[[dict[str, Any]], None], precision: float = math.inf
-) -> list[dict[str, Any]]:
+def run(rows: list[Row], rounds: int, report: Callable[[Result], None]) -> list[Result]:
     """Measure row by row. Workers stay for the rows that follow; one with nothing to do waits, asleep."""
-    workers: dict[tuple[str, int, bool], Worker] = {}
+    workers: dict[tuple[str, int], Worker] = {}
     results = []
     try:
         for row in rows:
             here = {}
             for library in ("elman", *(library for library, _ in row.peers)):
-                key = (library, row.threads, row.mapped and library != "elman")
+                key = (library, row.threads)
                 here[library] = workers[key] = workers.get(key) or Worker(*key)
-            results.append(measure(row, here, rounds, precision))
+            results.append(measure(row, here, rounds))
             report(results[-1])
     finally:
         for worker in workers.values():
@@ -291,28 +234,17 @@ def run(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="rows of JSON alone on standard output")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
-    parser.add_argument(
-        "--rounds", type=int, default=24, help="timings of each library in a row, if they are not too slow"
-    )
-    options = parser.parse_args()
-    rows = [r for r in ROWS if any(text in r.name for text in options.only)]
+    flags = parser("kernels", __doc__, 24)
+    flags.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rows whose name contains one of these")
+    flags.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES), help="which")
+    options = flags.parse_args()
+    rows = [r for family in options.families for r in FAMILIES[family] if any(text in r.name for text in options.only)]
     if not rows:
-        raise SystemExit(f"no row contains {options.only}; the names are:\n" + "\n".join(r.name for r in ROWS))
-    messages = sys.stderr if options.json else sys.stdout
-    print(json.dumps(machine()), FORMAT.format(*HEADER), sep="\n", file=messages)
-    results = run(rows, options.rounds, lambda r: print(_line(r), file=messages, flush=True))
-    if options.json:
-        print(json.dumps(results, indent=1))
-    missed = [r["name"] for r in results if r["reached"] is False]
-    print(
-        f"{len(missed)} of {len(results)} rows missed their must" + "".join(f"\n  {name}" for name in missed),
-        file=messages,
-    )
+        names = "\n".join(r.name for family in options.families for r in FAMILIES[family])
+        raise SystemExit(f"no row contains {options.only}; the names are:\n{names}")
+    report = Report(options.json)
+    run(rows, options.rounds, report.add)
+    report.end()
 
 
 if __name__ == "__main__":

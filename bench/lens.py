@@ -7,15 +7,11 @@ lyapunov   all exponents of a GRU of 256 over 2,000 steps, against Jacobians by 
            time, and a QR every `EVERY` steps, about as often as ours has one
 page       bytes of a page with 1,000 steps of 512 units
 
-The numbers of both sides are compared first. Both run in this process, in turn; the ratio is of medians.
+The numbers of both sides are compared first. Both run in this process, in turn.
 """
 
-import argparse
-import json
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 import elman
+from bench.turns import Report, Result, figure, in_turn, parser, result
 from elman import lens
 from elman.lens import spectra
 from elman.lens.report import UnitTraces
@@ -33,18 +30,6 @@ from elman.nn.readout import Softmax
 
 T, K, ANCHORS, STEPS = 1000, 256, 64, 2000
 BLOCK, EVERY = 32, 8
-
-
-def in_turn(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> dict[str, float]:
-    """Median seconds of each; both ran before, when they were compared."""
-    times: list[list[float]] = [[], []]
-    for _ in range(rounds):
-        for work, found in zip((ours, theirs), times, strict=True):
-            start = time.perf_counter()
-            work()
-            found.append(time.perf_counter() - start)
-    mine, other = (statistics.median(found) for found in times)
-    return {"ours": mine, "theirs": other, "ratio": other / mine}
 
 
 def projected(cell: nn.GRUCell, x: Tensor) -> Tensor:
@@ -98,28 +83,29 @@ def twin(cell: nn.GRUCell) -> elman.Core:
     return elman.from_torch(whole)
 
 
-def reach(rounds: int) -> dict[str, float]:
+def reach(rounds: int) -> Result:
     torch.manual_seed(0)
     theirs, x = nn.GRUCell(K, K).requires_grad_(False), torch.randn(ANCHORS, T, K)
     ours = twin(theirs)
     [found] = lens.reach(ours, lens.Sample(x), anchors=ANCHORS)
     wanted = reach_by_hand(theirs, x).mean(1).flip(0)
     torch.testing.assert_close(torch.tensor(found.raw)[:20], wanted[:20], rtol=1e-3, atol=1e-6)
-    mine = lambda: lens.reach(ours, lens.Sample(x), anchors=ANCHORS)  # noqa: E731
-    return in_turn(mine, lambda: reach_by_hand(theirs, x), rounds)
+    steps = [lambda: lens.reach(ours, lens.Sample(x), anchors=ANCHORS), lambda: reach_by_hand(theirs, x)]
+    return result("lens.reach", "torch autograd in a batch", *in_turn(steps, rounds), unit="s")
 
 
-def lyapunov(rounds: int) -> dict[str, float]:
+def lyapunov(rounds: int) -> Result:
     torch.manual_seed(0)
     theirs, x = nn.GRUCell(K, K).requires_grad_(False), torch.randn(1, STEPS, K)
     [layer] = lens.layers_of(twin(theirs), lens.Sample(x))
     Q = torch.linalg.qr(torch.randn(K, K, generator=torch.Generator().manual_seed(0)))[0]
     found, wanted = lens.lyapunov(layer), exponents_by_hand(theirs, x[0], Q)
     torch.testing.assert_close(found.double(), wanted, rtol=1e-2, atol=1e-3)
-    return in_turn(lambda: lens.lyapunov(layer), lambda: exponents_by_hand(theirs, x[0], Q), rounds)
+    steps = [lambda: lens.lyapunov(layer), lambda: exponents_by_hand(theirs, x[0], Q)]
+    return result("lens.lyapunov", "torch vmap(jacrev)", *in_turn(steps, rounds), unit="s")
 
 
-def inspect() -> tuple[dict[str, float], lens.Report]:
+def inspect() -> tuple[list[Result], lens.Report]:
     torch.manual_seed(0)
     model = elman.SequenceModel(Embedding(100, K), elman.stack("gru", K, K, layers=2), Softmax(K, 100))
     ids = torch.randint(0, 100, (ANCHORS, T + 1))
@@ -129,28 +115,30 @@ def inspect() -> tuple[dict[str, float], lens.Report]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         report.save(path)
-        return {"seconds": time.perf_counter() - start, "bytes": path.stat().st_size}, report
+        took, size = time.perf_counter() - start, path.stat().st_size / 1e6
+    return [figure("lens.inspect, all panels", took, "s"), figure("its page", size, "MB")], report
 
 
-def page(report: lens.Report) -> dict[str, int]:
+def page(report: lens.Report) -> Result:
     torch.manual_seed(0)
     values = torch.randn(T, 512).cumsum(0).tanh()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
         replace(report, traces=[UnitTraces("0 gru", "h", list(range(512)), values, torch.rand(250, 512))]).save(path)
-        return {"bytes": path.stat().st_size}
+        return figure("a page with 1,000 steps of 512 units", path.stat().st_size / 1e6, "MB")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.lens", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="timings of each side")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    print(json.dumps({"reach": reach(given.rounds)}), flush=True)
-    print(json.dumps({"lyapunov": lyapunov(given.rounds)}), flush=True)
-    found, report = inspect()
-    print(json.dumps({"inspect": found, "page": page(report)}), flush=True)
+    flags = parser("lens", __doc__, 3)
+    flags.add_argument("--threads", type=int, default=2)
+    options = flags.parse_args()
+    torch.set_num_threads(options.threads)
+    report = Report(options.json)
+    report.add(reach(options.rounds))
+    report.add(lyapunov(options.rounds))
+    rows, inspected = inspect()
+    report.add(*rows, page(inspected))
+    report.end()
 
 
 if __name__ == "__main__":

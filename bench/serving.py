@@ -1,10 +1,9 @@
 """The server against FastAPI with torch.nn and with ONNX Runtime, in one run: `python -m bench.serving`.
 
-Each server is a process of its own and the load comes from this one. The servers take turns, some seconds each; what is
-printed is the median over the rounds, and ratios of medians. All traffic is on the loopback.
+Each server is a process of its own and the load comes from this one. The servers take turns, some seconds each. All
+traffic is on the loopback.
 """
 
-import argparse
 import asyncio
 import json
 import math
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+
+from bench.turns import Report, Result, figure, parser, result
 
 CONNECTIONS, ROWS = 64, 256
 
@@ -273,7 +274,7 @@ def resume(folder: str) -> float:
 
 ONE, BULK, SOCKET = "one per request, 64 connections", "256 rows per request", "one socket, 64 sessions"
 LATENCY = "one connection, p50 in ms"
-LIGHT, BESIDE, HEAVY = "a light tenant alone, p50 in ms", "beside a heavy one, p50 in ms", 8
+LIGHT, BESIDE, HEAVY = "a light tenant alone, p50 in ms", "a light tenant beside a heavy one", 8
 
 
 class Table:
@@ -290,26 +291,30 @@ class Table:
         self.busy.setdefault((row, name), []).append(share)
         print(f"  {row}, {name}: {self.values[row, name][-1]:.4g}", file=sys.stderr, flush=True)
 
-    def median(self, row: str, name: str) -> float:
-        return statistics.median(self.values[row, name])
+    def over(self, row: str, name: str, other: str, must: float | None = None, label: str = "") -> Result:
+        """Rates of one server over another's."""
+        ours, theirs = self.values[row, name], self.values[row, other]
+        label = label or {"torch": "FastAPI, torch", "onnx": "FastAPI, onnxruntime"}[other]
+        return result(f"serve {row}", label, ours, theirs, must, inverted=True, unit="steps/s")
 
-    def show(self) -> None:
-        for (row, name), values in self.values.items():
-            spread, busy = f"{min(values):.4g} to {max(values):.4g}", statistics.median(self.busy[row, name])
-            print(f"{row:<34} {name:<14} {statistics.median(values):9.4g}  ({spread}; load {busy:.0%} of a core)")
-
-    def ratios(self, peers: list[str]) -> None:
-        for peer in peers:
-            print(f"{ONE}, over {peer}: {self.median(ONE, 'elman') / self.median(ONE, peer):.2f}")
-        if peers:
-            best = max(peers, key=lambda peer: self.median(BULK, peer))
-            print(f"{BULK}, over {best}: {self.median(BULK, 'elman') / self.median(BULK, best):.2f}")
-        print(f"{SOCKET}, over {ONE}: {self.median(SOCKET, 'elman') / self.median(ONE, 'elman'):.2f}")
-        added = self.median(LATENCY, "stored") - self.median(LATENCY, "elman")
-        print(f"added by durability process, p50: {added:.3f} ms")
+    def rows(self, peers: list[str]) -> list[Result]:
+        found = [self.over(ONE, "elman", peer, {"torch": 2, "onnx": 1.5}[peer]) for peer in peers]
+        bulk = sorted(peers, key=lambda peer: -statistics.median(self.values[BULK, peer]))
+        found += [self.over(BULK, "elman", peer, 2.5 if peer == bulk[0] else None) for peer in bulk]
+        for row in (ONE, BULK):
+            found.append(self.over(row, "stored", "elman", label="elman without a store"))
+        socket, one = self.values[SOCKET, "elman"], self.values[ONE, "elman"]
+        found.append(result(f"serve {SOCKET}", "elman, one per request", socket, one, 3, inverted=True, unit="steps/s"))
         for name in ("shared", "shared, stored"):
-            times = self.median(BESIDE, name) / self.median(LIGHT, name)
-            print(f"a light tenant beside a heavy one ({name}), over alone: {times:.2f}")
+            light, beside = self.values[LIGHT, name], self.values[BESIDE, name]
+            label = f"its own alone{', both with a store' * name.endswith('stored')}"
+            found.append(
+                result(f"serve {BESIDE}", label, beside, light, 5, 3, upper=True, inverted=True, unit="p50 ms")
+            )
+        added = [b - a for a, b in zip(self.values[LATENCY, "elman"], self.values[LATENCY, "stored"], strict=True)]
+        found.append(figure("serve: added by durability `process`, p50", statistics.median(added), "ms", 1))
+        busy = max(statistics.median(each) for each in self.busy.values())
+        return [*found, figure("serve: most that the load generator took of a core", busy, "of 1")]
 
 
 async def rate(port: int, seconds: float) -> float:
@@ -321,31 +326,31 @@ async def latency(port: int, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.serving", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--peers", nargs="*", default=["torch", "onnx"])
-    given = parser.parse_args()
+    flags = parser("serving", __doc__, 3)
+    flags.add_argument("--seconds", type=float, default=3.0)
+    flags.add_argument("--peers", nargs="*", default=["torch", "onnx"])
+    options = flags.parse_args()
     table = Table()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        ports = {kind: stack.enter_context(server(kind)) for kind in ("elman", *given.peers)}
+        ports = {kind: stack.enter_context(server(kind)) for kind in ("elman", *options.peers)}
         ports["stored"] = stack.enter_context(server("elman", str(Path(folder) / "store.db")))
         uvloop.run(equal(ports))
         shared = {"shared": stack.enter_context(server("shared"))}
         shared["shared, stored"] = stack.enter_context(server("shared", str(Path(folder) / "shared.db")))
-        for _ in range(given.rounds):
+        for _ in range(options.rounds):
             for name, port in shared.items():
-                table.note(LIGHT, name, light(port, given.seconds, 0))
-                table.note(BESIDE, name, light(port, given.seconds, HEAVY))
+                table.note(LIGHT, name, light(port, options.seconds, 0))
+                table.note(BESIDE, name, light(port, options.seconds, HEAVY))
             for name, port in ports.items():
-                table.note(ONE, name, rate(port, given.seconds))
-                table.note(BULK, name, bulk(port, given.seconds))
-                table.note(LATENCY, name, latency(port, given.seconds))
-            table.note(SOCKET, "elman", socket(ports["elman"], given.seconds))
-        table.show()
-        table.ratios(given.peers)
-        print(f"first step after a restart, p99 in ms: {resume(folder):.3g}")
+                table.note(ONE, name, rate(port, options.seconds))
+                table.note(BULK, name, bulk(port, options.seconds))
+                table.note(LATENCY, name, latency(port, options.seconds))
+            table.note(SOCKET, "elman", socket(ports["elman"], options.seconds))
+        report = Report(options.json)
+        report.add(*table.rows(options.peers))
+        report.add(figure("serve: first step of a session after a restart, p99", resume(folder), "ms", 10))
+        report.end()
 
 
 if __name__ == "__main__":

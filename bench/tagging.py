@@ -3,21 +3,19 @@
 Training: words 100 wide and characters by 2 x 25 units, one bidirectional layer of 200 units, 23 tags, 32 sentences
 of 5 to 45 words; the whole step, with clipping and AdamW (fused). The peer's bidirectional layers are two padded ones
 with a gather (bench.with_torch) or, in a row of its own, packed sequences. The CRF alone: its loss with gradient, and
-its best path. Both sides begin with the same weights, their losses are compared, and they run in this process, in turn;
-the ratio is of medians.
+its best path. Both sides begin with the same weights, their losses are compared, and they run in this process, in turn.
 """
 
-import argparse
-import json
 import statistics
-import time
 from collections.abc import Callable
+from itertools import count
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import elman
+from bench.turns import Report, Result, in_turn, parser, result
 from bench.with_torch import Gathered, Packed
 from elman.data import Batch
 from elman.model import SequenceModel
@@ -69,7 +67,7 @@ class Plain(nn.Module):
         return loss
 
 
-def training(rounds: int) -> dict[str, float]:
+def training(rounds: int) -> list[Result]:
     """Words a second, ours and theirs."""
     data = sentences(BATCH * 8)
     lexicon = Lexicon.fit(data, TAGS, "none", "none", 1, False)
@@ -82,11 +80,11 @@ def training(rounds: int) -> dict[str, float]:
     for plain in theirs:
         torch.testing.assert_close(tagger.loss(ours, batches[0])[0], plain(batches[0]), rtol=1e-5, atol=0)
 
-    def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[int], None]:
-        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[], None]:
+        optimiser, number = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True), count()
 
-        def step(i: int) -> None:
-            batch = batches[i % len(batches)]
+        def step() -> None:
+            batch = batches[next(number) % len(batches)]
             optimiser.zero_grad()
             (loss(batch) / int(batch.lengths.sum())).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -95,16 +93,17 @@ def training(rounds: int) -> dict[str, float]:
         return step
 
     steps = [stepper(ours, lambda batch: tagger.loss(ours, batch)[0]), *(stepper(plain, plain) for plain in theirs)]
-    mine, *others = _in_turn(steps, rounds)
+    mine, *others = in_turn(steps, rounds)
     words = statistics.mean(int(batch.lengths.sum()) for batch in batches)
-    found = {"ours": words / mine}
-    for name, other in zip(("gather", "packed"), others, strict=True):
-        found |= {name: words / other, f"over {name}": other / mine}
-    return found
+    name = "train a BiLSTM-CRF tagger"
+    return [
+        result(name, f"torch {how} and pytorch-crf", mine, other, per_round=words, unit="words/s")
+        for how, other in zip(("gather", "packed"), others, strict=True)
+    ]
 
 
-def crf(B: int, T: int, K: int, rounds: int) -> dict[str, float]:
-    """How many times faster the loss with its gradient is, and the best path."""
+def crf(B: int, T: int, K: int, rounds: int) -> list[Result]:
+    """The loss with its gradient, and the best path."""
     from torchcrf import CRF
 
     e, y = torch.randn(B, T, K, requires_grad=True), torch.randint(0, K, (B, T))
@@ -116,30 +115,24 @@ def crf(B: int, T: int, K: int, rounds: int) -> dict[str, float]:
     whole = torch.ones(B, T, dtype=torch.bool)  # else pytorch-crf makes a mask of bytes, which is slower
     paths = torch.tensor(theirs.decode(fixed.emissions, whole))
     torch.testing.assert_close(fixed.log_prob(fixed.mode), fixed.log_prob(paths))
-    loss = _in_turn([lambda i: chain.log_prob(y).sum().backward(), lambda i: theirs(e, y, whole).backward()], rounds)
-    path = _in_turn([lambda i: fixed.mode, lambda i: theirs.decode(fixed.emissions, whole)], rounds)
-    return {"loss": loss[1] / loss[0], "best path": path[1] / path[0]}
-
-
-def _in_turn(steps: list[Callable[[int], object]], rounds: int) -> list[float]:
-    times: list[list[float]] = [[] for _ in steps]
-    for i in range(rounds + 2):
-        for step, found in zip(steps, times, strict=True):
-            start = time.perf_counter()
-            step(i)
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found[2:]) for found in times]
+    loss = in_turn([lambda: chain.log_prob(y).sum().backward(), lambda: theirs(e, y, whole).backward()], rounds)
+    path = in_turn([lambda: fixed.mode, lambda: theirs.decode(fixed.emissions, whole)], rounds)
+    return [
+        result(f"CRF ({B},{T},{K}), {what}", "pytorch-crf", *times)
+        for what, times in (("loss with its gradient", loss), ("best path", path))
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.tagging", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12, help="timings of each side")
-    parser.add_argument("--threads", type=int, default=2)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    print(json.dumps({"training, words a second": training(given.rounds)}))
+    flags = parser("tagging", __doc__, 12)
+    flags.add_argument("--threads", type=int, default=2)
+    options = flags.parse_args()
+    torch.set_num_threads(options.threads)
+    report = Report(options.json)
+    report.add(*training(options.rounds))
     for shape in ((32, 50, 23), (32, 200, 50)):
-        print(json.dumps({f"crf {shape}": crf(*shape, given.rounds)}), flush=True)
+        report.add(*crf(*shape, options.rounds))
+    report.end()
 
 
 if __name__ == "__main__":

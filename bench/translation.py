@@ -8,13 +8,10 @@ and its attention a few batched products. Both begin with the same weights, and 
 Beam: 5 beginnings, the peer batched over sentences and beams with its additive model, both 30 symbols at most: of 256
 made-up sentences by weights as they begin, or with `--run RUN --source test.en` of a file by those of a run (gru, one
 layer of 256, embeddings of 256, additive attention, not tied), which the peer is given too; how many sentences both
-find the same symbols for is printed. Both sides run in this process, in turn; the ratio is of medians.
+find the same symbols for is printed. Both sides run in this process, in turn.
 """
 
-import argparse
-import json
-import statistics
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import elman
+from bench.turns import Report, in_turn, parser, result
 from bench.with_torch import Gathered
 from elman.attention import Additive
 from elman.data.vocabulary import Words
@@ -201,35 +199,33 @@ def searching(run: str | None, source: str | None) -> tuple[Callable[[], object]
         return [row for x in batches for row in plain.search(x)[::BEAMS].tolist()]
 
     same = sum(a == b[: len(a)] for a, b in zip(own(), theirs(), strict=True))
-    print(json.dumps({"sentences": len(sources), "same symbols": same}))
+    print(f"of {len(sources)} sentences both find the same symbols for {same}", file=sys.stderr)
     return own, theirs
 
 
-def measure(own: Callable[[], object], theirs: Callable[[], object], rounds: int) -> dict[str, float]:
-    times: dict[str, list[float]] = {"elman": [], "torch": []}
-    for i in range(rounds + 1):
-        for name, run in (("elman", own), ("torch", theirs)):
-            begin = time.perf_counter()
-            run()
-            if i:  # the first is for warming up
-                times[name].append(time.perf_counter() - begin)
-    found = {name: statistics.median(each) * 1e3 for name, each in times.items()}
-    return {**{f"{name} ms": value for name, value in found.items()}, "ratio": found["torch"] / found["elman"]}
+NAMES = {
+    "additive": "train translation, additive attention",
+    "general": "train translation, general attention",
+    "beam": "beam of 5",
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", choices=("additive", "general", "beam"))
-    parser.add_argument("--run", help="whose weights search")
-    parser.add_argument("--source", help="the file of sentences that are translated by them")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    for name in ("additive", "general", "beam"):
-        if given.only in (None, name):
-            pair = searching(given.run, given.source) if name == "beam" else training(name)
-            print(json.dumps({"what": name, "threads": given.threads, **measure(*pair, given.rounds)}))
+    flags = parser("translation", __doc__, 20)
+    flags.add_argument("--threads", type=int, default=2)
+    flags.add_argument("--only", choices=tuple(NAMES))
+    flags.add_argument("--run", help="whose weights search")
+    flags.add_argument("--source", help="the file of sentences that are translated by them")
+    options = flags.parse_args()
+    torch.set_num_threads(options.threads)
+    report = Report(options.json)
+    for what, name in NAMES.items():
+        if options.only in (None, what):
+            pair = searching(options.run, options.source) if what == "beam" else training(what)
+            # A search takes a second: the rounds of a training step are many.
+            rounds = max(5, options.rounds // 4) if what == "beam" else options.rounds
+            report.add(result(name, "torch", *in_turn(pair, rounds)))
+    report.end()
 
 
 if __name__ == "__main__":

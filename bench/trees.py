@@ -2,21 +2,21 @@
 
 Theirs has, for each level, one gather, one product and one scatter, or one concatenation; the faster one counts. Trees
 are random binary ones of 10 to 30 words, 25 in a batch; a label at every node; Adagrad. Both sides run in this process,
-in turn; the ratio is of medians. Outputs are compared first.
+in turn, on one thread and on two. Outputs are compared first.
 
 `--epoch FILE` trains one pass over a treebank (300 wide, 150 units, batch 25) and prints the seconds.
 """
 
-import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
+from itertools import count, pairwise
 
 import torch
 from torch import Tensor, nn
 
+from bench.turns import Report, Result, in_turn, parser, result
 from elman.data import Batch, Position
 from elman.tasks.tree import model as tree_labeller
 from elman.tasks.tree.binary_tree_lstm import BinaryTreeLSTM
@@ -125,8 +125,8 @@ class Listed(Plain):
         return logits
 
 
-def training(width: int, size: int, rounds: int) -> dict[str, float]:
-    """Trees a second, ours and theirs, the faster of two ways to write it."""
+def training(width: int, size: int, rounds: int) -> list[Result]:
+    """Trees a second, ours and theirs, the faster of two ways to write it, on one thread and on two."""
     data = trees(BATCH * 8)
     lexicon = TreeLexicon.fit(data, "nodes", 1, False)
     examples = [Example(tree, lexicon.numbers(tree), lexicon.targets(tree)) for tree in data]
@@ -139,11 +139,11 @@ def training(width: int, size: int, rounds: int) -> dict[str, float]:
     for theirs in others:
         torch.testing.assert_close(theirs(batches[0].x), ours(batches[0].x).logits, rtol=1e-4, atol=1e-4)
 
-    def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[int], None]:
-        change = torch.optim.Adagrad(model.parameters(), lr=0.05, fused=True)
+    def stepper(model: nn.Module, loss: Callable[[Batch], Tensor]) -> Callable[[], None]:
+        change, number = torch.optim.Adagrad(model.parameters(), lr=0.05, fused=True), count()
 
-        def step(i: int) -> None:
-            batch = batch_of(groups[i % len(groups)], "nodes")  # both sides lay out their trees
+        def step() -> None:
+            batch = batch_of(groups[next(number) % len(groups)], "nodes")  # both sides lay out their trees
             change.zero_grad()
             (loss(batch) / len(batch.y)).backward()
             change.step()
@@ -155,19 +155,14 @@ def training(width: int, size: int, rounds: int) -> dict[str, float]:
 
     steps = [stepper(ours, lambda batch: tree_labeller.loss(ours, batch)[0])]
     steps += [stepper(theirs, theirs_loss(theirs)) for theirs in others]
-    times = _in_turn(steps, rounds)
-    best = min(times[1:])
-    return {"ours": BATCH / times[0], "theirs": BATCH / best, "ratio": best / times[0], "scattered": BATCH / times[1]}
-
-
-def _in_turn(steps: Sequence[Callable[[int], object]], rounds: int) -> list[float]:
-    times: list[list[float]] = [[] for _ in steps]
-    for i in range(rounds + 2):
-        for step, found in zip(steps, times, strict=True):
-            start = time.perf_counter()
-            step(i)
-            found.append(time.perf_counter() - start)
-    return [statistics.median(found[2:]) for found in times]
+    rows = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        mine, *each = in_turn(steps, rounds)
+        how, best = min(zip(("scatter", "cat"), each, strict=True), key=lambda pair: statistics.median(pair[1]))
+        name = f"train a Tree-LSTM, {width} wide, {size} units{', 1 thread' * (threads == 1)}"
+        rows.append(result(name, f"torch {how}", mine, best, per_round=BATCH, unit="trees/s"))
+    return rows
 
 
 def epoch(file: str) -> dict[str, float]:
@@ -196,19 +191,17 @@ def epoch(file: str) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.trees", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="timings of each side")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--epoch", metavar="FILE", help="a treebank to train one pass on")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    if given.epoch:
-        print(json.dumps({"one pass": epoch(given.epoch)}))
+    flags = parser("trees", __doc__, 20)
+    flags.add_argument("--epoch", metavar="FILE", help="a treebank to train one pass on, on two threads")
+    options = flags.parse_args()
+    if options.epoch:
+        torch.set_num_threads(2)
+        print(json.dumps({"one pass": epoch(options.epoch)}))
         return
+    report = Report(options.json)
     for width, size in ((64, 64), (300, 150)):
-        print(
-            json.dumps({f"{width} wide, {size} units, trees a second": training(width, size, given.rounds)}), flush=True
-        )
+        report.add(*training(width, size, options.rounds))
+    report.end()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import elman
-from bench import hmm_elman, inputs
+from bench import hmm_elman, inputs, lm_elman
 from bench.memory import peak
 from bench.with_torch import inferred, module, named, trained
 from bench.worker import Outputs, Run
@@ -20,7 +20,7 @@ if kernels.active() != "native":
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
     families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
-    families |= {"hmm": hmm_elman.prepare, "mamba": _mamba}
+    families |= {"hmm": hmm_elman.prepare, "mamba": _mamba, "narrow": _narrow, "lm": lm_elman.prepare}
     return families[case["family"]](case)
 
 
@@ -114,4 +114,12 @@ def _mamba(case: dict[str, Any]) -> tuple[Run, Outputs]:
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.gated(case["cell"], case["B"], 1, case["D"], case["K"])
     stream, x = elman.Stream(from_torch(module(case, arrays), time_first_ok=True), case["B"]), arrays["x"][0]
+    return lambda: stream.step(x), lambda y: {"y": y}
+
+
+def _narrow(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    """Some layers of one width, with the weights stored as named, or as they are."""
+    torch.manual_seed(0)
+    core = elman.stack(case["cell"], case["K"], case["K"], layers=case["layers"]).eval()
+    stream, x = elman.Stream(core, case["B"], weights=case.get("weights")), torch.randn(case["B"], case["K"]).numpy()
     return lambda: stream.step(x), lambda y: {"y": y}

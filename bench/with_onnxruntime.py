@@ -17,6 +17,10 @@ ORDER = {"gru": (1, 0, 2), "lstm": (0, 3, 1, 2)}
 
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
+    if case["family"] == "lm":
+        from bench import lm_onnxruntime  # it reads our weights, and imports Elman for them
+
+        return lm_onnxruntime.prepare(case)
     arrays = inputs.gated(case["cell"], case["B"], case["T"], case["D"], case["K"])
     session = session_of(_model(case, arrays), threads)
     if case["family"] == "stream":

@@ -15,8 +15,14 @@ MODULES = {"tanh": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
     torch.set_num_threads(threads)
-    families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream}
+    families = {"gated": _gated, "ragged": _ragged, "scan": _scan, "product": _product, "stream": _stream, "lm": _lm}
     return families[case["family"]](case)
+
+
+def _lm(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    from bench import lm_torch  # it reads our weights, and imports Elman for them
+
+    return lm_torch.prepare(case)
 
 
 def module(case: dict[str, Any], arrays: dict[str, inputs.Array], bidirectional: bool = False) -> nn.RNNBase:

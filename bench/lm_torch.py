@@ -1,4 +1,4 @@
-"""The same language model in plain torch.nn, as one would write the loop for speed."""
+"""The same language model in plain torch.nn, as one would write the loop for speed: time first, fused AdamW."""
 
 from typing import Any
 
@@ -22,16 +22,17 @@ class Model(nn.Module):
         source = lm_inputs.language_model(cell).model
         self.embed = nn.Embedding.from_pretrained(source.embed.weight.detach().clone(), freeze=False)
         self.rnn = elman.to_torch(source.core)
+        self.rnn.batch_first = False
         self.readout = nn.Linear(256, self.embed.num_embeddings)
         self.readout.load_state_dict(source.readout.linear.state_dict())
 
     def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        """x (T, B) symbols."""
         y, state = self.rnn(self.embed(x), state)
         return self.readout(y), state
 
 
-def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
-    torch.set_num_threads(threads)
+def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     return _train(case) if case["mode"] == "train" else _generate(case)
 
 
@@ -46,8 +47,8 @@ def _train(case: dict[str, Any]) -> tuple[Run, Outputs]:
         batch = streams.batch(at)
         at = streams.after(at)
         optimiser.zero_grad()
-        logits, state = model(batch.x, state)
-        loss = F.cross_entropy(logits.flatten(0, 1), batch.y.flatten())
+        logits, state = model(batch.x.T, state)
+        loss = F.cross_entropy(logits.flatten(0, 1), batch.y.T.flatten())
         loss.backward()
         state = state.detach() if isinstance(state, Tensor) else tuple(part.detach() for part in state)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -60,7 +61,7 @@ def _train(case: dict[str, Any]) -> tuple[Run, Outputs]:
 def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
     model = Model(case["cell"]).eval()
     vocabulary = lm_inputs.language_model(case["cell"]).vocabulary
-    prompt = torch.tensor([[0, *vocabulary.encode(lm_inputs.PROMPT)]])
+    prompt = torch.tensor([0, *vocabulary.encode(lm_inputs.PROMPT)])[:, None]
 
     @torch.inference_mode()
     def run() -> str:
@@ -68,7 +69,7 @@ def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
         logits, state = model(prompt)
         symbols = []
         for _ in range(lm_inputs.TOKENS):
-            token = torch.multinomial(logits[:, -1].softmax(-1), 1)
+            token = torch.multinomial(logits[-1].softmax(-1), 1)
             symbols.append(token)
             logits, state = model(token, state)
         return vocabulary.decode(torch.cat(symbols)[:, 0].tolist())
@@ -77,7 +78,7 @@ def _generate(case: dict[str, Any]) -> tuple[Run, Outputs]:
     def outputs(_: Any) -> dict[str, Any]:
         logits, state = model(prompt)
         after = model(torch.tensor([[lm_inputs.NEXT]]), state)[0]
-        each = {"log_probs": logits[0, -1], "next_log_probs": after[0, -1]}
+        each = {"log_probs": logits[-1, 0], "next_log_probs": after[-1, 0]}
         return {name: x.log_softmax(-1).numpy() for name, x in each.items()}
 
     return run, outputs

@@ -13,7 +13,7 @@ from bench.with_onnxruntime import binding, session_of
 from bench.worker import Outputs, Run
 
 
-def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
+def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     lm = lm_inputs.language_model(case["cell"])
     session = session_of(_graph(lm), case["threads"])
     prompt = np.array([0, *lm.vocabulary.encode(lm_inputs.PROMPT).tolist()])[:, None]

@@ -15,8 +15,7 @@ from elman.training.loss import LossModule
 from elman.training.optim import OptimConfig, Schedule, optimiser
 
 
-def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
-    torch.set_num_threads(threads)
+def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     return _train(case) if case["mode"] == "train" else _generate(case)
 
 

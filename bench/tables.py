@@ -1,0 +1,111 @@
+"""Write the tables of the pages from bench/results: `python -m bench.tables` (`make bench-tables`).
+
+A page says what belongs where by two comments, between which everything is written anew:
+
+    <!-- bench avx512: training inference -->
+    <!-- end of bench -->
+
+names an instruction set and parts of bench.all; `setting` in place of parts is a paragraph on commit, machine and
+peers, `missed` the rows that miss their must.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from bench.all import PARTS, ROOT, stored
+from bench.turns import cells
+
+BLOCK = re.compile(r"(<!-- bench (\w+): ([\w ]+) -->\n).*?(<!-- end of bench -->)", re.DOTALL)
+NAMES = {"avx512": "AVX-512", "avx2": "AVX2"}
+NOTHING = "Not measured yet.\n"
+COLUMNS = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours", "peer's", "unit", "faults")
+
+
+def pages() -> list[Path]:
+    return [page for page in sorted((ROOT / "docs").rglob("*.md")) if BLOCK.search(page.read_text())]
+
+
+def written(text: str) -> str:
+    """A page with its tables as the results have them."""
+
+    def block(match: re.Match[str]) -> str:
+        return match[1] + lines_of(match[2], match[3].split()) + match[4]
+
+    return BLOCK.sub(block, text)
+
+
+def lines_of(isa: str, names: list[str]) -> str:
+    results = stored(isa)
+    if names == ["setting"]:
+        return setting(results)
+    if names == ["missed"]:
+        return missed(results)
+    unknown = set(names) - set(PARTS)
+    if unknown:
+        raise SystemExit(f"a page asks for {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
+    rows = [row for name in names for row in results["parts"].get(name, {"rows": []})["rows"]]
+    return table(rows) if rows else NOTHING
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Columns that are empty in every row are left out."""
+    lines = [_texts(row) for row in rows]
+    used = [i for i, name in enumerate(COLUMNS) if any(line[i] for line in lines)]
+    head = [_line([COLUMNS[i] for i in used]), _line(["---"] * len(used))]
+    return "\n".join([*head, *(_line([line[i] for i in used]) for line in lines)]) + "\n"
+
+
+def _texts(row: dict[str, Any]) -> list[str]:
+    """As COLUMNS has it. A peer that may use more than we may is named as such."""
+    texts = list(cells(row)[:-1])
+    if row["free"]:
+        texts[1] += ", free to use AVX-512"
+        texts[6] = texts[6].replace("MISSED", "behind it")
+    if not row["quiet"]:
+        texts[0] += " (the machine was busy)"
+    return texts
+
+
+def _line(texts: list[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def setting(results: dict[str, Any]) -> str:
+    """What the tables were measured with."""
+    parts = results["parts"]
+    if not parts:
+        return NOTHING
+    by_commit: dict[str, list[str]] = {}
+    for name, part in parts.items():
+        by_commit.setdefault(part["commit"], []).append(name)
+    [(first, _), *others] = sorted(by_commit.items(), key=lambda item: -len(item[1]))
+    at = first + "".join(f", but {', '.join(names)} at {commit}" for commit, names in others)
+    dates = sorted(part["date"] for part in parts.values())
+    machine = dict(results["machine"])
+    where = f"{machine.pop('processor')}, {machine.pop('cores')} cores, {machine.pop('system')}"
+    versions = ", ".join(f"{name} {version}" for name, version in machine.items())
+    held = ", ".join(f"`{name}={value}`" for name, value in results["held"].items())
+    text = (
+        f"Measured at commit {at}, from {dates[0]} to {dates[-1]} (UTC), with nothing else on the machine: {where}.\n"
+    )
+    text += f"Our kernels on {NAMES[results['isa']]}; {versions}.\n"
+    text += (
+        f"Peers are held to AVX2 by {held}; those that have no such switch are named in the table.\n" if held else ""
+    )
+    missing = [name for name in PARTS if name not in parts]
+    return text + (f"Not measured: {', '.join(missing)}.\n" if missing else "")
+
+
+def missed(results: dict[str, Any]) -> str:
+    rows = [row for part in results["parts"].values() for row in part["rows"] if row["reached"] is False]
+    return table(rows) if rows else NOTHING if not results["parts"] else "None.\n"
+
+
+def main() -> None:
+    for page in pages():
+        page.write_text(written(page.read_text()))
+
+
+if __name__ == "__main__":
+    main()
