@@ -95,6 +95,20 @@ struct BackWork {
   Buffer<Real> gU, gb, gw, gextra, gpeephole, ggain, ggain_U, ggain_c, gbias_c, gP;
 };
 
+// to = the sum of the parts, in their order; each has rows of `columns` numbers, `stride` apart.
+template <class Real>
+void sum_of_parts(int threads, Real* to, int64_t rows, int64_t columns, int64_t stride, const std::vector<const Real*>& parts) {
+  parallel(threads_for(rows * columns, WorthAThread::elements, threads), rows, [&](int64_t first, int64_t end) {
+    for (int64_t m = first; m < end; ++m) std::memcpy(to + m * columns, parts[0] + m * stride, columns * sizeof(Real));
+    for (size_t i = 1; i < parts.size(); ++i)
+      for (int64_t m = first; m < end; ++m) {
+        const Real* more = parts[i] + m * stride;
+        Real* sum = to + m * columns;
+        for (int64_t n = 0; n < columns; ++n) sum[n] += more[n];
+      }
+  });
+}
+
 template <class Cell, class Real>
 class Gradients {
   using Shape = BackShape<Cell, Real>;
@@ -201,16 +215,16 @@ class Gradients {
 
   // The gradients of the weights: what all parts have added up, in their order.
   void add_up_parts(int threads) const {
-    add_up(threads, to_.gw, Cell::gates * s_.H, s_.R, s_.wide_h, [](const Work& w) { return w.gw.get(); });
-    add_up(threads, to_.gU, Cell::gates * s_.H, s_.D, s_.columns, [](const Work& w) { return w.gU.get(); });
-    add_up(1, to_.gb, Cell::gates, s_.H, s_.wide, [](const Work& w) { return w.gb.get(); });
-    add_up(1, to_.gextra, 1, s_.H, s_.wide, [](const Work& w) { return w.gextra.get(); });
-    add_up(1, to_.options.peephole, Cell::gates - 1, s_.H, s_.wide, [](const Work& w) { return w.gpeephole.get(); });
-    add_up(1, to_.options.gain, Cell::gates, s_.H, s_.wide, [](const Work& w) { return w.ggain.get(); });
-    add_up(1, to_.options.gain_U, Cell::gates, s_.H, s_.wide, [](const Work& w) { return w.ggain_U.get(); });
-    add_up(1, to_.options.gain_c, 1, s_.H, s_.wide, [](const Work& w) { return w.ggain_c.get(); });
-    add_up(1, to_.options.bias_c, 1, s_.H, s_.wide, [](const Work& w) { return w.gbias_c.get(); });
-    add_up(threads, to_.options.P, s_.R, s_.H, s_.wide, [](const Work& w) { return w.gP.get(); });
+    add_up(threads, to_.gw, Cell::gates * s_.H, s_.R, s_.wide_h, &Work::gw);
+    add_up(threads, to_.gU, Cell::gates * s_.H, s_.D, s_.columns, &Work::gU);
+    add_up(1, to_.gb, Cell::gates, s_.H, s_.wide, &Work::gb);
+    add_up(1, to_.gextra, 1, s_.H, s_.wide, &Work::gextra);
+    add_up(1, to_.options.peephole, Cell::gates - 1, s_.H, s_.wide, &Work::gpeephole);
+    add_up(1, to_.options.gain, Cell::gates, s_.H, s_.wide, &Work::ggain);
+    add_up(1, to_.options.gain_U, Cell::gates, s_.H, s_.wide, &Work::ggain_U);
+    add_up(1, to_.options.gain_c, 1, s_.H, s_.wide, &Work::ggain_c);
+    add_up(1, to_.options.bias_c, 1, s_.H, s_.wide, &Work::gbias_c);
+    add_up(threads, to_.options.P, s_.R, s_.H, s_.wide, &Work::gP);
   }
 
  private:
@@ -237,18 +251,11 @@ class Gradients {
     return w;
   }
 
-  template <class F>
-  void add_up(int threads, Real* to, int64_t rows, int64_t columns, int64_t stride, const F& from) const {
+  void add_up(int threads, Real* to, int64_t rows, int64_t columns, int64_t stride, Buffer<Real> Work::* from) const {
     if (!to) return;
-    parallel(threads_for(rows * columns, WorthAThread::elements, threads), rows, [&](int64_t first, int64_t end) {
-      for (int64_t m = first; m < end; ++m) std::memcpy(to + m * columns, from(work_[0]) + m * stride, columns * sizeof(Real));
-      for (size_t i = 1; i < work_.size(); ++i)
-        for (int64_t m = first; m < end; ++m) {
-          const Real* more = from(work_[i]) + m * stride;
-          Real* sum = to + m * columns;
-          for (int64_t n = 0; n < columns; ++n) sum[n] += more[n];
-        }
-    });
+    std::vector<const Real*> parts;
+    for (const Work& work : work_) parts.push_back((work.*from).get());
+    sum_of_parts(threads, to, rows, columns, stride, parts);
   }
 
   const Shape& s_;

@@ -132,6 +132,19 @@ struct Member {
   }
 };
 
+// What a team does, whatever its type: how a team begins and ends is compiled once, not for each caller.
+class TeamWork {
+ public:
+  template <class F>
+  explicit TeamWork(const F& f) : f_(&f), call_([](const void* f, Member& member) { (*static_cast<const F*>(f))(member); }) {}
+
+  void operator()(Member member) const { call_(f_, member); }
+
+ private:
+  const void* f_;
+  void (*call_)(const void*, Member&);
+};
+
 // f(thread, how many there are) on at most `threads` at once. How OpenMP begins and ends a region is hidden from the sanitizer of
 // threads, which would take all that they share for a race: for it they are threads of the standard library.
 template <class F>
@@ -149,27 +162,26 @@ void at_once([[maybe_unused]] int threads, const F& f) {
 #endif
 }
 
+inline void run_team(int threads, const TeamWork& work) {
+  Barrier barrier;
+  const Pieces pieces(threads);
+  if (threads <= 1 || forked || crowded()) return work({0, 1, barrier, pieces});
+  const int64_t begin = nanoseconds();
+  int64_t done = begin;
+  Barrier last;  // OpenMP's own would have whoever is there first spin for milliseconds
+  at_once(threads, [&](int thread, int count) {
+    work({thread, count, barrier, pieces});
+    if (thread == 0) done = nanoseconds();
+    last.wait(count);
+  });
+  const int64_t end = nanoseconds(), lost = barrier.lost() + end - done;
+  report(end - begin - lost, lost, barrier.dissolved());
+}
+
 // f(member) on a team of at most `threads`, which have that many pieces of work.
 template <class F>
 void team(int threads, const F& f) {
-  Barrier barrier;
-  const Pieces pieces(threads);
-  if (threads > 1 && !forked && !crowded()) {
-    const int64_t begin = nanoseconds();
-    int64_t done = begin;
-    Barrier last;  // OpenMP's own would have whoever is there first spin for milliseconds
-    at_once(threads, [&](int thread, int count) {
-      Member member{thread, count, barrier, pieces};
-      f(member);
-      if (thread == 0) done = nanoseconds();
-      last.wait(count);
-    });
-    const int64_t end = nanoseconds(), lost = barrier.lost() + end - done;
-    report(end - begin - lost, lost, barrier.dissolved());
-    return;
-  }
-  Member member{0, 1, barrier, pieces};
-  f(member);
+  run_team(threads, TeamWork(f));
 }
 
 // f(first, end) for pieces of [0, tasks). What a task computes must not depend on the piece it is in.
