@@ -26,7 +26,7 @@ class Loop {
         D_(in_.weights.D),
         step_(in_.weights, phi),
         attention_(in_.memory),
-        order_(in_.B, in_.T, in_.lengths, in_.T),
+        order_(in_.B, in_.T, in_.lengths, in_.reset, in_.T, false),
         division_(order_, step_.blocks, H_ * (H_ * step_.products + D_ * Cell::gates), true, threads),
         ldf_(wide(D_) + 16),
         ldq_(wide(in_.O ? D_ : A_)),

@@ -29,7 +29,7 @@ class LoopBack {
         D_(in_.weights.D),
         layout_(gated_layout<Cell>(in_.weights)),
         attention_(in_.memory),
-        order_(in_.B, in_.T, in_.lengths, in_.T),
+        order_(in_.B, in_.T, in_.lengths, in_.reset, in_.T, false),
         division_(order_, 1, H_ * (H_ + D_) * Cell::gates, true, threads),
         wide_(wide(H_)),
         wide_D_(wide(D_)),

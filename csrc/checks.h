@@ -28,6 +28,11 @@ void check(const Struct& s) {
   if constexpr (has_dims<Struct>) check_lengths(s.lengths, s.n.B, s.n.T);
   else if constexpr (has_lengths<Struct>) check_lengths(s.lengths, s.B, s.T);
 }
+template <class Struct>
+void check(const Pair<Struct>& pair) {
+  check(pair.first);
+  check(pair.second);
+}
 template <class Real>
 void check(const Memory<Real>& memory) {
   check_lengths(memory.lengths, memory.B, memory.S);

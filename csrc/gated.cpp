@@ -25,7 +25,7 @@ class Loop : public Replay<Real> {
         step_(in_.weights, phi),
         units_(step_.layout.units),
         outputs_(step_.layout.outputs),
-        order_(in_.B, in_.T, in_.lengths, in_.every),
+        order_(in_.B, in_.T, in_.lengths, in_.reset, in_.every, in_.backwards),
         ldx_((in_.weights.D + 15) / 16 * 16 + 16),
         division_(order_, step_.blocks, step_.R * step_.H * step_.products, whole_rows(in_.weights.options), threads) {
     const int64_t size = in_.B * units_;
@@ -44,14 +44,14 @@ class Loop : public Replay<Real> {
       stays = run(0, in_.T, part, division_.by_rows ? alone : team);
     });
     for (int64_t rank = team.thread; stays && rank < in_.B; rank += team.threads) {
-      Real* past = out_.y + (order_.row[rank] * in_.T + order_.length[rank]) * step_.R;
-      std::fill_n(past, (in_.T - order_.length[rank]) * step_.R, Real(0));
+      const int64_t row = order_.row[rank] * in_.T;
+      for (int64_t t = order_.length[rank]; t < in_.T; ++t) std::fill_n(out_.y + (row + t) * out_.ldy, step_.R, Real(0));
     }
   }
 
   // What must be there before the threads begin.
   void prepare() {
-    prefer_huge_pages(out_.y, in_.B * in_.T * step_.R * sizeof(Real));
+    prefer_huge_pages(out_.y, in_.B * in_.T * out_.ldy * sizeof(Real));
     if (out_.saved) prefer_huge_pages(out_.saved, order_.begin.back() * step_.layout.saved_row * sizeof(Real));
     begin(h_[0].get(), in_.h0, out_.h, step_.R, outputs_);
     if (Cell::has_c) begin(c_.get(), in_.c0, out_.c, step_.H, units_);
@@ -73,7 +73,7 @@ class Loop : public Replay<Real> {
       const bool empty = order_.length[rank] == 0;
       std::memset(state + rank * padded, 0, padded * sizeof(Real));
       if (empty) std::memcpy(last + row * width, from + row * width, width * sizeof(Real));
-      else if (!in_.reset[row * in_.T]) std::memcpy(state + rank * padded, from + row * width, width * sizeof(Real));
+      else if (!order_.begins(rank, 0)) std::memcpy(state + rank * padded, from + row * width, width * sizeof(Real));
     }
   }
 
@@ -128,7 +128,7 @@ class Loop : public Replay<Real> {
   void project(const Chunk& chunk, const Part& part, Real* x, Real* u) const {
     const bool given = !in_.weights.U;  // x is u already
     chunk.each(order_, [&](int64_t rank, int64_t t) {
-      const Real* from = in_.x.data + order_.row[rank] * in_.x.row + t * in_.x.time;
+      const Real* from = in_.x.data + order_.row[rank] * in_.x.row + order_.time(rank, t) * in_.x.time;
       if (given) step_.arrange(from, u + chunk.at(t, rank) * step_.ldu, {part.left, part.right});
       else std::memcpy(x + chunk.at(t, rank) * ldx_, from, in_.weights.D * sizeof(Real));
     });
@@ -148,9 +148,9 @@ class Loop : public Replay<Real> {
                     q_.get() + at,
                     z_.get() + at,
                     cells_.get() + at};
-    if (out_.y) s.y = out_.y + (row * in_.T + t) * R;
+    if (out_.y) s.y = out_.y + order_.place(rank, t) * out_.ldy;
     if (out_.y && ends) s.last_h = out_.h + row * R, s.last_c = out_.c + row * step_.H;
-    s.forget = !ends && in_.reset[row * in_.T + t + 1];
+    s.forget = !ends && order_.begins(rank, t + 1);
     s.save = saved(t, rank);
     return s;
   }

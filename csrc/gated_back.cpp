@@ -73,7 +73,7 @@ class LoopBack {
     if (right <= left) return;
     Real* out = to + row * width + left;
     if (s_.order.length[rank] == 0) std::memcpy(out, last + row * width + left, (right - left) * sizeof(Real));
-    else if (s_.in.reset[row * s_.in.T]) std::memset(out, 0, (right - left) * sizeof(Real));
+    else if (s_.order.begins(rank, 0)) std::memset(out, 0, (right - left) * sizeof(Real));
     else std::memcpy(out, carried + rank * wide + left, (right - left) * sizeof(Real));
   }
 
@@ -210,13 +210,13 @@ class LoopBack {
   const Real* carried(int64_t t, int64_t rank, const Real* last, const Real* from, int64_t width, int64_t wide) const {
     const int64_t row = s_.order.row[rank];
     if (t + 1 == s_.order.length[rank]) return last + row * width;
-    return s_.in.reset[row * s_.in.T + t + 1] ? s_.zeros.get() : from + rank * wide;
+    return s_.order.begins(rank, t + 1) ? s_.zeros.get() : from + rank * wide;
   }
 
   // LSTM's cell before the step
   const Real* cell_before(int64_t t, int64_t rank) const {
     const int64_t row = s_.order.row[rank];
-    if (s_.in.reset[row * s_.in.T + t]) return s_.zeros.get();
+    if (s_.order.begins(rank, t)) return s_.zeros.get();
     if (replay_ && t % s_.in.every == 0)
       return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
     return t == 0
@@ -229,7 +229,7 @@ class LoopBack {
     const int64_t mine = rank * s_.wide, H = s_.H, rows = work.rows, blocks = std::min(part.right * 2, (H + L - 1) / L);
     const Real* dh_in = P_ ? nullptr : carried(t, rank, arriving_.gh, dh_.get(), H, s_.wide);
     const Real* dc_in = Cell::has_c ? carried(t, rank, arriving_.gc, dc_.get(), H, s_.wide) : nullptr;
-    const Real *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = arriving_.y + (s_.order.row[rank] * s_.in.T + t) * H;
+    const Real *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = arriving_.y + s_.order.place(rank, t) * arriving_.ldy;
     const Real *gy = P_ ? gcells_.get() + mine : work.gy.get() + at * s_.ldh, *h = work.h.get() + at * P, *extra = extra_.get();
     Real *g = work.g.get() + at * s_.ldg, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
     Backward<Real> b = saved(t, rank);

@@ -60,7 +60,7 @@ struct BackShape {
         ldg((slots() * H + 15) / 16 * 16 + 16),
         ldh(wide_h + 16),
         ldx(columns + 16),
-        order(in.B, in.T, in.lengths, in.every),
+        order(in.B, in.T, in.lengths, in.reset, in.every, in.backwards),
         division(order, wide / P, R * H * products, whole_rows(in.weights.options), threads),
         zeros(ELMAN_NS::zeros<Real>(std::max({columns, wide, wide_h}))) {}
 
@@ -136,14 +136,15 @@ class Gradients {
     const auto [left, right] = s_.share(part, s_.R);
     chunk.each(s_.order, [&, left = left, right = right](int64_t rank, int64_t t) {
       const int64_t row = s_.order.row[rank], at = chunk.at(t, rank);
-      const Real* h = s_.in.reset[row * s_.in.T + t] ? s_.zeros.get()
-                      : t > 0                        ? arriving_.y + (row * s_.in.T + t - 1) * s_.R
-                                                     : s_.in.h0 + row * s_.R;
+      const int64_t time = s_.order.time(rank, t);
+      const Real* h = s_.order.begins(rank, t) ? s_.zeros.get()
+                      : t > 0                  ? arriving_.y + s_.order.place(rank, t - 1) * arriving_.ldy
+                                               : s_.in.h0 + row * s_.R;
       scatter(h, left, right, work.h.get(), at, work.rows);
-      std::memcpy(work.gy.get() + at * s_.ldh + left, arriving_.gy.data + row * arriving_.gy.row + t * arriving_.gy.time + left,
-                  (right - left) * sizeof(Real));
+      std::memcpy(work.gy.get() + at * s_.ldh + left,
+                  arriving_.gy.data + row * arriving_.gy.row + time * arriving_.gy.time + left, (right - left) * sizeof(Real));
       if (to_.gU && (s_.division.by_rows || rank % threads == thread))
-        scatter(s_.in.x.data + row * s_.in.x.row + t * s_.in.x.time, 0, s_.D, work.x.get(), at, work.rows);
+        scatter(s_.in.x.data + row * s_.in.x.row + time * s_.in.x.time, 0, s_.D, work.x.get(), at, work.rows);
     });
   }
 
@@ -203,7 +204,7 @@ class Gradients {
       run_pairs(input_.get(), left, right, s_.D, chunk.rows, gu, s_.ldg, Cell::gates * s_.H, &zero, work.gx.get(), s_.ldx);
     const int64_t first = left * P, count = std::min(right * P, s_.D) - first;
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
-      Real* to = to_.gx + (s_.order.row[rank] * s_.in.T + t) * s_.D;
+      Real* to = to_.gx + s_.order.place(rank, t) * s_.D;
       const int64_t at = chunk.at(t, rank);
       if (input_) {
         if (count > 0) std::memcpy(to + first, work.gx.get() + at * s_.ldx + first, count * sizeof(Real));

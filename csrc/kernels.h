@@ -164,6 +164,8 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(SoftmaxBack, softmax_log_prob_back)     \
   kernel(Gated, gated)                           \
   kernel(GatedBack, gated_back)                  \
+  kernel(GatedPair, gated_pair)                  \
+  kernel(GatedPairBack, gated_pair_back)         \
   kernel(Attend, attend)                         \
   kernel(AttendBack, attend_back)                \
   kernel(Attended, attended)                     \

@@ -40,7 +40,8 @@ struct GatedWeights {
   ELMAN_FIELDS(kind, D, H, R, U, b, w, extra, extra_size, options)
 };
 
-// One gated loop: x (B, T, D), h0 (B, R), c0 (B, H) or null for cells of one state. `every` is T without checkpoints.
+// One gated loop: x (B, T, D), h0 (B, R), c0 (B, H) or null for cells of one state. `every` is T without checkpoints. Backwards,
+// each row is read from its last valid step to its first, and its episodes likewise: h0 is the state after the row's end.
 template <class Real>
 struct GatedInputs {
   GatedWeights<Real> weights;
@@ -49,14 +50,16 @@ struct GatedInputs {
   const Real *h0, *c0;
   const int64_t* lengths;
   const bool* reset;
-  ELMAN_FIELDS(weights, B, T, every, x, h0, c0, lengths, reset)
+  bool backwards;
+  ELMAN_FIELDS(weights, B, T, every, x, h0, c0, lengths, reset, backwards)
 };
-// saved, if not null, gets what the backward pass needs; checkpoints, if not null, the state before steps 0, every, 2 every, ...
+// y (B, T, R) may lie among other columns: its steps are ldy apart. saved, if not null, gets what the backward pass needs; checkpoints, if not null, the state before steps 0, every, 2 every, ...
 // instead. gated_layout.h says how they lie.
 template <class Real>
 struct GatedOutputs {
   Real *y, *h, *c, *saved, *checkpoints;
-  ELMAN_FIELDS(y, h, c, saved, checkpoints)
+  int64_t ldy;
+  ELMAN_FIELDS(y, h, c, saved, checkpoints, ldy)
 };
 template <class Real>
 using Gated = void(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, int threads);
@@ -66,9 +69,10 @@ using Gated = void(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& ou
 template <class Real>
 struct GatedArriving {
   const Real *y, *saved, *checkpoints;
+  int64_t ldy;
   Rows<Real> gy;
   const Real *gh, *gc;
-  ELMAN_FIELDS(y, saved, checkpoints, gy, gh, gc)
+  ELMAN_FIELDS(y, saved, checkpoints, ldy, gy, gh, gc)
 };
 // Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
 template <class Real>
@@ -80,6 +84,18 @@ struct GatedGradients {
 template <class Real>
 using GatedBack = void(const GatedInputs<Real>& inputs, const GatedArriving<Real>& arriving,
                        const GatedGradients<Real>& gradients, int threads);
+
+// Two loops over the same x, at once where each has a thread. Backward, the second has no gx: its share is added to the first's.
+template <class Struct>
+struct Pair {
+  Struct first, second;
+  ELMAN_FIELDS(first, second)
+};
+template <class Real>
+using GatedPair = void(const Pair<GatedInputs<Real>>& inputs, const Pair<GatedOutputs<Real>>& outputs, int threads);
+template <class Real>
+using GatedPairBack = void(const Pair<GatedInputs<Real>>& inputs, const Pair<GatedArriving<Real>>& arriving,
+                           const Pair<GatedGradients<Real>>& gradients, int threads);
 
 // What rows attend to: keys (B, S, A) and values (B, S, M), lengths (B) of them. v (A) is there where attention is additive.
 template <class Real>

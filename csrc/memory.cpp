@@ -2,8 +2,8 @@
 //
 // Memory that is fresh from the system costs a page fault for every 4 KiB, which can take longer than the kernel that writes to
 // it; malloc gives large blocks back to the system when they are freed, or not, by the luck of the heap. So a thread keeps the
-// blocks that its kernels have freed, up to a bound, for the next call. When it ends it frees them; release_scratch frees
-// those of all threads.
+// blocks that its kernels have freed, up to a bound, for the next call; what one thread took and another gave back, it finds
+// there. When it ends it frees them; release_scratch frees those of all threads.
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -140,6 +140,15 @@ Kept& kept() {
   return mine;
 }
 
+// A block that another thread keeps, or null.
+void* take_from_others(size_t bytes) {
+  if (forked) return nullptr;
+  const std::lock_guard lock(all().mutex);
+  for (Kept* thread : all().threads)
+    if (void* p = thread->take(bytes)) return p;
+  return nullptr;
+}
+
 bool keep(size_t bytes) { return keeps && !ended && bytes >= smallest && bytes <= most; }
 
 }  // namespace
@@ -148,6 +157,7 @@ void* take_scratch(size_t bytes) {
   if (!keep(bytes)) return fresh(bytes);
   const size_t size = rounded(bytes);
   void* p = kept().take(size);
+  if (!p) p = take_from_others(size);
   return p ? p : fresh(size);
 }
 

@@ -20,10 +20,11 @@ struct Part {
 };
 
 // Rows by length; how many run at each step; where a step's rows begin in an array that has only the running ones, or all rows
-// of the last `every` steps.
+// of the last `every` steps. Steps are counted as they are taken: the first one of a row that is read backwards is its last.
 struct Order {
   std::vector<int64_t> row, length, running, begin;
-  Order(int64_t B, int64_t T, const int64_t* lengths, int64_t every) : row(B), length(B), running(T + 1, 0), begin(T + 1, 0) {
+  Order(int64_t B, int64_t T, const int64_t* lengths, const bool* reset, int64_t every, bool backwards)
+      : row(B), length(B), running(T + 1, 0), begin(T + 1, 0), T_(T), reset_(reset), backwards_(backwards) {
     std::iota(row.begin(), row.end(), int64_t(0));
     std::stable_sort(row.begin(), row.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
     for (int64_t i = 0; i < B; ++i) length[i] = lengths[row[i]];
@@ -33,6 +34,22 @@ struct Order {
       begin[t + 1] = every < T ? (t + 1) % every * B : begin[t] + n;
     }
   }
+
+  // Where step t of a rank is in its row.
+  int64_t time(int64_t rank, int64_t t) const { return backwards_ ? length[rank] - 1 - t : t; }
+
+  // Where it is among all steps of the caller's arrays.
+  int64_t place(int64_t rank, int64_t t) const { return row[rank] * T_ + time(rank, t); }
+
+  // Whether an episode begins there: read backwards, if the one begins after it that was read before.
+  bool begins(int64_t rank, int64_t t) const {
+    return backwards_ ? t > 0 && reset_[place(rank, t - 1)] : reset_[place(rank, t)];
+  }
+
+ private:
+  int64_t T_;
+  const bool* reset_;
+  bool backwards_;
 };
 
 // Rows over threads where there are enough of them, cut where the sum of lengths is even; else units over threads.

@@ -57,6 +57,29 @@ ELMAN_INLINE void store(Real* p, V v) {
   std::memcpy(p, &v, sizeof(V));
 }
 
+// Past the caches, to an address that is a multiple of the vector's size: for what nobody reads soon. Other threads see it after
+// `finish_streams`. A scalar is stored as any other.
+template <class V, class Real>
+ELMAN_INLINE void stream(Real* p, V v) {
+#if defined(__SSE2__)
+  if constexpr (sizeof(V) == vector_bytes) {
+#if defined(__AVX512F__)
+    return _mm512_stream_si512(reinterpret_cast<__m512i*>(p), __m512i(v));
+#elif defined(__AVX2__)
+    return _mm256_stream_si256(reinterpret_cast<__m256i*>(p), __m256i(v));
+#else
+    return _mm_stream_si128(reinterpret_cast<__m128i*>(p), __m128i(v));
+#endif
+  }
+#endif
+  store(p, v);
+}
+ELMAN_INLINE void finish_streams() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 template <class Real>
 ELMAN_INLINE Vec<Real> splat(Real x) {
   return x - Vec<Real>{};

@@ -104,16 +104,21 @@ class Core(nn.Module):
             lengths = torch.full((B,), T, device=x.device)
         else:
             lengths = checked(lengths, x)
-            x = zero_past(x, lengths)  # a NaN there would come back as 0 * NaN in the gradient of an input weight
+            if not self.skips_padding(x):  # a NaN there would come back as 0 * NaN in the gradient of an input weight
+                x = zero_past(x, lengths)
         reset = torch.zeros(B, T, dtype=torch.bool, device=x.device) if reset is None else _checked_reset(reset, x)
         return self._scan(x, state, lengths, reset)
 
     forward = scan
 
+    def has_hooks(self) -> bool:
+        """Whether anybody listens to calls of this core."""
+        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
+        return any(hooks)
+
     def scan_unchecked(self, x: Tensor, state: AnyState, lengths: Tensor, reset: Tensor) -> tuple[Tensor, AnyState]:
         """What a combinator calls of a core that it wraps: `_scan`, or the whole call where hooks listen to it."""
-        hooks = (self._forward_pre_hooks, self._forward_hooks, self._backward_pre_hooks, self._backward_hooks)
-        if any(hooks):
+        if self.has_hooks():
             result: tuple[Tensor, AnyState] = self(x, state, lengths=lengths, reset=reset)
             return result
         return self._scan(x, state, lengths, reset)
@@ -122,6 +127,10 @@ class Core(nn.Module):
         """The loop over `step`. Override it only to call a kernel: law 7 compares the two."""
         init = self.init_state(len(x))
         return kernels.loop(self.step, x, state, init, lengths, reset, self.output_size)
+
+    def skips_padding(self, x: Tensor) -> bool:
+        """Whether a scan of x does not even read what is past the lengths, so that nobody has to make it zero."""
+        return False
 
     @property
     def title(self) -> str:

@@ -28,6 +28,16 @@ def masked(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(mask.reshape(*mask.shape, *(1,) * (x.dim() - 2)), x, x.new_zeros(()))
 
 
+def last_of_episodes(reset: Tensor, lengths: Tensor) -> Tensor:
+    """reset (B, T), True where an episode begins -> True where another one begins right after: there it ends, and a
+    scan that reads backwards begins it. The end of a row is not among them.
+
+    >>> last_of_episodes(torch.tensor([[True, False, True, True]]), torch.tensor([3])).tolist()
+    [[False, True, False, False]]
+    """
+    return reset.roll(-1, 1) & valid(lengths - 1, reset.shape[1])
+
+
 def zero_past(y: Tensor, lengths: Tensor) -> Tensor:
     """The same, but y itself where every row is whole: one look at the lengths costs less than a copy of y.
 

@@ -231,7 +231,7 @@ def test_reverse_reads_each_episode_from_its_end(build: Callable[[], Core]) -> N
 def test_a_reversal_that_does_not_reverse_each_row_is_seen(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "reverse", mutant)
     with pytest.raises(AssertionError):
-        test_reverse_reads_each_episode_from_its_end(lambda: cell("lstm", D, H))
+        test_reverse_reads_each_episode_from_its_end(lambda: Sum(D, D))
 
 
 def test_reverse_has_no_step_and_says_so() -> None:

@@ -41,10 +41,10 @@ def struct(kind: int = 0, **changes: Any) -> tuple[dict[str, Any], dict[str, Any
     inputs = {
         "weights": weights, "B": 1, "T": 1, "every": 1, "x": (torch.zeros(1, 1, 2), 2, 2),
         "h0": torch.full((1, 2), 0.5), "c0": None, "lengths": torch.tensor([1]),
-        "reset": torch.zeros(1, 1, dtype=torch.bool),
+        "reset": torch.zeros(1, 1, dtype=torch.bool), "backwards": False,
     }  # fmt: skip
     outputs = {
-        "y": torch.zeros(1, 1, 2), "h": torch.zeros(1, 2), "c": None, "saved": None, "checkpoints": None,
+        "y": torch.zeros(1, 1, 2), "h": torch.zeros(1, 2), "c": None, "saved": None, "checkpoints": None, "ldy": 2,
     }  # fmt: skip
     return {**inputs, **changes}, outputs
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from elman import kernels
+from elman.cells import cell
 
 pytestmark = pytest.mark.skipif(kernels.active() != "native", reason="the reference keeps nothing")
 if kernels.active() == "native":
@@ -268,3 +269,20 @@ def test_a_smaller_call_does_not_take_a_larger_block_for_its_own() -> None:
     assert _native.scratch_kept() > kept
     kernels.release_memory()
     assert _native.scratch_kept() == 0
+
+
+@keeping
+def test_what_one_thread_took_and_another_gave_back_is_found_again() -> None:
+    """Each thread of a backward pass takes room for its rows; the first one gives back that of all."""
+    torch.manual_seed(0)
+    core, x = cell("gru", 128, 128), torch.randn(16, 100, 128)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        kept = []
+        for _ in range(20):
+            core.scan(x)[0].sum().backward()
+            kept.append(_native.scratch_kept())
+    finally:
+        torch.set_num_threads(before)
+    assert kept[-1] < 1.5 * kept[4]

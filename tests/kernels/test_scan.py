@@ -364,6 +364,30 @@ def test_reverse_gradients() -> None:
     assert torch.autograd.gradgradcheck(lambda x: kernels.reverse(x, lengths), (x,))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_too_large_for_the_caches_has_the_same_bits(dtype: torch.dtype, threads: int) -> None:
+    """From 40 MB of inputs and outputs on, outputs are streamed past the caches; in two chunks they are not."""
+    B, T, C = 2, 13000, 256 if dtype == torch.float32 else 128
+    torch.manual_seed(0)
+    a, b, h0 = (torch.randn(shape, dtype=dtype) for shape in ((B, T, C), (B, T, C), (B, C)))
+    a *= 0.5
+    lengths, reset = torch.tensor([T, 9000]), torch.rand(B, T) < 0.01
+    half, before = T // 2, torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        h, last = kernels.linear_scan(a, b, h0, lengths, reset)
+        parts, state = [], h0
+        for start, end in ((0, half), (half, T)):
+            rows = (lengths - start).clamp(0, end - start)
+            part, state = kernels.linear_scan(a[:, start:end], b[:, start:end], state, rows, reset[:, start:end])
+            parts.append(part)
+    finally:
+        torch.set_num_threads(before)
+    assert 3 * h.nbytes >= 40 << 20 > 3 * parts[0].nbytes
+    assert torch.equal(h, torch.cat(parts, 1)) and torch.equal(last, state)
+
+
 def model(a: Tensor, b: Tensor, h0: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     h, last = kernels.linear_scan(torch.sigmoid(a), b, h0, lengths, reset)
     return kernels.reverse(h * 2, lengths), last + 1

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from elman import kernels
 from elman.core import Core
-from elman.kernels import GatedOptions
+from elman.kernels import GatedLoop, GatedOptions
 from elman.kernels.builder import Builder, Slot
 from elman.kernels.trace import slot_of, step_through, traced
 from elman.lengths import zero_past
@@ -109,15 +109,32 @@ class Gated(Core, Generic[S]):
     def _scan(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
         return self._run_loop(x, state, lengths, reset, None)
 
-    def recomputes(self) -> bool:
-        """Whether `scan_recomputed` is this cell's scan: it has a native loop, and no subclass scans otherwise."""
+    def scan_backwards(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor) -> tuple[Tensor, S]:
+        """`_scan` of a cell with a loop, which reads each row from its last valid input to its first."""
+        return self._run_loop(x, state, lengths, reset, None, backwards=True)
+
+    def has_loop(self) -> bool:
+        """Whether its scan is one native loop: it has one, and no subclass scans otherwise."""
         return getattr(self._scan, "__func__", None) is Gated._scan and self.loop() is not None
 
     def scan_recomputed(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int) -> tuple[Tensor, S]:
         """`_scan`, which for the backward pass saves the state every `every` steps, and computes the rest again."""
         return self._run_loop(x, state, lengths, reset, every)
 
-    def _run_loop(self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None) -> tuple[Tensor, S]:
+    def loop_from(self, state: S, backwards: bool) -> GatedLoop:
+        """The loop as `kernels.gated_pair` takes it, of a cell that has one."""
+        loop = self.loop()
+        assert loop is not None
+        return GatedLoop(
+            loop.kind, loop.weights, state, self.recurrence(), loop.U, loop.b, loop.options, self.project, backwards
+        )
+
+    def skips_padding(self, x: Tensor) -> bool:
+        return self.has_loop() and kernels.native_for(x, *self.parameters())
+
+    def _run_loop(
+        self, x: Tensor, state: S, lengths: Tensor, reset: Tensor, every: int | None, backwards: bool = False
+    ) -> tuple[Tensor, S]:
         recur, loop = self.recurrence(), self.loop()
         if loop is None:
             init = self.init_state(len(x))
@@ -125,7 +142,7 @@ class Gated(Core, Generic[S]):
         else:
             h, last = kernels.gated(
                 loop.kind, x, loop.weights, state, lengths, reset, recur, loop.U, loop.b, loop.options, self.project,
-                every,
+                every, backwards,
             )  # fmt: skip
         y = h if self.output_is_state else zero_past(self.read(h), lengths)
         return y.to(x.dtype), cast(S, last)

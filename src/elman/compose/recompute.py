@@ -62,7 +62,7 @@ class Recompute(Wrapper):
             return self.core.scan_unchecked(x, state, lengths, reset)
         every = self.every or math.ceil(math.sqrt(T))
         native = kernels.native_for(x, *leaves, *weights.values())
-        if native and isinstance(self.core, Gated) and self.core.recomputes():
+        if native and isinstance(self.core, Gated) and self.core.has_loop():
             return self.core.scan_recomputed(x, state, lengths, reset, every)  # all this inside one native loop
         device = x.device.type
         draws = any(part.training and isinstance(part, Dropout | WeightDrop) for part in self.core.modules())

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from elman import kernels
+from elman.cells.gated import Gated
 from elman.core import Core
 from elman.errors import InputError
 from elman.kernels.builder import Builder, Slot, Slots
-from elman.lengths import valid
+from elman.lengths import last_of_episodes
 from elman.options import choice
 from elman.state import State, describe
 
@@ -48,6 +49,9 @@ class Stack(Core):
 
     def parts(self, state: tuple[State, ...]) -> list[tuple[Core, State]]:
         return _with_parts(self, state)
+
+    def skips_padding(self, x: Tensor) -> bool:
+        return self.inputs == "previous" and _cores(self)[0].skips_padding(x)
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return self._run_cores(x, state, lambda core, y, before: core.step(y, before))
@@ -99,6 +103,9 @@ class Parallel(Core):
 
     def parts(self, state: tuple[State, ...]) -> list[tuple[Core, State]]:
         return _with_parts(self, state)
+
+    def skips_padding(self, x: Tensor) -> bool:
+        return all(core.skips_padding(x) for core in _cores(self))
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side([core.step(x, part) for core, part in _with_parts(self, state)])
@@ -178,10 +185,14 @@ class Reverse(Wrapper):
             "Reverse reads the future, so it has no step: scan whole sequences, or stream a core without Reverse in it"
         )
 
+    def skips_padding(self, x: Tensor) -> bool:
+        return self.core.skips_padding(x)
+
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
-        # x[t] is read first of its episode if x[t+1] begins another one. The row's last input follows the given state.
-        ends = reset.roll(-1, 1) & valid(lengths - 1, x.shape[1])
-        y, state = self.core.scan_unchecked(kernels.reverse(x, lengths), state, lengths, kernels.reverse(ends, lengths))
+        if (loop := _loop_of(self.core)) is not None:
+            return loop.scan_backwards(x, state, lengths, reset)
+        ends = kernels.reverse(last_of_episodes(reset, lengths), lengths)
+        y, state = self.core.scan_unchecked(kernels.reverse(x, lengths), state, lengths, ends)
         return kernels.reverse(y, lengths), state
 
 
@@ -195,6 +206,21 @@ class Bidirectional(Parallel):
 
     def __init__(self, left: Core, right: Core) -> None:
         super().__init__(left, Reverse(right))
+
+    def _scan(
+        self, x: Tensor, state: tuple[State, ...], lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, tuple[State, ...]]:
+        (left, first), (reverse, second) = _with_parts(self, state)
+        forth, back = _loop_of(left), _loop_of(cast(Reverse, reverse).core)
+        if forth is None or back is None or reverse.has_hooks() or not (forth.output_is_state and back.output_is_state):
+            return super()._scan(x, state, lengths, reset)
+        y, last = kernels.gated_pair(x, (forth.loop_from(first, False), back.loop_from(second, True)), lengths, reset)
+        return y.to(x.dtype), last
+
+
+def _loop_of(core: Core) -> Gated[Any] | None:
+    """The core, if a scan of it is one loop, to which no hook listens."""
+    return core if isinstance(core, Gated) and core.has_loop() and not core.has_hooks() else None
 
 
 def _cores(core: Stack | Parallel) -> Sequence[Core]:

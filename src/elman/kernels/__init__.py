@@ -25,7 +25,7 @@ from elman.kernels.builder import Unstreamable
 from elman.kernels.dropout import dropout
 from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
-from elman.kernels.reference import AttendedLoop, GatedOptions, Gather, Step, loop
+from elman.kernels.reference import AttendedLoop, GatedLoop, GatedOptions, Gather, Step, loop
 from elman.kernels.reference.choice import Choice
 from elman.state import State, leaves
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "AttendedLoop", "Choice", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend", "attended",
-    "available", "bank_scan", "best_path", "calls", "choose", "convolution", "digest", "dropout", "gated", "gathered",
-    "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan",
-    "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm",
-    "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
-    "use", "viterbi", "why_not_native",
+    "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend",
+    "attended", "available", "bank_scan", "best_path", "calls", "choose", "convolution", "digest", "dropout", "gated",
+    "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm",
+    "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "release_memory",
+    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus",
+    "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -350,12 +350,14 @@ def gated(
     options: GatedOptions | None = None,
     project: Callable[[Tensor], Tensor] | None = None,
     every: int | None = None,
+    backwards: bool = False,
 ) -> tuple[Tensor, State]:
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
     `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
     the native loop that does the same. Without U, x is u itself. With `every`, the native loop saves only its state
-    every so many steps for the backward pass, which computes the rest again.
+    every so many steps for the backward pass, which computes the rest again. Backwards, each row is read from its last
+    valid input to its first: `state` is the one after its end, the one returned that after its first input.
     """
     if U is not None and U.dtype != x.dtype:
         dtype = torch.promote_types(x.dtype, U.dtype)
@@ -363,8 +365,26 @@ def gated(
     given = [t for t in (*weights, *(options or ())) if t is not None]
     if _table_for(x, *given, *leaves(state)) is reference:
         u = project(x) if project else x if U is None else linear(x, U, b)
-        return reference.gated(u, state, lengths, reset, recur)
-    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every)
+        return reference.gated(u, state, lengths, reset, recur, backwards)
+    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every, backwards)
+
+
+def gated_pair(
+    x: Tensor, loops: tuple[GatedLoop, GatedLoop], lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, tuple[State, State]]:
+    """Two gated loops over the same x (B, T, D): their outputs side by side, and the states after them."""
+    tensors = [t for of in loops for t in (*of.weights, *leaves(of.state), of.U, of.b, *of.options) if t is not None]
+    if _table_for(x, *tensors) is not reference:
+        both: tuple[Tensor, tuple[State, State]] = _table.gated_pair(x, loops, lengths, reset)
+        return both
+    (left, first), (right, second) = (
+        gated(
+            of.kind, x, of.weights, of.state, lengths, reset, of.recur, of.U, of.b, of.options, of.project,
+            backwards=of.backwards,
+        )
+        for of in loops
+    )  # fmt: skip
+    return torch.cat([left, right], -1), (first, second)
 
 
 def attend(query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, v: Tensor | None) -> tuple[Tensor, Tensor]:

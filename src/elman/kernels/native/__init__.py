@@ -7,6 +7,7 @@ from elman.kernels.native.channels import bank_scan, convolution, selective_scan
 from elman.kernels.native.draws import choose, digest, philox, student_t
 from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
+from elman.kernels.native.gated_pair import gated_pair
 from elman.kernels.native.gathered import gathered
 from elman.kernels.native.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob
 from elman.kernels.native.json import json_rows
@@ -20,7 +21,7 @@ from elman.kernels.native.softmax import softmax_log_prob, softmax_log_prob_sum
 
 __all__ = [
     "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "choose", "convolution",
-    "digest", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows",
-    "layer_norm", "linear", "linear_scan", "log", "philox", "release_memory", "reverse", "rms_norm", "selective_scan",
-    "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
+    "digest", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas",
+    "json_rows", "layer_norm", "linear", "linear_scan", "log", "philox", "release_memory", "reverse", "rms_norm",
+    "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ saves a few values per unit; or, with `every`, the state is saved every n steps,
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -57,30 +57,43 @@ def gated(
     b: Tensor | None = None,
     options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
     every: int | None = None,
+    backwards: bool = False,
 ) -> tuple[Tensor, State]:
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
     -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H).
 
-    With `every`, only the state after every so many steps is saved for the backward pass.
+    With `every`, only the state after every so many steps is saved for the backward pass. `backwards`, each row is read
+    from its end.
     """
-    if kind not in KINDS:
-        raise UnknownNameError("kind of gated loop", kind, KINDS)
     if every is not None and every < 1:
         raise InputError(f"every is {every}; the state can be saved every 1, 2, 3, ... steps")
-    leaves = states.leaves(state)
-    w = weights[0] if KINDS[kind].matrix else None
-    extra = weights[-1] if len(weights) > 1 or w is None else None
-    tensors = [x, U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *options]
+    tensors = [x, *tensors_of(kind, weights, state, U, b, options)]
     dtype = functools.reduce(torch.promote_types, {t.dtype for t in tensors if t is not None})
     tensors = [t if t is None or t.dtype == dtype else t.to(dtype) for t in tensors]
     given = *tensors[1:7], lengths, reset, *tensors[7:]  # the fields of Loop and of GatedOptions
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         # A cell that saves nothing but y has nothing to compute again.
-        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, tensors[0], *given)
+        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, backwards, tensors[0], *given)
     else:
-        y, h, c, _ = _forward(kind, tensors[0], *given, False, None)
+        y, h, c, _ = _forward(kind, tensors[0], *given, False, None, backwards)
+    return y, last_state(state, h, c)
+
+
+def tensors_of(
+    kind: str, weights: tuple[Tensor, ...], state: State, U: Tensor | None, b: Tensor | None, options: GatedOptions
+) -> list[Tensor | None]:
+    """The fields of Loop, without lengths and reset, and those of the options."""
+    if kind not in KINDS:
+        raise UnknownNameError("kind of gated loop", kind, KINDS)
+    leaves = states.leaves(state)
+    w = weights[0] if KINDS[kind].matrix else None
+    extra = weights[-1] if len(weights) > 1 or w is None else None
+    return [U, b, w, extra, leaves[0], leaves[1] if len(leaves) > 1 else None, *options]
+
+
+def last_state(like: State, h: Tensor, c: Tensor) -> State:
     ends = iter((h, c))
-    return y, states.map(lambda leaf: next(ends), state)
+    return states.map(lambda leaf: next(ends), like)
 
 
 class Loop(NamedTuple):
@@ -99,36 +112,42 @@ class Loop(NamedTuple):
 LOOP, OPTIONS = len(Loop._fields), len(GatedOptions._fields)
 
 
-def _split(given: Sequence[Value]) -> tuple[Loop, GatedOptions, Sequence[Value]]:
+def split(given: Sequence[Value]) -> tuple[Loop, GatedOptions, Sequence[Value]]:
     """The arguments of an operation after its inputs: the loop, its options, and the rest."""
     return Loop(*given[:LOOP]), GatedOptions(*given[LOOP : LOOP + OPTIONS]), given[LOOP + OPTIONS :]
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Context, kind: str, every: int | None, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor]:
-        y, h, c, saved = _forward(kind, x, *given, True, every)
+    def forward(
+        ctx: Context, kind: str, every: int | None, backwards: bool, x: Tensor, *given: Value
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        y, h, c, saved = _forward(kind, x, *given, True, every, backwards)
         # Projections that were given are of no use for their own gradient: only the shape counts.
         projects = given[0] is not None
         ctx.save_for_backward(x if projects or every is not None else None, *given, y, saved)
         ctx.set_materialize_grads(False)
-        ctx.kind, ctx.every = kind, every
+        ctx.kind, ctx.every, ctx.backwards = kind, every, backwards
         return y, h, c
 
     @staticmethod
     def backward(ctx: Context, gy: Tensor | None, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *given = ctx.saved_tensors
-        loop, options, (y, _) = _split(given)
+        loop, options, (y, _) = split(given)
         gy = no_gradient(y) if gy is None else gy
-        gh = torch.zeros_like(loop.h0) if gh is None else gh
-        if loop.c0 is None:
-            gc = None
-        elif gc is None:
-            gc = torch.zeros_like(loop.c0)
-        wanted = list(ctx.needs_input_grad[2:7])
-        gradients = iter(once(_backward, ctx.kind, x, *given, ctx.every, gy, gh, gc, wanted))
-        found = [next(gradients) if need else None for need in _needed(wanted, loop, options)]
-        return None, None, *found[:7], None, None, *found[7:]
+        wanted = list(ctx.needs_input_grad[3:8])
+        last = *last_gradients(loop, gh, gc), wanted, ctx.backwards
+        gradients = iter(once(_backward, ctx.kind, x, *given, ctx.every, gy, *last))
+        found = [next(gradients) if need else None for need in needed(wanted, loop, options)]
+        return None, None, None, *found[:7], None, None, *found[7:]
+
+
+def last_gradients(loop: Loop, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What arrives at the last state: zeros where nothing does, None for a c that there is not."""
+    gh = torch.zeros_like(loop.h0) if gh is None else gh
+    if loop.c0 is None:
+        return gh, None
+    return gh, torch.zeros_like(loop.c0) if gc is None else gc
 
 
 def option_shapes(kind: str, H: int, R: int) -> tuple[tuple[int, ...], ...]:
@@ -148,9 +167,12 @@ def weights_of(
     }  # fmt: skip
 
 
-def _inputs(kind: str, x: Tensor | None, loop: Loop, options: GatedOptions | None, T: int, every: int | None) -> Struct:
+def inputs_of(
+    kind: str, x: Tensor | None, loop: Loop, given: GatedOptions, T: int, every: int | None, backwards: bool
+) -> Struct:
     """GatedInputs of csrc/loops.h: checked, and side by side in memory."""
     (B, R), H = loop.h0.shape, units(kind, loop)
+    options = None if all(option is None for option in given) else given  # one struct less to read
     D = KINDS[kind].gates * H if loop.U is None else loop.U.shape[1]
     if x is not None:
         expect("x", x, (B, T, D), loop.h0.dtype)
@@ -160,7 +182,7 @@ def _inputs(kind: str, x: Tensor | None, loop: Loop, options: GatedOptions | Non
         "weights": weights_of(kind, D, H, R, arrays, *map(contiguous, loop[:4])), "B": B, "T": T,
         "every": max(T, 1) if every is None else min(every, max(T, 1)), "x": None if x is None else rows(x),
         "h0": loop.h0.contiguous(), "c0": contiguous(loop.c0), "lengths": loop.lengths.contiguous(),
-        "reset": loop.reset.contiguous(),
+        "reset": loop.reset.contiguous(), "backwards": backwards,
     }  # fmt: skip
 
 
@@ -202,18 +224,17 @@ def saved_numbers(
     return T * B * saved_row if every is None else -(-T // every) * B * state_row
 
 
-def _struct(options: GatedOptions) -> GatedOptions | None:
-    """None where nothing is on: one struct less to read."""
-    return None if all(option is None for option in options) else options
-
-
 def _run(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    loop, options, (save, every) = _split(given)
-    inputs = _inputs(kind, x, loop, _struct(options), x.shape[1], every)
+    loop, options, (save, every, backwards) = split(given)
+    inputs = inputs_of(kind, x, loop, options, x.shape[1], every, backwards)
     y, h, c, saved = _fake(kind, x, *given)
-    outputs = {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved if save else None, every)}
-    run("gated", x.dtype, inputs, outputs)
+    run("gated", x.dtype, inputs, outputs_of(y, y.shape[2], h, c, saved if save else None, every))
     return y, h, c, saved
+
+
+def outputs_of(y: Tensor, ldy: int, h: Tensor, c: Tensor, saved: Tensor | None, every: int | None) -> Struct:
+    """GatedOutputs of csrc/loops.h; y may be some of the `ldy` columns of a tensor."""
+    return {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved, every), "ldy": ldy}
 
 
 def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
@@ -221,60 +242,79 @@ def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
 
 
 def _fake(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    loop, options, (save, every) = _split(given)
+    loop, options, (save, every, _) = split(given)
+    return output(x, (*x.shape[:2], loop.h0.shape[-1])), *room_for(kind, x, loop, options, save, every)
+
+
+def room_for(
+    kind: str, x: Tensor, loop: Loop, options: GatedOptions, save: bool, every: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What a loop over x writes besides y: h, c, and what the backward pass needs."""
     B, T, R, H = *x.shape[:2], loop.h0.shape[-1], units(kind, loop)
     saved = output(x, (saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
-    c = x.new_empty((B, H) if loop.c0 is not None else (0,))
-    return output(x, (B, T, R)), x.new_empty((B, R)), c, saved
+    return x.new_empty((B, R)), x.new_empty((B, H) if loop.c0 is not None else (0,)), saved
 
 
 def _run_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
-    loop, options, (y, saved, every, gy, gh, gc, wanted) = _split(given)
+    loop, options, (y, saved, every, gy, gh, gc, wanted, backwards) = split(given)
+    inputs = inputs_of(kind, x, loop, options, y.shape[1], every, backwards)
+    arriving = arriving_of(kind, loop, options, y.contiguous(), y.shape[2], saved, every, gy, gh, gc)
+    outputs = _fake_back(kind, x, *given)
+    run("gated_back", y.dtype, inputs, arriving, gradients_of(iter(outputs), needed(wanted, loop, options)))
+    return outputs
+
+
+def arriving_of(
+    kind: str, loop: Loop, options: GatedOptions, y: Tensor, ldy: int, saved: Tensor, every: int | None, gy: Tensor,
+    gh: Tensor, gc: Tensor | None,
+) -> Struct:  # fmt: skip
+    """GatedArriving of csrc/loops.h, checked; y may be some of the `ldy` columns of a tensor."""
     B, T, R = y.shape
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
-    inputs = _inputs(kind, x, loop, _struct(options), T, every)
     numbers = saved_numbers(kind, B, T, units(kind, loop), R, options, every, y.itemsize)
     expect("saved", saved, (numbers,), y.dtype)
-    arriving: Struct = {
-        "y": y.contiguous(), **_saved_or_checkpoints(saved, every), "gy": rows(gy), "gh": gh.contiguous(),
+    return {
+        "y": y, **_saved_or_checkpoints(saved, every), "ldy": ldy, "gy": rows(gy), "gh": gh.contiguous(),
         "gc": contiguous(gc),
     }  # fmt: skip
-    outputs = _fake_back(kind, x, *given)
-    found = iter(outputs)
-    found_or_none = [next(found) if need else None for need in _needed(wanted, loop, options)]
-    gradients: Struct = {
-        **dict(zip(("gx", "gU", "gb", "gw", "gextra", "gh0", "gc0"), found_or_none, strict=False)),
-        "options": GatedOptions(*found_or_none[7:])._asdict(),
-    }
-    run("gated_back", y.dtype, inputs, arriving, gradients)
-    return outputs
+
+
+def gradients_of(tensors: Iterator[Tensor], need: list[bool]) -> Struct:
+    """GatedGradients of csrc/loops.h, in the next tensors for what is needed."""
+    found = [next(tensors) if wanted else None for wanted in need]
+    names = ("gx", "gU", "gb", "gw", "gextra", "gh0", "gc0")
+    return {**dict(zip(names, found, strict=False)), "options": GatedOptions(*found[7:])._asdict()}
 
 
 def _fake_back(kind: str, x: Tensor | None, *given: Value) -> list[Tensor]:
     """Gradients of x, U, b, w, extra, h0, c0 and the options: those that are needed."""
-    loop, options, (y, *_, wanted) = _split(given)
-    (B, T, R), H = y.shape, units(kind, loop)
+    loop, options, (y, *_, wanted, _) = split(given)
+    return room_for_gradients(kind, y, loop, options, wanted)
+
+
+def room_for_gradients(kind: str, y: Tensor, loop: Loop, options: GatedOptions, wanted: list[bool]) -> list[Tensor]:
+    (B, T), R, H = y.shape[:2], loop.h0.shape[-1], units(kind, loop)
     N = KINDS[kind].gates * H
     D = N if loop.U is None else loop.U.shape[1]
     shapes = ((B, T, D), (N, D), (N,), (N, R), (H,), (B, R), (B, H), *option_shapes(kind, H, R))
-    return [output(y, shape) for shape, need in zip(shapes, _needed(wanted, loop, options), strict=True) if need]
+    return [output(y, shape) for shape, need in zip(shapes, needed(wanted, loop, options), strict=True) if need]
 
 
-def _needed(wanted: list[bool], loop: Loop, options: GatedOptions) -> list[bool]:
+def needed(wanted: list[bool], loop: Loop, options: GatedOptions) -> list[bool]:
     return [*wanted, True, loop.c0 is not None, *(option is not None for option in options)]
 
 
 _ARGUMENTS = f"{schema_of(Loop)}, {schema_of(GatedOptions)}"
 _forward = define(
-    f"gated(str kind, Tensor x, {_ARGUMENTS}, bool save, SymInt? every)"
+    f"gated(str kind, Tensor x, {_ARGUMENTS}, bool save, SymInt? every, bool backwards)"
     " -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
     _run,
     _fake,
 )
 _backward = define(
     f"gated_back(str kind, Tensor? x, {_ARGUMENTS}, Tensor y, Tensor saved, SymInt? every, Tensor gy, Tensor gh,"
-    " Tensor? gc, bool[] wanted) -> Tensor[]",
+    " Tensor? gc, bool[] wanted, bool backwards) -> Tensor[]",
     _run_back,
     _fake_back,
 )

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from elman import state as states
-from elman.lengths import valid
+from elman.kernels.reference.elementwise import reverse
+from elman.lengths import last_of_episodes, valid
 from elman.state import AnyState, State
 
 Step = Callable[[Tensor, AnyState], tuple[Tensor, AnyState]]
@@ -41,8 +42,29 @@ class GatedOptions(NamedTuple):
     bias_c: Tensor | None = None
 
 
-def gated(u: Tensor, state: State, lengths: Tensor, reset: Tensor, recur: Step) -> tuple[Tensor, State]:
-    """The gated loop over projected inputs u (B, T, G * H): y (B, T, H) and the last state."""
+class GatedLoop(NamedTuple):
+    """A gated loop from its state on: what `kernels.gated` takes besides x, lengths and reset."""
+
+    kind: str
+    weights: tuple[Tensor, ...]
+    state: AnyState
+    recur: Step
+    U: Tensor | None
+    b: Tensor | None
+    options: GatedOptions
+    project: Callable[[Tensor], Tensor] | None
+    backwards: bool
+
+
+def gated(
+    u: Tensor, state: State, lengths: Tensor, reset: Tensor, recur: Step, backwards: bool
+) -> tuple[Tensor, State]:
+    """The gated loop over projected inputs u (B, T, G * H): y (B, T, H) and the last state. Backwards, it reads each
+    row from its last valid input to its first."""
+    if backwards:
+        ends = reverse(last_of_episodes(reset, lengths), lengths)
+        y, state = gated(reverse(u, lengths), state, lengths, ends, recur, False)
+        return reverse(y, lengths), state
     init = states.map(torch.zeros_like, state)
     return loop(recur, u, state, init, lengths, reset, states.leaves(state)[0].shape[-1])
 
