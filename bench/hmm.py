@@ -9,7 +9,6 @@ dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its 
 
 import importlib
 import logging
-import resource
 import subprocess
 import sys
 import warnings
@@ -21,6 +20,7 @@ import numpy as np
 import torch
 
 from bench import kernels
+from bench.memory import peak
 from bench.rows import Row
 from bench.turns import Report, Result, in_turn, parser, result
 
@@ -43,14 +43,11 @@ MOST = 2.0  # our memory over hmmlearn's, at most
 
 
 def grown(library: str) -> float:
-    """Megabytes by which the peak of this process grows in one expectation, its inputs being there already."""
+    """Megabytes that one expectation takes at its peak, its inputs being there already."""
     small = {**MEMORY, "T": 1000}
     module = importlib.import_module(f"bench.with_{library}")
     module.prepare(small, 1)[0]()  # what a library loads when it is first used is no cost of the data
-    run, _ = module.prepare(MEMORY, 1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    run()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return peak(module.prepare(MEMORY, 1)[0])
 
 
 def memory() -> Result:

@@ -68,7 +68,8 @@ def result(
         "name": name, "peer": peer, "ratio": round(ratio, 3), "spread": [round(low, 3), round(high, 3)],
         "must": must, "aim": aim, "bound": "upper" if upper else "lower",
         "reached": None if must is None else (ratio <= must if upper else ratio >= must),
-        "error": standard_error(ratios), "ours": float(f"{shown(ours):.4g}"), "theirs": float(f"{shown(theirs):.4g}"),
+        "error": standard_error(ratios), "best": max(ours) / max(theirs) if inverted else min(theirs) / min(ours),
+        "ours": float(f"{shown(ours):.4g}"), "theirs": float(f"{shown(theirs):.4g}"),
         "unit": unit, "faults": faults, "peer_faults": peer_faults, "rounds": len(ratios), "quiet": quiet,
         "free": free(peer),
     }  # fmt: skip
@@ -78,7 +79,7 @@ def figure(name: str, value: float, unit: str, must: float | None = None, aim: f
     """A row of ours that has no peer, where less is better: seconds, megabytes."""
     return {
         "name": name, "peer": "", "ratio": None, "spread": None, "must": must, "aim": aim, "bound": "upper",
-        "reached": None if must is None else value <= must, "error": None, "ours": float(f"{value:.4g}"),
+        "reached": None if must is None else value <= must, "error": None, "best": None, "ours": float(f"{value:.4g}"),
         "theirs": None, "unit": unit, "faults": None, "peer_faults": None, "rounds": None, "quiet": True, "free": False,
     }  # fmt: skip
 

@@ -70,7 +70,7 @@ def test_generation_is_held_against_the_better_number_of_threads() -> None:
 def _measured(rng: np.random.Generator, ratio: float, spread: float) -> guard.Measured:
     """A row whose passes are spread by a share of its ratio."""
     ratios = ratio * (1 + spread * rng.standard_normal(guard.PASSES))
-    return guard.over_passes([{"ratio": r, "faults": 0.0, "quiet": True} for r in ratios])
+    return guard.over_passes([{"best": r, "faults": 0.0, "quiet": True} for r in ratios])
 
 
 @pytest.mark.parametrize(("ratio", "least", "most"), [(1.7, 0.95, 1.0), (2.0, 0.0, 0.02), (2.2, 0.0, 0.0)])
@@ -89,7 +89,7 @@ def test_a_narrow_row_need_not_fall_far_and_a_wide_one_must() -> None:
 
 
 def test_the_error_of_a_row_is_between_its_passes() -> None:
-    passes = [{"ratio": r, "error": 0.0, "faults": f, "quiet": True} for r, f in ((1.0, 0.0), (1.2, 0.0), (1.4, 9.0))]
+    passes = [{"best": r, "error": 0.0, "faults": f, "quiet": True} for r, f in ((1.0, 0.0), (1.2, 0.0), (1.4, 9.0))]
     found = guard.over_passes(passes)
     assert found["ratio"] == pytest.approx(1.2) and found["error"] == pytest.approx(0.2 / 3**0.5)
     assert found["faults"] == 0.0 and found["quiet"]
@@ -113,7 +113,7 @@ def test_the_guard_has_the_rows_that_are_stored() -> None:
 
 def test_a_ratio_is_that_of_the_rounds() -> None:
     found = turns.result("a", "torch", [1.0, 2.0, 4.0], [2.0, 6.0, 16.0], must=3.5)
-    assert found["ratio"] == 3.0 and found["reached"] is False and found["ours"] == 2000.0
+    assert found["ratio"] == 3.0 and found["reached"] is False and found["ours"] == 2000.0 and found["best"] == 2.0
     rates = turns.result("a", "torch", [2.0, 6.0, 16.0], [1.0, 2.0, 4.0], must=3, inverted=True, unit="steps/s")
     assert rates["ratio"] == 3.0 and rates["reached"] is True and rates["ours"] == 6.0
     most = turns.result("a", "torch", [1.0] * 3, [2.0] * 3, must=1.5, upper=True, per_round=10, unit="words/s")
