@@ -10,7 +10,7 @@ import torch
 
 from elman import _native
 from elman.cells import CELLS
-from elman.compose import Recompute, stack
+from elman.compose import Bidirectional, Recompute, stack
 from elman.core import Core
 from elman.laws.kernels import problems
 from elman.model import SequenceModel
@@ -46,6 +46,7 @@ def wide_loops() -> None:
         for B in (1, 3, 16):
             train(core, B, 30)
             train(Recompute(core, every=10), B, 30)
+            train(Bidirectional(core, core), B, 30)
 
 
 def wide_streams() -> None:
