@@ -45,8 +45,11 @@ class ArrayView {
 };
 
 // The arrays (rows, width) that steps give. The last two are used again once nobody else holds them: two, since who writes
-// `y = step(x)` in a loop still holds the one of the step before.
+// `y = step(x)` in a loop still holds the one of the step before. Large ones are not kept: numpy makes them as fast as it
+// matters, and nobody would expect a stream to hold that memory.
 class Outputs {
+  static constexpr int64_t largest = 1 << 14;  // numbers
+
  public:
   explicit Outputs(nb::object dtype) : dtype_(std::move(dtype)), empty_(nb::module_::import_("numpy").attr("empty")) {}
 
@@ -55,10 +58,11 @@ class Outputs {
   nb::object next(int64_t rows, int64_t width, std::optional<ArrayView<Real>>& view) {
     for (nb::object& one : kept_)
       if (one.is_valid() && Py_REFCNT(one.ptr()) == 1 && fits(one, rows, width, view)) return one;
+    nb::object made = empty_(nb::make_tuple(rows, width), dtype_);
+    view.emplace(made, 2);
+    if (rows * width > largest) return made;
     std::swap(kept_[0], kept_[1]);
-    kept_[0] = empty_(nb::make_tuple(rows, width), dtype_);
-    view.emplace(kept_[0], 2);
-    return kept_[0];
+    return kept_[0] = made;
   }
 
  private:

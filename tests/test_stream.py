@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -458,6 +459,9 @@ def test_an_output_that_nobody_holds_is_used_again_as_it_was() -> None:
         del y
     assert stream.step(x[:1], [1]).shape == (1, 4)
     assert stream.step(stream.step(x)[:, :3].copy()).shape == (2, 4)
+    large = Stream(cell("indrnn", 3, 5_000), 4)
+    freed = weakref.finalize(large.step(np.ones((4, 3), np.float32)), lambda: None)
+    assert not freed.alive  # a large one is not kept
 
 
 @native_only
