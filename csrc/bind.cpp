@@ -10,9 +10,11 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "checks.h"
 #include "crowd.h"
 #include "digest.h"
@@ -84,7 +86,8 @@ void def_kernel(nb::module_& m, const std::string& name, Elementwise<Real>* Tabl
 
 template <class Real, int axes>
 using Array = nb::ndarray<Real, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-using RowNumbers = std::optional<Array<const int64_t, 1>>;
+
+constexpr int64_t brief = 1 << 17;  // multiply-adds: some microseconds
 
 template <class Real>
 void bind_stream(nb::module_& m, const std::string& suffix) {
@@ -110,30 +113,42 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   m.def(("program" + suffix).c_str(), [](Stored stored) { return kernels().of<Real>().program(stored); },
         nb::rv_policy::take_ownership);
 
-  // How many rows are named, if the shapes fit.
-  const auto checked = [](const S& s, const RowNumbers& rows, int64_t given, int64_t expected, const Array<Real, 2>& y) {
-    const int64_t count = rows ? int64_t(rows->shape(0)) : s.rows();
-    if (given != count || expected < 0 || int64_t(y.shape(0)) != count || int64_t(y.shape(1)) != s.output_width())
-      throw nb::value_error("native stream: the arrays of a step do not have the shapes of the stream's input and output.");
-    return count;
+  // A step of some rows, or of all if `rows` is None: run(x, rows, count, y), and y. What takes no longer than another thread
+  // of Python would be kept waiting anyway is computed without releasing the lock.
+  const auto step = [](S& s, const auto& x, nb::handle rows, Outputs& outputs, const auto& run) {
+    std::optional<ArrayView<const int64_t>> named;
+    if (!rows.is_none()) named.emplace(rows, 1);
+    const int64_t count = named ? named->rows() : s.rows();
+    if (x.rows() != count) throw nb::value_error("native stream: a step has an input for each of its rows.");
+    std::optional<ArrayView<Real>> to;
+    nb::object y = outputs.next<Real>(count, s.output_width(), to);
+    std::optional<nb::gil_scoped_release> release;
+    if (count * s.work() > brief) release.emplace();
+    run(x.data(), named ? named->data() : nullptr, count, to->data());
+    release.reset();
+    return y;
   };
   nb::class_<S>(m, ("Stream" + suffix).c_str())
       .def_prop_ro("state_row", &S::state_row)
       .def_prop_ro("divides", &S::divides)
       .def(
           "step",
-          [checked](S& s, Array<const Real, 2> x, RowNumbers rows, Array<Real, 2> y, int threads) {
-            const int64_t count = checked(s, rows, x.shape(0), int64_t(x.shape(1)) == s.input_width() ? 0 : -1, y);
-            const nb::gil_scoped_release release;
-            s.step(x.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          [step](S& s, nb::handle x, nb::handle rows, Outputs& outputs, int threads) {
+            const ArrayView<const Real> given(x, 2);
+            if (given.width() != s.input_width())
+              throw nb::value_error("native stream: an input of a step is not as wide as the stream's.");
+            return step(s, given, rows, outputs, [&](const Real* x, const int64_t* rows, int64_t count, Real* y) {
+              s.step(x, rows, count, y, threads);
+            });
           },
           nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def(
           "step_symbols",
-          [checked](S& s, Array<const int64_t, 1> symbols, RowNumbers rows, Array<Real, 2> y, int threads) {
-            const int64_t count = checked(s, rows, symbols.shape(0), 0, y);
-            const nb::gil_scoped_release release;
-            s.step_symbols(symbols.data(), rows ? rows->data() : nullptr, count, y.data(), threads);
+          [step](S& s, nb::handle symbols, nb::handle rows, Outputs& outputs, int threads) {
+            const ArrayView<const int64_t> given(symbols, 1);
+            return step(s, given, rows, outputs, [&](const int64_t* symbols, const int64_t* rows, int64_t count, Real* y) {
+              s.step_symbols(symbols, rows, count, y, threads);
+            });
           },
           nb::arg(), nb::arg().none(), nb::arg(), nb::arg())
       .def("carry",
@@ -241,6 +256,7 @@ void bind_gated_facts(nb::module_& m) {
 NB_MODULE(_native, m) {
   const char* wanted = std::getenv("ELMAN_ISA");
   choose(wanted ? wanted : "");
+  nb::class_<Outputs>(m, "Outputs").def(nb::init<nb::object>());
   m.def("teams_dissolved", &teams_dissolved, "How many teams of threads waited so long that one of them finished alone.");
   m.def("isa", [] { return std::string(isa()); }, "The instruction set in use.");
   m.def(

@@ -74,18 +74,19 @@ void run_blocks(Packed<Real, Weight> packed, int64_t j, int64_t first, int64_t e
   constexpr int L = lanes<Real>;
   constexpr int R = C <= panels_for_more_rows<G> ? tile_rows<G> : 2;
   constexpr int64_t least = has_scales<Weight> ? group : 16;
+  const int64_t packed_K = packed_depth<Weight>(K);
   const int64_t rows = end - first, pieces = (rows + R - 1) / R;
   const int64_t fits = 16384 / (C * G * L * int64_t(sizeof(Weight)));
-  const int64_t some = has_scales<Weight> ? std::max(fits / least, int64_t(1)) * least : std::max(fits, least);
+  const int64_t some = std::is_same_v<Real, Weight> ? std::max(fits, least) : std::max(fits / least, int64_t(1)) * least;
   const int64_t depth = pieces <= 1 || K <= some + some / 2 ? K : some;
   const int64_t groups = (K + group - 1) / group;
   for (int64_t k = 0; k < K; k += depth, start = nullptr)
     for (int64_t i = 0; i < pieces; ++i) {
       const int64_t a = first + rows * i / pieces, b = first + rows * (i + 1) / pieces;
       Real* to = out + (a - first) * ldo;
-      const Packed<Real, Weight> from{packed.w + (j * K + k) * G * L,
+      const Packed<Real, Weight> from{packed.w + (j * packed_K + k) * G * L,
                                       has_scales<Weight> ? packed.scales + (j * groups + k / group) * G * L : nullptr};
-      run_rows<R, C, G>(b - a, from, K, x + a * ldx + k, ldx, std::min(depth, K - k),
+      run_rows<R, C, G>(b - a, from, packed_K, x + a * ldx + k, ldx, std::min(depth, K - k),
                         start ? start->u + a * start->stride + j * G * L : (const Real*)to, start ? start->stride : ldo,
                         start && start->shared ? start->shared + j * L : nullptr, to, ldo);
     }

@@ -197,7 +197,7 @@ namespace {
 // from the last one on if `backwards`.
 template <class F>
 void each_few(Units mine, bool backwards, const F& f) {
-  constexpr int64_t few = 4;
+  constexpr int64_t few = vector_bytes == 64 ? 2 : 4;
   const int64_t pieces = (mine.right - mine.left + few - 1) / few;
   for (int64_t i = 0; i < pieces; ++i) {
     const int64_t left = mine.left + (backwards ? pieces - 1 - i : i) * few;

@@ -21,36 +21,40 @@ constexpr int64_t group = 64;
 template <class Weight>
 constexpr bool has_scales = std::is_same_v<Weight, int8_t>;
 
+// Numbers of a column that lie side by side, [k / pair][lanes][pair]: two of 16 bits make one of 32, of which a shift and a mask
+// give both as floats, while to widen each by itself would take AVX2 as long as to read it whole.
+template <class Weight>
+constexpr int64_t pair = std::is_same_v<Weight, Bfloat16> ? 2 : 1;
+
+// How deep a panel of depth K is, in whole pairs.
+template <class Weight>
+constexpr int64_t packed_depth(int64_t K) {
+  return (K + pair<Weight> - 1) / pair<Weight> * pair<Weight>;
+}
+
 // lanes<Real> weights in a vector of Real.
 ELMAN_INLINE Vec<float> widen(const float* p) { return load<Vec<float>>(p); }
 ELMAN_INLINE Vec<double> widen(const double* p) { return load<Vec<double>>(p); }
 // By instructions of the set where the compiler's own conversion of vectors would go number by number.
 #if defined(__AVX512F__)
-ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
-  return (Vec<float>)_mm512_slli_epi32(_mm512_cvtepu16_epi32(load<__m256i>(p)), 16);
-}
 ELMAN_INLINE Vec<float> widen(const int8_t* p) {
   return (Vec<float>)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load<__m128i>(p)));
 }
 #elif defined(__AVX2__)
-ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
-  return (Vec<float>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>(p)), 16);
-}
 ELMAN_INLINE Vec<float> widen(const int8_t* p) {
   return (Vec<float>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
 }
 #else
-ELMAN_INLINE Vec<float> widen(const Bfloat16* p) {
-  Int<float> bits;
-  for (int l = 0; l < lanes<float>; ++l) bits[l] = int32_t(uint32_t(p[l].bits) << 16);
-  return (Vec<float>)bits;
-}
 ELMAN_INLINE Vec<float> widen(const int8_t* p) {
   Vec<float> v;
   for (int l = 0; l < lanes<float>; ++l) v[l] = float(p[l]);
   return v;
 }
 #endif
+
+// The first and the second of pairs.
+ELMAN_INLINE Vec<float> first_of(Int<float> pairs) { return (Vec<float>)(pairs << 16); }
+ELMAN_INLINE Vec<float> second_of(Int<float> pairs) { return (Vec<float>)(pairs & int32_t(0xFFFF0000)); }
 
 // The nearest; of two, the one whose last bit is zero.
 inline Bfloat16 to_bfloat16(float x) {

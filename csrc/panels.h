@@ -15,7 +15,7 @@ class Panels {
   Panels(Buffer<Real> packed, int64_t panels, int64_t K, int G, Stored stored)
       : wide_(std::move(packed)), K_(K), stored_(stored) {
     if constexpr (std::is_same_v<Real, float>) {
-      if (stored == Stored::bfloat16) halve(panels * K * G * lanes<Real>);
+      if (stored == Stored::bfloat16) halve(panels, G * lanes<Real>);
       if (stored == Stored::int8) quarter(panels, G * lanes<Real>);
       if (stored != Stored::whole) wide_.reset();
     }
@@ -36,9 +36,14 @@ class Panels {
   }
 
  private:
-  void halve(int64_t n) {
-    halves_ = allocate<Bfloat16>(n);
-    for (int64_t i = 0; i < n; ++i) halves_[i] = to_bfloat16(wide_[i]);
+  // A panel is [k][columns], and becomes [k / 2][columns][2].
+  void halve(int64_t panels, int64_t columns) {
+    const int64_t depth = packed_depth<Bfloat16>(K_);
+    halves_ = zeros<Bfloat16>(panels * depth * columns);
+    for (int64_t j = 0; j < panels; ++j)
+      for (int64_t k = 0; k < K_; ++k)
+        for (int64_t c = 0; c < columns; ++c)
+          halves_[(j * depth + k / 2 * 2) * columns + 2 * c + k % 2] = to_bfloat16(wide_[(j * K_ + k) * columns + c]);
   }
 
   // A panel is [k][columns]; its scales are [group][columns].

@@ -16,8 +16,8 @@
 namespace elman::ELMAN_NS {
 
 // R rows of x by C blocks of G vectors; w is [block][k][G][lanes], `block` elements apart.
-template <int R, int C, int G, class Real, class Weight>
-ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Weight* __restrict w, int64_t block, const Real* __restrict x,
+template <int R, int C, int G, class Real>
+ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Real* __restrict w, int64_t block, const Real* __restrict x,
                        int64_t ldx, int64_t K) {
   constexpr int L = lanes<Real>;
   for (int64_t k = 0; k < K; ++k) {
@@ -32,6 +32,52 @@ ELMAN_INLINE void tile(Vec<Real> (&acc)[R][C * G], const Weight* __restrict w, i
     }
     w += G * L;
   }
+}
+
+// The same of weights that have to be widened, one vector after the other: all at once would not fit into the registers.
+template <int R, int C, int G>
+ELMAN_INLINE void tile(Vec<float> (&acc)[R][C * G], const int8_t* __restrict w, int64_t block, const float* __restrict x,
+                       int64_t ldx, int64_t K) {
+  constexpr int L = lanes<float>;
+  for (int64_t k = 0; k < K; ++k, w += G * L) {
+    Vec<float> a[R];
+#pragma GCC unroll 16
+    for (int m = 0; m < R; ++m) a[m] = splat(x[m * ldx + k]);
+#pragma GCC unroll 16
+    for (int n = 0; n < C * G; ++n) {
+      const Vec<float> v = widen(w + (n / G) * block + (n % G) * L);
+#pragma GCC unroll 16
+      for (int m = 0; m < R; ++m) acc[m][n] = fma(a[m], v, acc[m][n]);
+    }
+  }
+}
+
+// The same of pairs; the last one may have a first number only.
+template <int R, int C, int G>
+ELMAN_INLINE void tile(Vec<float> (&acc)[R][C * G], const Bfloat16* __restrict w, int64_t block, const float* __restrict x,
+                       int64_t ldx, int64_t K) {
+  constexpr int L = lanes<float>;
+  const auto add = [&](int64_t k, auto second) {
+    Vec<float> a[R], b[R];
+#pragma GCC unroll 16
+    for (int m = 0; m < R; ++m) {
+      a[m] = splat(x[m * ldx + k]);
+      if (second) b[m] = splat(x[m * ldx + k + 1]);
+    }
+#pragma GCC unroll 16
+    for (int n = 0; n < C * G; ++n) {
+      const Int<float> pairs = load<Int<float>>(w + (n / G) * block + (n % G) * 2 * L);
+#pragma GCC unroll 16
+      for (int m = 0; m < R; ++m) {
+        acc[m][n] = fma(a[m], first_of(pairs), acc[m][n]);
+        if (second) acc[m][n] = fma(b[m], second_of(pairs), acc[m][n]);
+      }
+    }
+    w += 2 * G * L;
+  };
+  int64_t k = 0;
+  for (; k + 1 < K; k += 2) add(k, std::true_type{});
+  if (k < K) add(k, std::false_type{});
 }
 
 // Rows [r, r + count) of a block from `rows`, in pieces of at most R: f(std::integral_constant<int, rows>, first).

@@ -40,6 +40,7 @@ struct Stream {
   virtual int64_t state_row() const = 0;
   virtual int64_t input_width() const = 0;
   virtual int64_t output_width() const = 0;
+  virtual int64_t work() const = 0;  // of a step of a row, in multiply-adds or about
   virtual bool divides() const = 0;  // whether a step of one row is worth several threads
   virtual void step(const Real* x, const int64_t* rows, int64_t count, Real* y, int threads) = 0;
   virtual void step_symbols(const int64_t* symbols, const int64_t* rows, int64_t count, Real* y, int threads) = 0;

@@ -72,6 +72,7 @@ class StateRows final : public Stream<Real> {
     });
   }
 
+  int64_t work() const override { return p_.work(); }
   bool divides() const override { return p_.shares() && p_.work() >= worth_calling; }
 
   void read(const int64_t* symbols, int64_t T, int64_t row, int threads) override {

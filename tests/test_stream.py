@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -403,7 +405,7 @@ def test_narrow_weights_are_the_rounded_ones(name: str, size: int, weights: str)
 def test_a_row_has_its_bits_in_any_batch_and_on_any_threads(name: str, weights: str | None) -> None:
     """Wide enough that threads divide the units of a row."""
     torch.manual_seed(0)
-    core, x = stack(name, 200, 400, layers=2).eval(), torch.randn(9, 4, 200)
+    core, x = stack(name, 201, 401, layers=2).eval(), torch.randn(9, 4, 201)
 
     def steps(rows: list[int]) -> Tensor:
         stream = Stream(core, len(rows), weights)
@@ -419,6 +421,69 @@ def test_a_row_has_its_bits_in_any_batch_and_on_any_threads(name: str, weights: 
                 assert torch.equal(steps(rows), wanted[rows])
     finally:
         torch.set_num_threads(before)
+
+
+@native_only
+@pytest.mark.parametrize(
+    "hold", [lambda y: y, lambda y: y[0], memoryview, torch.from_numpy, lambda y: y.T, lambda y: [y]]
+)
+def test_an_output_that_somebody_holds_is_not_written_to(hold: Callable[[np.ndarray], object]) -> None:
+    stream, x = Stream(cell("gru", 3, 4), 2), np.ones((2, 3), np.float32)
+    held, copies = [], []
+    for _ in range(6):
+        y = stream.step(x)
+        copies.append(y.copy())
+        held.append(hold(y))
+        del y
+    for kept, wanted in zip(held, copies, strict=True):
+        numbers = np.asarray(kept[0] if isinstance(kept, list) else kept)
+        assert np.array_equal(np.sort(numbers.ravel()), np.sort((wanted[:1] if numbers.ndim == 1 else wanted).ravel()))
+    assert not np.array_equal(copies[0], copies[1])
+
+
+@native_only
+def test_an_output_that_nobody_holds_is_used_again_as_it_was() -> None:
+    stream, x = Stream(cell("gru", 3, 4), 2), np.ones((2, 3), np.float32)
+    places = set()
+    for _ in range(20):
+        y = stream.step(x)
+        places.add(y.ctypes.data)
+    assert len(places) == 2  # y still names one when the next is made
+    y.shape = (8,)
+    y = stream.step(x)
+    y.flags.writeable = False
+    del y
+    for _ in range(3):
+        y = stream.step(x)
+        assert y.shape == (2, 4) and y.flags.writeable
+        del y
+    assert stream.step(x[:1], [1]).shape == (1, 4)
+    assert stream.step(stream.step(x)[:, :3].copy()).shape == (2, 4)
+    large = Stream(cell("indrnn", 3, 5_000), 4)
+    freed = weakref.finalize(large.step(np.ones((4, 3), np.float32)), lambda: None)
+    assert not freed.alive  # a large one is not kept
+
+
+@native_only
+def test_an_input_may_lie_anyhow_and_be_of_any_numbers() -> None:
+    x = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32).T
+    x.flags.writeable = False
+    core = cell("gru", 3, 4)
+    wanted = Stream(core, 2).step(x.copy("C"))
+    for given in (x, x.astype(np.float64), x.astype(">f4")):
+        assert np.array_equal(Stream(core, 2).step(given), wanted)
+    assert np.array_equal(Stream(core, 2).step(np.ones((2, 3), int)), Stream(core, 2).step(np.ones((2, 3), np.float32)))
+
+
+@native_only
+@pytest.mark.parametrize(
+    "x",
+    [np.ones((2, 4), np.float32), np.ones(3, np.float32), np.ones((3, 2), np.float32), np.ones((2, 2)),
+     np.ones((2, 3), complex), np.ones((2, 3), "M8[s]"), np.array([[None] * 3] * 2)],
+)  # fmt: skip
+def test_an_array_that_is_not_an_input_is_refused(x: np.ndarray) -> None:
+    with pytest.raises(InputError, match=r"it needs float32\[2, 3\]"):
+        Stream(cell("gru", 3, 4), 2).step(x)
 
 
 def test_what_narrow_weights_cannot_be() -> None:

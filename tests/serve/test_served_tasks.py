@@ -10,8 +10,9 @@ import torch
 from running import error, language_model, running
 
 import elman
-from elman import cli
+from elman import cli, kernels
 from elman.cli import main
+from elman.data.cache import encode_string
 from elman.errors import InputError
 from elman.serve.api.predicting import predictor
 from elman.tasks import open_model
@@ -53,6 +54,26 @@ def test_texts_side_by_side_are_those_of_the_library(config):
         assert answer["text"] == text and answer["finish_reason"] == generation.finish_reasons[0]
         assert served.dump(state) == elman.state.dump(generation.state, fingerprint=lm.fingerprint)
         assert served.parse(served.dump(state)) == state
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="other weights are those of a native stream")
+@pytest.mark.parametrize("weights", ["bfloat16", "int8"])
+def test_texts_with_weights_in_fewer_bits_are_those_of_the_library_with_the_same_weights(weights):
+    lm = language_model()
+    served = ServedText(lm, rows=3).with_weights(weights)
+    prompts = ["", "Once", "x" * 150, "It was the best of times"]
+    works = [served.writing(prompt, Writing(max_new_tokens=30)) for prompt in prompts]
+    answers, states = run_all(served, works, [served.start(seed) for seed in range(4)])
+    for seed, (prompt, answer, state) in enumerate(zip(prompts, answers, states, strict=True)):
+        generation = lm.start(prompt, seed=seed, max_new_tokens=30, weights=weights)
+        assert answer["text"] == "".join(pieces[0] for pieces in generation)
+        assert served.dump(state) == elman.state.dump(generation.state, fingerprint=lm.fingerprint)
+    (answer,), _ = run_all(served, [served.reading("It was the best")], [served.start(0)])
+    score = lm.evaluate(encode_string("It was the best", lm.vocabulary), weights=weights)
+    nats = -sum(one["logprob"] for one in answer["outputs"])
+    assert nats == pytest.approx(score.nats, rel=1e-6)
+    with pytest.raises(InputError, match="beam search computes with the weights as they are"):
+        served.search(served.start(0), "", Writing(), 2)
 
 
 def test_a_markov_model_and_texts_with_an_end(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from elman.serve.limits import Limits
 
 if TYPE_CHECKING:
     from elman.serve.api.app import Service
+    from elman.tasks.serving import Served
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 TIERS = ("none", "process", "power")
@@ -114,6 +115,8 @@ def _service(args: argparse.Namespace) -> Service:
             if name not in predictors:
                 raise
             say(f"elman serve: {name} is served by /v1/predict only: {error}")
+    if args.weights is not None:
+        models = _with_weights(models, predictors, args.weights)
     for secret in filter(None, (args.api_key_file, args.state_key_file, args.store)):
         if warning := readable_by_others(secret):
             say(f"elman serve: warning: {warning}")
@@ -134,6 +137,16 @@ def _service(args: argparse.Namespace) -> Service:
         drain_delay=args.drain_delay,
         predictors=predictors,
     )
+
+
+def _with_weights(models: dict[str, Served], predictors: Mapping[str, object], weights: str) -> dict[str, Served]:
+    """The models with weights in fewer bits, all of them: /v1/predict would compute with those that they have."""
+    if predictors:
+        raise InputError(
+            f"--weights is {weights!r}, with which only language models are served: "
+            f"serve {', '.join(predictors)} without it"
+        )
+    return {name: served.with_weights(weights) for name, served in models.items()}
 
 
 def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
@@ -157,6 +170,10 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument("run", metavar="RUN", nargs="?", help="a run directory or a saved model")
     parser.add_argument("--model", action="append", metavar="NAME=RUN", help="another model; may be repeated")
+    parser.add_argument(
+        "--weights", metavar="bfloat16|int8",
+        help="store the weights of products in fewer bits; by default as they are. For language models",
+    )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen at")
     parser.add_argument("--port", type=int, default=8080, help="0 for any free port")
     parser.add_argument(

@@ -47,6 +47,7 @@ class NativeRows:
         self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
         self._numpy = np.dtype(str(program.dtype).removeprefix("torch."))
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
+        self._outputs = program.outputs()
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
         self._alone = 1 if self._rows.divides else 2  # a step of fewer rows than this is one thread's
         self.like = init_state(1)
@@ -60,18 +61,20 @@ class NativeRows:
         return NativeRows(self._program, self._init_state, batch_size)
 
     def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        y = np.empty(self._shape if rows is None else (len(rows), self._program.output_size), self._numpy)
+        count = self._batch_size if rows is None else len(rows)
         try:  # checked where it costs least, in the call
-            self._run(x, rows, y, 1 if len(y) < self._alone else torch.get_num_threads())
+            return self._run(x, rows, self._outputs, 1 if count < self._alone else torch.get_num_threads())
         except IndexError:
             if rows is not None:
                 check_distinct(check_inside(rows, self._batch_size))
             raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
         except (TypeError, ValueError):
+            dtype, kinds = (np.dtype(np.int64), "iu") if self._program.looks_up else (self._numpy, "fiu")
+            if x.dtype.kind in kinds and (x.dtype != dtype or not x.flags.c_contiguous):
+                return self.step(np.ascontiguousarray(x, dtype), rows)
             width = self._program.input_size
-            needs = f"int64[{len(y)}]" if self._program.looks_up else f"{self._numpy}[{len(y)}, {width}]"
+            needs = f"int64[{count}]" if self._program.looks_up else f"{self._numpy}[{count}, {width}]"
             raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
-        return y
 
     def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
         return torch.from_numpy(self.step(x.detach().numpy(), rows))

@@ -127,6 +127,12 @@ class Served(ABC):
     blank: bytes  # the state before the first input, as `states.to_rows` has it
     row_bytes: int  # how long a state is
 
+    def with_weights(self, weights: str) -> Served:
+        """The same, with the weights of products stored in fewer bits, as `Stream` has them."""
+        raise InputError(
+            f"weights is {weights!r}, but only language models are served with other weights than their own"
+        )
+
     def current(self, state: bytes) -> bytes:
         """A stored state, of an earlier version perhaps, as it is laid out now; a FileError if it is not one."""
         return state if len(state) == self.row_bytes else states.widen_row(state, self.like)

@@ -2,12 +2,16 @@
 
 import json
 import time
+from functools import partial
 
 import httpx
+import pytest
 from direct import NUMBERS, direct, get, made, refused
 from running import MODELS, language_model, running
 
+from elman import kernels
 from elman.serve.engine.jobs import Fork, Generate, Options, WriteRequest
+from elman.serve.engine.steps import Step
 from elman.serve.engine.text_jobs import Respond
 from elman.serve.store.store import MemoryStore
 from elman.tasks.serving import Writing
@@ -77,3 +81,24 @@ def test_a_response_goes_on_with_the_weights_that_made_it_and_no_others(tmp_path
     assert respond(direct(store, models={"book": ServedText(language_model())}), first) != first
     other = direct(store, models={"book": ServedText(language_model(seed=1))})
     assert refused(422, lambda: respond(other, first)).code == "model_mismatch"
+
+
+@pytest.mark.skipif("native" not in kernels.available(), reason="other weights are those of a native stream")
+def test_a_session_continues_with_the_kind_of_weights_that_it_began_with_and_a_state_file_with_any():
+    whole = ServedText(language_model())
+    kinds = {None: whole, "bfloat16": whole.with_weights("bfloat16"), "int8": whole.with_weights("int8")}
+    assert len({served.fingerprint for served in kinds.values()}) == 3
+    for began, served in kinds.items():
+        store = MemoryStore()
+        id = made(direct(store, models={"book": served}), "book")
+        for resumed, other in kinds.items():
+            assert other.parse(served.dump(served.start(3))) == served.start(3)
+            read = partial(read_text, direct(store, models={"book": other}), id)
+            if began == resumed:
+                read()
+            else:
+                assert refused(422, read).code == "model_mismatch"
+
+
+def read_text(engine, id):
+    engine.run(lambda r: Step(r, WriteRequest("t", "step"), id, "any", "Hi", False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,10 @@ class Program(Builder):
         if self.bound not in (None, batch_size):
             raise InputError(f"a stream of {batch_size} rows was requested; the core has a memory for {self.bound}")
         return self.native.stream(batch_size)
+
+    def outputs(self) -> Any:
+        """The arrays that the steps of a stream give (csrc/arrays.h)."""
+        return _native.Outputs(np.dtype(str(self.dtype).removeprefix("torch.")))
 
     def input(self, width: int) -> Slot:
         return self._slot(width)

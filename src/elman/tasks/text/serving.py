@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -47,6 +49,7 @@ class ServedText(ServedWriter):
             predictor.vocabulary,
             predictor.fingerprint,
         )
+        self.model_fingerprint, self.narrow = self.fingerprint, False
         self.endless = predictor.unit == "text"
         self.stream, self.most = ModelStream(self.model, 1), rows
         self.like = self.model.init_state(1)
@@ -57,6 +60,15 @@ class ServedText(ServedWriter):
             "reads": "text", "input": "a text, or a list of tokens", "writes": True, "vocabulary": self.vocabulary.kind,
             "symbols": self.vocabulary.size, "endless": self.endless,
         }  # fmt: skip
+
+    def with_weights(self, weights: str) -> ServedText:
+        """Every symbol is read by a stream that stores its weights so. Sessions of other weights are not its own: what
+        was read again after a crash would have other bits. State files are, as in `elman generate --state`."""
+        other = copy.copy(self)
+        other.stream, other.narrow = ModelStream(self.model, 1, weights), True
+        other.fingerprint = hashlib.sha256(f"{self.fingerprint} {weights}".encode()).hexdigest()
+        other.about = {**self.about, "weights": weights}
+        return other
 
     # States
 
@@ -78,7 +90,7 @@ class ServedText(ServedWriter):
             self._core(core), torch.tensor([token]), torch.from_numpy(seen[None].copy()),
             torch.tensor([[seed, drawn]]),
         )  # fmt: skip
-        return states.dump(carried, fingerprint=self.fingerprint)
+        return states.dump(carried, fingerprint=self.model_fingerprint)
 
     def parse(self, data: bytes) -> bytes:
         V = self.vocabulary.size
@@ -86,7 +98,7 @@ class ServedText(ServedWriter):
             self.model.init_state(0), torch.zeros(0, dtype=torch.int64), torch.zeros(0, V, dtype=torch.bool),
             torch.zeros(0, 2, dtype=torch.int64),
         )  # fmt: skip
-        carried = states.parse(data, like, fingerprint=self.fingerprint)
+        carried = states.parse(data, like, fingerprint=self.model_fingerprint)
         assert isinstance(carried, Carried)
         if len(carried.token) != 1:
             raise FileError(f"a session is one text; the state that was sent has {len(carried.token)} rows")
@@ -112,6 +124,10 @@ class ServedText(ServedWriter):
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int
     ) -> list[tuple[dict[str, Json], bytes]]:
+        if self.narrow:
+            raise InputError(
+                "a beam search computes with the weights as they are, which this server does not: leave it"
+            )
         core, token, seed, drawn, seen = self.states.unpack(state)
         stops = list(settings.stop)
         (found,) = beam(
@@ -169,7 +185,7 @@ class ServedText(ServedWriter):
         for at in range(0, len(single), self.most):
             self._step(single[at : at + self.most])
         for at in range(0, len(several), self.most):
-            self._scan(several[at : at + self.most])
+            self._read(several[at : at + self.most])
 
     def _step(self, works: list[TextWork]) -> None:
         symbols = np.array([work.token for work in works])
@@ -205,24 +221,37 @@ class ServedText(ServedWriter):
                 work.restart_draws()
             raise
 
-    @torch.inference_mode()
-    def _scan(self, works: list[tuple[TextWork, Ids]]) -> None:
+    def _read(self, works: list[tuple[TextWork, Ids]]) -> None:
         lengths = [len(piece) for _, piece in works]
+        after, scores = self._read_by_steps(works) if self.narrow else self._scan(works, lengths)
+        for work, core, i in self._finite([work for work, _ in works], after, range(len(works))):
+            work.apply(work.add_read, core, lengths[i], None if scores is None else scores[i][: lengths[i]])
+
+    @torch.inference_mode()
+    def _scan(self, works: list[tuple[TextWork, Ids]], lengths: list[int]) -> tuple[bytes, Scores | None]:
+        """The states after pieces of texts, and the scores of what follows each symbol, if somebody wants them."""
         x = np.zeros((len(works), max(lengths)), np.int64)
         for row, (_, piece) in zip(x, works, strict=True):
             row[: len(piece)] = piece
         core = self._core(*(work.core for work, _ in works))
         symbols, ends = torch.from_numpy(x), torch.tensor(lengths)
-        scores: Scores | None = None
         if isinstance(self.model, SequenceModel) and not any(work.scored for work, _ in works):
             _, state = self.model.core.scan(self.model.embed(symbols), core, lengths=ends)
-        else:
-            predicted, state = self.model.scan(symbols, core, lengths=ends)
-            scores = logits_of(predicted)
-        places = range(len(works))
-        for work, after, i in self._finite([work for work, _ in works], states.to_rows(state).tobytes(), places):
-            n = lengths[i]
-            work.apply(work.add_read, after, n, None if scores is None else scores[i, :n])
+            return states.to_rows(state).tobytes(), None
+        predicted, state = self.model.scan(symbols, core, lengths=ends)
+        return states.to_rows(state).tobytes(), logits_of(predicted)
+
+    def _read_by_steps(self, works: list[tuple[TextWork, Ids]]) -> tuple[bytes, list[Scores]]:
+        """The same by the stream: a scan computes with the weights as they are."""
+        cores, scores = [work.core for work, _ in works], [list[Scores]() for _ in works]
+        for t in range(max(len(piece) for _, piece in works)):
+            rows = [i for i, (_, piece) in enumerate(works) if len(piece) > t]
+            symbols = np.array([works[i][1][t] for i in rows])
+            predicted, after = self.stream.carry(symbols, b"".join([cores[i] for i in rows]))
+            for i, core, row in zip(rows, cut(after, len(self.blank)), logits_of(predicted), strict=True):
+                cores[i] = core
+                scores[i].append(row)
+        return b"".join(cores), [cast(Scores, np.stack(rows)) for rows in scores]
 
     def _core(self, *rows: bytes) -> State:
         """States of the core."""
