@@ -7,8 +7,9 @@ import torch
 from bench import inputs
 from bench.worker import Outputs, Run
 from elman import kernels
-from elman.tasks.hmm.fit import expected, posterior
+from elman.tasks.hmm.fit import posterior
 from elman.tasks.hmm.sequences import rows
+from elman.tasks.hmm.steps import expected
 
 
 def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:

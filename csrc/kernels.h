@@ -94,6 +94,40 @@ template <class Real>
 using HmmFilterBack = void(const HmmInputs<Real>& in, const HmmArriving<Real>& arriving, const HmmGradients<Real>& to,
                            int threads);
 
+// A step of EM of a hidden Markov model with Gaussian emissions (hmm_gaussian.cpp): observations o (B, T, D), none of them
+// missing, mean (K, D). Diagonal, G is 0 and spread the variances (K, D), one for all of a state where it is spherical. Dense, it
+// has G lower Cholesky factors (G, D, D), state k using number k * G / K.
+template <class Real>
+struct GaussianInputs {
+  int64_t B, T, K, D, G;
+  bool spherical;
+  const Real *o, *start, *transition, *mean, *spread;
+  const int64_t* lengths;
+  const bool* reset;
+  ELMAN_FIELDS(B, T, K, D, G, spherical, o, start, transition, mean, spread, lengths, reset)
+};
+// Priors: Dirichlet of start (K) and transition (K, K); of the means (K, D) with a weight; of variances (K, D), and the least that
+// they may be (D), both read where they are diagonal. A state that explains no more than `dead` observations stays as it is, and so does what is not to be learned.
+template <class Real>
+struct GaussianPriors {
+  const Real *start, *transition, *mean, *variance, *least;
+  double mean_weight, variance_weight, dead;
+  bool learns_start, learns_transition, learns_mean, learns_variance;
+  ELMAN_FIELDS(start, transition, mean, variance, least, mean_weight, variance_weight, dead, learns_start, learns_transition,
+               learns_mean, learns_variance)
+};
+// objective (3): the log-likelihood; the log prior of the parameters that came in, without that of dense covariances and their
+// means; how many variances after the step are below the least, or infinite. weight (K): how many observations a state explains. The parameters after the step; of dense covariances, spread is
+// the scatter of each state (K, D, D) about the mean after the step.
+template <class Real>
+struct GaussianOutputs {
+  Real *objective, *weight, *start, *transition, *mean, *spread;
+  ELMAN_FIELDS(objective, weight, start, transition, mean, spread)
+};
+template <class Real>
+using HmmGaussian = void(const GaussianInputs<Real>& in, const GaussianPriors<Real>& priors, const GaussianOutputs<Real>& out,
+                         int threads);
+
 // The best path through scores: x (B, T, K), start (K) at a row's first step and at resets, transition (K, K) from row to
 // column, stop (K), which may be null, at its last step. Out: the states (B, T), -1 past the lengths, and their score (B).
 template <class Real>
@@ -179,6 +213,7 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Elementwise, log)                       \
   kernel(HmmFilter, hmm_filter)                  \
   kernel(HmmFilterBack, hmm_filter_back)         \
+  kernel(HmmGaussian, hmm_gaussian)              \
   kernel(Viterbi, viterbi)                       \
   kernel(Norm, norm)                             \
   kernel(NormBack, norm_back)                    \

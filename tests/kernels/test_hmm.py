@@ -7,8 +7,8 @@ from brute import enumerate_paths
 from torch import Tensor
 
 from elman import kernels
-from elman.tasks.hmm.fit import expected
 from elman.tasks.hmm.sequences import rows
+from elman.tasks.hmm.steps import expected
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

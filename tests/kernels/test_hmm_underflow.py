@@ -6,8 +6,8 @@ import torch
 
 from elman import kernels
 from elman.hmm import GaussianHMM, left_to_right
-from elman.tasks.hmm.fit import expected
 from elman.tasks.hmm.sequences import rows
+from elman.tasks.hmm.steps import expected
 
 KERNELS = pytest.mark.parametrize("kernel", kernels.available())
 NATIVE = pytest.mark.skipif("native" not in kernels.available(), reason="the reference is in logarithms throughout")

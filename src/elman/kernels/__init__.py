@@ -27,18 +27,20 @@ from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
 from elman.kernels.reference import AttendedLoop, GatedLoop, GatedOptions, Gather, Step, loop
 from elman.kernels.reference.choice import Choice
+from elman.kernels.reference.hmm import GaussianParameters, GaussianPriors
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
+    from elman.kernels.native.hmm import HmmGaussian as HmmGaussian
     from elman.kernels.native.program import Program
 
 __all__ = [
-    "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "NewtonReport", "Step", "active", "attend",
-    "attended", "available", "bank_scan", "best_path", "calls", "choose", "convolution", "digest", "dropout", "gated",
-    "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm",
-    "linear", "linear_scan", "log", "loop", "newton_scan", "parallel_bptt", "philox", "program", "release_memory",
-    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus",
-    "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "GaussianParameters", "GaussianPriors",
+    "NewtonReport", "Step", "active", "attend", "attended", "available", "bank_scan", "best_path", "calls", "choose",
+    "convolution", "digest", "dropout", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_gaussian",
+    "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
+    "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
+    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -471,6 +473,17 @@ def hmm_expected(
     and transition: what EM needs, without a graph, whose making takes longer than a short sequence."""
     x, start, transition = _promote(x.detach(), start.detach(), transition.detach())
     return _table_for(x).hmm_expected(x, start, transition, lengths, reset)
+
+
+def hmm_gaussian(
+    o: Tensor, lengths: Tensor, reset: Tensor, parameters: GaussianParameters, priors: GaussianPriors, spherical: bool
+) -> HmmGaussian | None:
+    """Steps of EM of a hidden Markov model with Gaussian emissions, o (B, T, D) without missing values, each of them
+    one call; None where there are no native kernels: densities, `hmm_expected` and sums do the same."""
+    if _native is None or _table_for(o, *parameters) is not _native:
+        return None
+    steps: HmmGaussian = _native.HmmGaussian(o, lengths, reset, parameters, priors, spherical)
+    return steps
 
 
 def viterbi(x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

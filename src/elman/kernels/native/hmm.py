@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from elman.kernels.native.op import Context, Struct, contiguous, define, expect, once, output, run
+from elman.kernels.native.op import Context, Struct, calls, contiguous, define, expect, once, output, run
+from elman.kernels.reference.hmm import GaussianParameters, GaussianPriors
 
 
 def hmm_filter(
@@ -46,6 +47,74 @@ def best_path(
     """Scores x (B, T, K) -> the states of the best path (B, T), and its score (B,)."""
     path, score = _viterbi(x, start, transition, stop, lengths, reset)
     return path, score
+
+
+class HmmGaussian:
+    """Steps of EM of a hidden Markov model with Gaussian emissions, on csrc/hmm_gaussian.cpp: GaussianInputs,
+    GaussianPriors and GaussianOutputs of csrc/kernels.h, checked once for all steps.
+
+    `run` computes, `accept` makes what it proposed the parameters. `weight` (K,) is what each state explains; of dense
+    covariances `scatter` (K, D, D) is proposed, and whoever accepts writes the factors.
+    """
+
+    def __init__(
+        self,
+        o: Tensor,
+        lengths: Tensor,
+        reset: Tensor,
+        parameters: GaussianParameters,
+        priors: GaussianPriors,
+        spherical: bool,
+    ) -> None:
+        B, T, D = o.shape
+        K, dense = len(parameters.mean), parameters.spread.dim() == 3
+        G = len(parameters.spread) if dense else 0
+        shapes = {"start": (K,), "transition": (K, K), "mean": (K, D)}
+        for name, shape in {**shapes, "spread": (G, D, D) if dense else (K, D)}.items():
+            expect(name, getattr(parameters, name), shape, o.dtype)
+        for name, shape in {**shapes, "variance": (K, D), "least": (D,)}.items():
+            expect(name, getattr(priors, name), shape, o.dtype)
+        expect("lengths", lengths, (B,), torch.int64)
+        expect("reset", reset, (B, T), torch.bool)
+        data = {"o": o.contiguous(), "lengths": lengths.contiguous(), "reset": reset.contiguous()}
+        self._sizes = {"B": B, "T": T, "K": K, "D": D, "G": G, "spherical": spherical}
+        self._priors = {name: _side_by_side(value) for name, value in priors._asdict().items()}
+        objective, self.weight = o.new_empty(3), o.new_empty(K)
+        self._objective = objective.numpy()
+        self.parameters = GaussianParameters(*(p.clone(memory_format=torch.contiguous_format) for p in parameters))
+        self._after = GaussianParameters(*(torch.empty_like(p) for p in self.parameters))
+        if dense:  # the kernel proposes no factors: those that are there are written over
+            self._after = self._after._replace(spread=self.parameters.spread)
+        self.scatter = o.new_empty(K, D, D) if dense else self._after.spread
+        totals: Struct = {"objective": objective, "weight": self.weight}
+        self._data, self._totals, self._dense = data, totals, dense
+        self._now, self._then = self._structs(self.parameters, self._after), self._structs(self._after, self.parameters)
+
+    def _structs(self, before: GaussianParameters, after: GaussianParameters) -> tuple[Struct, Struct]:
+        spread = {"spread": self.scatter} if self._dense else {}
+        return {**self._sizes, **self._data, **before._asdict()}, {**self._totals, **after._asdict(), **spread}
+
+    def run(self) -> tuple[float, float, int]:
+        """The log-likelihood; the log prior, without that of dense covariances and their means; and how many of the
+        variances that are proposed have collapsed."""
+        calls["hmm_gaussian"] += 1
+        inputs, outputs = self._now
+        run("hmm_gaussian", self.weight.dtype, inputs, self._priors, outputs)
+        log_likelihood, log_prior, collapsed = self._objective.tolist()
+        return log_likelihood, log_prior, int(collapsed)
+
+    @property
+    def proposed(self) -> GaussianParameters:
+        """What the parameters would be after the step."""
+        return self._after
+
+    def accept(self) -> None:
+        self.parameters, self._after = self._after, self.parameters
+        self._now, self._then = self._then, self._now
+
+
+def _side_by_side(value: Tensor | float | bool) -> Tensor | float | bool:
+    return value.contiguous() if isinstance(value, Tensor) else value
 
 
 def _wanted(*tensors: Tensor) -> bool:

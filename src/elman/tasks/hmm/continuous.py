@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -200,10 +201,10 @@ def _covariances(covars: ArrayLike, covariance_type: str, mean_shape: tuple[int,
     rows = groups if covariance_type == "tied" else K
     wanted = {"spherical": (K,), "diag": (K, D)}.get(covariance_type, (rows, D, D))
     given = tensor("covars_", covars)
-    if given.numel() != int(np.prod(wanted)):
+    if given.numel() != math.prod(wanted):
         raise InputError(
             f"covars_ has the shape {tuple(given.shape)}; {covariance_type} covariances have "
-            f"{int(np.prod(wanted))} numbers, {wanted}"
+            f"{math.prod(wanted)} numbers, {wanted}"
         )
     covariance = given.reshape(wanted)
     if covariance.dim() == 3 and not torch.allclose(covariance, covariance.mT):

@@ -25,7 +25,7 @@ from elman.tables import Table
 from elman.tasks.hmm import initial
 from elman.tasks.hmm.emissions import Emission
 from elman.tasks.hmm.fit import ConvergenceMonitor, Fit, FitWarning, em, gradient
-from elman.tasks.hmm.model import Priors
+from elman.tasks.hmm.model import HiddenMarkov, Priors
 from elman.tasks.hmm.parameters import Array, check_mask, check_prior, prior
 from elman.tasks.hmm.predictor import PARAMETERS, Hidden, HiddenMarkovPredictor
 from elman.tasks.hmm.sequences import Sequences
@@ -144,21 +144,26 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
         self._fitted = self._parameters()
 
     def _climb(self, data: Sequences, generator: torch.Generator) -> Fit:
-        model = self.module()
         frozen = frozenset(name for letter, name in self.letters.items() if letter not in self.params)
-        model.freeze(frozen)
         priors = Priors(prior(self.startprob_prior), prior(self.transmat_prior))
+        emission, start, transition = self._checked_parameters()
         self.monitor_ = self._fresh_monitor()
         if self.method == "em":
-            fit = em(model, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen, report=self._report)
+            emission.freeze(frozen)
+            fit, start, transition = em(
+                emission, start, transition, data, priors, n_iter=self.n_iter, tol=self.tol, frozen=frozen,
+                report=self._report,
+            )  # fmt: skip
         else:
+            model = HiddenMarkov(emission, start, transition)
+            model.freeze(frozen)
             fit = gradient(
                 model, data, priors, method=self.method, n_iter=self.n_iter, tol=self.tol, report=self._report,
                 learning_rate=self.learning_rate, batch_size=self.batch_size, generator=generator,
             )  # fmt: skip
-        self.startprob_ = model.start.detach().numpy()
-        self.transmat_ = model.transition.detach().numpy()
-        self._keep(model.emission)
+            start, transition = model.start.detach(), model.transition.detach()
+        self.startprob_, self.transmat_ = start.numpy(), transition.numpy()
+        self._keep(emission)
         return fit
 
     def _start(self, o: Tensor, generator: torch.Generator) -> None:
@@ -224,7 +229,7 @@ class HiddenMarkovEstimator(HiddenMarkovPredictor):
 
     def _say_degenerate(self, o: Tensor) -> None:
         free = sum(n for letter, n in self._n_free().items() if letter in self.params)
-        seen = int((~o.isnan()).sum())
+        seen = int((~np.isnan(o.numpy())).sum())
         if seen < free:
             _warn(
                 f"a fit of {free} free parameters to {seen} observed values will give a degenerate solution; use fewer "

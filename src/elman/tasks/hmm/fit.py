@@ -1,10 +1,5 @@
 """The fit of a hidden Markov model: by expectation and maximisation, or by gradient steps on unconstrained parameters,
 which is the training loop of every task on batches of sequences; and hmmlearn's monitor, which may end either.
-
-The expected counts of EM are gradients of the log-likelihood through the filter: there is no other
-forward-backward pass.
-
-    posterior[t, k] = d log p / d x[t, k],   counts = start * d log p / d start,   transition * d log p / d transition
 """
 
 from __future__ import annotations
@@ -13,7 +8,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +17,10 @@ from elman import kernels, progress
 from elman.data import Batch, Position, Shuffled
 from elman.errors import FitError, InputError, TrainingError
 from elman.state import State
-from elman.tasks.hmm.emissions import probabilities, with_prior
+from elman.tasks.hmm.emissions import Emission
 from elman.tasks.hmm.model import HiddenMarkov, Priors
 from elman.tasks.hmm.sequences import Rows, Sequences, rows
+from elman.tasks.hmm.steps import steps
 from elman.training import optim
 from elman.training.average import Average
 from elman.training.loop import LoopState, Supervisor, TrainingConfig, train
@@ -38,13 +34,6 @@ Report = Callable[[int, float], bool]  # told the number of a step and what it w
 
 class FitWarning(UserWarning):
     """A fit that was finished, but not as one would wish."""
-
-
-class Expected(NamedTuple):
-    log_likelihood: float
-    posterior: Tensor  # (N, K)
-    start: Tensor  # (K,) expected number of sequences that begin in each state
-    transition: Tensor  # (K, K) expected number of transitions
 
 
 @dataclass(frozen=True)
@@ -62,12 +51,6 @@ class Fit:
         return self.history[-1]
 
 
-def expected(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> Expected:
-    """Log-likelihood, posterior and expected counts of log-likelihoods x (N, K), all from one gradient."""
-    total, gx, gs, gt = kernels.hmm_expected(where.pack(x), start, transition, where.lengths, where.reset)
-    return Expected(float(total), where.unpack(gx), start.detach() * gs, transition.detach() * gt)
-
-
 def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
     """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
     packed = where.pack(x).detach().requires_grad_()
@@ -81,7 +64,9 @@ def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tupl
 
 @torch.no_grad()
 def em(
-    model: HiddenMarkov,
+    emission: Emission,
+    start: Tensor,
+    transition: Tensor,
     data: Sequences,
     priors: Priors,
     *,
@@ -89,19 +74,19 @@ def em(
     tol: float,
     frozen: frozenset[str],
     report: Report,
-) -> Fit:
-    """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`."""
-    where = rows(data.lengths)
-    model.emission.begin(data.o)
+) -> tuple[Fit, Tensor, Tensor]:
+    """Climb log-likelihood + log prior, a step at a time, until a step gains less than `tol`: how it went, and the
+    start and transition that it ends with. The emission is fitted in place."""
+    emission.begin(data.o)
+    climb = steps(emission, start, transition, data.o, rows(data.lengths), priors, frozen)
     history: list[float] = []
     log_likelihoods: list[float] = []
     before, last = -math.inf, n_iter
     for i in range(n_iter + 1):
-        start, transition = model.start, model.transition
-        stats = expected(model.emission(data.o), start, transition, where)
-        objective = stats.log_likelihood + float(priors.of(start, transition) + model.emission.log_prior())
+        log_likelihood, log_prior = climb.expect()
+        objective = log_likelihood + log_prior
         history.append(objective)
-        log_likelihoods.append(stats.log_likelihood)
+        log_likelihoods.append(log_likelihood)
         check_progress(before, objective, i)
         if i < last and report(i, objective):
             last = i + 1
@@ -109,9 +94,9 @@ def em(
             converged = objective - before < tol or last < n_iter
             break
         before = objective
-        model.core.set(*_maximum(start, transition, stats, priors, frozen))
-        model.emission.maximise(data.o, stats.posterior)
-    _warn_of_dead_states(stats.posterior)
+        climb.maximise()
+    climb.finish()
+    _warn_of_dead_states(climb.weight.tolist(), len(data.o))
     if not converged and n_iter > 0:
         warnings.warn(
             f"EM stopped after n_iter = {n_iter} steps, the last of which gained {objective - before:.3g} (tol = "
@@ -119,18 +104,7 @@ def em(
             FitWarning,
             stacklevel=3,
         )
-    return Fit(history, log_likelihoods, converged)
-
-
-def _maximum(
-    start: Tensor, transition: Tensor, stats: Expected, priors: Priors, frozen: frozenset[str]
-) -> tuple[Tensor, Tensor]:
-    """The chain that the expected counts and the priors make most probable."""
-    if "start" not in frozen:
-        start = probabilities(with_prior(stats.start, start, priors.start), start)
-    if "transition" not in frozen:
-        transition = probabilities(with_prior(stats.transition, transition, priors.transition), transition)
-    return start, transition
+    return Fit(history, log_likelihoods, converged), climb.start, climb.transition
 
 
 def check_progress(before: float, objective: float, i: int) -> None:
@@ -153,14 +127,14 @@ def check_progress(before: float, objective: float, i: int) -> None:
         )
 
 
-def _warn_of_dead_states(posterior: Tensor) -> None:
-    weight = posterior.sum(0)
-    dead = (weight < 1e-3).nonzero().flatten().tolist()
-    if dead and len(posterior):
+def _warn_of_dead_states(weight: list[float], N: int) -> None:
+    """weight (K,): how many of the N observations each state explains."""
+    dead = [k for k, explained in enumerate(weight) if explained < 1e-3]
+    if dead and N:
         warnings.warn(
-            f"states {dead} explain no observation (total posterior {[f'{float(weight[k]):.2g}' for k in dead]} of "
-            f"{len(posterior)}): they have kept the parameters that they had when they lost their last, which mean "
-            "nothing. Use fewer components, other starting values, or n_init > 1.",
+            f"states {dead} explain no observation (total posterior {[f'{weight[k]:.2g}' for k in dead]} of {N}): they "
+            "have kept the parameters that they had when they lost their last, which mean nothing. Use fewer "
+            "components, other starting values, or n_init > 1.",
             FitWarning,
             stacklevel=4,
         )
@@ -246,12 +220,12 @@ def gradient(
         clip_norm=0.0,
     )  # fmt: skip
     passes = batches.order.number
-    steps = TrainingConfig(steps=n_iter * passes, evaluate_every=passes)
+    training = TrainingConfig(steps=n_iter * passes, evaluate_every=passes)
     supervisor.evaluate(0)
     module = LossModule(PosteriorLoss(priors, len(data.o)), model)
-    state = LoopState(module, batches, optim.optimiser(how, model), Schedule(how, steps.steps), Average(model))
+    state = LoopState(module, batches, optim.optimiser(how, model), Schedule(how, training.steps), Average(model))
     try:
-        train(state, steps, how, supervisor)
+        train(state, training, how, supervisor)
     except TrainingError as error:
         raise FitError(
             f"a gradient step led to something that is not a number (learning_rate = {how.lr:g}); lower it. {error}"

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from elman import random
 from elman.errors import FitError, InputError
+from elman.kernels import GaussianPriors
 from elman.kernels.reference import log_sum_exp
 from elman.nn.distributions.continuous import log_normal
 from elman.tasks.hmm.emissions import Emission, dirichlet, probabilities
@@ -66,13 +67,15 @@ class Gaussian(Emission):
 
     def begin(self, o: Tensor) -> None:
         self._given, self._complete = o, not bool(o.isnan().any())
-        off = o - o.nanmean(0)
-        self.spread = off.square().nanmean(0).nan_to_num(0.0)
+        if self._complete:
+            self.spread = o.var(0, correction=0)
+        else:
+            self.spread = (o - o.nanmean(0)).square().nanmean(0).nan_to_num(0.0)
         if self.covars_prior is None:
             floor = FLOOR * torch.where(self.spread > 0, self.spread, 1.0)  # what never changes has no scale of its own
             self.covars_prior = torch.diag(floor) if self.dense else floor
 
-    def _is_complete(self, o: Tensor) -> bool:
+    def is_complete(self, o: Tensor) -> bool:
         """Whether nothing is missing; looked up for the data of a fit, which come in every step."""
         return self._complete if o is self._given else not bool(o.isnan().any())
 
@@ -100,16 +103,62 @@ class Gaussian(Emission):
 
     @torch.no_grad()
     def maximise(self, o: Tensor, weight: Tensor) -> None:
-        alive = weight.sum(0) > DEAD
+        total = weight.sum(0)
         mean, covariance = self._dense_maximum(o, weight) if self.dense else self._diagonal_maximum(o, weight)
-        if not bool(alive.all()):
-            mean = torch.where(alive[:, None], mean, self.mean)
-            learns = alive.reshape(len(covariance), -1).any(1).reshape(-1, *(1,) * (covariance.dim() - 1))
-            covariance = torch.where(learns, covariance, self.covariance)
+        if not bool((total > DEAD).all()):
+            mean = torch.where((total > DEAD)[:, None], mean, self.mean)
+            covariance = self._where_alive(covariance, total)
+        self._set(mean, covariance)
+
+    def maximise_dense(self, mean: Tensor, scatter: Tensor, weight: Tensor) -> None:
+        """The same where the new means, the scatter (K, D, D) about them and the weights (K,) are known."""
+        if self.means_weight:
+            off = mean - self._means_prior()
+            scatter = scatter + self.means_weight * off[:, :, None] * off[:, None]
+        self._set(mean, self._where_alive(self._dense_covariance(scatter, weight), weight))
+
+    def set(self, mean: Tensor, variances: Tensor) -> None:
+        """Means and variances (K, D) that a fit has arrived at, the latter not dense, none of them collapsed."""
+        self.mean.copy_(mean)
+        self.scale.copy_(variances.log() if self.scale.dim() == 2 else variances[:, 0].log())
+
+    def refuse_collapse(self, variances: Tensor) -> None:
+        """Raise a FitError that says which of the variances (K, D), of which some have collapsed."""
+        assert self.spread is not None
+        self._refuse_collapse(variances, variances, self.spread)
+
+    def _set(self, mean: Tensor, covariance: Tensor) -> None:
         if "mean" not in self.frozen:
             self.mean.copy_(mean)
         if "covariance" not in self.frozen:
             self.scale.copy_(self._scale_of(covariance))
+
+    def _where_alive(self, covariance: Tensor, weight: Tensor) -> Tensor:
+        """The present covariance where none of those who share it explains anything."""
+        alive = weight > DEAD
+        if bool(alive.all()):
+            return covariance
+        learns = alive.reshape(len(covariance), -1).any(1).reshape(-1, *(1,) * (covariance.dim() - 1))
+        return torch.where(learns, covariance, self.covariance)
+
+    def variances_or_factors(self) -> Tensor:
+        """Variances (K, D), or lower Cholesky factors (G, D, D)."""
+        if self.dense:
+            return self._factor()
+        return self.covariance[:, None].expand_as(self.mean) if self.scale.dim() == 1 else self.covariance
+
+    def priors(self, start: float | Tensor, transition: float | Tensor, frozen: frozenset[str]) -> GaussianPriors:
+        """What a step of EM takes besides the data, with the Dirichlet priors of a chain."""
+        K, D = self.mean.shape
+        variance = _filled(0.0 if self.dense or self.covars_prior is None else self.covars_prior, (K, D))
+        assert self.spread is not None
+        return GaussianPriors(
+            _filled(start, (K,)), _filled(transition, (K, K)), _filled(self.means_prior, (K, D)), variance,
+            COLLAPSED * self.spread,
+            mean_weight=self.means_weight, variance_weight=self.covars_weight, dead=DEAD,
+            learns_start="start" not in frozen, learns_transition="transition" not in frozen,
+            learns_mean="mean" not in frozen, learns_variance="covariance" not in frozen,
+        )  # fmt: skip
 
     def log_prior(self) -> Tensor:
         return -0.5 * (self._log_prior_dense() if self.dense else self._log_prior_diagonal())
@@ -146,10 +195,11 @@ class Gaussian(Emission):
 
     def _refuse_collapse(self, variances: Tensor, own: Tensor, unit: Tensor | float) -> None:
         """variances (K, D), or eigenvalues: a component on a single point has a likelihood without bound."""
-        good = (variances > COLLAPSED * unit) & (variances < math.inf)
-        if bool(good.all()):
+        found, least = variances.detach().numpy(), COLLAPSED * unit
+        good = (found > (least.numpy() if isinstance(least, Tensor) else least)) & (found < math.inf)
+        if good.all():
             return
-        k = int((~good.all(1)).nonzero()[0, 0])
+        k = int((~good.all(1)).argmax())
         advice = "Give it variances that are positive."
         if self.spread is not None:
             advice = (
@@ -178,7 +228,7 @@ class Gaussian(Emission):
     def _by_dimension(self, o: Tensor) -> Tensor:
         log_std = 0.5 * self.scale.reshape(len(self.scale), -1).expand_as(self.mean)
         inverse = torch.exp(-log_std)
-        pieces, complete = [], self._is_complete(o)
+        pieces, complete = [], self.is_complete(o)
         for part in o.split(self._rows()):
             # Differences first and squares after: expanding the square into products loses digits where means are
             # far from zero.
@@ -205,7 +255,7 @@ class Gaussian(Emission):
     # Maxima
 
     def _diagonal_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        whole = self._is_complete(o)
+        whole = self.is_complete(o)
         seen = o if whole else ~o.isnan()
         n = weight.sum(0)[:, None].expand_as(self.mean) if whole else weight.T @ seen.to(weight)  # (K, D)
         filled = o if whole else torch.where(seen, o, 0.0)
@@ -223,10 +273,9 @@ class Gaussian(Emission):
         return mean, numerator / denominator.clamp_min(torch.finfo(o.dtype).tiny)
 
     def _dense_maximum(self, o: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        K, D = self.mean.shape
         groups = list(_patterns(o))
         means, scatters = [], []
-        for k in range(K):
+        for k in range(len(self.mean)):
             filled, spread = self._completed(o, weight[:, k], k, groups)
             w = weight[:, k, None]
             mean = self._mean((w * filled).sum(0), w.sum())
@@ -236,11 +285,15 @@ class Gaussian(Emission):
                 spread + off.T @ (w * off) + self.means_weight * torch.outer(*2 * [centre - self._means_prior()[k]])
             )
             means.append(mean)
+        return torch.stack(means), self._dense_covariance(torch.stack(scatters), weight.sum(0))
+
+    def _dense_covariance(self, scatter: Tensor, weight: Tensor) -> Tensor:
+        """(G, D, D) of the scatters (K, D, D), with what the prior of the means adds to them, and the weights (K,)."""
+        K, D = self.mean.shape
         G = len(self.scale)
-        by_group = torch.stack(scatters).reshape(G, K // G, D, D).sum(1)
-        denominator = max(self.covars_weight - D, 0.0) + weight.sum(0).reshape(G, K // G).sum(1)
-        covariance = (self._wishart() + by_group) / denominator.clamp_min(torch.finfo(o.dtype).tiny)[:, None, None]
-        return torch.stack(means), covariance
+        by_group = scatter.reshape(G, K // G, D, D).sum(1)
+        denominator = max(self.covars_weight - D, 0.0) + weight.reshape(G, K // G).sum(1)
+        return (self._wishart() + by_group) / denominator.clamp_min(torch.finfo(weight.dtype).tiny)[:, None, None]
 
     def _completed(
         self, o: Tensor, weight: Tensor, k: int, groups: list[tuple[Tensor, Tensor]]
@@ -351,6 +404,11 @@ class Mixture(Emission):
 
     def _joint(self, o: Tensor) -> Tensor:
         return self.components(o).unflatten(-1, self.logits.shape) + torch.log_softmax(self.logits, -1)
+
+
+def _filled(prior: float | Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A prior for each of `shape`."""
+    return prior.expand(shape) if isinstance(prior, Tensor) else torch.full(shape, prior, dtype=torch.float64)
 
 
 def check_covariance_type(name: str) -> str:

@@ -22,7 +22,7 @@ def kmeans(o: Tensor, K: int, generator: torch.Generator, *, n_iter: int = 50) -
     """Centres (K, D) of o (N, D); missing values count as the mean of their column."""
     mean = o.nanmean(0)
     o = torch.where(o.isnan(), mean.nan_to_num(0.0), o)
-    if len(o[:SOME].unique(dim=0)) < K and (distinct := len(o.unique(dim=0))) < K:
+    if len(set(map(tuple, o[:SOME].tolist()))) < K and (distinct := len(o.unique(dim=0))) < K:
         raise InputError(
             f"X has {distinct} distinct observations, too few to start {K} components; use fewer n_components"
         )
@@ -78,21 +78,25 @@ def nested_kmeans(o: Tensor, K: int, M: int, generator: torch.Generator) -> Tens
 
 def covariances(o: Tensor, covariance_type: str, K: int, floor: float) -> Tensor:
     """The covariance of all data for every component, in the shape of its type."""
-    whole = covariance(o, floor)
     if covariance_type == "spherical":
-        return whole.diagonal().mean().expand(K).clone()
+        return (_pairwise(o).diagonal() + floor).mean().expand(K).clone()
     if covariance_type == "diag":
-        return whole.diagonal().expand(K, -1).clone()
+        return (_pairwise(o).diagonal() + floor).expand(K, -1).clone()
+    whole = covariance(o, floor)
     return whole if covariance_type == "tied" else whole.expand(K, -1, -1).clone()
+
+
+def _pairwise(o: Tensor) -> Tensor:
+    """The covariance (D, D) of the observed values, of each pair where both are there."""
+    seen = ~o.isnan()
+    off = torch.where(seen, o - o.nanmean(0), 0.0)
+    pairs = (seen.to(o).T @ seen.to(o)).clamp_min(1)
+    return off.T @ off / pairs
 
 
 def covariance(o: Tensor, floor: float) -> Tensor:
     """(D, D) of the observed values, pairwise where some are missing, with `floor` added on the diagonal."""
-    seen = ~o.isnan()
-    off = torch.where(seen, o - o.nanmean(0), 0.0)
-    pairs = (seen.to(o).T @ seen.to(o)).clamp_min(1)
-    D = o.shape[1]
-    whole = off.T @ off / pairs
+    whole, D = _pairwise(o), o.shape[1]
     diagonal = torch.diag_embed(whole.diagonal() + floor)
     # Pairwise estimates need not be positive definite together: then variances alone must do for a start.
     full = whole + floor * torch.eye(D, dtype=o.dtype)

@@ -222,8 +222,11 @@ class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
 
     def _n_free(self) -> dict[str, int]:
         K = int(self.n_components)
-        start = int(check_mask("startprob_mask", self.startprob_mask, (K,)).sum()) - 1
-        transition = int(check_mask("transmat_mask", self.transmat_mask, (K, K)).sum()) - K
+        start, transition = K - 1, K * K - K
+        if self.startprob_mask is not None:
+            start = int(check_mask("startprob_mask", self.startprob_mask, (K,)).sum()) - 1
+        if self.transmat_mask is not None:
+            transition = int(check_mask("transmat_mask", self.transmat_mask, (K, K)).sum()) - K
         return {"s": start, "t": transition, **self._n_emission_parameters()}
 
     def get_stationary_distribution(self) -> Array:
@@ -234,14 +237,18 @@ class HiddenMarkovPredictor(Arguments, Configured, Predictor[HiddenMarkov]):
 
     def module(self) -> HiddenMarkov:
         """The model as a Torch module: emission and core, with the parameters that stand here."""
+        return HiddenMarkov(*self._checked_parameters())
+
+    def _checked_parameters(self) -> tuple[Emission, Tensor, Tensor]:
+        """The emission, the start (K,) and the transition (K, K) that stand here."""
         K = int(self.n_components)
         for letter in self.letters:
             self._set(PARAMETERS[letter])
         start = distribution("startprob_", self.startprob_, (K,))
         emission = self._emission()
-        if any(bool(p.isnan().any()) for p in emission.parameters()):
+        if any(np.isnan(p.detach().numpy()).any() for p in emission.parameters()):
             raise InputError("a parameter of the emission is NaN; fit the model again, or set it to a number")
-        return HiddenMarkov(emission, start, distribution("transmat_", self.transmat_, (K, K)))
+        return emission, start, distribution("transmat_", self.transmat_, (K, K))
 
     def _set(self, name: str) -> ArrayLike:
         """A parameter that must be there."""

@@ -79,11 +79,12 @@ def rows(lengths: tuple[int, ...]) -> Rows:
         first = (len(used) - 1) * L + used[-1]
         used[-1] += n
         firsts.append(first)
-        spans.append(torch.arange(first, first + n))
-    reset = torch.zeros(len(used) * L, dtype=torch.bool)
+        spans.append(np.arange(first, first + n))
+    reset = np.zeros(len(used) * L, dtype=np.bool_)
     reset[firsts] = True
-    index = torch.cat(spans) if spans else torch.zeros(0, dtype=torch.long)
-    return Rows(index, torch.tensor(used, dtype=torch.long), reset.reshape(len(used), L))
+    index = np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+    where = torch.from_numpy(reset).reshape(len(used), L)
+    return Rows(torch.from_numpy(index), torch.tensor(used, dtype=torch.long), where)
 
 
 def read(values: NDArray[np.float64], lengths: ArrayLike | None = None, mask: ArrayLike | None = None) -> Sequences:
@@ -96,13 +97,13 @@ def read(values: NDArray[np.float64], lengths: ArrayLike | None = None, mask: Ar
             f"X has 0 feature(s) (shape={values.shape}) while a minimum of 1 is required: it has no columns"
         )
     o = torch.from_numpy(values.copy())
-    if bool(o.isinf().any()):
+    if np.isinf(values).any():
         raise InputError("X holds infinities; mark what is missing with NaN, and remove or clip the rest")
     if mask is not None:
         o = o.masked_fill(~_checked_mask(mask, o), torch.nan)
     if values.ndim == 3:
         return _from_padded(o, lengths)
-    ends = _checked_lengths([len(o)] if lengths is None else lengths)
+    ends = (len(o),) if lengths is None else _checked_lengths(lengths)
     if sum(ends) != len(o):
         raise InputError(
             f"lengths sum to {sum(ends)}, but X has {len(o)} rows; every row belongs to one sequence. What splits X by "
