@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+
 from bench import guard, language_model, tables, turns, with_torch
 from bench.all import PARTS
 from bench.rows import FAMILIES, Row
-from torch import nn
-
 from elman import hmm, kernels
 
 
@@ -158,6 +158,7 @@ def test_parts_are_of_one_commit_or_the_page_says_so() -> None:
 def test_fits_of_hmmlearn_are_scaled_and_end_where_ours_do() -> None:
     pytest.importorskip("hmmlearn")
     import hmmlearn.hmm as theirs
+
     from bench import hmm as bench
 
     fit = bench._small(models=2)
@@ -173,6 +174,7 @@ def test_fits_of_hmmlearn_are_scaled_and_end_where_ours_do() -> None:
 def test_fits_from_k_means_begin_once() -> None:
     pytest.importorskip("hmmlearn")
     import hmmlearn.hmm as theirs
+
     from bench import hmm as bench
 
     begun = []
@@ -191,7 +193,6 @@ def test_fits_from_k_means_begin_once() -> None:
 
 def test_the_lens_by_hand_is_the_lens() -> None:
     from bench import lens as bench
-
     from elman import lens
 
     torch.manual_seed(0)
