@@ -115,7 +115,8 @@ def main() -> None:
             trained.append((*train(name, network), look(network)))
         spectra[name] = before.spectrum[0].values
         for axes, reach in ((at_first, before.reach[0]), (at_last, trained[0][2].reach[0])):
-            axes.plot(reach.tau, reach.relative, color=colour, ls=line, label=name)
+            if axes is at_last or "not clipped" not in name:  # before training it is the network that is clipped
+                axes.plot(reach.tau, reach.relative, color=colour, ls=line, label=name)
         mean = torch.tensor([history for history, _, _ in trained]).mean(0)
         accuracy.plot(range(0, STEPS + 1, EVERY), mean, color=colour, ls=line, label=name)
         print(row(name, before, trained), flush=True)
