@@ -21,7 +21,9 @@ def network() -> elman.Core:
     """A tanh net that turns its state, in eight planes, and shrinks it by 2 % a step."""
     torch.manual_seed(SEED)
     core = elman.cell("elman", 4, N).double()
-    turns = [torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in torch.linspace(0.2, 0.6, 8)]
+    turns = [
+        torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in torch.linspace(0.2, 0.6, 8)
+    ]
     with torch.no_grad():
         core.W.copy_(0.98 * torch.block_diag(*turns))
         core.U.mul_(0.1)  # small inputs: tanh is nearly linear, and the signals live long
@@ -29,7 +31,7 @@ def network() -> elman.Core:
 
 
 def signals() -> tuple[Tensor, Tensor]:
-    """The gradient of the first unit's state: what each loss sends back (3, T), and what autograd says of their sum (T,)."""
+    """The gradient at the first unit: what each loss sends back (3, T), and what autograd says of their sum (T,)."""
     core = network()
     state, states = core.init_state(1), []
     for x in torch.randn(T, 1, 4, dtype=torch.float64):
@@ -37,7 +39,7 @@ def signals() -> tuple[Tensor, Tensor]:
         y, state = core.step(x, state)
         states.append(state.h)
     losses = [states[t][0, 0] for t in LOSSES]  # each loss is the first unit at one step
-    (total,) = [torch.stack([g[0, 0] for g in torch.autograd.grad(sum(losses), states, retain_graph=True)])]
+    total = torch.stack([g[0, 0] for g in torch.autograd.grad(sum(losses), states, retain_graph=True)])
     jacobians = [(1 - h[0] ** 2)[:, None] * core.W for h in states]  # ds[t] / ds[t-1] = diag(1 - h^2) W
     sent = torch.zeros(len(LOSSES), T, dtype=torch.float64)
     for i, at in enumerate(LOSSES):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from figures import COLOURS, INK, canvas, save
 
 from elman.hmm import CategoricalHMM, FitWarning
 
@@ -43,31 +44,25 @@ METHODS = {
 
 
 def main() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     warnings.simplefilter("ignore", FitWarning)
     torch.set_num_threads(1)  # seconds that mean something on a machine with other work
     X, lengths = data()
-    figure, (by_step, by_second) = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    figure, (by_step, by_second) = canvas(2, width=8, sharey=True)
     print("| method | after 5 | after 20 | after 60 passes | seconds for 60 |\n|---|---|---|---|---|")
     for i, (name, options) in enumerate(METHODS.items()):
         runs = [curve(seed, X, lengths, **options) for seed in SEEDS]
         values = np.array([history for history, _ in runs])
         seconds = np.mean([s for _, s in runs])
         for history, took in runs:
-            by_step.plot(history, color=f"C{i}", alpha=0.6)
-            by_second.plot(np.linspace(0, took, len(history)), history, color=f"C{i}", alpha=0.6)
-        by_step.plot([], color=f"C{i}", label=name)
+            by_step.plot(history, color=COLOURS[i], alpha=0.8, lw=1.2)
+            by_second.plot(np.linspace(0, took, len(history)), history, color=COLOURS[i], alpha=0.8, lw=1.2)
+        by_step.plot([], color=COLOURS[i], label=name)
         mean = values.mean(0)
         print(f"| {name} | {mean[5]:.4f} | {mean[20]:.4f} | {mean[-1]:.4f} | {seconds:.2f} |")
     by_step.set(xlabel="pass over the data", ylabel="log-likelihood per symbol")
     by_second.set(xlabel="seconds")
-    by_step.legend()
-    figure.tight_layout()
-    figure.savefig(Path(__file__).parent / "em-against-sgd.svg")
+    by_step.legend(fontsize=8, loc="lower right", labelcolor=INK)
+    save(figure, Path(__file__).with_name("em-against-sgd.svg"))
 
 
 if __name__ == "__main__":

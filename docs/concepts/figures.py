@@ -13,7 +13,9 @@ INK = "#7d8590"  # axes and text: a contrast of about 4 with white and with the 
 BLUE, ORANGE, GREEN, RED, PURPLE = COLOURS = ("#3b82c4", "#d9771e", "#2e9e5b", "#d64550", "#9a6fd0")
 
 
-def canvas(columns: int = 1, *, width: float = 6.5, height: float = 3.6, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+def canvas(
+    columns: int = 1, *, width: float = 6.5, height: float = 3.6, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
     """A figure with a row of plots. Text becomes paths, and the same figure the same bytes."""
     import matplotlib
 

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from figures import INK, canvas, save
+
 import elman
 from elman.tasks.tag.task import TagConfig, TagDataConfig, TagModelConfig
 from elman.training.loop import TrainingConfig
@@ -42,27 +44,24 @@ def accuracy(name: str, T: int) -> float:
 
 
 def main() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "elman"  # the same bytes each time
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(6, 3.6))
+    figure, (axes,) = canvas()
     print("| cell | " + " | ".join(f"T = {T}" for T in LENGTHS) + " |")
     print("|---" * (1 + len(LENGTHS)) + "|")
     for name in CELLS:
         found = [accuracy(name, T) for T in LENGTHS]
         print(f"| {name} | " + " | ".join(f"{share:.1%}" for share in found) + " |", flush=True)
         axes.plot(LENGTHS, found, "-o", markersize=4, label=name)
-    axes.axhline(1 / SYMBOLS, linestyle=":", color="grey", label="chance")
-    axes.set(xscale="log", xlabel="blanks between what is said and what is to be said again (T)", ylim=(0, 1.05))
-    axes.set_ylabel("symbols right")
+    axes.axhline(1 / SYMBOLS, linestyle=":", color=INK, label="chance")
+    axes.set(
+        xscale="log",
+        xlabel="blanks between the symbols and their copy (T)",
+        ylabel="share of symbols right",
+        ylim=(0, 1.05),
+    )
     axes.set_xticks(LENGTHS, [str(T) for T in LENGTHS])
     axes.minorticks_off()
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(Path(__file__).parent / "long-memory.svg", metadata={"Date": None})
+    axes.legend(fontsize=8, loc="center right", bbox_to_anchor=(1.0, 0.6), labelcolor=INK)
+    save(figure, Path(__file__).with_name("long-memory.svg"))
 
 
 if __name__ == "__main__":

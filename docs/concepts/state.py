@@ -1,4 +1,7 @@
-"""The figure of state.md: one past, three futures, and back. `python docs/concepts/state.py`; needs the extra [plot]."""
+"""The figure of state.md: one past, three futures, and back.
+
+python docs/concepts/state.py; needs the extra [plot].
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,13 @@ def main() -> None:
         axes.plot(*path.T, ".-", color=colour, lw=1.5, label=label)
     axes.plot(*past[-1], "o", color=INK, ms=8)
     axes.annotate("here", past[-1].tolist(), (6, -13), textcoords="offset points", color=INK)
-    axes.set(xlabel="first unit of the state", ylabel="second unit", aspect="equal", xticks=(-0.5, 0, 0.5), yticks=(-0.5, 0, 0.5))
+    axes.set(
+        xlabel="first unit of the state",
+        ylabel="second unit",
+        aspect="equal",
+        xticks=(-0.5, 0, 0.5),
+        yticks=(-0.5, 0, 0.5),
+    )
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(0, -0.16), labelcolor=INK)
     save(figure, Path(__file__).with_name("state.svg"))
 

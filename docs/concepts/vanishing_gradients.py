@@ -5,16 +5,18 @@ The task: the first of 60 inputs says which of four classes the row has, the res
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import torch
+from figures import BLUE, GREEN, INK, ORANGE, RED, canvas, save
 from torch import Tensor, nn
 
 import elman
 from elman import lens
 from elman.nn.readout import Pooled, Softmax
 
-T, SIZE, CLASSES, BATCH, STEPS, EVERY = 60, 32, 4, 32, 300, 20
+T, SIZE, CLASSES, BATCH, STEPS, EVERY, SEEDS = 60, 32, 4, 32, 300, 20, 10
 HERE = Path(__file__).parent
 FORGET = {"LSTM, forget bias 0": 0.0, "LSTM, forget bias 1": 1.0, "LSTM, forget bias 5": 5.0}
 
@@ -29,8 +31,8 @@ def rows(seed: int, n: int) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def model(name: str) -> elman.SequenceModel:
-    torch.manual_seed(0)
+def model(name: str, seed: int) -> elman.SequenceModel:
+    torch.manual_seed(seed)
     if name.startswith("tanh"):
         core: elman.Core = elman.cell("elman", 1 + CLASSES, SIZE)
         nn.init.orthogonal_(core.W, float(name.split()[2].rstrip(",")))  # type: ignore[arg-type]
@@ -43,23 +45,31 @@ def model(name: str) -> elman.SequenceModel:
     )
 
 
-NAMES = [
-    "tanh, gain 0.7", "tanh, gain 1.0", "tanh, gain 1.5", "tanh, gain 1.5, not clipped", *FORGET,
-    "LRU on a ring, 0.9 to 0.999",
-]  # fmt: skip
+LINES = {  # a colour for each family, a kind of line for each of its members
+    "tanh, gain 0.7": (BLUE, "-"),
+    "tanh, gain 1.0": (BLUE, "--"),
+    "tanh, gain 1.5": (BLUE, ":"),
+    "tanh, gain 1.5, not clipped": (RED, ":"),
+    "LSTM, forget bias 0": (ORANGE, "-"),
+    "LSTM, forget bias 1": (ORANGE, "--"),
+    "LSTM, forget bias 5": (ORANGE, ":"),
+    "LRU on a ring, 0.9 to 0.999": (GREEN, "-"),
+}
 
 
 def train(name: str, network: elman.SequenceModel) -> tuple[list[float], float]:
-    """The accuracy on 256 rows after every 20 steps, and the largest gradient norm that there was."""
+    """The accuracy on 256 rows after every 20 steps and the last, and the largest gradient norm that there was."""
     optimiser: torch.optim.Optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
     if "LRU" in name:  # as in its paper: nu and theta are logarithms, and steps of one size do not suit them and B
         optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
     x, y = rows(10**6, 256)
     found, most = [], 0.0
-    for step in range(STEPS):
+    for step in range(STEPS + 1):
         if step % EVERY == 0:
             with torch.no_grad():
                 found.append(float((network.scan(x)[0].mode == y).float().mean()))
+        if step == STEPS:
+            break
         inputs, classes = rows(step, BATCH)
         optimiser.zero_grad()
         (-network.scan(inputs)[0].log_prob(classes).mean()).backward()
@@ -77,77 +87,65 @@ def number(value: float) -> str:
     return "none" if value == float("inf") else f"{value:.3g}"
 
 
+HEADER = (
+    "network", "verdict at first", "half-life", "horizon", "exponent", "largest gradient", "mean accuracy", "solved",
+    "horizon after",
+)  # fmt: skip
+
+
+def row(name: str, before: lens.Report, trained: list[tuple[list[float], float, lens.Report]]) -> str:
+    """A line of the table: the first network as it is made, and all of them after training."""
+    reach, top = before.reach[0], next(iter(before.lyapunov.values()))[0]
+    last = [history[-1] for history, _, _ in trained]
+    cells = [name, before.kind, number(reach.half_life), str(reach.horizon), f"{top:+.3f}"]
+    cells += [number(statistics.median(most for _, most, _ in trained)), f"{statistics.mean(last):.2f}"]
+    cells += [f"{sum(share > 0.95 for share in last)} of {SEEDS}"]
+    return "| " + " | ".join([*cells, f"{statistics.median(after.reach[0].horizon for *_, after in trained):g}"]) + " |"
+
+
 def main() -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update({"svg.hashsalt": "elman", "svg.fonttype": "none", "font.size": 9})
     torch.set_num_threads(1)
-    figures = [plt.subplots(figsize=(6.5, 3.6)) for _ in range(3)]
-    (begins, at_first), (ends, at_last), (curves, accuracy) = figures
-    disc, circles = plt.subplots(1, 4, figsize=(9, 2.6))
-    header = [
-        "network",
-        "verdict at first",
-        "half-life",
-        "horizon",
-        "exponent",
-        "largest gradient",
-        "accuracy",
-        "horizon after",
-    ]
-    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    print("| " + " | ".join(HEADER) + " |\n|" + "---|" * len(HEADER))
+    (first, (at_first,)), (after_all, (at_last,)), (learning, (accuracy,)) = (canvas(width=7.5) for _ in range(3))
     spectra = {}
-    for i, name in enumerate(NAMES):
-        network = model(name)
-        before = look(network)
-        history, most = train(name, network)
-        after = look(network)
+    for name, (colour, line) in LINES.items():
+        before, trained = look(model(name, 0)), []
+        for seed in range(SEEDS):
+            network = model(name, seed)
+            trained.append((*train(name, network), look(network)))
         spectra[name] = before.spectrum[0].values
-        for axis, report in ((at_first, before), (at_last, after)):
-            axis.plot(
-                report.reach[0].tau,
-                report.reach[0].relative,
-                color=f"C{i}",
-                label=name,
-                ls="--" if "clip" in name else "-",
-            )
-        accuracy.plot(range(0, STEPS, EVERY), history, color=f"C{i}", label=name, ls="--" if "clip" in name else "-")
-        r, later = before.reach[0], after.reach[0]
-        top = next(iter(before.lyapunov.values()))[0]
-        cells = [
-            name,
-            before.kind,
-            number(r.half_life),
-            str(r.horizon),
-            f"{top:+.3f}",
-            number(most),
-            f"{history[-1]:.2f}",
-            str(later.horizon),
-        ]
-        print("| " + " | ".join(cells) + " |", flush=True)
-    for axis, title in ((at_first, "before training"), (at_last, "after training")):
-        axis.set(
-            xlabel="steps before the answer", ylabel="relative |dL/ds|", yscale="log", ylim=(1e-8, 1e2), title=title
+        for axes, reach in ((at_first, before.reach[0]), (at_last, trained[0][2].reach[0])):
+            if axes is at_last or "not clipped" not in name:  # before training it is the network that is clipped
+                axes.plot(reach.tau, reach.relative, color=colour, ls=line, label=name)
+        mean = torch.tensor([history for history, _, _ in trained]).mean(0)
+        accuracy.plot(range(0, STEPS + 1, EVERY), mean, color=colour, ls=line, label=name)
+        print(row(name, before, trained), flush=True)
+    for axes in (at_first, at_last):
+        axes.set(
+            xlabel="steps before the answer", ylabel="relative size of the gradient", yscale="log", ylim=(1e-8, 1e2)
         )
-        axis.legend(fontsize=7, loc="lower left" if axis is at_first else "lower right")
-    accuracy.set(xlabel="step", ylabel="accuracy", ylim=(0, 1.05), title="what is learnt of the first of 60 inputs")
-    accuracy.legend(fontsize=7, loc="center right")
+    accuracy.set(xlabel="training step", ylabel="accuracy, mean of ten starts", ylim=(0, 1.05))
+    for figure, axes, name in (
+        (first, at_first, "first"),
+        (after_all, at_last, "after"),
+        (learning, accuracy, "learning"),
+    ):
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5), labelcolor=INK)
+        save(figure, HERE / f"vanishing-{name}.svg")
+    draw_spectra(spectra)
+
+
+def draw_spectra(spectra: dict[str, Tensor]) -> None:
+    """The eigenvalues of the three tanh nets and of the LRU, each beside the unit circle."""
+    figure, discs = canvas(4, width=8.5, height=2.6)
     turn = torch.linspace(0, 6.2832, 200)
-    for axis, name in zip(circles, [*NAMES[:3], NAMES[-1]], strict=True):
-        axis.plot(turn.cos(), turn.sin(), color="0.7", lw=0.8)
-        axis.scatter(spectra[name].real, spectra[name].imag, s=8)
-        axis.set(
-            title=name.removesuffix(", 0.9 to 0.999"),
-            aspect="equal",
-            xlim=(-1.7, 1.7),
-            ylim=(-1.7, 1.7),
-        )
-    for figure, name in ((begins, "first"), (ends, "after"), (curves, "learning"), (disc, "spectra")):
-        figure.tight_layout()
-        figure.savefig(HERE / f"vanishing-{name}.svg", metadata={"Date": None})
+    for axes, name in zip(discs, [*list(LINES)[:3], list(LINES)[-1]], strict=True):
+        axes.plot(turn.cos(), turn.sin(), color=INK, lw=0.8)
+        axes.plot(spectra[name].real, spectra[name].imag, ".", color=LINES[name][0], ms=5)
+        axes.set(title=name.removesuffix(", 0.9 to 0.999"), aspect="equal", xlim=(-1.7, 1.7), ylim=(-1.7, 1.7))
+        axes.set(xlabel="real part", xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    discs[0].set_ylabel("imaginary part")
+    save(figure, HERE / "vanishing-spectra.svg")
 
 
 if __name__ == "__main__":
