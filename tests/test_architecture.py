@@ -155,12 +155,12 @@ def test_a_script_imports_names_that_are_there(path: Path) -> None:
 def defined(module: str) -> set[str]:
     """What a module of bench/ defines or has beside it, without importing it: it may need other libraries."""
     path = ROOT.joinpath(*module.split("."))
-    if path.is_dir():
-        return {other.stem for other in path.glob("*.py")}
-    top = ast.parse(path.with_suffix(".py").read_text()).body
+    beside = {other.stem for other in path.glob("*.py")}
+    top = ast.parse((path / "__init__.py" if beside else path.with_suffix(".py")).read_text()).body
     names = {node.name for node in top if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     inner = (name for node in top for name in ast.walk(node))
-    return names | {name.id for name in inner if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+    stored = {name.id for name in inner if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+    return beside | names | stored
 
 
 def test_the_rooms_are_few() -> None:
