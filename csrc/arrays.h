@@ -1,5 +1,5 @@
 // Arrays of numpy by the buffer protocol, for calls that take a microsecond: it costs half of what an nb::ndarray does, and is
-// part of the stable interface of Python 3.12.
+// part of the stable interface from Python 3.11 on.
 #pragma once
 
 #include <nanobind/nanobind.h>
