@@ -1,6 +1,6 @@
 """Whether an installation works: the native kernels, the laws, and every verb, as `elman` on the command line.
 
-`python smoke.py` in the environment that is tested, outside of the source tree (`make test-wheel`). It needs nothing but Elman.
+`make test-wheel` runs it with the Python of the environment that is tested, which needs nothing but Elman.
 """
 
 from __future__ import annotations
