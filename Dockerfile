@@ -2,10 +2,11 @@
 #   docker run -p 8000:8000 -v elman:/data -v ./runs:/models:ro elman /models/book --api_key_file /data/keys
 FROM python:3.13-slim
 
-# The processor's build of Torch: the one from PyPI brings several gigabytes for graphics cards.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# Torch's default build on Linux brings several gigabytes for graphics cards. Its installation page names the index of the builds
+# for processors: docker build --build-arg PIP_EXTRA_INDEX_URL=... -t elman .
+ARG PIP_EXTRA_INDEX_URL
 COPY constraints.txt dist/*.whl /tmp/elman/
-RUN pip install --no-cache-dir -c /tmp/elman/constraints.txt --extra-index-url "$TORCH_INDEX" "$(ls /tmp/elman/*.whl)[serve]" \
+RUN pip install --no-cache-dir -c /tmp/elman/constraints.txt "$(ls /tmp/elman/*.whl)[serve]" \
     && rm -r /tmp/elman \
     && useradd --create-home --uid 1000 elman \
     && install --directory --owner elman /data
