@@ -46,7 +46,7 @@ def run_block(kind: str, code: str, names: dict[str, object]) -> str:
         if kind == "python":
             exec(compile(code, "a page", "exec"), names)
         else:
-            for line in code.splitlines():
+            for line in code.replace("\\\n", " ").splitlines():
                 program, *arguments = shlex.split(line, comments=True)
                 if program != "elman" or main(arguments) != 0:
                     raise RuntimeError(f"{line} failed: {printed.getvalue()}")
