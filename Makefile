@@ -72,7 +72,7 @@ test-wheel: wheel sdist
 	$(PIP) --python build/clean/bin/python install -c constraints.txt "$$(ls dist/*.whl)[serve]"
 	cd build/clean && env -i PATH="$(CURDIR)/build/clean/bin" HOME="$(CURDIR)/build/clean" bin/python -I ../../tests/smoke.py
 	ELMAN_NATIVE=0 $(PIP) wheel --no-build-isolation --no-index --no-deps --wheel-dir build/from-sdist dist/*.tar.gz
-	for wheel in dist/*.whl build/from-sdist/*.whl; do $(BIN)/python -m zipfile -l $$wheel | grep -o '^elman/[^ ]*[^/ ]' \
+	for wheel in dist/*.whl build/from-sdist/*.whl; do $(BIN)/python -m zipfile -l $$wheel | grep -o '^elman/[^ ]*\.[a-z.]*' \
 		| grep -v _native | sort > build/from-sdist/$$(dirname $$wheel | tr / -); done
 	diff build/from-sdist/dist build/from-sdist/build-from-sdist
 
