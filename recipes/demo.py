@@ -29,7 +29,7 @@ Look at {picture} (how they learnt) and open {page} (where the GRU's gradient di
 What next?
   your own text       elman train --data.train FILE --out runs/mine           docs/start/text.md
   other data          labels, series, pairs, sensors, trees, images           docs/start/index.md
-  serve this model    elman serve {run}  (with the extra [serve])    docs/guides/serving.md"""
+  serve this model    elman serve {run} (with the extra [serve])       docs/guides/serving.md"""
 
 
 def network(name: str, out: str) -> lm.LMConfig:

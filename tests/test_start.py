@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from bench.tables import NOTHING
 
 ROOT = Path(__file__).parent.parent
