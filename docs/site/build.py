@@ -45,6 +45,8 @@ def build(folder: Path) -> Path:
     for path in folder.rglob("docs/**/*.md"):
         source = DOCS / path.relative_to(folder / "docs")
         path.write_text(_fill(relink(path.read_text(), source, folder / "docs")))
+    first = folder / "docs" / "index.md"
+    first.write_text("---\nhide: [navigation, toc]\n---\n\n" + first.read_text())
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
         _write(folder / "docs" / PAGES[name], relink((ROOT / name).read_text(), ROOT / name, folder / "docs"))
     for name, text in api.pages().items():
