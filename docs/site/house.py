@@ -11,13 +11,13 @@ from md import summary
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "elman"
-ROW, FIRST, TEXT = 21, 92, 8  # the height of a row, where squares begin, from a square to the words
+ROW, FIRST, TEXT, WORDS = 16, 92, 8, 250  # a row's height, where squares begin, from a square to the words, their room
 
 
 def drawing() -> str:
     """One line for each package in the order of the layout, and a square under each package that it imports."""
     names = [name for name in layout() if name not in ("_native", "__main__")]
-    width, height = FIRST + ROW * len(names) + 400, ROW * (len(names) + 1)
+    width, height = FIRST + ROW * len(names) + WORDS, ROW * (len(names) + 1)
     rows = "".join(_row(names, i) for i in range(len(names)))
     title = "Which package imports which"
     return f'<div class="house"><svg viewBox="0 0 {width} {height}" role="img" aria-label="{title}">{rows}</svg></div>'
@@ -42,8 +42,8 @@ def _row(names: list[str], i: int) -> str:
     squares += f'<circle cx="{FIRST + ROW * (i + 0.5)}" cy="{y + ROW / 2}" r="4"/>'
     words = html.escape(_about(names[i]))
     return (
-        f'<text x="{FIRST - TEXT}" y="{y + 15}" text-anchor="end" class="name">{names[i]}</text>{squares}'
-        f'<text x="{FIRST + ROW * (i + 1) + TEXT}" y="{y + 15}">{words}</text>'
+        f'<text x="{FIRST - TEXT}" y="{y + 12}" text-anchor="end" class="name">{names[i]}</text>{squares}'
+        f'<text x="{FIRST + ROW * (i + 1) + TEXT}" y="{y + 12}">{words}</text>'
     )
 
 
@@ -68,5 +68,4 @@ def _imports(name: str) -> set[str]:
 def _about(name: str) -> str:
     path = SOURCE / name / "__init__.py"
     text = ast.get_docstring(ast.parse((path if path.exists() else SOURCE / f"{name}.py").read_text())) or ""
-    first = summary(text)
-    return first if len(first) <= 62 else re.split(r"[,:;](?= )", first[:62])[0]
+    return re.split(r"[,:;](?= )", summary(text).replace("`", ""))[0]
