@@ -19,6 +19,7 @@ from elman import kernels
 from elman import state as states
 from elman.attention import Additive, Decoder, Luong
 from elman.cells import CELLS
+from elman.compose import Bidirectional
 from elman.core import Core, Options
 from elman.laws.report import TOLERANCES, distance
 from elman.state import State
@@ -105,6 +106,7 @@ def problems() -> Iterator[tuple[str, Problem]]:
     yield "student_t", lambda dtype: (kernels.student_t(DRAWS, torch.tensor([[2.5, 7.0], [3.0, 1e3]]).double()),)
     for name, (cell, options) in GATED.items():
         yield f"gated, {name}", _network(partial(CELLS[cell], C, 6, **options), _scan, random((B, T, C)))
+    yield "gated_pair, gru and lstm", _network(_both_directions, _scan, random((B, T, C)))
     for name in ("recursive", "binary_tree_lstm", "child_sum_tree_lstm"):
         yield f"gathered, {name}", _network(partial(tree, name, C, 6), _climb, random((6, C)))
     for cell in ("gru", "lstm"):
@@ -216,6 +218,10 @@ def _network(make: Callable[[], nn.Module], run: Callable[..., tuple[State, Stat
 def _scan(core: Core, x: Tensor) -> tuple[State, State]:
     state = states.map(lambda leaf: (leaf + 0.5).requires_grad_(), core.init_state(len(x)))
     return core.scan(x, state, lengths=LENGTHS, reset=RESET), state
+
+
+def _both_directions() -> Core:
+    return Bidirectional(CELLS["gru"](C, 6), CELLS["lstm"](C, 4))
 
 
 def _additive(cell: str) -> Decoder:

@@ -98,7 +98,7 @@ def test_paths_are_of_what_is_drawn_natively_and_a_path_is_no_step():
     with pytest.raises(ValueError, match="the arrays of paths"):
         follow(state, x, torch.zeros(3, 2, dtype=torch.int64))
     with pytest.raises(ValueError, match="draws, which a step does not"):
-        follow._program.stream(1).step(torch.zeros(1, 4).numpy(), None, torch.zeros(1, 1).numpy(), 1)
+        follow._program.stream(1).step(torch.zeros(1, 4).numpy(), None, follow._program.outputs(), 1)
 
 
 @pytest.mark.parametrize("name", ["seasonal of two", "last of two", "blocks"])
