@@ -24,22 +24,6 @@ template <class Real> constexpr Real sound = std::numeric_limits<Real>::min() * 
 // number is short of 1 by (87 and 708), with room for digits and for as many states and steps as there may be.
 template <class Real> constexpr Real catches_up = sizeof(Real) == 4 ? Real(50) : Real(650);
 
-// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count). `room` is as large as l.
-template <class Real>
-void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m, Real* room) {
-  for (int64_t t = 0; t < count; ++t) {
-    Real top = -infinity<Real>;
-    int64_t k = 0;
-    if (w.K >= lanes<Real>) {
-      const int64_t whole = w.K / lanes<Real> * lanes<Real>;
-      top = largest(x + t * w.K, whole), k = whole;
-    }
-    for (; k < w.K; ++k) top = x[t * w.K + k] > top ? x[t * w.K + k] : top;
-    m[t] = top == -infinity<Real> ? Real(0) : top;  // -inf minus -inf would be NaN
-  }
-  relatives(x, m, count, w, l, room);
-}
-
 // Likelihoods once more, relative to the best among the states that s can be in; the new m, or 0 if there is none.
 template <class Real>
 Real rescale(const Real* x, const Real* s, Width<Real> w, Real* l) {

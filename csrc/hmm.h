@@ -237,6 +237,22 @@ void relatives(const Real* x, const Real* m, int64_t count, Width<Real> w, Real*
     for (int64_t k = 0; k < w.padded; k += L) store(l + k, relative<Real>(load<Vec<Real>>(l + k), m[t]));
 }
 
+// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count). `room` is as large as l.
+template <class Real>
+void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m, Real* room) {
+  for (int64_t t = 0; t < count; ++t) {
+    Real top = -infinity<Real>;
+    int64_t k = 0;
+    if (w.K >= lanes<Real>) {
+      const int64_t whole = w.K / lanes<Real> * lanes<Real>;
+      top = largest(x + t * w.K, whole), k = whole;
+    }
+    for (; k < w.K; ++k) top = x[t * w.K + k] > top ? x[t * w.K + k] : top;
+    m[t] = top == -infinity<Real> ? Real(0) : top;  // -inf minus -inf would be NaN
+  }
+  relatives(x, m, count, w, l, room);
+}
+
 // What a thread keeps of one row: l, p and b of a chunk of steps (chunk, padded). `outside` is 1 past K and 0 before.
 template <class Real>
 struct Scratch {
