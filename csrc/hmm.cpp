@@ -6,7 +6,10 @@
 // hopeless beside the best underflows. Where almost all of s lies on such states, m is the largest x among those that s can be
 // in, and nothing underflows together. A state that underflows is lost all the same, and if it cannot be reached again it may
 // matter later: a row where that can have happened is done again in logarithms (hmm_logs.h), if the caller wants to know.
-// A row is computed by one thread, and the order of its sums depends on K alone: its bits do not depend on the batch.
+// A row is computed by one thread, or each of its columns by one, and the order of its sums depends on K alone: its bits do not
+// depend on the batch.
+#include <atomic>
+
 #include "hmm.h"
 #include "hmm_logs.h"
 #include "steps.h"
@@ -23,22 +26,6 @@ template <class Real> constexpr Real sound = std::numeric_limits<Real>::min() * 
 // What has underflowed matters again once it has gained this much, in logarithms, on what has not: less than the smallest normal
 // number is short of 1 by (87 and 708), with room for digits and for as many states and steps as there may be.
 template <class Real> constexpr Real catches_up = sizeof(Real) == 4 ? Real(50) : Real(650);
-
-// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count). `room` is as large as l.
-template <class Real>
-void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m, Real* room) {
-  for (int64_t t = 0; t < count; ++t) {
-    Real top = -infinity<Real>;
-    int64_t k = 0;
-    if (w.K >= lanes<Real>) {
-      const int64_t whole = w.K / lanes<Real> * lanes<Real>;
-      top = largest(x + t * w.K, whole), k = whole;
-    }
-    for (; k < w.K; ++k) top = x[t * w.K + k] > top ? x[t * w.K + k] : top;
-    m[t] = top == -infinity<Real> ? Real(0) : top;  // -inf minus -inf would be NaN
-  }
-  relatives(x, m, count, w, l, room);
-}
 
 // Likelihoods once more, relative to the best among the states that s can be in; the new m, or 0 if there is none.
 template <class Real>
@@ -72,12 +59,12 @@ struct Stretch {
   const Real* outside;
 };
 
-// One step where the observation is hopeless for almost all of s: relative to what s can be in.
+// One step where the observation is hopeless for almost all of s: relative to what s can be in. Also the new shift.
 template <class Real>
-Real weigh_again(const Stretch<Real>& o, int64_t t, Width<Real> w, const Real* s, Real* u) {
-  Real* l = o.l + t * w.padded;
-  o.shift[t] = rescale(o.x + t * w.K, s, w, l);
-  return weigh(s, l, u, w.padded);
+Real weigh_again(const Stretch<Real>& o, int64_t t, Width<Real> w, const Real* s, Real* u, Real& shift) {
+  const Buffer<Real> l = allocate<Real>(w.padded);
+  shift = rescale(o.x + t * w.K, s, w, l.get());
+  return weigh(s, l.get(), u, w.padded);
 }
 
 // Nothing is left after what cannot be; a NaN stays one.
@@ -96,25 +83,40 @@ ELMAN_INLINE bool all_sound(Vec<Real> lowest) {
   return largest_lane<Real>(-lowest) <= -sound<Real>;
 }
 
-// Takes `count` steps; whether every state stayed sound.
+// Takes `count` steps; whether every state stayed sound. Threads divide the columns of the matrix, and meet after every step: the
+// rest of a step each of them does for itself, in a u of its own, and the first one writes what there is besides p.
 template <class Real>
-bool steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* s, Real* u) {
-  Vec<Real> lowest = splat<Real>(Real(1));
-  for (int64_t t = 0; t < count; ++t) {
-    if (o.reset[t]) read(o.start, w.K, s, w.padded, Real(0));
-    Real c = weigh(s, o.l + t * w.padded, u, w.padded);
-    if (!(c >= least<Real>)) c = weigh_again(o, t, w, s, u);
-    o.scale[t] = c;
-    product<Times>(o.a, u, w, s);
-    const Real factor = inverse(c);
-    for (int64_t k = 0; k < w.padded; k += lanes<Real>) {
-      const Vec<Real> v = load<Vec<Real>>(s + k), after = v * factor;
-      lowest = lesser<Real>(v + load<Vec<Real>>(o.outside + k), lowest);
-      store(s + k, after);
-      store(o.p + t * w.padded + k, after);
+bool steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* s, Real* u, int threads) {
+  std::atomic<bool> stays_sound{true};
+  team(threads, [&](Member member) {
+    const bool writes = member.thread == 0;
+    const Buffer<Real> own = zeros<Real>(writes ? 0 : w.padded + w.rows), start = allocate<Real>(w.padded);
+    Real *weighed = writes ? u : own.get(), shift;
+    const Real* now = s;
+    Vec<Real> lowest = splat<Real>(Real(1));
+    for (int64_t t = 0; t < count; ++t) {
+      if (o.reset[t]) read(o.start, w.K, start.get(), w.padded, Real(0)), now = start.get();
+      Real c = weigh(now, o.l + t * w.padded, weighed, w.padded), *after = o.p + t * w.padded;
+      if (!(c >= least<Real>)) {
+        c = weigh_again(o, t, w, now, weighed, shift);
+        if (writes) o.shift[t] = shift;
+      }
+      if (writes) o.scale[t] = c;
+      const Columns mine = columns(w, member);
+      product<Times>(o.a, weighed, w, after, mine);
+      const Real factor = inverse(c);
+      for (int64_t k = mine.first; k < mine.end; k += lanes<Real>) {
+        const Vec<Real> v = load<Vec<Real>>(after + k);
+        lowest = lesser<Real>(v + load<Vec<Real>>(o.outside + k), lowest);
+        store(after + k, Vec<Real>(v * factor));
+      }
+      now = after;
+      if (!member.meet()) break;
     }
-  }
-  return all_sound<Real>(lowest);
+    if (!all_sound<Real>(lowest)) stays_sound = false;
+  });
+  std::memcpy(s, o.p + (count - 1) * w.padded, w.padded * sizeof(Real));
+  return stays_sound;
 }
 
 // The same, to the bit, for states that fit in C registers: what the next step waits for never goes through memory.
@@ -141,7 +143,7 @@ bool few_steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* in_me
     Real c = sum_lanes<Real>(total);
     if (!(c >= least<Real>)) {
       for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
-      c = weigh_again(o, t, w, in_memory, u);
+      c = weigh_again(o, t, w, in_memory, u, o.shift[t]);
     }
     o.scale[t] = c;
     product_tile<Times, C, S>(o.a, u, w.rows, s);
@@ -180,7 +182,7 @@ bool fewest_steps(int64_t count, Width<Real> w, const Stretch<Real>& o, Real* in
     Real c = fold<std::min(R, L) / 2>(total, std::make_integer_sequence<int, L>{})[0];  // lanes from R on are zero
     if (!(c >= least<Real>)) {
       for (int n = 0; n < C; ++n) store(in_memory + n * L, s[n]);
-      c = weigh_again(o, t, w, in_memory, again);
+      c = weigh_again(o, t, w, in_memory, again, o.shift[t]);
       fetch(u, again);
     }
     o.scale[t] = c;
@@ -217,7 +219,7 @@ struct Gain {
 // mattered later.
 template <class Real>
 bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t b, Width<Real> w, const Real* a,
-                Scratch<Real>& z) {
+                Scratch<Real>& z, int threads) {
   const Real* x = in.x + b * in.T * w.K;
   const bool* reset = in.reset + b * in.T;
   const int64_t length = in.lengths[b];
@@ -236,7 +238,7 @@ bool filter_row(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int64_t 
     if (!in_registers(w, fewest))
       in_vectors(w, [&](auto C, auto A) {
         if constexpr (C.value > 0) stays_sound = few_steps<C.value, A.value>(count, w, o, s, u);
-        else stays_sound = steps(count, w, o, s, u);
+        else stays_sound = steps(count, w, o, s, u, threads);
       });
     for (int64_t t = t0; t < t0 + count; t += lanes<Real>) {
       const int64_t some = t0 + count - t;
@@ -258,10 +260,11 @@ void hmm_filter(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int thre
   const Width<Real> w(in.K);
   const Buffer<Real> a = pack(in.transition, in.K, 1, w, Real(0));
   const LogChain<Real> logs(in, w, out.lost);
+  const int within = threads_within(in, w, threads);
   parallel(threads_for(in, threads), in.B, [&](int64_t first, int64_t end) {
     Scratch<Real> z(w, in.T, false);
     for (int64_t b = first; b < end; ++b) {
-      const bool matters = filter_row(in, out, b, w, a.get(), z);
+      const bool matters = filter_row(in, out, b, w, a.get(), z, within);
       if (out.lost && (out.lost[b] = matters)) filter_row_in_logs(in, out, b, w, logs, z);
     }
   });
@@ -278,7 +281,7 @@ int append(Program<Real>& program, const FilterOperation<Real>& o) {
     for (int64_t row = 0; row < work.rows; ++row) {
       Real* state = work.at(p, row);
       const HmmInputs<Real> in{1, 1, w.K, work.at(x, row), nullptr, nullptr, state, &one_step, &no_reset};
-      filter_row<Real>(in, {&log_c, nullptr, &shift, &scale, state, nullptr}, 0, w, a->get(), z);
+      filter_row<Real>(in, {&log_c, nullptr, &shift, &scale, state, nullptr}, 0, w, a->get(), z, 1);
     }
   });
   steps.costs(w.rows * w.padded + 32 * w.padded);  // an exponential for each

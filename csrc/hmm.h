@@ -33,6 +33,13 @@ int threads_for(const Inputs& in, int threads) {
   return threads_for(in.B * in.T * std::max<int64_t>(in.K * in.K, 512), WorthAThread::multiply_adds, threads);
 }
 
+// Threads that divide the columns of the matrix within a row, if it is the only one: a step must be worth a meeting.
+template <class Inputs, class Real>
+int threads_within(const Inputs& in, Width<Real> w, int threads) {
+  const bool large = w.rows * w.padded * sizeof(Real) >= size_t(1) << 18;
+  return in.B == 1 && large ? threads_for(in, threads) : 1;
+}
+
 // [tile of columns][row][columns in the tile], `fill` outside: to(i, j) = a[i * by_row + j * by_column].
 template <class Real>
 Buffer<Real> pack(const Real* a, int64_t by_row, int64_t by_column, Width<Real> w, Real fill) {
@@ -81,9 +88,20 @@ ELMAN_INLINE void product_tile(const Real* __restrict a, const Real* __restrict 
   }
 }
 
+// A range of columns, of whole tiles.
+struct Columns {
+  int64_t first, end;
+};
+
+template <class Real>
+Columns columns(Width<Real> w, const Member& member) {
+  const int64_t across = w.tile * lanes<Real>, tiles = w.padded / across;
+  return {tiles * member.thread / member.threads * across, tiles * (member.thread + 1) / member.threads * across};
+}
+
 template <class Algebra, int C, int S, class Real>
-void product_tiles(const Real* a, const Real* x, Width<Real> w, Real* y) {
-  for (int64_t j = 0; j < w.padded; j += C * lanes<Real>) {
+void product_tiles(const Real* a, const Real* x, Width<Real> w, Real* y, Columns of) {
+  for (int64_t j = of.first; j < of.end; j += C * lanes<Real>) {
     Vec<Real> sum[C];
     product_tile<Algebra, C, S>(a + j * w.rows, x, w.rows, sum);
 #pragma GCC unroll 8
@@ -92,11 +110,16 @@ void product_tiles(const Real* a, const Real* x, Width<Real> w, Real* y) {
 }
 
 template <class Algebra, class Real>
+ELMAN_INLINE void product(const Real* a, const Real* x, Width<Real> w, Real* y, Columns of) {
+  if (w.tile == 8) product_tiles<Algebra, 8, 1>(a, x, w, y, of);
+  else if (w.tile == 4) product_tiles<Algebra, 4, 2>(a, x, w, y, of);
+  else if (w.tile == 2) product_tiles<Algebra, 2, 4>(a, x, w, y, of);
+  else product_tiles<Algebra, 1, 4>(a, x, w, y, of);
+}
+
+template <class Algebra, class Real>
 ELMAN_INLINE void product(const Real* a, const Real* x, Width<Real> w, Real* y) {
-  if (w.tile == 8) product_tiles<Algebra, 8, 1>(a, x, w, y);
-  else if (w.tile == 4) product_tiles<Algebra, 4, 2>(a, x, w, y);
-  else if (w.tile == 2) product_tiles<Algebra, 2, 4>(a, x, w, y);
-  else product_tiles<Algebra, 1, 4>(a, x, w, y);
+  product<Algebra>(a, x, w, y, Columns{0, w.padded});
 }
 
 // v[i] in every lane.
@@ -235,6 +258,22 @@ void relatives(const Real* x, const Real* m, int64_t count, Width<Real> w, Real*
   widen(x, count, w, l, -infinity<Real>);
   for (int64_t t = 0; t < count; ++t, l += w.padded)
     for (int64_t k = 0; k < w.padded; k += L) store(l + k, relative<Real>(load<Vec<Real>>(l + k), m[t]));
+}
+
+// The likelihoods of `count` steps, each relative to its best: l (count, padded), m (count). `room` is as large as l.
+template <class Real>
+void likelihoods(const Real* x, int64_t count, Width<Real> w, Real* l, Real* m, Real* room) {
+  for (int64_t t = 0; t < count; ++t) {
+    Real top = -infinity<Real>;
+    int64_t k = 0;
+    if (w.K >= lanes<Real>) {
+      const int64_t whole = w.K / lanes<Real> * lanes<Real>;
+      top = largest(x + t * w.K, whole), k = whole;
+    }
+    for (; k < w.K; ++k) top = x[t * w.K + k] > top ? x[t * w.K + k] : top;
+    m[t] = top == -infinity<Real> ? Real(0) : top;  // -inf minus -inf would be NaN
+  }
+  relatives(x, m, count, w, l, room);
 }
 
 // What a thread keeps of one row: l, p and b of a chunk of steps (chunk, padded). `outside` is 1 past K and 0 before.

@@ -98,12 +98,14 @@ struct Link {
 };
 
 // G of every step of a chunk, to gs unless that is null, and b, for `finish`. C > 0: b stays in C registers on its way to G, and
-// R > 0: G too, and the transitions of at most R states, S being of no use then.
+// R > 0: G too, and the transitions of at most R states, S being of no use then. C = 0: a team divides the columns, and meets after
+// every product. Each member has a link of its own, and the first one writes what there is besides b.
 template <int C, int S, int R, class Real>
 void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, const Real* at, const Real* r, Real* gstart,
-           Real* gs, Real* onwards, const Real* s, Real* bs, Link<Real>& link) {
+           Real* gs, Real* onwards, const Real* s, Real* bs, Link<Real>& link, Member* member) {
   constexpr int L = lanes<Real>;
   const bool likelihood = !o.gp && !o.glast;
+  const bool writes = C > 0 || member->thread == 0;
   Real* G = link.G;
   constexpr int vectors = C > 0 ? C : 1, rows = R > 0 ? R : 4;
   const Matrix<vectors, rows, Real> matrix(at, w);
@@ -115,7 +117,7 @@ void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, con
   for (int64_t i = count - 1; i >= 0; --i) {
     const int64_t t = t0 + i;
     if (t + 1 < o.length && o.reset[t + 1]) {
-      for (int64_t k = 0; k < w.K; ++k) gstart[k] += G[k];
+      for (int64_t k = 0; k < w.K && writes; ++k) gstart[k] += G[k];
       std::fill(G, G + w.padded, Real(0));
       link.onward = 0;
       fetch();
@@ -124,12 +126,15 @@ void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, con
       for (int64_t k = 0; k < w.K; ++k) G[k] += o.gp[t * w.K + k];
       fetch();
     }
-    for (int64_t k = 0; k < w.padded && gs; k += L) store(gs + k * chunk + i * L, load<Vec<Real>>(G + k));
+    for (int64_t k = 0; k < w.padded && gs && writes; k += L) store(gs + k * chunk + i * L, load<Vec<Real>>(G + k));
     Vec<Real> y[vectors];
     Real* b = bs + i * w.padded;
     if constexpr (R > 0) matrix.times(g, y);
     else if constexpr (C > 0) product_tile<Times, C, S>(at, G, w.rows, y);
-    else product<Times>(at, G, w, b);
+    else {
+      product<Times>(at, G, w, b, columns(w, *member));
+      if (!member->meet()) return;
+    }
     const auto bk = [&](int64_t k) { return C > 0 ? y[k / L] : load<Vec<Real>>(b + k); };
     for (int64_t k = 0; k < C * L; k += L) store(b + k, bk(k));
     const Real glog = o.glog[t];
@@ -142,7 +147,7 @@ void chain(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, con
       if constexpr (R > 0) g[k / L] = v;
       store(G + k, v);
     }
-    onwards[i] = link.onward;
+    if (writes) onwards[i] = link.onward;
     link.onward = o.scale[t] > 0 ? glog : Real(0);
   }
 }
@@ -164,7 +169,7 @@ void finish(int64_t t0, int64_t count, Width<Real> w, const RowBack<Real>& o, co
 
 template <class Real>
 void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const Real* at, Real* gstart, Real* ga,
-                     Scratch<Real>& z, Real* ft, Real* gs) {
+                     Scratch<Real>& z, Real* ft, Real* gs, int threads) {
   Real *G = z.u.get(), *r = z.l.get(), *s = z.p.get(), *b = z.b.get();
   std::fill(G, G + w.padded, Real(0));
   if (o.glast) std::memcpy(G, o.glast, w.K * sizeof(Real));
@@ -172,9 +177,21 @@ void filter_row_back(int64_t steps, Width<Real> w, const RowBack<Real>& o, const
   for (int64_t end = o.length; end > 0;) {
     const int64_t t0 = (end - 1) / chunk * chunk, count = end - t0;
     ratios(t0, count, w, o, s, r, ft, z.s.get(), b);
-    const auto run = [&](auto chained) { chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), s, b, link); };
-    if (!in_registers(w, [&](auto C, auto R) { run(chain<C.value, 1, R.value, Real>); }))
-      in_vectors(w, [&](auto C, auto A) { run(chain<C.value, A.value, 0, Real>); });
+    const auto run = [&](auto chained, Link<Real>& link, Member* member) {
+      chained(t0, count, w, o, at, r, gstart, gs, z.m.get(), s, b, link, member);
+    };
+    const auto together = [&](Member member) {
+      const bool first = member.thread == 0;
+      const Buffer<Real> copy = zeros<Real>(first ? 0 : w.padded + w.rows);
+      Link<Real> own{copy.get(), link.onward};
+      if (!first) std::memcpy(own.G, G, w.padded * sizeof(Real));
+      if (member.meet()) run(chain<0, 1, 0, Real>, first ? link : own, &member);
+    };
+    if (!in_registers(w, [&](auto C, auto R) { run(chain<C.value, 1, R.value, Real>, link, nullptr); }))
+      in_vectors(w, [&](auto C, auto A) {
+        if constexpr (C.value > 0) run(chain<C.value, A.value, 0, Real>, link, nullptr);
+        else team(threads, together);
+      });
     finish(t0, count, w, o, s, r, b, z.m.get());
     if (ga) accumulate(ft, gs, count, w, ga);
     end = t0;
@@ -195,6 +212,7 @@ void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, c
   const Buffer<Real> at = pack(in.transition, 1, K, w, Real(0));
   const LogChain<Real> logs(in, w, from.lost && std::find(from.lost, from.lost + in.B, true) != from.lost + in.B);
   const int64_t groups = std::min(in.B, row_groups);
+  const int within = threads_within(in, w, threads);
   parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
     Scratch<Real> z(w, steps, true);
     Buffer<Real> ft, gs, sum, counts;
@@ -226,7 +244,7 @@ void hmm_filter_back(const HmmInputs<Real>& in, const HmmArriving<Real>& from, c
         row.length = in.lengths[b];
         row.gx = to.gx + b * steps * K;
         row.gstate = to.gstate + b * K;
-        filter_row_back(steps, w, row, at.get(), gstart, sum.get(), z, ft.get(), gs.get());
+        filter_row_back(steps, w, row, at.get(), gstart, sum.get(), z, ft.get(), gs.get(), within);
       }
       for (int64_t k = 0; k < K && to.ga; ++k)
         for (int64_t j = 0; j < K; ++j) {

@@ -6,7 +6,7 @@
 //
 // Sums are taken about the mean before the step, and moved: one pass over the data. Where that would lose digits, because the mean
 // moves by far more than the data scatter, they are taken once more about the new one.
-// Densities and sums have steps in their lanes, the chain has states (hmm_few.h, or hmm.cpp for more of them). Rows are summed in
+// Densities and sums have steps in their lanes, the chain has states (hmm_few.h, or hmm_expected.cpp for more of them). Rows are summed in
 // groups, as many whatever the threads, and the groups in order.
 #include <algorithm>
 #include <vector>
@@ -14,8 +14,7 @@
 #include "hmm_few.h"
 
 namespace elman::ELMAN_NS {
-template <class Real> HmmFilter<Real> hmm_filter;
-template <class Real> HmmFilterBack<Real> hmm_filter_back;
+template <class Real> HmmExpected<Real> hmm_expected;
 
 namespace {
 
@@ -147,9 +146,9 @@ template <class Real>
 class Expectation {
  public:
   Expectation(const GaussianInputs<Real>& in, const Densities<Real>& densities, Width<Real> w, const Real* a, const Real* at)
-      : in_(in), densities_(densities), w_(w), a_(a), at_(at), z_(w, chunk, true) {
+      : in_(in), densities_(densities), w_(w), a_(a), at_(at), forward_(w, true), backward_(w, true) {
     const int64_t widest = std::max(in.D, in.K);
-    v_ = allocate<Real>(chunk * w.padded), ot_ = allocate<Real>(chunk * in.D), xt_ = allocate<Real>(chunk * widest);
+    ot_ = allocate<Real>(chunk * in.D), xt_ = allocate<Real>(chunk * widest);
     y_ = allocate<Real>(chunk * in.D);
   }
 
@@ -193,55 +192,40 @@ class Expectation {
   // Row b of few states; false if a number is too small or not one, and `sums` is as it was.
   bool few(int64_t b, const Real* centre, Sums<Real>& sums) {
     const int64_t K = in_.K, length = in_.lengths[b];
-    if (length > longest_) l_ = allocate<Real>(length * K), u_ = allocate<Real>(length * K), longest_ = length;
-    double total = 0;
-    chunks(b, [&](int64_t t0, int64_t count) {
+    if (length > longest_) l_ = allocate<Real>(length * K), posterior_ = allocate<Real>(length * K), longest_ = length;
+    const FewRow<Real> row{w_, in_.start, a_, at_, in_.reset + b * in_.T, length, l_.get(), posterior_.get()};
+    const auto likelihoods = [&](int64_t t0, int64_t count, FewPass<Real>&) {
       density(b, t0, count);
-      total += relative_to_best(count);
+      const double total = relative_to_best(count);
       transpose_back(xt_.get(), count, K, l_.get() + t0 * K);
-    });
-    const Buffer<Real> begins = zeros<Real>(K), counts = zeros<Real>(w_.rows * w_.padded);
-    const FewRow<Real> row{in_.start, l_.get(), in_.reset + b * in_.T, length, u_.get(), begins.get(), counts.get()};
-    bool good = false;
-    in_registers(w_, [&](auto C, auto R) {
-      good =
-          few_forward<C.value, R.value>(row, w_, a_, z_, total) && few_backward<C.value, R.value>(row, w_, at_, z_, v_.get());
-    });
-    if (!good) return false;
-    sums.log_likelihood += total;
-    for (int64_t k = 0; k < K; ++k) sums.begins[k] += begins[k];
-    for (int64_t i = 0; i < w_.rows * w_.padded; ++i) sums.counts[i] += counts[i];
-    observe(b, u_.get(), centre, sums);
+      return total;
+    };
+    if (!few_row(row, forward_, backward_, likelihoods, 1)) return false;
+    for (const FewPass<Real>* pass : {&forward_, &backward_}) {
+      sums.log_likelihood += pass->total;
+      for (int64_t k = 0; k < K; ++k) sums.begins[k] += pass->begins[k];
+      for (int64_t i = 0; i < w_.rows * w_.padded; ++i) sums.counts[i] += pass->counts[i];
+    }
+    observe(b, posterior_.get(), centre, sums);
     return true;
   }
 
-  // Rows by the filter and its gradient.
+  // Rows by their log densities.
   void many(int64_t first, int64_t end, const Real* centre, Sums<Real>& sums) {
-    const int64_t B = end - first, T = in_.T, K = in_.K, groups = std::min(B, row_groups);
+    const int64_t B = end - first, T = in_.T, K = in_.K;
     const auto room = [](int64_t n) { return allocate<Real>(n); };
-    const Buffer<Real> x = room(B * T * K), p = room(B * T * K), gx = room(B * T * K), steps = room(4 * B * T),
-                       state = room(3 * B * K), gstart = room(groups * K), ga = room(groups * K * K);
-    std::vector<char> lost(B);
-    for (int64_t b = 0; b < B; ++b) {
-      std::copy(in_.start, in_.start + K, state.get() + b * K);
+    const Buffer<Real> x = room(B * T * K), gx = room(B * T * K), gstart = room(K), ga = room(K * K);
+    for (int64_t b = 0; b < B; ++b)
       chunks(first + b, [&](int64_t t0, int64_t count) {
         density(first + b, t0, count);
         transpose_back(xt_.get(), count, K, x.get() + (b * T + t0) * K);
       });
-    }
-    Real *log_c = steps.get(), *shift = log_c + B * T, *scale = shift + B * T, *glog = scale + B * T;
-    Real *last = state.get() + B * K, *gstate = last + B * K;
-    bool* was_lost = reinterpret_cast<bool*>(lost.data());
-    std::fill(glog, glog + B * T, Real(1));
-    const HmmInputs<Real> chain{
-        B, T, K, x.get(), in_.start, in_.transition, state.get(), in_.lengths + first, in_.reset + first * T};
-    hmm_filter<Real>(chain, {log_c, p.get(), shift, scale, last, was_lost}, 1);
-    hmm_filter_back<Real>(chain, {p.get(), shift, scale, glog, nullptr, nullptr, was_lost},
-                          {gx.get(), gstart.get(), ga.get(), gstate}, 1);
-    for (int64_t i = 0; i < B * T; ++i) sums.log_likelihood += log_c[i];
-    for (int64_t i = 0; i < groups * K; ++i) sums.begins[i % K] += in_.start[i % K] * gstart[i];
-    for (int64_t i = 0; i < B * K; ++i) sums.begins[i % K] += in_.start[i % K] * gstate[i];
-    for (int64_t i = 0; i < groups * K * K; ++i) sums.counts[i / K % K * w_.padded + i % K] += ga[i];
+    Real total;
+    hmm_expected<Real>({B, T, K, x.get(), in_.start, in_.transition, in_.lengths + first, in_.reset + first * T},
+                       {&total, gx.get(), gstart.get(), ga.get()}, 1);
+    sums.log_likelihood += total;
+    for (int64_t k = 0; k < K; ++k) sums.begins[k] += in_.start[k] * gstart[k];
+    for (int64_t i = 0; i < K * K; ++i) sums.counts[i / K * w_.padded + i % K] += ga[i];
     for (int64_t b = 0; b < B; ++b) observe(first + b, gx.get() + b * T * K, centre, sums);
   }
 
@@ -258,8 +242,8 @@ class Expectation {
   const Densities<Real>& densities_;
   const Width<Real> w_;
   const Real *a_, *at_;
-  Scratch<Real> z_;
-  Buffer<Real> v_, ot_, xt_, y_, l_, u_;  // l and u of a row, for rows up to the longest so far
+  FewPass<Real> forward_, backward_;
+  Buffer<Real> ot_, xt_, y_, l_, posterior_;  // the last two of a row, for rows up to the longest so far
   int64_t longest_ = 0;
 };
 

@@ -94,6 +94,24 @@ template <class Real>
 using HmmFilterBack = void(const HmmInputs<Real>& in, const HmmArriving<Real>& arriving, const HmmGradients<Real>& to,
                            int threads);
 
+// What EM expects of sequences that begin at a row's first step and at resets (hmm_expected.cpp): the sum of log p of them all (1),
+// and its gradients: gx (B, T, K), which is the posterior, gstart (K) and ga (K, K), which may be null.
+template <class Real>
+struct ExpectedInputs {
+  int64_t B, T, K;
+  const Real *x, *start, *transition;
+  const int64_t* lengths;
+  const bool* reset;
+  ELMAN_FIELDS(B, T, K, x, start, transition, lengths, reset)
+};
+template <class Real>
+struct ExpectedOutputs {
+  Real *total, *gx, *gstart, *ga;
+  ELMAN_FIELDS(total, gx, gstart, ga)
+};
+template <class Real>
+using HmmExpected = void(const ExpectedInputs<Real>& in, const ExpectedOutputs<Real>& out, int threads);
+
 // A step of EM of a hidden Markov model with Gaussian emissions (hmm_gaussian.cpp): observations o (B, T, D), none of them
 // missing, mean (K, D). Diagonal, G is 0 and spread the variances (K, D), one for all of a state where it is spherical. Dense, it
 // has G lower Cholesky factors (G, D, D), state k using number k * G / K.
@@ -213,6 +231,7 @@ using NormBack = void(const NormInputs<Real>& in, const NormArriving<Real>& arri
   kernel(Elementwise, log)                       \
   kernel(HmmFilter, hmm_filter)                  \
   kernel(HmmFilterBack, hmm_filter_back)         \
+  kernel(HmmExpected, hmm_expected)              \
   kernel(HmmGaussian, hmm_gaussian)              \
   kernel(Viterbi, viterbi)                       \
   kernel(Norm, norm)                             \

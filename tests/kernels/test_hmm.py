@@ -183,6 +183,32 @@ def test_every_gradient_against_the_definition(kernel: str, K: int, dtype: torch
         )
 
 
+@DTYPES
+@pytest.mark.parametrize("arriving", [(0,), (0, 1, 2)], ids=["log_c", "all"])
+def test_threads_that_divide_the_states_of_one_row_change_no_bit(arriving: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Enough states for it, not in whole vectors, over chunks and resets; at two steps the mass has no likelihood."""
+    K, T = 270, 150
+    start, transition = chain(K, 1, dtype)
+    x = noise(1, T, K, seed=2, dtype=dtype)
+    x[0, [20, 100]] = -1000 * torch.arange(K).remainder(7).to(dtype)
+    start[torch.arange(K) % 7 < 3], reset = 0, torch.zeros(1, T, dtype=torch.bool)
+    reset[0, [20, 63, 64, 100]] = True
+    inputs = (x, start / start.sum(), transition, chain(K, 3, dtype)[0][None])
+    threads, found = torch.get_num_threads(), []
+    try:
+        for number in (1, 2, 3):
+            torch.set_num_threads(number)
+            given = [v.clone().requires_grad_() for v in inputs]
+            out = kernels.hmm_filter(*given, torch.tensor([T]), reset)
+            weights = [torch.linspace(0.5, 1.5, out[i].numel(), dtype=dtype).reshape(out[i].shape) for i in arriving]
+            total = torch.stack([(w * out[i]).sum() for w, i in zip(weights, arriving, strict=True)]).sum()
+            found.append([*out, *torch.autograd.grad(total, given)])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
+
+
 @KERNELS
 @DTYPES
 @pytest.mark.parametrize("K", [1, 5, 8, 33])

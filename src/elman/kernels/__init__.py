@@ -38,9 +38,10 @@ __all__ = [
     "AttendedLoop", "Choice", "GatedLoop", "GatedOptions", "Gather", "GaussianParameters", "GaussianPriors",
     "NewtonReport", "Step", "active", "attend", "attended", "available", "bank_scan", "best_path", "calls", "choose",
     "convolution", "digest", "dropout", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_gaussian",
-    "hmm_log_prob", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop", "newton_scan",
-    "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu",
-    "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi", "why_not_native",
+    "hmm_log_prob", "hmm_posterior", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "loop",
+    "newton_scan", "parallel_bptt", "philox", "program", "release_memory", "reverse", "rms_norm", "selective_scan",
+    "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus", "student_t", "tanh", "use", "viterbi",
+    "why_not_native",
 ]  # fmt: skip
 
 _native: ModuleType | None = None
@@ -473,6 +474,15 @@ def hmm_expected(
     and transition: what EM needs, without a graph, whose making takes longer than a short sequence."""
     x, start, transition = _promote(x.detach(), start.detach(), transition.detach())
     return _table_for(x).hmm_expected(x, start, transition, lengths, reset)
+
+
+def hmm_posterior(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The first two of `hmm_expected`, the gradient with respect to x being the posterior: the counts of many states
+    take as long again."""
+    x, start, transition = _promote(x.detach(), start.detach(), transition.detach())
+    return _table_for(x).hmm_posterior(x, start, transition, lengths, reset)
 
 
 def hmm_gaussian(

@@ -9,7 +9,7 @@ from elman.kernels.native.elementwise import log, sigmoid, silu, softplus, tanh
 from elman.kernels.native.gated import gated
 from elman.kernels.native.gated_pair import gated_pair
 from elman.kernels.native.gathered import gathered
-from elman.kernels.native.hmm import HmmGaussian, best_path, hmm_expected, hmm_filter, hmm_log_prob
+from elman.kernels.native.hmm import HmmGaussian, best_path, hmm_expected, hmm_filter, hmm_log_prob, hmm_posterior
 from elman.kernels.native.json import json_rows
 from elman.kernels.native.memory import release as release_memory
 from elman.kernels.native.norm import layer_norm, rms_norm
@@ -21,8 +21,8 @@ from elman.kernels.native.softmax import softmax_log_prob, softmax_log_prob_sum
 
 __all__ = [
     "HmmGaussian", "Program", "attend", "attended", "attended_fits", "bank_scan", "best_path", "calls", "choose",
-    "convolution", "digest", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob", "isa",
-    "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "philox", "release_memory", "reverse",
-    "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_sum", "softplus",
-    "student_t", "tanh",
+    "convolution", "digest", "gated", "gated_pair", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
+    "hmm_posterior", "isa", "isas", "json_rows", "layer_norm", "linear", "linear_scan", "log", "philox",
+    "release_memory", "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob",
+    "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

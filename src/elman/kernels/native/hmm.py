@@ -1,4 +1,4 @@
-"""The filter of a hidden Markov model and the most probable path, on csrc/hmm.cpp and csrc/viterbi.cpp."""
+"""The filter of a hidden Markov model, what EM expects and the most probable path, on csrc/hmm*.cpp and viterbi.cpp."""
 
 import torch
 from torch import Tensor
@@ -34,11 +34,16 @@ def hmm_expected(
     x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sum of `hmm_log_prob`, and its gradients with respect to x, start and transition."""
-    state = start.expand(len(x), -1)
-    log_c, p, shift, scale, _, lost = _forward(x, start, transition, state, lengths, reset, True, True)
-    saved = (x, start, transition, state, p, shift, scale, lost, lengths, reset)
-    gx, gstart, ga, gstate = _backward(*saved, torch.ones_like(log_c), None, None, True)
-    return log_c.sum(), gx, gstart + gstate.sum(0), ga
+    total, gx, gstart, ga = _expected(x, start, transition, lengths, reset, True)
+    return total, gx, gstart, ga
+
+
+def hmm_posterior(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The sum of `hmm_log_prob`, and its gradient with respect to x."""
+    total, gx, _, _ = _expected(x, start, transition, lengths, reset, False)
+    return total, gx
 
 
 def best_path(
@@ -219,6 +224,15 @@ def _run_backward(
     return gx, gstart.sum(0), ga.sum(0) if counts else ga, gstate
 
 
+def _run_expected(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor, counts: bool
+) -> tuple[Tensor, ...]:
+    inputs = _chain(x, start, transition, {}, lengths, reset)
+    total, gx, gstart, ga = _fake_expected(x, start, transition, lengths, reset, counts)
+    run("hmm_expected", x.dtype, inputs, {"total": total, "gx": gx, "gstart": gstart, "ga": ga if counts else None})
+    return total, gx, gstart, ga
+
+
 def _run_viterbi(
     x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -246,6 +260,13 @@ def _fake_backward(
     return x.new_empty(x.shape), x.new_empty((K,)), x.new_empty((K, K) if counts else (0,)), x.new_empty((B, K))
 
 
+def _fake_expected(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor, counts: bool
+) -> tuple[Tensor, ...]:
+    K = x.shape[2]
+    return x.new_empty(()), output(x, x.shape), x.new_empty((K,)), x.new_empty((K, K) if counts else (0,))
+
+
 def _fake_viterbi(
     x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:
@@ -264,6 +285,12 @@ _backward = define(
     " -> (Tensor gx, Tensor gstart, Tensor ga, Tensor gstate)",
     _run_backward,
     _fake_backward,
+)
+_expected = define(
+    "hmm_expected(Tensor x, Tensor start, Tensor transition, Tensor lengths, Tensor reset, bool counts)"
+    " -> (Tensor total, Tensor gx, Tensor gstart, Tensor ga)",
+    _run_expected,
+    _fake_expected,
 )
 _viterbi = define(
     "viterbi(Tensor x, Tensor start, Tensor transition, Tensor? stop, Tensor lengths, Tensor reset)"

@@ -19,7 +19,7 @@ from elman.kernels.reference.elementwise import (
     tanh,
 )
 from elman.kernels.reference.gathered import Gather, gathered
-from elman.kernels.reference.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob
+from elman.kernels.reference.hmm import best_path, hmm_expected, hmm_filter, hmm_log_prob, hmm_posterior
 from elman.kernels.reference.loop import AttendedLoop, GatedLoop, GatedOptions, Step, attend, gated, loop
 from elman.kernels.reference.random import philox, student_t
 from elman.kernels.reference.scan import Context, bank_scan, convolution, linear_scan, selective_scan
@@ -28,7 +28,7 @@ from elman.kernels.reference.softmax import softmax_log_prob, softmax_log_prob_b
 __all__ = [
     "AttendedLoop", "Choice", "Context", "GatedLoop", "GatedOptions", "Gather", "Step", "attend", "bank_scan",
     "best_path", "choose", "convolution", "gated", "gathered", "hmm_expected", "hmm_filter", "hmm_log_prob",
-    "json_rows", "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop", "philox", "reverse", "rms_norm",
-    "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_back", "softmax_log_prob_sum",
-    "softplus", "student_t", "tanh",
+    "hmm_posterior", "json_rows", "layer_norm", "linear", "linear_scan", "log", "log_sum_exp", "loop", "philox",
+    "reverse", "rms_norm", "selective_scan", "sigmoid", "silu", "softmax_log_prob", "softmax_log_prob_back",
+    "softmax_log_prob_sum", "softplus", "student_t", "tanh",
 ]  # fmt: skip

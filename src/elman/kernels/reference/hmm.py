@@ -86,6 +86,13 @@ def hmm_expected(
     return total.detach(), gx, gs, gt
 
 
+def hmm_posterior(
+    x: Tensor, start: Tensor, transition: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The first two of `hmm_expected`."""
+    return hmm_expected(x, start, transition, lengths, reset)[:2]
+
+
 def best_path(
     x: Tensor, start: Tensor, transition: Tensor, stop: Tensor | None, lengths: Tensor, reset: Tensor
 ) -> tuple[Tensor, Tensor]:

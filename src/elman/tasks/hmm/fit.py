@@ -53,13 +53,8 @@ class Fit:
 
 def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
     """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
-    packed = where.pack(x).detach().requires_grad_()
-    start, transition = start.detach(), transition.detach()
-    with torch.enable_grad():
-        first = start.expand(len(packed), -1)
-        total = kernels.hmm_log_prob(packed, start, transition, first, where.lengths, where.reset).sum()
-    (gx,) = torch.autograd.grad(total, packed)
-    return float(total.detach()), where.unpack(gx)
+    total, gx = kernels.hmm_posterior(where.pack(x), start, transition, where.lengths, where.reset)
+    return float(total), where.unpack(gx)
 
 
 @torch.no_grad()
