@@ -29,7 +29,7 @@ INSTALL := $(PIP) install --no-build-isolation -c constraints.txt
 NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
-KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py
+KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/compose/test_save_bfloat16.py
 
 .PHONY: demo test wheel test-wheel sdist test-oldest test-browser bench bench-all bench-tables bench-guard sanitize \
 	sanitize-threads docs site clean build/address build/thread

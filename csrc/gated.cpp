@@ -6,6 +6,7 @@
 #include "gated_replay.h"
 #include "gated_step.h"
 #include "kernels.h"
+#include "narrow.h"
 #include "parallel.h"
 #include "rows.h"
 #include "steps.h"
@@ -52,7 +53,9 @@ class Loop : public Replay<Real> {
   // What must be there before the threads begin.
   void prepare() {
     prefer_huge_pages(out_.y, in_.B * in_.T * out_.ldy * sizeof(Real));
-    if (out_.saved) prefer_huge_pages(out_.saved, order_.begin.back() * step_.layout.saved_row * sizeof(Real));
+    const int64_t numbers = order_.begin.back() * step_.layout.saved_row;
+    if (out_.saved) prefer_huge_pages(out_.saved, numbers * sizeof(Real));
+    if (out_.halves) prefer_huge_pages(out_.halves, numbers * sizeof(uint16_t));
     begin(h_[0].get(), in_.h0, out_.h, step_.R, outputs_);
     if (Cell::has_c) begin(c_.get(), in_.c0, out_.c, step_.H, units_);
   }
@@ -93,13 +96,14 @@ class Loop : public Replay<Real> {
   // Steps [begin, end) of a part, whose units the member's team divides; false if the member is to leave it.
   bool run(int64_t begin, int64_t end, Part part, Member& member) {
     const int64_t ldu = step_.ldu, steps = std::min(Chunk::steps(part, ldu * sizeof(Real)), end - begin);
-    const int64_t most = steps * (part.end - part.first);
+    const int64_t ranks = part.end - part.first, most = steps * ranks;
     const auto x = allocate<Real>(in_.weights.U ? most * ldx_ : 0), u = allocate<Real>(most * ldu);
-    const auto sums = allocate<Real>(step_.separate_sums() ? (part.end - part.first) * ldu : 0);
+    const auto sums = allocate<Real>(step_.separate_sums() ? ranks * ldu : 0);
+    const auto wide = allocate<Real>(out_.halves ? (step_.normalises_input() ? most : ranks) * step_.layout.saved_row : 0);
     for (int64_t t = begin; t < end;) {
       const Chunk chunk(order_, part, t, std::min(t + steps, end));
       if (chunk.rows == 0) break;
-      project(chunk, part, x.get(), u.get());
+      project(chunk, part, x.get(), u.get(), wide.get());
       // Who is alone from now on has not projected the others' units: a new chunk begins.
       for (const int threads = member.threads; t < chunk.end && threads == member.threads; ++t)
         if (const int64_t count = chunk.count(order_, t)) {
@@ -109,7 +113,9 @@ class Loop : public Replay<Real> {
           Real* here = u.get() + chunk.at(t, part.first) * ldu;
           step_(
               count, {part.left, part.right}, outputs_, here, step_.separate_sums() ? sums.get() : here,
-              [&](int64_t i) { return row_step(t, part.first + i); }, [&] { member.barrier.wait(member.threads); });
+              [&](int64_t i) { return row_step(t, part.first + i, saved(chunk, t, part.first + i, wide.get())); },
+              [&] { member.barrier.wait(member.threads); });
+          if (out_.halves) narrow_step(chunk, t, count, part, wide.get());
           if (!meet(part, member)) return false;
         }
     }
@@ -125,7 +131,7 @@ class Loop : public Replay<Real> {
   }
 
   // u = U x + b for all rows of a chunk, U x normalised or not
-  void project(const Chunk& chunk, const Part& part, Real* x, Real* u) const {
+  void project(const Chunk& chunk, const Part& part, Real* x, Real* u, Real* wide) const {
     const bool given = !in_.weights.U;  // x is u already
     chunk.each(order_, [&](int64_t rank, int64_t t) {
       const Real* from = in_.x.data + order_.row[rank] * in_.x.row + order_.time(rank, t) * in_.x.time;
@@ -135,11 +141,12 @@ class Loop : public Replay<Real> {
     if (given) return;
     step_.project(chunk.rows, {part.left, part.right}, x, ldx_, u);
     if (!step_.normalises_input()) return;
-    chunk.each(order_,
-               [&](int64_t rank, int64_t t) { step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(t, rank)); });
+    chunk.each(order_, [&](int64_t rank, int64_t t) {
+      step_.normalise_input(u + chunk.at(t, rank) * step_.ldu, saved(chunk, t, rank, wide));
+    });
   }
 
-  ELMAN_INLINE RowStep<Real> row_step(int64_t t, int64_t rank) const {
+  ELMAN_INLINE RowStep<Real> row_step(int64_t t, int64_t rank, Real* save) const {
     const int64_t row = order_.row[rank], at = rank * units_, R = step_.R;
     const bool ends = t + 1 == order_.length[rank];
     RowStep<Real> s{h_[t & 1].get() + rank * outputs_,
@@ -151,12 +158,25 @@ class Loop : public Replay<Real> {
     if (out_.y) s.y = out_.y + order_.place(rank, t) * out_.ldy;
     if (out_.y && ends) s.last_h = out_.h + row * R, s.last_c = out_.c + row * step_.H;
     s.forget = !ends && order_.begins(rank, t + 1);
-    s.save = saved(t, rank);
+    s.save = save;
     return s;
   }
 
-  Real* saved(int64_t t, int64_t rank) const {
+  // Where a step leaves what is saved. What is to be narrowed waits in `wide` until the step is done: one row for each rank, or,
+  // where inputs are normalised before their step comes, for each row of the chunk.
+  ELMAN_INLINE Real* saved(const Chunk& chunk, int64_t t, int64_t rank, Real* wide) const {
+    if (out_.halves) return wide + (step_.normalises_input() ? chunk.at(t, rank) : chunk.among(rank)) * step_.layout.saved_row;
     return out_.saved ? out_.saved + (order_.begin[t] + rank) * step_.layout.saved_row : nullptr;
+  }
+
+  // The part's share of what step t of its `count` rows has left in `wide`.
+  void narrow_step(const Chunk& chunk, int64_t t, int64_t count, const Part& part, Real* wide) const {
+    for (int64_t rank = part.first; rank < part.first + count; ++rank) {
+      const Real* from = saved(chunk, t, rank, wide);
+      uint16_t* to = out_.halves + (order_.begin[t] + rank) * step_.layout.saved_row;
+      step_.layout.each_stretch(part.left * L, part.right * L, step_.H,
+                                [&](int64_t begin, int64_t end) { narrow(from + begin, end - begin, to + begin); });
+    }
   }
 
   GatedInputs<Real> in_;

@@ -7,6 +7,7 @@
 #include "gated_gradients.h"
 #include "gated_norm.h"
 #include "gated_replay.h"
+#include "narrow.h"
 
 namespace elman::ELMAN_NS {
 namespace {
@@ -40,6 +41,7 @@ class LoopBack {
     if (o.gain_c) gain_c_ = padded_rows(o.gain_c, 1, s_.H, s_.wide), bias_c_ = padded_rows(o.bias_c, 1, s_.H, s_.wide);
     const int64_t size = s_.in.B * s_.wide;
     if (o.P) P_ = pack_back(o.P, s_.R, s_.H, s_.R, 0, 1, 0), gcells_ = allocate<Real>(size);
+    if (arriving.halves) wide_ = allocate<Real>(s_.in.B * wide_row());
     dh_ = allocate<Real>(s_.in.B * s_.wide_h);
     if (Cell::has_c) dc_ = allocate<Real>(size);
     if (Cell::second > 0) D_ = allocate<Real>(size), dq_ = allocate<Real>(size);
@@ -93,7 +95,7 @@ class LoopBack {
         if (const int64_t count = chunk.count(s_.order, t))
           if (!step(t, count, chunk, part, work, team)) return false;
       if (!meet(part, team)) return false;
-      if (gain_U_) normalise_inputs(chunk, work);
+      if (gain_U_) normalise_inputs(chunk, part, work);
       gradients_.products(chunk, part, work, packed_g.get(), team.thread, team.threads);
       if (!meet(part, team)) return false;
     }
@@ -162,30 +164,29 @@ class LoopBack {
       const auto to = [&](int gate) { return g + s_.sum_slot(gate) * s_.H; };
       if (a < b && s_.starts_elsewhere(a) && to_.gextra)
         for (int64_t n = 0; n < s_.H; n += L) add(work.gextra.get() + n, load<Vec<Real>>(from(a) + n), s_.H - n);
-      normalise<a, b>(t, part.first + i, 0, gain_.get(), work.ggain.get(), from, to);
+      normalise<a, b>(saved(t, part.first + i, part), 0, gain_.get(), work.ggain.get(), from, to);
     }
   }
 
   // U x likewise, for all rows of a chunk; b, which is added behind the norm, has its gradient from before.
-  void normalise_inputs(const Chunk& chunk, Work& work) const {
+  void normalise_inputs(const Chunk& chunk, const Part& part, Work& work) const {
     if (to_.gb)
       for (int gate = 0; gate < Cell::gates; ++gate)
         gradients_.add_rows(chunk.rows, {0, 0, 0, s_.wide / P, 0}, work.g.get() + s_.input_slot(gate) * s_.H, nullptr,
                             work.gb.get() + gate * s_.wide);
     chunk.each(s_.order, [&](int64_t rank, int64_t t) {
+      const Real* save = saved(t, rank, part);
       const auto g = [&](int gate) { return work.g.get() + chunk.at(t, rank) * s_.ldg + s_.input_slot(gate) * s_.H; };
-      normalise<0, together>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
-      normalise<together, Cell::gates>(t, rank, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
+      normalise<0, together>(save, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
+      normalise<together, Cell::gates>(save, Cell::gates, gain_U_.get(), work.ggain_U.get(), g, g);
     });
   }
 
   // Gates [a, b) of a row whose normalised values were saved in the slots from `slot` on.
   template <int a, int b, class From, class To>
-  ELMAN_INLINE void normalise(int64_t t, int64_t rank, int slot, const Real* gain, Real* ggain, const From& from,
-                              const To& to) const {
+  ELMAN_INLINE void normalise(const Real* save, int slot, const Real* gain, Real* ggain, const From& from, const To& to) const {
     if constexpr (a < b) {
-      const Real *save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row,
-                 *scale = saved_scales(save, s_.layout.saved_row) + slot + a;
+      const Real* scale = saved_scales(save, s_.layout.saved_row) + slot + a;
       NormedGate<Real> of[b - a];
       for (int i = a; i < b; ++i)
         of[i - a] = {from(i), save + (Cell::saves + slot + i) * s_.layout.units, gain + i * s_.wide, ggain + i * s_.wide,
@@ -214,14 +215,18 @@ class LoopBack {
   }
 
   // LSTM's cell before the step
-  const Real* cell_before(int64_t t, int64_t rank) const {
+  const Real* cell_before(int64_t t, int64_t rank, const Part& part) const {
     const int64_t row = s_.order.row[rank];
     if (s_.order.begins(rank, t)) return s_.zeros.get();
     if (replay_ && t % s_.in.every == 0)
       return checkpoint_of(arriving_.checkpoints, s_.layout, s_.in, t, rank) + s_.layout.outputs;
-    return t == 0
-               ? s_.in.c0 + row * s_.H
-               : arriving_.saved + (s_.order.begin[t - 1] + rank) * s_.layout.saved_row + (Cell::saves - 1) * s_.layout.units;
+    if (t == 0) return s_.in.c0 + row * s_.H;
+    const int64_t at = row_of_saved(t - 1, rank) + (Cell::saves - 1) * s_.layout.units;
+    if (!arriving_.halves) return arriving_.saved + at;
+    Real* wide = wide_.get() + rank * wide_row() + s_.layout.saved_row;
+    const auto [left, right] = units_of(part);
+    widen(arriving_.halves + at + left, right - left, wide + left);
+    return wide;
   }
 
   void gates(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
@@ -229,12 +234,13 @@ class LoopBack {
     const int64_t mine = rank * s_.wide, H = s_.H, rows = work.rows, blocks = std::min(part.right * 2, (H + L - 1) / L);
     const Real* dh_in = P_ ? nullptr : carried(t, rank, arriving_.gh, dh_.get(), H, s_.wide);
     const Real* dc_in = Cell::has_c ? carried(t, rank, arriving_.gc, dc_.get(), H, s_.wide) : nullptr;
-    const Real *c = Cell::has_c ? cell_before(t, rank) : nullptr, *y = arriving_.y + s_.order.place(rank, t) * arriving_.ldy;
+    const Real *c = Cell::has_c ? cell_before(t, rank, part) : nullptr,
+               *y = arriving_.y + s_.order.place(rank, t) * arriving_.ldy;
     const Real *gy = P_ ? gcells_.get() + mine : work.gy.get() + at * s_.ldh, *h = work.h.get() + at * P, *extra = extra_.get();
     Real *g = work.g.get() + at * s_.ldg, *q = work.q.get() + at * P, *dh = dh_.get() + mine, *dc = dc_.get() + mine;
-    Backward<Real> b = saved(t, rank);
-    const Real* save = b.save;
-    if (t > 0 && fetches_) fetch(saved(t - 1, rank).save);
+    Backward<Real> b = cell();
+    const Real* save = saved(t, rank, part);
+    if (t > 0 && fetches_) fetch(t - 1, rank);
     const Real* inner = gain_c_ ? work.inner.get() : nullptr;
     if constexpr (Cell::has_c)
       if (gain_c_) {
@@ -284,8 +290,8 @@ class LoopBack {
   // The gate in front of the second product, once that product's gradient is there.
   void gates_after(int64_t t, int64_t rank, int64_t at, const Part& part, Work& work) {
     if constexpr (Cell::second > 0) {
-      Backward<Real> b = saved(t, rank);
-      const Real* save = b.save;
+      Backward<Real> b = cell();
+      const Real* save = saved(t, rank, part);
       for (int64_t j = part.left * 2; j < std::min(part.right * 2, (s_.H + L - 1) / L); ++j) {
         const int64_t n = j * L, mine = rank * s_.wide + n;
         b.save = save + n;
@@ -301,13 +307,37 @@ class LoopBack {
 
   // What the step before has saved of this row, into the second-level cache: memory is read backwards, which processors do not
   // expect. Where the weights alone fill that cache at every step, it would not stay there.
-  void fetch(const Real* save) const {
-    for (int64_t n = 0; n < s_.layout.saved_row; n += 64 / sizeof(Real)) __builtin_prefetch(save + n, 0, 2);
+  void fetch(int64_t t, int64_t rank) const {
+    if (arriving_.halves) fetch(arriving_.halves + row_of_saved(t, rank));
+    else fetch(arriving_.saved + row_of_saved(t, rank));
+  }
+  template <class Number>
+  void fetch(const Number* save) const {
+    for (int64_t n = 0; n < s_.layout.saved_row; n += cache_line / sizeof(Number)) __builtin_prefetch(save + n, 0, 2);
   }
 
-  Backward<Real> saved(int64_t t, int64_t rank) const {
+  int64_t row_of_saved(int64_t t, int64_t rank) const { return (s_.order.begin[t] + rank) * s_.layout.saved_row; }
+
+  // What a step has saved of a row: the part's units of it.
+  const Real* saved(int64_t t, int64_t rank, const Part& part) const {
+    const int64_t at = row_of_saved(t, rank);
+    if (!arriving_.halves) return arriving_.saved + at;
+    Real* wide = wide_.get() + rank * wide_row();
+    const auto [left, right] = units_of(part);
+    s_.layout.each_stretch(left, right, s_.H, [&](int64_t begin, int64_t end) {
+      widen(arriving_.halves + at + begin, end - begin, wide + begin);
+    });
+    return wide;
+  }
+  // Of each rank: what a step has saved, and c before it.
+  int64_t wide_row() const { return s_.layout.saved_row + s_.layout.units; }
+  // In whole vectors.
+  std::pair<int64_t, int64_t> units_of(const Part& part) const {
+    return {part.left * P, std::min(part.right * 2, (s_.H + L - 1) / L) * L};
+  }
+
+  Backward<Real> cell() const {
     Backward<Real> b;
-    b.save = arriving_.saved + (s_.order.begin[t] + rank) * s_.layout.saved_row;
     b.stride = s_.layout.units;
     b.phi = phi_;
     b.normed = bool(gain_c_);
@@ -321,7 +351,7 @@ class LoopBack {
   Replay<Real>* replay_;
   Gradients<Cell, Real> gradients_;
   bool fetches_;
-  Buffer<Real> first_, second_, extra_, dh_, dc_, D_, dq_, gcells_, P_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
+  Buffer<Real> wide_, first_, second_, extra_, dh_, dc_, D_, dq_, gcells_, P_, peephole_, gain_, gain_U_, gain_c_, bias_c_;
 };
 
 }  // namespace

@@ -53,26 +53,31 @@ struct GatedInputs {
   bool backwards;
   ELMAN_FIELDS(weights, B, T, every, x, h0, c0, lengths, reset, backwards)
 };
-// y (B, T, R) may lie among other columns: its steps are ldy apart. saved, if not null, gets what the backward pass needs; checkpoints, if not null, the state before steps 0, every, 2 every, ...
-// instead. gated_layout.h says how they lie.
+// y (B, T, R) may lie among other columns: its steps are ldy apart. One of three may be there for the backward pass, the others
+// null: saved gets what it needs, halves the same in bfloat16, checkpoints the state before steps 0, every, 2 every, ... instead.
+// gated_layout.h says how they lie.
 template <class Real>
 struct GatedOutputs {
-  Real *y, *h, *c, *saved, *checkpoints;
+  Real *y, *h, *c, *saved;
+  uint16_t* halves;
+  Real* checkpoints;
   int64_t ldy;
-  ELMAN_FIELDS(y, h, c, saved, checkpoints, ldy)
+  ELMAN_FIELDS(y, h, c, saved, halves, checkpoints, ldy)
 };
 template <class Real>
 using Gated = void(const GatedInputs<Real>& inputs, const GatedOutputs<Real>& outputs, int threads);
 
-// What its backward pass starts from: outputs of the loop, and gradients that arrive at y and at the last states. Either saved
-// or checkpoints is null; what lies between the checkpoints is computed again.
+// What its backward pass starts from: outputs of the loop, and gradients that arrive at y and at the last states. One of saved,
+// halves and checkpoints is not null; what lies between the checkpoints is computed again.
 template <class Real>
 struct GatedArriving {
-  const Real *y, *saved, *checkpoints;
+  const Real *y, *saved;
+  const uint16_t* halves;
+  const Real* checkpoints;
   int64_t ldy;
   Rows<Real> gy;
   const Real *gh, *gc;
-  ELMAN_FIELDS(y, saved, checkpoints, ldy, gy, gh, gc)
+  ELMAN_FIELDS(y, saved, halves, checkpoints, ldy, gy, gh, gc)
 };
 // Any of gx, gU, gb, gw, gextra may be null: it is not wanted then. Those of the options come all or none.
 template <class Real>

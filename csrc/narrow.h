@@ -1,4 +1,4 @@
-// Weights as they are stored: as wide as the sums, or narrower. They are widened on their way into a register, and all sums are
+// Numbers of fewer bits. Weights as they are stored: as wide as the sums, or narrower. They are widened on their way into a register, and all sums are
 // of Real. A number of 8 bits counts in units of a scale that `group` numbers of a column share, one group behind the other.
 #pragma once
 
@@ -60,8 +60,23 @@ ELMAN_INLINE Vec<float> second_of(Int<float> pairs) { return (Vec<float>)(pairs 
 inline Bfloat16 to_bfloat16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
-  if (x != x) return {uint16_t(bits >> 16 | 1)};  // NaN stays
-  return {uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+  const bool nan = (bits & 0x7FFFFFFF) > 0x7F800000;  // in whole numbers, so that a loop over this becomes one of vectors
+  return {uint16_t(nan ? bits >> 16 | 1 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
+}
+
+// n numbers in 16 bits each, and back.
+template <class Real>
+void narrow(const Real* __restrict from, int64_t n, uint16_t* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to_bfloat16(float(from[i])).bits;
+}
+template <class Real>
+void widen(const uint16_t* __restrict from, int64_t n, Real* __restrict to) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = uint32_t(from[i]) << 16;
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    to[i] = x;
+  }
 }
 
 // The scale of `count` numbers, `step` apart: the largest of them becomes 127.

@@ -108,7 +108,8 @@ struct Chunk {
   int64_t count(const Order& order, int64_t t) const {
     return std::max<int64_t>(std::min(part_.end, order.running[t]) - part_.first, 0);
   }
-  int64_t at(int64_t t, int64_t rank) const { return offset_[t - begin] + rank - part_.first; }
+  int64_t among(int64_t rank) const { return rank - part_.first; }  // the ranks of the part
+  int64_t at(int64_t t, int64_t rank) const { return offset_[t - begin] + among(rank); }
 
   // f(rank, t) for every row, the steps of a rank one after the other: so they lie in the arrays of the caller.
   template <class F>

@@ -53,8 +53,8 @@ PUBLIC = [
     "TagDataConfig", "TagModelConfig", "Tagger", "TextDataConfig", "TrainingConfig", "TranslateConfig",
     "TranslateDataConfig", "TranslateModelConfig", "Translator", "TreeConfig", "TreeDataConfig", "TreeLabeller",
     "TreeModelConfig", "WeightDrop", "Window", "Zoneout", "blocks", "cell", "cells", "compose", "data", "decoding",
-    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "stack", "state",
-    "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
+    "errors", "from_torch", "hmm", "images", "inspect", "kernels", "laws", "lens", "load", "save_bfloat16", "stack",
+    "state", "state_from_torch", "state_to_torch", "tasks", "to_torch", "train", "trees",
 ]  # fmt: skip
 
 MODULES = sorted(SOURCE.rglob("*.py"))

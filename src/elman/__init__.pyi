@@ -48,6 +48,7 @@ from elman.compose import Stack as Stack
 from elman.compose import WeightDrop as WeightDrop
 from elman.compose import Zoneout as Zoneout
 from elman.compose import blocks as blocks
+from elman.compose import save_bfloat16 as save_bfloat16
 from elman.compose import stack as stack
 from elman.convert import from_torch as from_torch
 from elman.convert import state_from_torch as state_from_torch

@@ -44,7 +44,8 @@ def struct(kind: int = 0, **changes: Any) -> tuple[dict[str, Any], dict[str, Any
         "reset": torch.zeros(1, 1, dtype=torch.bool), "backwards": False,
     }  # fmt: skip
     outputs = {
-        "y": torch.zeros(1, 1, 2), "h": torch.zeros(1, 2), "c": None, "saved": None, "checkpoints": None, "ldy": 2,
+        "y": torch.zeros(1, 1, 2), "h": torch.zeros(1, 2), "c": None, "saved": None, "halves": None,
+        "checkpoints": None, "ldy": 2,
     }  # fmt: skip
     return {**inputs, **changes}, outputs
 

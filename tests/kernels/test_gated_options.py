@@ -226,7 +226,7 @@ def test_what_is_kept_and_what_was_saved_are_checked() -> None:
     with pytest.raises(ElmanError, match="every is 0"):
         kernels.gated("gru", x, (W, c), (h,), lengths, reset, core.recurrence(), U, b, every=0)  # type: ignore[attr-defined,arg-type]
     given = ("gru", x, U, b, W, c, h, None, lengths, reset, *[None] * 6)
-    y, last, _, saved = torch.ops.elman.gated(*given, True, None, False)
+    y, last, _, saved = torch.ops.elman.gated(*given, True, None, False, False)
     arriving = (torch.ones_like(y), torch.ones_like(last), None, [True] * 5, False)
     assert len(torch.ops.elman.gated_back(*given, y, saved, None, *arriving)) == 6
     with pytest.raises(ElmanError, match="`saved`"):

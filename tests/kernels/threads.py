@@ -10,7 +10,7 @@ import torch
 
 from elman import _native
 from elman.cells import CELLS
-from elman.compose import Bidirectional, Recompute, stack
+from elman.compose import Bidirectional, Recompute, save_bfloat16, stack
 from elman.core import Core
 from elman.laws.kernels import problems
 from elman.model import SequenceModel
@@ -47,6 +47,8 @@ def wide_loops() -> None:
             train(core, B, 30)
             train(Recompute(core, every=10), B, 30)
             train(Bidirectional(core, core), B, 30)
+        for B in (1, 3, 16):
+            train(save_bfloat16(core), B, 30)
 
 
 def wide_streams() -> None:

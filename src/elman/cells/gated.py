@@ -56,6 +56,7 @@ class Gated(Core, Generic[S]):
 
     output_is_state = True
     sigmoid_gates: ClassVar[tuple[str, ...]] = ()  # those between 0 and 1: the lens counts how often they shut
+    saves_bfloat16 = False  # what the backward pass needs: compose.save_bfloat16 says what comes of it
 
     def project(self, x: Tensor) -> Tensor:
         """x (..., D) -> u, what the input says to every gate."""
@@ -126,8 +127,9 @@ class Gated(Core, Generic[S]):
         loop = self.loop()
         assert loop is not None
         return GatedLoop(
-            loop.kind, loop.weights, state, self.recurrence(), loop.U, loop.b, loop.options, self.project, backwards
-        )
+            loop.kind, loop.weights, state, self.recurrence(), loop.U, loop.b, loop.options, self.project, backwards,
+            self.saves_bfloat16,
+        )  # fmt: skip
 
     def skips_padding(self, x: Tensor) -> bool:
         return self.has_loop() and kernels.native_for(x, *self.parameters())
@@ -142,7 +144,7 @@ class Gated(Core, Generic[S]):
         else:
             h, last = kernels.gated(
                 loop.kind, x, loop.weights, state, lengths, reset, recur, loop.U, loop.b, loop.options, self.project,
-                every, backwards,
+                every, backwards, self.saves_bfloat16,
             )  # fmt: skip
         y = h if self.output_is_state else zero_past(self.read(h), lengths)
         return y.to(x.dtype), cast(S, last)

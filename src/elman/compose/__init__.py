@@ -7,6 +7,7 @@
     Bidirectional(a, b) Parallel(a, Reverse(b))        Recompute(a)      trains long sequences in little memory
     Pool("mean", …)     the mean of all inputs so far, or the maximum, or by attention
     Lags, Scale         inputs of some steps ago, the running mean of absolute values; Columns chooses features
+    save_bfloat16(a)    a itself, whose gated cells store half as much for the backward pass
     stack("lstm", …)    the usual network, in one line; blocks("s4d", …), that of linear and selective recurrences
 
 The state of Stack and Parallel is a tuple with one state per part; every other combinator has the state of what it
@@ -24,7 +25,7 @@ from elman.cells import check_options
 from elman.compose.dropout import Dropout, WeightDrop, Zoneout
 from elman.compose.pointwise import ACTIVATIONS, GLU, Dense, Norm
 from elman.compose.pool import Pool
-from elman.compose.recompute import Recompute
+from elman.compose.recompute import Recompute, save_bfloat16
 from elman.compose.series import Columns, Lags, Scale
 from elman.compose.structure import Bidirectional, Parallel, Residual, Reverse, Stack
 from elman.core import Block, Core
@@ -32,7 +33,8 @@ from elman.options import fraction, whole
 
 __all__ = [
     "ACTIVATIONS", "GLU", "Bidirectional", "Columns", "Dense", "Dropout", "Lags", "Norm", "Parallel", "Pool",
-    "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "stack",
+    "Recompute", "Residual", "Reverse", "Scale", "Stack", "WeightDrop", "Zoneout", "blocks", "save_bfloat16",
+    "stack",
 ]  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 A scan of T steps in pieces of `every` keeps T / every states; the backward pass holds what one piece saves. Both are
 O(sqrt(T)) where every = sqrt(T), for one more forward pass. A cell that is one native loop does all this inside it.
+
+Or keep all of it in half of the memory, for gradients of fewer digits: `save_bfloat16`.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -28,7 +31,29 @@ from elman.kernels.reference import Context
 from elman.options import whole_or_auto
 from elman.state import State
 
+M = TypeVar("M", bound=torch.nn.Module)
 Drawn = tuple[Tensor, list[int], list[Tensor]]  # the states of the random generators: of the CPU, of which devices
+
+
+def save_bfloat16(module: M) -> M:
+    """The module, whose gated cells from now on store what the backward pass needs in bfloat16: their gates and cells,
+    rounded to the nearest. Outputs and states keep their bits; gradients differ by some parts in a thousand.
+
+    It is about native loops in float32. What other cells, other dtypes, the reference kernels, loops with attention
+    inside and Recompute(cell) store stays as it is. Model files do not know of it.
+
+    >>> from elman.compose import stack
+    >>> core = save_bfloat16(stack("gru", 8, 16, layers=2, bidirectional=True))
+    """
+    cells = [part for part in module.modules() if isinstance(part, Gated) and part.has_loop()]
+    if not cells:
+        raise InputError(
+            f"save_bfloat16 was given a {type(module).__name__} without a gated cell of a native loop (rate, mgu, "
+            "gru, lstm), and would change nothing; Recompute(core) saves memory for every causal core"
+        )
+    for part in cells:
+        part.saves_bfloat16 = True
+    return module
 
 
 class Recompute(Wrapper):

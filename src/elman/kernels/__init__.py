@@ -354,13 +354,15 @@ def gated(
     project: Callable[[Tensor], Tensor] | None = None,
     every: int | None = None,
     backwards: bool = False,
+    narrow: bool = False,
 ) -> tuple[Tensor, State]:
     """The gated loop over u = U x + b, x (B, T, D), from and to a state of (B, H) leaves: y (B, T, H), state.
 
     `recur(u_t, state)` defines it, and `project(x)` defines u where options make it another; `kind` and `options` name
     the native loop that does the same. Without U, x is u itself. With `every`, the native loop saves only its state
     every so many steps for the backward pass, which computes the rest again. Backwards, each row is read from its last
-    valid input to its first: `state` is the one after its end, the one returned that after its first input.
+    valid input to its first: `state` is the one after its end, the one returned that after its first input. `narrow`,
+    a native loop in float32 without `every` saves in bfloat16.
     """
     if U is not None and U.dtype != x.dtype:
         dtype = torch.promote_types(x.dtype, U.dtype)
@@ -369,7 +371,9 @@ def gated(
     if _table_for(x, *given, *leaves(state)) is reference:
         u = project(x) if project else x if U is None else linear(x, U, b)
         return reference.gated(u, state, lengths, reset, recur, backwards)
-    return _table.gated(kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every, backwards)
+    return _table.gated(
+        kind, x, weights, state, lengths, reset, U, b, options or GatedOptions(), every, backwards, narrow
+    )
 
 
 def gated_pair(
@@ -383,7 +387,7 @@ def gated_pair(
     (left, first), (right, second) = (
         gated(
             of.kind, x, of.weights, of.state, lengths, reset, of.recur, of.U, of.b, of.options, of.project,
-            backwards=of.backwards,
+            backwards=of.backwards, narrow=of.narrow,
         )
         for of in loops
     )  # fmt: skip

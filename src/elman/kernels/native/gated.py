@@ -1,7 +1,8 @@
 """The gated loops, on csrc/gated.cpp and csrc/gated_back.cpp: one call for all time steps, rows and gates.
 
 The projections of the inputs are made inside, some steps at a time, and never stored. For the backward pass each step
-saves a few values per unit; or, with `every`, the state is saved every n steps, and the rest computed again.
+saves a few values per unit, `narrow` in bfloat16; or, with `every`, the state is saved every n steps, and the rest
+computed again.
 """
 
 import functools
@@ -58,12 +59,13 @@ def gated(
     options: GatedOptions = GatedOptions(),  # noqa: B008  (a value)
     every: int | None = None,
     backwards: bool = False,
+    narrow: bool = False,
 ) -> tuple[Tensor, State]:
     """`x` (B, T, D), `U` (gates * H, D), `b` (gates * H,), `weights` as `kind` has them, `state` of (B, H) leaves
     -> y (B, T, H), state. Without U, x is what it would have made: (B, T, gates * H).
 
     With `every`, only the state after every so many steps is saved for the backward pass. `backwards`, each row is read
-    from its end.
+    from its end. `narrow`, a float32 loop saves in bfloat16; not so the states of `every`.
     """
     if every is not None and every < 1:
         raise InputError(f"every is {every}; the state can be saved every 1, 2, 3, ... steps")
@@ -73,9 +75,9 @@ def gated(
     given = *tensors[1:7], lengths, reset, *tensors[7:]  # the fields of Loop and of GatedOptions
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         # A cell that saves nothing but y has nothing to compute again.
-        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, backwards, tensors[0], *given)
+        y, h, c = _Gated.apply(kind, every if KINDS[kind].saves else None, backwards, narrow, tensors[0], *given)
     else:
-        y, h, c, _ = _forward(kind, tensors[0], *given, False, None, backwards)
+        y, h, c, _ = _forward(kind, tensors[0], *given, False, None, backwards, False)
     return y, last_state(state, h, c)
 
 
@@ -120,9 +122,9 @@ def split(given: Sequence[Value]) -> tuple[Loop, GatedOptions, Sequence[Value]]:
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context, kind: str, every: int | None, backwards: bool, x: Tensor, *given: Value
+        ctx: Context, kind: str, every: int | None, backwards: bool, narrow: bool, x: Tensor, *given: Value
     ) -> tuple[Tensor, Tensor, Tensor]:
-        y, h, c, saved = _forward(kind, x, *given, True, every, backwards)
+        y, h, c, saved = _forward(kind, x, *given, True, every, backwards, narrow)
         # Projections that were given are of no use for their own gradient: only the shape counts.
         projects = given[0] is not None
         ctx.save_for_backward(x if projects or every is not None else None, *given, y, saved)
@@ -135,11 +137,11 @@ class _Gated(torch.autograd.Function):
         x, *given = ctx.saved_tensors
         loop, options, (y, _) = split(given)
         gy = no_gradient(y) if gy is None else gy
-        wanted = list(ctx.needs_input_grad[3:8])
+        wanted = list(ctx.needs_input_grad[4:9])
         last = *last_gradients(loop, gh, gc), wanted, ctx.backwards
         gradients = iter(once(_backward, ctx.kind, x, *given, ctx.every, gy, *last))
         found = [next(gradients) if need else None for need in needed(wanted, loop, options)]
-        return None, None, None, *found[:7], None, None, *found[7:]
+        return None, None, None, None, *found[:7], None, None, *found[7:]
 
 
 def last_gradients(loop: Loop, gh: Tensor | None, gc: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -225,7 +227,7 @@ def saved_numbers(
 
 
 def _run(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    loop, options, (save, every, backwards) = split(given)
+    loop, options, (save, every, backwards, _) = split(given)
     inputs = inputs_of(kind, x, loop, options, x.shape[1], every, backwards)
     y, h, c, saved = _fake(kind, x, *given)
     run("gated", x.dtype, inputs, outputs_of(y, y.shape[2], h, c, saved if save else None, every))
@@ -234,24 +236,31 @@ def _run(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, T
 
 def outputs_of(y: Tensor, ldy: int, h: Tensor, c: Tensor, saved: Tensor | None, every: int | None) -> Struct:
     """GatedOutputs of csrc/loops.h; y may be some of the `ldy` columns of a tensor."""
-    return {"y": y, "h": h, "c": c, **_saved_or_checkpoints(saved, every), "ldy": ldy}
+    return {"y": y, "h": h, "c": c, **_saved_one_way(saved, every), "ldy": ldy}
 
 
-def _saved_or_checkpoints(saved: Tensor | None, every: int | None) -> Struct:
-    return {"saved": saved, "checkpoints": None} if every is None else {"saved": None, "checkpoints": saved}
+def _saved_one_way(saved: Tensor | None, every: int | None) -> Struct:
+    """The three fields of which one may be there."""
+    name = "checkpoints" if every is not None else "halves" if saved is not None and _is_narrow(saved) else "saved"
+    return {"saved": None, "halves": None, "checkpoints": None, name: saved}
+
+
+def _is_narrow(saved: Tensor) -> bool:
+    return saved.dtype == torch.bfloat16
 
 
 def _fake(kind: str, x: Tensor, *given: Value) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    loop, options, (save, every, _) = split(given)
-    return output(x, (*x.shape[:2], loop.h0.shape[-1])), *room_for(kind, x, loop, options, save, every)
+    loop, options, (save, every, _, narrow) = split(given)
+    return output(x, (*x.shape[:2], loop.h0.shape[-1])), *room_for(kind, x, loop, options, save, every, narrow)
 
 
 def room_for(
-    kind: str, x: Tensor, loop: Loop, options: GatedOptions, save: bool, every: int | None
+    kind: str, x: Tensor, loop: Loop, options: GatedOptions, save: bool, every: int | None, narrow: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What a loop over x writes besides y: h, c, and what the backward pass needs."""
     B, T, R, H = *x.shape[:2], loop.h0.shape[-1], units(kind, loop)
-    saved = output(x, (saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
+    like = x.new_empty(0, dtype=torch.bfloat16) if narrow and every is None and x.dtype == torch.float32 else x
+    saved = output(like, (saved_numbers(kind, B, T, H, R, options, every, x.itemsize) if save else 0,))
     return x.new_empty((B, R)), x.new_empty((B, H) if loop.c0 is not None else (0,)), saved
 
 
@@ -273,9 +282,10 @@ def arriving_of(
     expect("gy", gy, y.shape, y.dtype)
     expect("gh", gh, (B, R), y.dtype)
     numbers = saved_numbers(kind, B, T, units(kind, loop), R, options, every, y.itemsize)
-    expect("saved", saved, (numbers,), y.dtype)
+    narrow = _is_narrow(saved) and every is None and y.dtype == torch.float32
+    expect("saved", saved, (numbers,), torch.bfloat16 if narrow else y.dtype)
     return {
-        "y": y, **_saved_or_checkpoints(saved, every), "ldy": ldy, "gy": rows(gy), "gh": gh.contiguous(),
+        "y": y, **_saved_one_way(saved, every), "ldy": ldy, "gy": rows(gy), "gh": gh.contiguous(),
         "gc": contiguous(gc),
     }  # fmt: skip
 
@@ -307,7 +317,7 @@ def needed(wanted: list[bool], loop: Loop, options: GatedOptions) -> list[bool]:
 
 _ARGUMENTS = f"{schema_of(Loop)}, {schema_of(GatedOptions)}"
 _forward = define(
-    f"gated(str kind, Tensor x, {_ARGUMENTS}, bool save, SymInt? every, bool backwards)"
+    f"gated(str kind, Tensor x, {_ARGUMENTS}, bool save, SymInt? every, bool backwards, bool narrow)"
     " -> (Tensor y, Tensor h, Tensor c, Tensor saved)",
     _run,
     _fake,

@@ -35,14 +35,15 @@ def gated_pair(
 ) -> tuple[Tensor, tuple[State, State]]:
     """`x` (B, T, D), all of one dtype -> y (B, T, sum of R), the states after both loops."""
     kinds, backwards = [loop.kind for loop in loops], [loop.backwards for loop in loops]
+    narrow = [loop.narrow for loop in loops]
     given: list[Value] = []
     for loop in loops:
         tensors = tensors_of(loop.kind, loop.weights, loop.state, loop.U, loop.b, loop.options)
         given += [*tensors[:6], lengths, reset, *tensors[6:]]
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *given)):
-        y, *ends = _GatedPair.apply(kinds, backwards, x, *given)
+        y, *ends = _GatedPair.apply(kinds, backwards, narrow, x, *given)
     else:
-        y, *ends = _forward(kinds, backwards, x, *given, False)
+        y, *ends = _forward(kinds, backwards, x, *given, False, narrow)
     first, second = loops
     return y, (last_state(first.state, *ends[:2]), last_state(second.state, *ends[2:4]))
 
@@ -50,9 +51,9 @@ def gated_pair(
 class _GatedPair(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Context, kinds: list[str], backwards: list[bool], x: Tensor, *given: Value
+        ctx: Context, kinds: list[str], backwards: list[bool], narrow: list[bool], x: Tensor, *given: Value
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        y, h, c, h2, c2, *saved = _forward(kinds, backwards, x, *given, True)
+        y, h, c, h2, c2, *saved = _forward(kinds, backwards, x, *given, True, narrow)
         ctx.save_for_backward(x, *given, y, *saved)
         ctx.set_materialize_grads(False)
         ctx.kinds, ctx.backwards = kinds, backwards
@@ -64,7 +65,7 @@ class _GatedPair(torch.autograd.Function):
         both = _both(given)
         last = [last_gradients(one.loop, *glast[2 * i : 2 * i + 2]) for i, one in enumerate(both)]
         # Of x the first loop gives the gradient of both.
-        wanted = [list(ctx.needs_input_grad[2:7]), [False, *ctx.needs_input_grad[3 + EACH : 7 + EACH]]]
+        wanted = [list(ctx.needs_input_grad[3:8]), [False, *ctx.needs_input_grad[4 + EACH : 8 + EACH]]]
         gy = torch.zeros_like(y) if gy is None else gy
         arguments = ctx.kinds, ctx.backwards, x, *given, y, saved, saved2, gy, *last[0], *last[1], *wanted
         gradients = iter(once(_backward, *arguments))
@@ -72,7 +73,7 @@ class _GatedPair(torch.autograd.Function):
             [next(gradients) if need else None for need in needed(want, one.loop, one.options)]
             for want, one in zip(wanted, both, strict=True)
         ]
-        return None, None, found[0][0], *(g for f in found for g in (*f[1:7], None, None, *f[7:]))
+        return None, None, None, found[0][0], *(g for f in found for g in (*f[1:7], None, None, *f[7:]))
 
 
 class _One(NamedTuple):
@@ -103,7 +104,7 @@ def _pair(structs: Sequence[Struct]) -> Struct:
 
 
 def _run(kinds: list[str], backwards: list[bool], x: Tensor, *given: Value) -> tuple[Tensor, ...]:
-    both, save = _both(given), given[-1]
+    both, save = _both(given), given[-2]
     y, h, c, h2, c2, saved, saved2 = _fake(kinds, backwards, x, *given)
     first, second = _columns(y, both)
     outputs = [
@@ -115,10 +116,10 @@ def _run(kinds: list[str], backwards: list[bool], x: Tensor, *given: Value) -> t
 
 
 def _fake(kinds: list[str], backwards: list[bool], x: Tensor, *given: Value) -> tuple[Tensor, ...]:
-    both, save = _both(given), given[-1]
+    both, (save, narrow) = _both(given), given[2 * EACH :]
     y = output(x, (*x.shape[:2], sum(one.loop.h0.shape[-1] for one in both)))
     (h, c, saved), (h2, c2, saved2) = (
-        room_for(kind, x, *one, save, None) for kind, one in zip(kinds, both, strict=True)
+        room_for(kind, x, *one, save, None, half) for kind, one, half in zip(kinds, both, narrow, strict=True)
     )
     return y, h, c, h2, c2, saved, saved2
 
@@ -154,7 +155,7 @@ def _schema(suffix: str) -> str:
 
 _ARGUMENTS = f"str[] kinds, bool[] backwards, Tensor x, {_schema('')}, {_schema('2')}"
 _forward = define(
-    f"gated_pair({_ARGUMENTS}, bool save)"
+    f"gated_pair({_ARGUMENTS}, bool save, bool[] narrow)"
     " -> (Tensor y, Tensor h, Tensor c, Tensor h2, Tensor c2, Tensor saved, Tensor saved2)",
     _run,
     _fake,

@@ -54,6 +54,7 @@ class GatedLoop(NamedTuple):
     options: GatedOptions
     project: Callable[[Tensor], Tensor] | None
     backwards: bool
+    narrow: bool
 
 
 def gated(
