@@ -197,5 +197,3 @@ def test_wrong_shapes_are_refused() -> None:
     (o, lengths, reset), (p, q) = data(1, 20, 2), model("diag", 3, 2)
     with pytest.raises(kernels.KernelError, match="`mean`"):
         run(o, lengths, reset, p._replace(mean=p.mean[:, :1]), q)
-    with kernels.use("reference"):
-        assert kernels.hmm_gaussian(o, lengths, reset, p, q, False) is None

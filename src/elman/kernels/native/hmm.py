@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from elman.kernels.gaussian import GaussianParameters, GaussianPriors
 from elman.kernels.native.op import Context, Struct, calls, contiguous, define, expect, once, output, run
-from elman.kernels.reference.hmm import GaussianParameters, GaussianPriors
 
 
 def hmm_filter(
