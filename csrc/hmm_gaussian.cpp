@@ -376,7 +376,7 @@ void hmm_gaussian(const GaussianInputs<Real>& in, const GaussianPriors<Real>& pr
   if (again) sums = expect(in, out.mean, threads);
   maximise_spread(in, priors, sums, again ? out.mean : in.mean, out);
   out.objective[2] = 0;
-  for (int64_t i = 0; i < K * in.D && !in.G; ++i)
+  for (int64_t i = 0; i < K * in.D && !in.G && priors.learns_variance; ++i)
     out.objective[2] += !(out.spread[i] > priors.least[i % in.D] && out.spread[i] < infinity<Real>);
 }
 

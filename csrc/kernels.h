@@ -125,7 +125,8 @@ struct GaussianInputs {
   ELMAN_FIELDS(B, T, K, D, G, spherical, o, start, transition, mean, spread, lengths, reset)
 };
 // Priors: Dirichlet of start (K) and transition (K, K); of the means (K, D) with a weight; of variances (K, D), and the least that
-// they may be (D), both read where they are diagonal. A state that explains no more than `dead` observations stays as it is, and so does what is not to be learned.
+// they may be (D), both read where they are diagonal. A state that explains no more than `dead` observations stays as it is, and
+// so does what is not to be learned.
 template <class Real>
 struct GaussianPriors {
   const Real *start, *transition, *mean, *variance, *least;
@@ -135,8 +136,9 @@ struct GaussianPriors {
                learns_mean, learns_variance)
 };
 // objective (3): the log-likelihood; the log prior of the parameters that came in, without that of dense covariances and their
-// means; how many variances after the step are below the least, or infinite. weight (K): how many observations a state explains. The parameters after the step; of dense covariances, spread is
-// the scatter of each state (K, D, D) about the mean after the step.
+// means; how many variances that were learned are below the least, or infinite. weight (K): how many observations a state
+// explains. The parameters after the step; of dense covariances, spread is the scatter of each state (K, D, D) about the mean
+// after the step.
 template <class Real>
 struct GaussianOutputs {
   Real *objective, *weight, *start, *transition, *mean, *spread;
