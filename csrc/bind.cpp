@@ -282,6 +282,7 @@ NB_MODULE(_native, m) {
   def(m, "release_scratch", &release_scratch);
   m.def("scratch_kept", &scratch_kept, "Bytes that threads keep between calls.");
   m.attr("KEEPS_MEMORY") = keeps_memory();
+  m.attr("ROW_GROUPS") = row_groups;
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind<float>(m, "_f32", "_c64");
   bind<double>(m, "_f64", "_c128");

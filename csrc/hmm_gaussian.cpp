@@ -18,7 +18,6 @@ template <class Real> HmmExpected<Real> hmm_expected;
 
 namespace {
 
-constexpr int64_t row_groups = 16;
 template <class Real> constexpr Real log_two_pi = Real(1.8378770664093454836);
 template <class Real> constexpr Real tiny = std::numeric_limits<Real>::min();
 

@@ -55,6 +55,9 @@ template <class Real>
 using ChooseSymbols = void(const Choice& choice, int64_t B, int64_t V, const Real* logits, const bool* seen, const double* u,
                            int64_t* symbols);
 
+// Sums over rows are taken in so many groups of them, whatever the threads, and added up in order: the bits are the same.
+constexpr int64_t row_groups = 16;
+
 // Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
 // most probable path does not read.
 template <class Real>
