@@ -81,7 +81,7 @@ template <class Real>
 using HmmFilter = void(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int threads);
 
 // Its gradients. lost may be null, gp and glast too; they are where it is not. gstart (G, K) and ga (G, K, K), which may be null, are
-// sums of G = min(B, 16) groups of rows.
+// sums of G = min(B, row_groups) groups of rows.
 template <class Real>
 struct HmmArriving {
   const Real *p, *shift, *scale, *glog, *gp, *glast;
