@@ -113,8 +113,8 @@ void bind_stream(nb::module_& m, const std::string& suffix) {
   m.def(("program" + suffix).c_str(), [](Stored stored) { return kernels().of<Real>().program(stored); },
         nb::rv_policy::take_ownership);
 
-  // A step of some rows, or of all if `rows` is None: run(x, rows, count, y), and y. What takes no longer than another thread
-  // of Python would be kept waiting anyway is computed without releasing the lock.
+  // A step of some rows, or of all if `rows` is None: run(x, rows, count, y), and y. A step of a few microseconds
+  // keeps the GIL: releasing it would cost as much.
   const auto step = [](S& s, const auto& x, nb::handle rows, Outputs& outputs, const auto& run) {
     std::optional<ArrayView<const int64_t>> named;
     if (!rows.is_none()) named.emplace(rows, 1);
@@ -282,6 +282,7 @@ NB_MODULE(_native, m) {
   def(m, "release_scratch", &release_scratch);
   m.def("scratch_kept", &scratch_kept, "Bytes that threads keep between calls.");
   m.attr("KEEPS_MEMORY") = keeps_memory();
+  m.attr("ROW_GROUPS") = row_groups;
   def(m, "prefer_huge_pages", [](Address begin, int64_t bytes) { prefer_huge_pages(at<void>(begin), bytes); });
   bind<float>(m, "_f32", "_c64");
   bind<double>(m, "_f64", "_c128");

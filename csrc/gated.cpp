@@ -214,7 +214,8 @@ std::unique_ptr<Replay<Real>> gated_replay(const GatedInputs<Real>& inputs, Real
 namespace {
 
 // f(units) for all blocks of units that a member has, a few at a time, so that the weights of a block come one after the other;
-// from the last one on if `backwards`.
+// from the last one on if `backwards`. Two blocks of the widest vectors are six to eight sums, which are chains enough, and leave
+// more of the weights in the cache until the next step: a GRU of 64 units takes 0.52 us, with four blocks 0.62.
 template <class F>
 void each_few(Units mine, bool backwards, const F& f) {
   constexpr int64_t few = vector_bytes == 64 ? 2 : 4;

@@ -1,5 +1,6 @@
 // Two gated loops over the same inputs, as a bidirectional layer has them. On two threads each loop has one of them: neither waits
 // for the other, and each packs its own weights meanwhile. On more, one loop after the other has them all.
+#include <exception>
 #include <numeric>
 
 #include "buffers.h"
@@ -24,9 +25,16 @@ void both(const Pair<GatedInputs<Real>>& in, int threads, const F& run) {
     run(0, threads);
     run(1, threads);
   } else {
+    std::exception_ptr failed[2];  // out of memory: an exception must not leave a thread
     parallel(2, 2, [&](int64_t first, int64_t end) {
-      for (int64_t i = first; i < end; ++i) run(int(i), 1);
+      for (int64_t i = first; i < end; ++i) try {
+          run(int(i), 1);
+        } catch (...) {
+          failed[i] = std::current_exception();
+        }
     });
+    for (const std::exception_ptr& one : failed)
+      if (one) std::rethrow_exception(one);
   }
 }
 

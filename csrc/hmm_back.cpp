@@ -7,8 +7,6 @@
 namespace elman::ELMAN_NS {
 namespace {
 
-constexpr int64_t row_groups = 16;  // partial sums of parameter gradients: as many whatever the threads, so they add up alike
-
 // ga += sum_t f[t] g[t]^T over `count` steps: ft (rows, chunk) transposed, g [vector of columns][chunk][lanes].
 template <int C, class Real>
 ELMAN_INLINE void accumulate_columns(const Real* ft, const Real* g, int64_t count, int64_t j, Width<Real> w, Real* ga) {

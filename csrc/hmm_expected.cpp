@@ -12,8 +12,6 @@ template <class Real> HmmFilterBack<Real> hmm_filter_back;
 
 namespace {
 
-constexpr int64_t row_groups = 16;
-
 // Sums of some rows: gradients of start (K) and, unless they are not wanted, of transition (K, K).
 template <class Real>
 struct Sums {

@@ -18,9 +18,9 @@ template <class Real> HmmExpected<Real> hmm_expected;
 
 namespace {
 
-constexpr int64_t row_groups = 16;
+constexpr int64_t large = 1 << 19;  // bytes of a group's sums: half of an L2 cache
+constexpr int64_t most = 1 << 26;   // bytes of all groups, of which there are at least four
 template <class Real> constexpr Real log_two_pi = Real(1.8378770664093454836);
-template <class Real> constexpr Real tiny = std::numeric_limits<Real>::min();
 
 // from (count, columns) -> to (columns, chunk), zero past count.
 template <class Real>
@@ -85,37 +85,39 @@ class Densities {
   Buffer<Real> inverse_, constant_;
 };
 
-// What is summed over steps. Of the observations, about a centre, by lanes: for each state, | weight | D sums | scatter |.
+// What is summed over steps. Of the observations, about a centre: for each state, | weight | D sums | scatter |. Each sum is a
+// vector, a lane for every so many steps; of large ones, whose vectors would leave the caches at every chunk, a number.
 template <class Real>
 struct Sums {
-  int64_t D, scatters, state;  // numbers of a state, each a vector
+  int64_t D, state, each;  // sums of a state, numbers of a sum
   double log_likelihood = 0;
-  Buffer<Real> begins, counts, lanes_;
+  Buffer<Real> begins, counts, all;
 
   Sums(const GaussianInputs<Real>& in, Width<Real> w)
       : D(in.D),
-        scatters(in.G ? D * (D + 1) / 2 : D),
-        state(1 + D + scatters),
+        state(1 + D + (in.G ? D * (D + 1) / 2 : D)),
+        each(in.K * state * vector_bytes > large ? 1 : lanes<Real>),
         begins(zeros<Real>(in.K)),
         counts(zeros<Real>(w.rows * w.padded)),
-        lanes_(zeros<Real>(in.K * state * lanes<Real>)) {}
+        all(zeros<Real>(in.K * state * each)) {}
 
-  Real* of(int64_t k, int64_t i) const { return lanes_.get() + (k * state + i) * lanes<Real>; }
-  Real value(int64_t k, int64_t i) const { return sum_lanes<Real>(load<Vec<Real>>(of(k, i))); }
+  int64_t bytes(int64_t K) const { return K * state * each * int64_t(sizeof(Real)); }
+  Real* of(int64_t k, int64_t i) const { return all.get() + (k * state + i) * each; }
+  Real value(int64_t k, int64_t i) const { return each == 1 ? *of(k, i) : sum_lanes<Real>(load<Vec<Real>>(of(k, i))); }
 
   void add(const Sums& other, int64_t K, Width<Real> w) {
     log_likelihood += other.log_likelihood;
     for (int64_t k = 0; k < K; ++k) begins[k] += other.begins[k];
     for (int64_t i = 0; i < w.rows * w.padded; ++i) counts[i] += other.counts[i];
-    for (int64_t i = 0; i < K * state * lanes<Real>; ++i) lanes_[i] += other.lanes_[i];
+    for (int64_t i = 0; i < K * state * each; ++i) all[i] += other.all[i];
   }
 
   // A chunk of observations ot (D, chunk) of weights gt (K, chunk); y is as large as ot.
   void observe(const Real* ot, const Real* gt, int64_t count, int64_t K, bool dense, const Real* centre, Real* y) {
     for (int64_t k = 0; k < K; ++k, gt += chunk) {
-      Vec<Real> weight = load<Vec<Real>>(of(k, 0));
+      Vec<Real> weight = begin(of(k, 0));
       for (int64_t t = 0; t < count; t += lanes<Real>) weight += load<Vec<Real>>(gt + t);
-      store(of(k, 0), weight);
+      end(weight, of(k, 0));
       for (int64_t d = 0; d < D; ++d) {
         for (int64_t t = 0; t < count; t += lanes<Real>)
           store(y + d * chunk + t, Vec<Real>(load<Vec<Real>>(ot + d * chunk + t) - centre[k * D + d]));
@@ -128,16 +130,20 @@ struct Sums {
   }
 
  private:
+  // A sum that goes on, and its end for this chunk.
+  ELMAN_INLINE Vec<Real> begin(const Real* p) const { return each == 1 ? Vec<Real>{} : load<Vec<Real>>(p); }
+  ELMAN_INLINE void end(Vec<Real> sum, Real* p) const { each == 1 ? void(*p += sum_lanes<Real>(sum)) : store(p, sum); }
+
   // one += g a, unless that is null, two += g a b.
-  static ELMAN_INLINE void add_products(const Real* g, const Real* a, const Real* b, int64_t count, Real* one, Real* two) {
-    Vec<Real> sum = one ? load<Vec<Real>>(one) : Vec<Real>{}, products = load<Vec<Real>>(two);
+  ELMAN_INLINE void add_products(const Real* g, const Real* a, const Real* b, int64_t count, Real* one, Real* two) const {
+    Vec<Real> sum = one ? begin(one) : Vec<Real>{}, products = begin(two);
     for (int64_t t = 0; t < count; t += lanes<Real>) {
       const Vec<Real> ga = load<Vec<Real>>(g + t) * load<Vec<Real>>(a + t);
       sum += ga;
       products = fma(ga, load<Vec<Real>>(b + t), products);
     }
-    if (one) store(one, sum);
-    store(two, products);
+    if (one) end(sum, one);
+    end(products, two);
   }
 };
 
@@ -147,9 +153,7 @@ class Expectation {
  public:
   Expectation(const GaussianInputs<Real>& in, const Densities<Real>& densities, Width<Real> w, const Real* a, const Real* at)
       : in_(in), densities_(densities), w_(w), a_(a), at_(at), forward_(w, true), backward_(w, true) {
-    const int64_t widest = std::max(in.D, in.K);
-    ot_ = allocate<Real>(chunk * in.D), xt_ = allocate<Real>(chunk * widest);
-    y_ = allocate<Real>(chunk * in.D);
+    ot_ = allocate<Real>(chunk * in.D), xt_ = allocate<Real>(chunk * in.K), y_ = allocate<Real>(chunk * in.D);
   }
 
   // Rows first to end, added to `sums`.
@@ -253,9 +257,10 @@ Sums<Real> expect(const GaussianInputs<Real>& in, const Real* centre, int thread
   const Width<Real> w(in.K);
   const Buffer<Real> a = pack(in.transition, in.K, 1, w, Real(0)), at = pack(in.transition, 1, in.K, w, Real(0));
   const Densities<Real> densities(in);
-  const int64_t groups = std::min(in.B, row_groups);
   std::vector<Sums<Real>> sums;
-  for (int64_t i = 0; i < std::max<int64_t>(groups, 1); ++i) sums.emplace_back(in, w);
+  sums.emplace_back(in, w);
+  const int64_t groups = std::min(in.B, std::clamp<int64_t>(most / sums[0].bytes(in.K), 4, row_groups));
+  for (int64_t i = 1; i < groups; ++i) sums.emplace_back(in, w);
   parallel(threads_for(in, threads), groups, [&](int64_t first, int64_t end) {
     Expectation<Real> expectation(in, densities, w, a.get(), at.get());
     for (int64_t i = first; i < end; ++i) expectation.rows(in.B * i / groups, in.B * (i + 1) / groups, centre, sums[i]);
@@ -376,7 +381,7 @@ void hmm_gaussian(const GaussianInputs<Real>& in, const GaussianPriors<Real>& pr
   if (again) sums = expect(in, out.mean, threads);
   maximise_spread(in, priors, sums, again ? out.mean : in.mean, out);
   out.objective[2] = 0;
-  for (int64_t i = 0; i < K * in.D && !in.G; ++i)
+  for (int64_t i = 0; i < K * in.D && !in.G && priors.learns_variance; ++i)
     out.objective[2] += !(out.spread[i] > priors.least[i % in.D] && out.spread[i] < infinity<Real>);
 }
 

@@ -55,6 +55,9 @@ template <class Real>
 using ChooseSymbols = void(const Choice& choice, int64_t B, int64_t V, const Real* logits, const bool* seen, const double* u,
                            int64_t* symbols);
 
+// Sums over rows are taken in so many groups of them, whatever the threads, and added up in order: the bits are the same.
+constexpr int64_t row_groups = 16;
+
 // Hidden Markov models of K states (hmm.cpp, viterbi.cpp): x (B, T, K), start (K), transition (K, K), state (B, K), which the
 // most probable path does not read.
 template <class Real>
@@ -78,7 +81,7 @@ template <class Real>
 using HmmFilter = void(const HmmInputs<Real>& in, const HmmOutputs<Real>& out, int threads);
 
 // Its gradients. lost may be null, gp and glast too; they are where it is not. gstart (G, K) and ga (G, K, K), which may be null, are
-// sums of G = min(B, 16) groups of rows.
+// sums of G = min(B, row_groups) groups of rows.
 template <class Real>
 struct HmmArriving {
   const Real *p, *shift, *scale, *glog, *gp, *glast;
@@ -125,7 +128,8 @@ struct GaussianInputs {
   ELMAN_FIELDS(B, T, K, D, G, spherical, o, start, transition, mean, spread, lengths, reset)
 };
 // Priors: Dirichlet of start (K) and transition (K, K); of the means (K, D) with a weight; of variances (K, D), and the least that
-// they may be (D), both read where they are diagonal. A state that explains no more than `dead` observations stays as it is, and so does what is not to be learned.
+// they may be (D), both read where they are diagonal. A state that explains no more than `dead` observations stays as it is, and
+// so does what is not to be learned.
 template <class Real>
 struct GaussianPriors {
   const Real *start, *transition, *mean, *variance, *least;
@@ -135,8 +139,9 @@ struct GaussianPriors {
                learns_mean, learns_variance)
 };
 // objective (3): the log-likelihood; the log prior of the parameters that came in, without that of dense covariances and their
-// means; how many variances after the step are below the least, or infinite. weight (K): how many observations a state explains. The parameters after the step; of dense covariances, spread is
-// the scatter of each state (K, D, D) about the mean after the step.
+// means; how many variances that were learned are below the least, or infinite. weight (K): how many observations a state
+// explains. The parameters after the step; of dense covariances, spread is the scatter of each state (K, D, D) about the mean
+// after the step.
 template <class Real>
 struct GaussianOutputs {
   Real *objective, *weight, *start, *transition, *mean, *spread;

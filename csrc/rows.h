@@ -41,7 +41,7 @@ struct Order {
   // Where it is among all steps of the caller's arrays.
   int64_t place(int64_t rank, int64_t t) const { return row[rank] * T_ + time(rank, t); }
 
-  // Whether an episode begins there: read backwards, if the one begins after it that was read before.
+  // Whether an episode begins there: read backwards, a step begins an episode if the step read just before it has a reset.
   bool begins(int64_t rank, int64_t t) const {
     return backwards_ ? t > 0 && reset_[place(rank, t - 1)] : reset_[place(rank, t)];
   }

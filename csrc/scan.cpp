@@ -67,11 +67,15 @@ ELMAN_INLINE void fetch(const Real* p) {
   if constexpr (sizeof(V) > 2 * sizeof(Real)) __builtin_prefetch(p);  // not number by number
 }
 
-// Whether h is streamed: if all that is read and written is more than the last cache has (in which it would be found again by
-// whoever reads h), and h is made of whole vectors. (8,1024,256) complex, 34 MB: 0.28 ms, streamed 0.36; (8,2048,256) real,
+// Whether h is streamed: if the set of instructions can, all that is read and written is more than `large`, and h is made of whole
+// vectors. Less than that stays in the last cache, where whoever reads h finds it again. `large` was measured where that cache has
+// 32 MB; others have more or less. (8,1024,256) complex, 34 MB: 0.28 ms, streamed 0.36; (8,2048,256) real,
 // 50 MB: 0.29, streamed 0.26; (1,16384,256) real: 0.96, streamed 0.52.
 template <class Real>
 bool streams(const ScanInputs<Real>& in, const Real* h) {
+#if !defined(__SSE2__)
+  return false;
+#endif
   constexpr int64_t large = int64_t(40) << 20;  // bytes
   const int64_t bytes = in.n.B * in.n.T * in.n.C * int64_t(sizeof(Real)) * (in.a.time ? 3 : 2);
   return bytes >= large && in.n.C % lanes<Real> == 0 && reinterpret_cast<uintptr_t>(h) % vector_bytes == 0;

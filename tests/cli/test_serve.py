@@ -37,7 +37,7 @@ def run(tmp_path):
         (["RUN", "--model", "book=RUN"], "the same name"),
         (["RUN", "--api_key_file", "none.txt"], "cannot read the keys"),
         (["RUN", "--state_key_file", "none.txt"], "cannot read the keys"),
-        (["RUN", "--weights", "int4"], "weights is 'int4'; it must be one of 'bfloat16', 'int8'"),
+        (["runs/none", "--weights", "int4"], "--weights is 'int4'; it must be one of 'bfloat16', 'int8'"),
     ],
 )
 def test_what_cannot_be_served(run, arguments, said, capsys, monkeypatch):

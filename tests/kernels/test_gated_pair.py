@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from elman import kernels
 from elman import state as states
 from elman.cells import CELLS, cell
 from elman.cells.gated import Gated
-from elman.compose import Bidirectional, Parallel, Reverse
+from elman.compose import Bidirectional, Parallel, Reverse, Stack
 from elman.core import Core
 
 native = pytest.importorskip("elman.kernels.native")
@@ -153,6 +154,22 @@ def test_what_is_in_the_padding_is_not_even_read(build: type[Core]) -> None:
     with kernels.use("reference"):  # which multiplies it by weights, and has to be given zeros
         assert not core.skips_padding(filled)
         assert all(torch.isfinite(result).all() for result in outcome(core, filled, state, reset))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [Stack, Parallel, Reverse, lambda inner: Bidirectional(inner, cell("gru", D, 4)),
+     lambda inner: Bidirectional(cell("gru", D, 4), inner), lambda inner: Stack(Parallel(inner))],
+)  # fmt: skip
+def test_a_hook_on_an_inner_core_sees_zeros_in_the_padding(build: Callable[[Core], Core]) -> None:
+    inner = cell("gru", D, 4)
+    core, heard = build(inner), list[Tensor]()
+    x, _, reset = draw(core, torch.float32)
+    past = ~elman.lengths.valid(LENGTHS, T)
+    filled = torch.where(past[..., None], torch.nan, x)
+    inner.register_forward_pre_hook(lambda _, given: heard.append(given[0]))
+    core.scan(filled, lengths=LENGTHS, reset=reset)
+    assert len(heard) == 1 and heard[0][past].eq(0).all()
 
 
 def test_a_saved_tensor_of_another_shape_is_refused() -> None:

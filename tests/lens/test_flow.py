@@ -311,3 +311,15 @@ def test_a_hundredth_is_within_the_horizon():
     tau, logs = np.array([1, 2, 3]), np.log([8.0, 4.0, 0.08])
     assert found.slope == pytest.approx(np.polyfit(tau, logs, 1)[0], rel=1e-12)
     assert Reach("0 x", [1, 2, 3], [0.0, 2.0, 1.5]).relative == [0.0, 1.0, 0.75]
+
+
+def test_what_is_in_the_padding_has_no_say_in_the_flow_through_both_directions():
+    core = elman.compose.Bidirectional(elman.cell("gru", 3, 4), elman.cell("gru", 3, 4))
+    x, lengths = torch.randn(2, 6, 3), torch.tensor([6, 4])
+    filled = x.clone()
+    filled[1, 4:], x[1, 4:] = torch.nan, 0.0
+    target = torch.randn(2, 6, 8)
+    for got, wanted in zip(
+        lens.flow(core, Sample(filled, target, lengths)), lens.flow(core, Sample(x, target, lengths)), strict=True
+    ):
+        assert wanted.norm.isfinite().all() and torch.equal(got.norm, wanted.norm)

@@ -76,6 +76,20 @@ def test_texts_with_weights_in_fewer_bits_are_those_of_the_library_with_the_same
         served.search(served.start(0), "", Writing(), 2)
 
 
+@pytest.mark.skipif("native" not in kernels.available(), reason="other weights are those of a native stream")
+@pytest.mark.parametrize("weights", [None, "int8"])
+def test_scores_are_kept_of_texts_that_ask_for_them_alone(weights):
+    whole = ServedText(language_model())
+    served = whole if weights is None else whole.with_weights(weights)
+    works = [served.writing("Once upon", Writing(max_new_tokens=1)), served.reading("It was")]
+    given = []
+    for work in works:
+        work.begin(served.start(0))
+        work.add_read = lambda core, count, scores: given.append(None if scores is None else scores.shape)
+    served.advance(works)
+    assert given == [None, (6, 257)]
+
+
 def test_a_markov_model_and_texts_with_an_end(tmp_path):
     from elman.tasks.text.markov import MarkovConfig
 

@@ -95,6 +95,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _service(args: argparse.Namespace) -> Service:
+    from elman.kernels.builder import WEIGHTS
+    from elman.options import choice
     from elman.serve.api.app import Service
     from elman.serve.api.predicting import predictor
     from elman.serve.net.keys import Keys, readable_by_others
@@ -104,6 +106,8 @@ def _service(args: argparse.Namespace) -> Service:
     from elman.serve.store.store import MemoryStore
     from elman.tasks import open_model
 
+    if args.weights is not None:
+        choice("--weights", args.weights, WEIGHTS)
     models, predictors = {}, {}
     for name, path in _named(args):
         task, model = open_model(path)

@@ -51,7 +51,7 @@ class Stack(Core):
         return _with_parts(self, state)
 
     def skips_padding(self, x: Tensor) -> bool:
-        return self.inputs == "previous" and _cores(self)[0].skips_padding(x)
+        return self.inputs == "previous" and _skips_padding(_cores(self)[0], x)
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return self._run_cores(x, state, lambda core, y, before: core.step(y, before))
@@ -105,7 +105,7 @@ class Parallel(Core):
         return _with_parts(self, state)
 
     def skips_padding(self, x: Tensor) -> bool:
-        return all(core.skips_padding(x) for core in _cores(self))
+        return all(_skips_padding(core, x) for core in _cores(self))
 
     def step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
         return _side_by_side([core.step(x, part) for core, part in _with_parts(self, state)])
@@ -186,7 +186,7 @@ class Reverse(Wrapper):
         )
 
     def skips_padding(self, x: Tensor) -> bool:
-        return self.core.skips_padding(x)
+        return _skips_padding(self.core, x)
 
     def _scan(self, x: Tensor, state: State, lengths: Tensor, reset: Tensor) -> tuple[Tensor, State]:
         if (loop := _loop_of(self.core)) is not None:
@@ -221,6 +221,11 @@ class Bidirectional(Parallel):
 def _loop_of(core: Core) -> Gated[Any] | None:
     """The core, if a scan of it is one loop, to which no hook listens."""
     return core if isinstance(core, Gated) and core.has_loop() and not core.has_hooks() else None
+
+
+def _skips_padding(core: Core, x: Tensor) -> bool:
+    """Whether nothing in a combinator reads the padding of its inner core's x: hooks would be handed it."""
+    return not core.has_hooks() and core.skips_padding(x)
 
 
 def _cores(core: Stack | Parallel) -> Sequence[Core]:

@@ -23,11 +23,11 @@ from elman.errors import InputError, KernelError, UnknownNameError
 from elman.kernels import reference, trace
 from elman.kernels.builder import Unstreamable
 from elman.kernels.dropout import dropout
+from elman.kernels.gaussian import GaussianParameters, GaussianPriors
 from elman.kernels.parallel_in_time.adjoint import parallel_bptt
 from elman.kernels.parallel_in_time.newton import NewtonReport, newton_scan
 from elman.kernels.reference import AttendedLoop, GatedLoop, GatedOptions, Gather, Step, loop
 from elman.kernels.reference.choice import Choice
-from elman.kernels.reference.hmm import GaussianParameters, GaussianPriors
 from elman.state import State, leaves
 
 if TYPE_CHECKING:
@@ -491,11 +491,10 @@ def hmm_posterior(
 
 def hmm_gaussian(
     o: Tensor, lengths: Tensor, reset: Tensor, parameters: GaussianParameters, priors: GaussianPriors, spherical: bool
-) -> HmmGaussian | None:
+) -> HmmGaussian:
     """Steps of EM of a hidden Markov model with Gaussian emissions, o (B, T, D) without missing values, each of them
-    one call; None where there are no native kernels: densities, `hmm_expected` and sums do the same."""
-    if _native is None or _table_for(o, *parameters) is not _native:
-        return None
+    one call. Only where `native_for(o, *parameters)`: elsewhere densities, `hmm_expected` and sums do the same."""
+    assert _native is not None
     steps: HmmGaussian = _native.HmmGaussian(o, lengths, reset, parameters, priors, spherical)
     return steps
 

@@ -45,7 +45,7 @@ class NativeRows:
 
     def __init__(self, program: Program, init_state: Callable[[int], State], batch_size: int) -> None:
         self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
-        self._numpy = np.dtype(str(program.dtype).removeprefix("torch."))
+        self._numpy = program.numpy_dtype
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
         self._outputs = program.outputs()
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
@@ -69,12 +69,17 @@ class NativeRows:
                 check_distinct(check_inside(rows, self._batch_size))
             raise InputError(f"a step was given the symbols {x.tolist()}; the model has no such symbol") from None
         except (TypeError, ValueError):
-            dtype, kinds = (np.dtype(np.int64), "iu") if self._program.looks_up else (self._numpy, "fiu")
-            if x.dtype.kind in kinds and (x.dtype != dtype or not x.flags.c_contiguous):
-                return self.step(np.ascontiguousarray(x, dtype), rows)
-            width = self._program.input_size
-            needs = f"int64[{count}]" if self._program.looks_up else f"{self._numpy}[{count}, {width}]"
-            raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {needs}") from None
+            return self.step(self._converted(x, count), rows)
+
+    def _converted(self, x: np.ndarray, count: int) -> np.ndarray:
+        """x as a step takes it, if it has such numbers of another type, or in another order or at odd addresses."""
+        symbols = self._program.looks_up
+        dtype, kinds = (np.dtype(np.int64), "iu") if symbols else (self._numpy, "fiu")
+        shape = (count,) if symbols else (count, self._program.input_size)
+        converts = x.dtype != dtype or not (x.flags.c_contiguous and x.flags.aligned)
+        if x.dtype.kind in kinds and x.shape == shape and converts:
+            return np.require(x, dtype, ["C", "A"])
+        raise InputError(f"a step was given {x.dtype}{list(x.shape)}; it needs {dtype}{list(shape)}") from None
 
     def tensors(self, x: Tensor, rows: np.ndarray | None) -> Tensor:
         return torch.from_numpy(self.step(x.detach().numpy(), rows))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from elman.tasks.hmm.emissions import Bernoulli, Categorical, Emission, Poisson
-from elman.tasks.hmm.gaussian import Gaussian, Mixture
+from elman.tasks.hmm.gaussian import Gaussian
+from elman.tasks.hmm.mixture import Mixture
 
 stats = pytest.importorskip("scipy.stats")
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from elman import kernels, laws
 from elman.stream import Stream
 from elman.tasks.hmm.emissions import Bernoulli, Categorical, Emission, Poisson
-from elman.tasks.hmm.gaussian import Gaussian, Mixture
+from elman.tasks.hmm.gaussian import Gaussian
+from elman.tasks.hmm.mixture import Mixture
 from elman.tasks.hmm.model import HiddenMarkov
 from elman.tasks.hmm.sequences import rows
 

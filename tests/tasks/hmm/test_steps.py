@@ -43,3 +43,19 @@ def test_a_missing_value_is_left_to_the_emission() -> None:
     X, before = data(), kernels.calls().get("hmm_gaussian", 0)
     X[3, 1] = np.nan
     assert np.isfinite(fitted(X, "stmc").history_).all() and kernels.calls().get("hmm_gaussian", 0) == before
+
+
+@pytest.mark.parametrize("covariance_type", ["spherical", "diag"])
+def test_variances_that_are_kept_cannot_collapse(covariance_type: str) -> None:
+    """However small they are beside the data's."""
+
+    def fit() -> GaussianHMM:
+        model = GaussianHMM(2, covariance_type=covariance_type, params="st", init_params="st", n_iter=3, tol=-np.inf)
+        model.means_, model.covars_ = np.array([[-1e8], [1e8]]), np.ones((2, 1) if covariance_type == "diag" else 2)
+        return model.fit(1e8 * np.random.default_rng(0).normal(size=(60, 1)))
+
+    ours = fit()
+    with kernels.use("reference"):
+        plain = fit()
+    np.testing.assert_allclose(ours.history_, plain.history_, rtol=1e-10)
+    np.testing.assert_array_equal(ours.covars_, plain.covars_)

@@ -23,7 +23,7 @@ from elman.kernels.native.gated import (
     split,
     tensors_of,
 )
-from elman.kernels.native.op import Context, Struct, Value, define, expect, once, output, run, schema_of
+from elman.kernels.native.op import Context, Struct, Value, define, expect, no_gradient, once, output, run, schema_of
 from elman.kernels.reference import GatedLoop, GatedOptions
 from elman.state import State
 
@@ -66,7 +66,7 @@ class _GatedPair(torch.autograd.Function):
         last = [last_gradients(one.loop, *glast[2 * i : 2 * i + 2]) for i, one in enumerate(both)]
         # Of x the first loop gives the gradient of both.
         wanted = [list(ctx.needs_input_grad[3:8]), [False, *ctx.needs_input_grad[4 + EACH : 8 + EACH]]]
-        gy = torch.zeros_like(y) if gy is None else gy
+        gy = no_gradient(y) if gy is None else gy
         arguments = ctx.kinds, ctx.backwards, x, *given, y, saved, saved2, gy, *last[0], *last[1], *wanted
         gradients = iter(once(_backward, *arguments))
         found = [

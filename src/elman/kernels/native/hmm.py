@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from elman import _native
+from elman.kernels.gaussian import GaussianParameters, GaussianPriors
 from elman.kernels.native.op import Context, Struct, calls, contiguous, define, expect, once, output, run
-from elman.kernels.reference.hmm import GaussianParameters, GaussianPriors
 
 
 def hmm_filter(
@@ -216,7 +217,7 @@ def _run_backward(
             expect(name, given, shape, x.dtype)
         arriving[name] = contiguous(given)
     arriving["lost"] = lost if len(lost) == B else None
-    groups = min(B, 16)
+    groups = min(B, _native.ROW_GROUPS)
     gx, gstate = output(x, x.shape), x.new_empty((B, K))
     gstart, ga = x.new_empty((groups, K)), x.new_empty((groups, K, K) if counts else (0,))
     gradients = {"gx": gx, "gstart": gstart, "ga": ga if counts else None, "gstate": gstate}

@@ -27,7 +27,7 @@ class Program(Builder):
     def __init__(self, dtype: torch.dtype, weights: str | None = None) -> None:
         if dtype not in PROGRAMS:
             raise Unstreamable(f"a program in {dtype}")
-        self.dtype = dtype
+        self.dtype, self.numpy_dtype = dtype, np.dtype(str(dtype).removeprefix("torch."))
         self.native = PROGRAMS[dtype](STORED[weights])
         self.columns: list[slice] = []  # of each leaf in a row of the state
         self.looks_up = False  # whether a step is given symbols
@@ -50,7 +50,7 @@ class Program(Builder):
 
     def outputs(self) -> Any:
         """The arrays that the steps of a stream give (csrc/arrays.h)."""
-        return _native.Outputs(np.dtype(str(self.dtype).removeprefix("torch.")))
+        return _native.Outputs(self.numpy_dtype)
 
     def input(self, width: int) -> Slot:
         return self._slot(width)

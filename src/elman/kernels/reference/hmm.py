@@ -8,7 +8,6 @@ log-likelihood log p(o[t] | z[t] = k) of each observation in each state.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,32 +15,6 @@ from torch import Tensor
 from elman.kernels.reference.elementwise import log, log_sum_exp
 from elman.kernels.reference.loop import loop
 from elman.lengths import zero_past
-
-
-class GaussianParameters(NamedTuple):
-    """Of a hidden Markov model with Gaussian emissions, D-dimensional."""
-
-    start: Tensor  # (K,)
-    transition: Tensor  # (K, K)
-    mean: Tensor  # (K, D)
-    spread: Tensor  # variances (K, D), or lower Cholesky factors (G, D, D)
-
-
-class GaussianPriors(NamedTuple):
-    """What a step of EM takes besides the data: csrc/kernels.h says what of."""
-
-    start: Tensor  # (K,)
-    transition: Tensor  # (K, K)
-    mean: Tensor  # (K, D)
-    variance: Tensor  # (K, D)
-    least: Tensor  # (D,)
-    mean_weight: float
-    variance_weight: float
-    dead: float
-    learns_start: bool
-    learns_transition: bool
-    learns_mean: bool
-    learns_variance: bool
 
 
 def hmm_filter(

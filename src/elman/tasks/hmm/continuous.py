@@ -17,7 +17,8 @@ from elman.tables import Table
 from elman.tasks.hmm import initial, parameters
 from elman.tasks.hmm.emissions import Emission
 from elman.tasks.hmm.estimator import HiddenMarkovEstimator
-from elman.tasks.hmm.gaussian import Gaussian, Mixture, check_covariance_type
+from elman.tasks.hmm.gaussian import Gaussian, check_covariance_type
+from elman.tasks.hmm.mixture import Mixture
 from elman.tasks.hmm.parameters import Arguments, Array, check_prior, distribution, prior, tensor
 
 

@@ -52,7 +52,7 @@ class Fit:
 
 
 def posterior(x: Tensor, start: Tensor, transition: Tensor, where: Rows) -> tuple[float, Tensor]:
-    """Log-likelihood and posterior (N, K) alone: the counts of `expected` cost as much again."""
+    """Log-likelihood and posterior (N, K) alone: the counts of `steps.expected` cost as much again."""
     total, gx = kernels.hmm_posterior(where.pack(x), start, transition, where.lengths, where.reset)
     return float(total), where.unpack(gx)
 

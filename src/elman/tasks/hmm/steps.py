@@ -63,10 +63,10 @@ def steps(
     """Those of an emission that has looked at the observations o (N, D)."""
     if isinstance(emission, Gaussian) and emission.is_complete(o):
         parameters = GaussianParameters(start, transition, emission.mean.detach(), emission.variances_or_factors())
-        prior = emission.priors(priors.start, priors.transition, frozen)
-        spherical = emission.covariance_type == "spherical"
-        native = kernels.hmm_gaussian(where.pack(o), where.lengths, where.reset, parameters, prior, spherical)
-        if native is not None:
+        if kernels.native_for(o, *parameters):
+            prior = emission.priors(priors.start, priors.transition, frozen)
+            spherical = emission.covariance_type == "spherical"
+            native = kernels.hmm_gaussian(where.pack(o), where.lengths, where.reset, parameters, prior, spherical)
             return _GaussianSteps(emission, native)
     return _EmissionSteps(emission, start, transition, o, where, priors, frozen)
 

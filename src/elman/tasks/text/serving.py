@@ -49,7 +49,8 @@ class ServedText(ServedWriter):
             predictor.vocabulary,
             predictor.fingerprint,
         )
-        self.model_fingerprint, self.narrow = self.fingerprint, False
+        self.model_fingerprint = self.fingerprint
+        self.weights: str | None = None
         self.endless = predictor.unit == "text"
         self.stream, self.most = ModelStream(self.model, 1), rows
         self.like = self.model.init_state(1)
@@ -65,7 +66,7 @@ class ServedText(ServedWriter):
         """Every symbol is read by a stream that stores its weights so. Sessions of other weights are not its own: what
         was read again after a crash would have other bits. State files are, as in `elman generate --state`."""
         other = copy.copy(self)
-        other.stream, other.narrow = ModelStream(self.model, 1, weights), True
+        other.stream, other.weights = ModelStream(self.model, 1, weights), weights
         other.fingerprint = hashlib.sha256(f"{self.fingerprint} {weights}".encode()).hexdigest()
         other.about = {**self.about, "weights": weights}
         return other
@@ -124,9 +125,10 @@ class ServedText(ServedWriter):
     def search(
         self, state: bytes, prompt: object, settings: Writing, num_beams: int
     ) -> list[tuple[dict[str, Json], bytes]]:
-        if self.narrow:
+        if self.weights is not None:
             raise InputError(
-                "a beam search computes with the weights as they are, which this server does not: leave it"
+                "a beam search computes with the weights as they are, which this server does not; set num_beams to 1, "
+                "or serve without --weights"
             )
         core, token, seed, drawn, seen = self.states.unpack(state)
         stops = list(settings.stop)
@@ -223,13 +225,13 @@ class ServedText(ServedWriter):
 
     def _read(self, works: list[tuple[TextWork, Ids]]) -> None:
         lengths = [len(piece) for _, piece in works]
-        after, scores = self._read_by_steps(works) if self.narrow else self._scan(works, lengths)
+        after, scores = self._scan(works, lengths) if self.weights is None else self._read_by_steps(works)
         for work, core, i in self._finite([work for work, _ in works], after, range(len(works))):
-            work.apply(work.add_read, core, lengths[i], None if scores is None else scores[i][: lengths[i]])
+            work.apply(work.add_read, core, lengths[i], scores[i])
 
     @torch.inference_mode()
-    def _scan(self, works: list[tuple[TextWork, Ids]], lengths: list[int]) -> tuple[bytes, Scores | None]:
-        """The states after pieces of texts, and the scores of what follows each symbol, if somebody wants them."""
+    def _scan(self, works: list[tuple[TextWork, Ids]], lengths: list[int]) -> tuple[bytes, list[Scores | None]]:
+        """The states after pieces of texts, and of those that want them the scores of what follows each symbol."""
         x = np.zeros((len(works), max(lengths)), np.int64)
         for row, (_, piece) in zip(x, works, strict=True):
             row[: len(piece)] = piece
@@ -237,11 +239,12 @@ class ServedText(ServedWriter):
         symbols, ends = torch.from_numpy(x), torch.tensor(lengths)
         if isinstance(self.model, SequenceModel) and not any(work.scored for work, _ in works):
             _, state = self.model.core.scan(self.model.embed(symbols), core, lengths=ends)
-            return states.to_rows(state).tobytes(), None
+            return states.to_rows(state).tobytes(), [None] * len(works)
         predicted, state = self.model.scan(symbols, core, lengths=ends)
-        return states.to_rows(state).tobytes(), logits_of(predicted)
+        scores = zip(works, logits_of(predicted), lengths, strict=True)
+        return states.to_rows(state).tobytes(), [row[:n] if work.scored else None for (work, _), row, n in scores]
 
-    def _read_by_steps(self, works: list[tuple[TextWork, Ids]]) -> tuple[bytes, list[Scores]]:
+    def _read_by_steps(self, works: list[tuple[TextWork, Ids]]) -> tuple[bytes, list[Scores | None]]:
         """The same by the stream: a scan computes with the weights as they are."""
         cores, scores = [work.core for work, _ in works], [list[Scores]() for _ in works]
         for t in range(max(len(piece) for _, piece in works)):
@@ -250,8 +253,9 @@ class ServedText(ServedWriter):
             predicted, after = self.stream.carry(symbols, b"".join([cores[i] for i in rows]))
             for i, core, row in zip(rows, cut(after, len(self.blank)), logits_of(predicted), strict=True):
                 cores[i] = core
-                scores[i].append(row)
-        return b"".join(cores), [cast(Scores, np.stack(rows)) for rows in scores]
+                if works[i][0].scored:
+                    scores[i].append(row)
+        return b"".join(cores), [cast(Scores, np.stack(rows)) if rows else None for rows in scores]
 
     def _core(self, *rows: bytes) -> State:
         """States of the core."""
