@@ -96,7 +96,7 @@ void hmm_expected(const ExpectedInputs<Real>& in, const ExpectedOutputs<Real>& o
   const Width<Real> w(K);
   std::vector<Sums<Real>> sums;
   for (int64_t i = 0; i < std::max<int64_t>(groups, 1); ++i) sums.emplace_back(K, out.ga);
-  if (!in_registers(w, [](auto, auto) {})) filtered(in, 0, in.B, out.gx, sums[0], threads);
+  if (!mixes(in.transition, K) || !in_registers(w, [](auto, auto) {})) filtered(in, 0, in.B, out.gx, sums[0], threads);
   else {
     const Buffer<Real> a = pack(in.transition, K, 1, w, Real(0)), at = pack(in.transition, 1, K, w, Real(0));
     threads = threads_for(in, threads);

@@ -10,10 +10,14 @@
 // The passes begin at the two ends of a row, on two threads if there are, and leave u and b to each other up to the middle: from
 // there on each of them meets what the other has left, and has the quotients. The middle depends on the row's length alone.
 //
-// l, s and b are at most 1 (or a few states' worth of it), so what underflows in one of them is the smallest number at most in a
-// Z: as long as every Z is far above that, nothing that counts was lost. Else, and where anything is infinite or not a number,
-// the row is left to the filter of hmm.cpp and its gradient.
+// l, s and b are at most 1 (or a few states' worth of it), so what underflows is at most the smallest number, beside sums that are at
+// least `enough`. Where every state follows every other with at least the probability `least`, such a path stays nothing: whatever
+// comes, another path joins it in one step, at no more than that cost. Else a path that is lost at one end of a row might have been
+// the best one in the end. Then, where a sum or a Z is too small, and where anything is infinite or not a number, the row is left
+// to the filter of hmm.cpp and its gradient.
 #pragma once
+
+#include <algorithm>
 
 #include "hmm.h"
 
@@ -21,8 +25,15 @@ namespace elman::ELMAN_NS {
 
 constexpr int64_t every = 8;  // steps between two divisions; a chunk has a whole number of them
 
-// Beside it, the smallest number is nothing.
-template <class Real> constexpr Real enough = sizeof(Real) == 4 ? Real(1e-28) : Real(1e-250);
+// Beside `enough` times `least`, the smallest number (1e-38, 1e-308) is nothing.
+template <class Real> constexpr Real enough = sizeof(Real) == 4 ? Real(1e-20) : Real(1e-250);
+template <class Real> constexpr Real least = sizeof(Real) == 4 ? Real(1e-8) : Real(1e-40);
+
+// Whether passes of this file lose nothing by A (K, K).
+template <class Real>
+bool mixes(const Real* A, int64_t K) {
+  return std::all_of(A, A + K * K, [](Real a) { return a >= least<Real>; });
+}
 
 // A row of `length` steps, by A packed and by its transpose packed. l (length, K) is room; what one pass leaves to the other is
 // where the posterior (length, K) will be.
@@ -202,7 +213,8 @@ void few_backward(const FewRow<Real>& row, FewPass<Real>& pass, const Likelihood
       for (int n = 0; n < C; ++n) v[n] = l[n] * b[n];
       matrix.times(v, b);
       if (i % every != 0) continue;
-      const Real factor = Real(1) / sum_few<C, R, Real>(b);
+      const Real sum = sum_few<C, R, Real>(b), factor = Real(1) / sum;
+      pass.good &= sum >= enough<Real>;
       for (int n = 0; n < C; ++n) b[n] *= factor, v[n] *= factor;
     }
     if (meets) few_quotients<C, R>(row, t0, count, z.p.get(), z.b.get(), z.p.get(), pass.other.get(), pass);

@@ -158,7 +158,7 @@ class Expectation {
 
   // Rows first to end, added to `sums`.
   void rows(int64_t first, int64_t end, const Real* centre, Sums<Real>& sums) {
-    if (!in_registers(w_, [](auto, auto) {})) return many(first, end, centre, sums);
+    if (!mixes(in_.transition, in_.K) || !in_registers(w_, [](auto, auto) {})) return many(first, end, centre, sums);
     for (int64_t b = first; b < end; ++b)
       if (!few(b, centre, sums)) many(b, b + 1, centre, sums);
   }
