@@ -137,7 +137,7 @@ class _GaussianSteps:
         if self.emission.dense:
             self.emission.maximise_dense(self.native.proposed.mean, self.native.scatter, self.native.weight)
             self.native.parameters.spread.copy_(self.emission.variances_or_factors())
-        elif self.collapsed:
+        elif self.collapsed and "covariance" not in self.emission.frozen:
             self.emission.refuse_collapse(self.native.proposed.spread)
         self.native.accept()
 
