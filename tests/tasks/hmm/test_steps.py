@@ -69,3 +69,17 @@ def test_a_path_that_is_improbable_at_both_ends_alone_is_not_lost() -> None:
     )
     want = model.score(X)
     assert model.fit(X).log_likelihoods_[0] == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_each_state_has_its_own_prior_of_the_mean_where_a_value_is_missing(covariance_type: str) -> None:
+    X, prior = data()[:60], np.array([[1.0, 0.0], [0.0, -3.0]])
+    means = []
+    for Y in (X, np.vstack([X, np.full((1, 2), np.nan)])):  # a row of which nothing is known tells nothing
+        model = GaussianHMM(
+            2, covariance_type, params="m", init_params="", n_iter=1, tol=-np.inf, means_prior=prior, means_weight=1e9
+        )
+        model.startprob_, model.transmat_, model.means_ = [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 0.0], [4.0, 4.0]]
+        model.covars_ = np.eye(2) if covariance_type == "tied" else np.stack([np.eye(2)] * 2)
+        means.append(model.fit(Y).means_)
+    np.testing.assert_allclose(means, [prior, prior], atol=1e-5)
