@@ -59,3 +59,31 @@ def test_variances_that_are_kept_cannot_collapse(covariance_type: str) -> None:
         plain = fit()
     np.testing.assert_allclose(ours.history_, plain.history_, rtol=1e-10)
     np.testing.assert_array_equal(ours.covars_, plain.covars_)
+
+
+def test_a_path_that_is_improbable_at_both_ends_alone_is_not_lost() -> None:
+    X = np.full((400, 1), 5.0)
+    X[0] = X[-1] = -500.0  # 1,000 nats for state 0 at each end, 10 for state 1 at each step between
+    model = GaussianHMM(2, params="", init_params="", n_iter=1)
+    model.startprob_, model.transmat_, model.means_, model.covars_ = (
+        [0.5, 0.5],
+        np.eye(2),
+        [[-1.0], [1.0]],
+        np.ones((2, 1)),
+    )
+    want = model.score(X)
+    assert model.fit(X).log_likelihoods_[0] == pytest.approx(want, rel=1e-9)
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied"])
+def test_each_state_has_its_own_prior_of_the_mean_where_a_value_is_missing(covariance_type: str) -> None:
+    X, prior = data()[:60], np.array([[1.0, 0.0], [0.0, -3.0]])
+    means = []
+    for Y in (X, np.vstack([X, np.full((1, 2), np.nan)])):  # a row of which nothing is known tells nothing
+        model = GaussianHMM(
+            2, covariance_type, params="m", init_params="", n_iter=1, tol=-np.inf, means_prior=prior, means_weight=1e9
+        )
+        model.startprob_, model.transmat_, model.means_ = [0.5, 0.5], [[0.9, 0.1], [0.1, 0.9]], [[0.0, 0.0], [4.0, 4.0]]
+        model.covars_ = np.eye(2) if covariance_type == "tied" else np.stack([np.eye(2)] * 2)
+        means.append(model.fit(Y).means_)
+    np.testing.assert_allclose(means, [prior, prior], atol=1e-5)

@@ -277,7 +277,7 @@ class Gaussian(Emission):
         for k in range(len(self.mean)):
             filled, spread = self._completed(o, weight[:, k], k, groups)
             w = weight[:, k, None]
-            mean = self._mean((w * filled).sum(0), w.sum())
+            mean = self._mean((w * filled).sum(0), w.sum(), k)
             centre = self.mean[k] if "mean" in self.frozen else mean
             off = filled - centre
             scatters.append(
@@ -312,12 +312,11 @@ class Gaussian(Emission):
             spread[index[:, None], index] += weight[rows].sum() * left
         return filled, spread
 
-    def _mean(self, total: Tensor, n: Tensor) -> Tensor:
+    def _mean(self, total: Tensor, n: Tensor, k: int | slice = slice(None)) -> Tensor:
         if not self.means_weight:
             return total / n.clamp_min(torch.finfo(total.dtype).tiny)
         n = self.means_weight + n
-        prior = self._means_prior() if total.dim() == 2 else self._means_prior()[0]
-        return (self.means_weight * prior + total) / torch.where(n > 0, n, 1.0)
+        return (self.means_weight * self._means_prior()[k] + total) / torch.where(n > 0, n, 1.0)
 
     # Priors
 
