@@ -13,6 +13,7 @@
 #   make test-wheel  install it where there is no compiler, and run the laws and every verb; build the sdist offline
 #   make sdist     the source distribution, in dist/
 #   make test-oldest  the tests with the oldest packages that pyproject.toml allows
+#   make test-arm64  the kernel tests on arm64, which qemu imitates (CONTRIBUTING.md says what it needs)
 #   make docs      write the tables of the laws in docs/ again, and what `elman init` and help say
 #   make site      the documentation as a site, in build/site: search, light and dark, no request to anywhere
 #   make clean     remove what the others made
@@ -30,8 +31,12 @@ NATIVE_SOURCES := CMakeLists.txt $(wildcard csrc/*)
 SOURCES := pyproject.toml constraints.txt $(NATIVE_SOURCES)
 LAW_SUITE := tests/laws/test_sequence.py tests/test_conformance.py
 KERNEL_TESTS := tests/kernels tests/compose/test_recompute.py tests/compose/test_save_bfloat16.py
+ARM64 := build/arm64
+ARM64_PACKAGES := numpy safetensors nanobind-backend jsonargparse ruamel.yaml rich pytest hypothesis typing_extensions sympy networkx \
+	jinja2 filelock fsspec mpmath MarkupSafe pluggy iniconfig packaging sortedcontainers pygments pyyaml markdown-it-py mdurl \
+	docstring-parser typeshed-client importlib_resources
 
-.PHONY: demo test wheel test-wheel sdist test-oldest test-browser bench bench-all bench-tables bench-guard sanitize \
+.PHONY: demo test wheel test-wheel sdist test-oldest test-arm64 test-browser bench bench-all bench-tables bench-guard sanitize \
 	sanitize-threads docs site clean build/address build/thread
 
 demo: $(VENV)/installed
@@ -83,6 +88,28 @@ test-oldest: $(VENV)/installed-dev
 	$(PIP) --python build/oldest/bin/python install --no-deps --ignore-installed -r constraints-oldest.txt
 	ELMAN_NATIVE=1 $(PIP) --python build/oldest/bin/python install --no-build-isolation --no-deps -e .
 	ELMAN_NATIVE=1 OMP_NUM_THREADS=1 build/oldest/bin/python -m pytest -n 2 --dist worksteal
+
+# Nothing of the arm64 system is installed or started but its Python: qemu finds the libraries in its folder. A program that a
+# test starts would have to be x86-64, so those tests fail; so may some that need a newer Torch.
+test-arm64: $(VENV)/created $(ARM64)/site/torch
+	$(BIN)/cmake -S . -B $(ARM64)/module -G Ninja -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
+	$(BIN)/cmake --build $(ARM64)/module
+	rm -rf $(ARM64)/site/elman && cp -r src/elman $(ARM64)/site && cp $(ARM64)/module/_native.abi3.so $(ARM64)/site/elman
+	PYTHONPATH=$(ARM64)/site ELMAN_NATIVE=1 OMP_NUM_THREADS=1 qemu-aarch64 -L $(ARM64)/root $(ARM64)/root/usr/bin/python3.11 \
+		-m pytest -p no:cacheprovider tests/kernels
+
+$(ARM64)/root:
+	debootstrap --foreign --variant=minbase --arch=arm64 --include=python3,libgomp1,libstdc++6 bookworm $@
+	for package in $@/var/cache/apt/archives/*.deb; do dpkg-deb -x $$package $@; done
+
+# Torch 2.10 is the last whose wheel for arm64 needs no CUDA. Pip of x86-64 would take what depends on the platform from its own,
+# so every package is named.
+$(ARM64)/site/torch: $(ARM64)/root
+	grep -v '^torch==' constraints.txt > $(ARM64)/constraints.txt
+	$(PIP) install --no-deps --only-binary=:all: --python-version 311 --target $(ARM64)/site -c $(ARM64)/constraints.txt \
+		--platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux_2_26_aarch64 --platform manylinux2014_aarch64 \
+		torch==2.10.0 $(ARM64_PACKAGES)
 
 # Playwright drives the chromium that is on the machine; it downloads none.
 test-browser: $(VENV)/installed-dev
