@@ -186,6 +186,7 @@ def _chains() -> Iterator[Case]:
     yield Case(
         "hmm_filter", lambda x, s, t, p: kernels.hmm_filter(x, s, t, p, LENGTHS, RESET), [x, start, transition, state]
     )
+    yield Case("hmm_expected", lambda x, s, t: kernels.hmm_expected(x, s, t, LENGTHS, RESET), [x, start, transition])
     yield Case("viterbi", lambda x, s, t: kernels.viterbi(x, s, t, LENGTHS, RESET), [x, start, transition])
 
 
