@@ -9,13 +9,13 @@
 #   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
-#   make wheel     the wheel, in dist/: what `pip install elman` installs
+#   make wheel     the wheel, in dist/: what `pip install elman` will install once it is released
 #   make test-wheel  install it where there is no compiler, and run the laws and every verb; build the sdist offline
 #   make sdist     the source distribution, in dist/
 #   make test-oldest  the tests with the oldest packages that pyproject.toml allows
 #   make test-arm64  the kernel tests on arm64, which qemu imitates (CONTRIBUTING.md says what it needs)
 #   make docs      write the tables of the laws in docs/ again, and what `elman init` and help say
-#   make site      the documentation as a site, in build/site: search, light and dark, no request to anywhere
+#   make site      the documentation as a site, build/site/index.html: search, light and dark, no request to anywhere
 #   make clean     remove what the others made
 
 # The first Python that is new enough. `make PYTHON=...` chooses another.

@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stdout + built.stderr
     assert "warning" not in (built.stdout + built.stderr).lower(), built.stdout + built.stderr
-    return folder / "site"
+    return folder
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Build the site from docs/: python docs/site/build.py [FOLDER]; FOLDER/site/index.html is its first page.
+"""Build the site from docs/: python docs/site/build.py [FOLDER]; FOLDER/index.html is its first page.
 
-FOLDER (build/site by default) becomes a project of zensical: a copy of docs/ and mkdocs.yml, in which the reference is
-filled in and links that leave docs/ are replaced. A warning is an error.
+FOLDER (build/site by default) has the pages and nothing else. They are built in a temporary folder, a project of
+zensical: a copy of docs/ and mkdocs.yml, in which the reference is filled in and links that leave docs/ are replaced. A
+warning is an error.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import api
@@ -36,23 +38,28 @@ PAGES = {
 }
 
 
-def build(folder: Path) -> Path:
-    """Build the site in `folder`; where its pages are."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DOCS, folder / "docs", ignore=shutil.ignore_patterns("*.py", "__pycache__", "site"))
-    shutil.copytree(DOCS / "site" / "assets", folder / "docs" / "assets")
-    shutil.copy(ROOT / "mkdocs.yml", folder)
-    for path in folder.rglob("docs/**/*.md"):
-        source = DOCS / path.relative_to(folder / "docs")
-        path.write_text(_fill(relink(path.read_text(), source, folder / "docs")))
-    first = folder / "docs" / "index.md"
+def build(folder: Path) -> None:
+    """Build the site; `folder` is replaced by its pages."""
+    with tempfile.TemporaryDirectory() as project:
+        shutil.copy(ROOT / "mkdocs.yml", project)
+        collect(Path(project) / "docs")
+        subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=project, check=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(Path(project) / "site", folder)
+
+
+def collect(out: Path) -> None:
+    """Write all pages of the site, in Markdown, and what they show to `out`."""
+    shutil.copytree(DOCS, out, ignore=shutil.ignore_patterns("*.py", "__pycache__", "site"))
+    shutil.copytree(DOCS / "site" / "assets", out / "assets")
+    for path in out.rglob("*.md"):
+        path.write_text(_fill(relink(path.read_text(), DOCS / path.relative_to(out), out)))
+    first = out / "index.md"
     first.write_text("---\nhide: [navigation, toc]\n---\n\n" + first.read_text())
     for name in ("CONTRIBUTING.md", "CHANGELOG.md"):
-        _write(folder / "docs" / PAGES[name], relink((ROOT / name).read_text(), ROOT / name, folder / "docs"))
+        _write(out / PAGES[name], relink((ROOT / name).read_text(), ROOT / name, out))
     for name, text in api.pages().items():
-        _write(folder / "docs" / "reference" / "api" / f"{name}.md", text)
-    subprocess.run([sys.executable, "-m", "zensical", "build", "--clean", "--strict"], cwd=folder, check=True)
-    return folder / "site"
+        _write(out / "reference" / "api" / f"{name}.md", text)
 
 
 def relink(text: str, source: Path, out: Path) -> str:
@@ -94,5 +101,6 @@ def _write(path: Path, text: str) -> None:
 
 
 if __name__ == "__main__":
-    pages = build(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site"))
-    print(f"The site is in {pages}. Open {pages / 'index.html'}.")
+    where = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "site")
+    build(where)
+    print(f"The site is in {where}. Open {where / 'index.html'}.")
