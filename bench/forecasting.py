@@ -14,7 +14,8 @@ training   a step of 64 series on a batch that is there, with clipping and Adam,
 loading    the same, the batch made by the loader of each
 sampling   100 paths of 48 steps for 414 series; theirs encodes windows of 168 first, ours has the states at hand
 updating   10,000 series read one new row from a frame, and one step is forecast (`update`, `forecast`), over reading
-           their last 168 rows again and the same forecast: by ours (`read_from_start`), and by the peer
+           their last 168 rows again and the same forecast: by ours (`read_from_start`), and by the peer; and over
+           one step of the LSTM alone from states that are kept, without a frame (*torch, state kept*)
 
 Both sides run in turn.
 """
@@ -66,7 +67,7 @@ class DeepAR(nn.Module):
     def distribution(self, h: Tensor, scale: Tensor) -> torch.distributions.Distribution:
         soft = nn.functional.softplus
         loc, wide, df = self.loc(h)[..., 0], soft(self.scale(h)[..., 0]), 2 + soft(self.df(h)[..., 0])
-        return torch.distributions.StudentT(df, loc * scale, wide * scale)
+        return torch.distributions.StudentT(df, loc * scale, wide * scale, validate_args=False)
 
     def inputs(self, values: Tensor, features: Tensor, scale: Tensor) -> Tensor:
         logs = scale.log()[..., None].expand(*features.shape[:2], 1)
@@ -78,27 +79,34 @@ class DeepAR(nn.Module):
         h, _ = self.lstm(self.inputs(values[:, :-1], features, scale))
         return -self.distribution(h, scale).log_prob(values[:, -CONTEXT - HORIZON :]).mean()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def encode(self, values: Tensor, features: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
         """values (B, max(LAGS) + CONTEXT): the last output, the state and the scale."""
         scale = values[:, -CONTEXT:].abs().mean(1, keepdim=True)
         h, state = self.lstm(self.inputs(values[:, :-1], features, scale))
         return h[:, -1:], state, scale
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def paths(self, values: Tensor, features: Tensor, ahead: Tensor, samples: int) -> Tensor:
-        """(B * samples, HORIZON)."""
+        """(HORIZON, B * samples). Time first; scaled values in one buffer, whose rows at the lags are selected."""
         _, state, scale = self.encode(values, features)
         h, c = (part.repeat_interleave(samples, 1) for part in state)
-        scale, values = scale.repeat_interleave(samples, 0), values.repeat_interleave(samples, 0)
-        ahead = ahead.repeat_interleave(samples, 0)
-        found = []
+        most, rows = max(LAGS), len(values) * samples
+        buffer = torch.empty(most + HORIZON, rows)
+        buffer[:most] = (values[:, -most:] / scale).T.repeat_interleave(samples, 1)
+        scale = scale.repeat_interleave(samples, 0)
+        more = torch.cat([ahead, scale.log()[::samples, None].expand(-1, HORIZON, 1)], -1).repeat_interleave(samples, 0)
+        more, back = more.transpose(0, 1).contiguous(), torch.tensor(LAGS)
         for step in range(HORIZON):
-            y, (h, c) = self.lstm(self.inputs(values, ahead[:, step : step + 1], scale), (h, c))
-            drawn = self.distribution(y, scale).sample()
-            values = torch.cat([values, drawn], 1)
-            found.append(drawn)
-        return torch.cat(found, 1)
+            lags = buffer.index_select(0, most + step - back).T
+            y, (h, c) = self.lstm(torch.cat([lags, more[step]], -1)[:, None], (h, c))
+            buffer[most + step] = self.distribution(y, torch.ones(1)).sample()[:, 0]
+        return buffer[most:] * scale[:, 0]
+
+    @torch.inference_mode()
+    def advance(self, values: Tensor, features: Tensor, state: tuple[Tensor, Tensor], scale: Tensor) -> Tensor:
+        """The output after one row more, values (B, max(LAGS)) before it and the state being kept."""
+        return self.lstm(self.inputs(values, features, scale), state)[0]
 
 
 class WithTorch:
@@ -124,6 +132,9 @@ class WithTorch:
         model.eval()
         values, features = torch.rand(N, max(LAGS) + CONTEXT) + 5, torch.randn(N, CONTEXT, FEATURES - 1)
         ahead, each = torch.randn(N, HORIZON, FEATURES - 1), BATCH if case["what"] == "sampling" else 500
+        if case["what"] == "advancing":
+            _, state, scale = model.encode(values, features)
+            return lambda: model.distribution(model.advance(values[:, -max(LAGS) :], ahead[:, :1], state, scale), scale)
 
         def run() -> None:
             for at in range(0, N, each):
@@ -238,10 +249,12 @@ def updating(peer: Peer, rounds: int) -> list[Result]:
     def encode() -> None:
         ours.forecast(ours.read_from_start(window), 1, samples=0)
 
-    case = case_of("encoding", series=UPDATED, horizon=1, samples=1)
-    mine, *others = clocked([_timed(update), _timed(encode), lambda: peer.seconds(case)], rounds, warm=1)
+    case, kept = (case_of(what, series=UPDATED, horizon=1, samples=1) for what in ("encoding", "advancing"))
+    torch_alone = peer if isinstance(peer, WithTorch) else WithTorch()
+    steps = [lambda: peer.seconds(case), lambda: torch_alone.seconds(kept)]
+    mine, *others = clocked([_timed(update), _timed(encode), *steps], rounds, warm=1)
     name = "update 10,000 series by a row and forecast one step"
-    peers = ("elman, reading windows again", f"{peer.name}, reading windows")
+    peers = ("elman, reading windows again", f"{peer.name}, reading windows", "torch, state kept")
     return [result(name, who, mine, other, unit="s") for who, other in zip(peers, others, strict=True)]
 
 

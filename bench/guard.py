@@ -75,8 +75,7 @@ def _streams() -> list[Row]:
 
 
 def _models() -> list[Row]:
-    # One sequence is the work of one thread.
-    hmm = [_on_one_thread(r) for r in hmm_rows() if "1 x 10000," in r.name and "float64" in r.name]
+    hmm = [r for r in hmm_rows() if "1 x 10000," in r.name and "float64" in r.name]
     train = next(r for r in language_model.ROWS if "train gru" in r.name)
     generate = language_model.GENERATE
     peer = (("torch", {**generate, "threads": 1}),)  # its better number; on two threads it jumps

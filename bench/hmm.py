@@ -3,8 +3,9 @@
 Kernels first, then whole fits (`--only fits`), then memory (`--only memory`).
 
 Every library is given the same log-likelihoods: neither emissions nor M steps are timed. `em` is the expectation of
-an EM iteration: posteriors and expected transitions. hmmlearn (one thread) is its scaled implementation in float64,
-dynamax is jitted, float32, compiled beforehand; Elman runs in the dtype of its peer. bench.kernels does the measuring.
+an EM iteration: posteriors and expected transitions. hmmlearn, which has one thread, is its scaled implementation in
+float64, dynamax is jitted, float32, compiled beforehand, on two; Elman runs in the dtype of its peer and on as many
+threads. bench.kernels does the measuring.
 """
 
 import importlib
@@ -32,9 +33,10 @@ def rows() -> list[Row]:
     table = []
     for B, T, K in SIZES:
         for mode in ("score", "posteriors", "em", "viterbi"):
-            for peer, dtype in (("hmmlearn", "float64"), ("dynamax", "float32")):
+            for peer, dtype, threads in (("hmmlearn", "float64", 1), ("dynamax", "float32", 2)):
                 case = {"family": "hmm", "mode": mode, "B": B, "T": T, "K": K, "dtype": dtype}
-                table.append(Row(f"{mode} {B} x {T}, K = {K}, {dtype}", case, ((peer, case),), MUST, AIM))
+                name = f"{mode} {B} x {T}, K = {K}, {dtype}{', 1 thread' * (threads == 1)}"
+                table.append(Row(name, case, ((peer, case),), MUST, AIM, threads=threads))
     return table
 
 
@@ -53,8 +55,9 @@ def grown(library: str) -> float:
 def memory() -> Result:
     """Peak memory of the expectation of an EM iteration, each library in a process of its own."""
     command = "from bench.hmm import grown; print(grown({!r}))"
+    how: dict[str, Any] = {"check": True, "capture_output": True, "env": kernels.unmapped()}
     ours, theirs = (
-        float(subprocess.run([sys.executable, "-c", command.format(name)], check=True, capture_output=True).stdout)
+        float(subprocess.run([sys.executable, "-c", command.format(name)], **how).stdout)
         for name in ("elman", "hmmlearn")
     )
     name = "memory of em, 1 x 100000, K = 64, float64: hmmlearn's over ours"

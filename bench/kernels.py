@@ -30,11 +30,16 @@ from bench.turns import SETTLE, Report, Result, parser, result
 # Of peers: memory once mapped stays mapped, as ours keeps its own; glibc would otherwise map and unmap large arrays on
 # each call.
 MAPPED = {
-    "MALLOC_MMAP_THRESHOLD_": "1073741824",
-    "MALLOC_TRIM_THRESHOLD_": "2147483647",
+    "MALLOC_MMAP_THRESHOLD_": "8589934592",  # the logits of a large vocabulary alone are 2.3 GB
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
     "MALLOC_TOP_PAD_": "268435456",
 }
 SECONDS = 10.0  # what a row may take, about; slow rows get fewer rounds, and say how many
+
+
+def unmapped() -> dict[str, str]:
+    """The environment without MAPPED, which bench.all gives to parts that have both sides in one process."""
+    return {name: value for name, value in os.environ.items() if name not in MAPPED}
 
 
 class Worker:
@@ -42,7 +47,7 @@ class Worker:
 
     def __init__(self, library: str, threads: int) -> None:
         self.library = library
-        env = {**os.environ, **(MAPPED if library != "elman" else {}), "OMP_NUM_THREADS": str(threads)}
+        env = {**unmapped(), **(MAPPED if library != "elman" else {}), "OMP_NUM_THREADS": str(threads)}
         command = [sys.executable, "-m", "bench.worker", library, str(threads)]
         self.process = subprocess.Popen(command, env=env, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

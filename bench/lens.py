@@ -2,9 +2,9 @@
 
 inspect    `elman.lens.inspect` of a 2 x 256 GRU language model, all panels, 64 anchors of 1,000 steps: seconds
 reach      T = 1000, K = 256, 64 anchors, one GRU layer, against a loop that steps all anchors at once with the inputs
-           projected beforehand and all states in the graph; one autograd.grad gives d loss / d state for all
+           projected beforehand, and autograd from lag to lag: the lags that ours has, until the gradient is dead
 lyapunov   all exponents of a GRU of 256 over 2,000 steps, against Jacobians by torch.func, vmap(jacrev), 32 steps at a
-           time, and a QR every `EVERY` steps, about as often as ours has one
+           time, and a QR as often as ours has one
 page       bytes of a page with 1,000 steps of 512 units
 
 The numbers of both sides are compared first. Both run in this process, in turn.
@@ -24,12 +24,13 @@ import elman
 from bench.turns import Report, Result, figure, in_turn, parser, result
 from elman import lens
 from elman.lens import spectra
+from elman.lens.flow import DEAD, lags
 from elman.lens.report import UnitTraces
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 
 T, K, ANCHORS, STEPS = 1000, 256, 64, 2000
-BLOCK, EVERY = 32, 8
+BLOCK = 32
 
 
 def projected(cell: nn.GRUCell, x: Tensor) -> Tensor:
@@ -45,13 +46,21 @@ def step(cell: nn.GRUCell, u: Tensor, h: Tensor) -> Tensor:
 
 
 def reach_by_hand(cell: nn.GRUCell, x: Tensor) -> Tensor:
-    """|d loss / d state| (T, B) of all anchors at once: the loss is the sum of the last output."""
-    h = torch.zeros(len(x), K, requires_grad=True)
-    states = [h]
-    for u in projected(cell, x.transpose(0, 1)).unbind(0):
-        states.append(step(cell, u, states[-1]))
-    gradients = torch.autograd.grad(states[-1].sum() / K**0.5, states[:-1])
-    return torch.stack(gradients).norm(dim=2)
+    """|d loss / d state| (lags, B) of all anchors at once: the loss is the sum of the last output."""
+    u, states = projected(cell, x.transpose(0, 1)).unbind(0), [torch.zeros(len(x), K)]
+    with torch.no_grad():
+        for each in u:
+            states.append(step(cell, each, states[-1]))
+    gradient, end, norms = torch.full((len(x), K), K**-0.5), len(u), list[Tensor]()
+    for start in (len(u) - lag for lag in lags(len(u))):
+        first = after = states[start].requires_grad_()
+        for each in u[start:end]:
+            after = step(cell, each, after)
+        (gradient,), end = torch.autograd.grad(after, first, gradient), start
+        norms.append(gradient.norm(dim=1))
+        if norms[-1].norm() < DEAD * max(norm.norm() for norm in norms):
+            break
+    return torch.stack(norms)
 
 
 @torch.no_grad()
@@ -62,15 +71,18 @@ def exponents_by_hand(cell: nn.GRUCell, x: Tensor, Q: Tensor) -> Tensor:
         states.append(h)
         h = step(cell, each, h)
     before, total, waiting, counted = torch.stack(states), torch.zeros(K, dtype=torch.float64), 0, 0
+    every, seen = 1, list[Tensor]()
     jacobians = vmap(jacrev(lambda u, h: step(cell, u, h), argnums=1))
     for t in range(0, len(x), BLOCK):
         for i, J in enumerate(jacobians(u[t : t + BLOCK], before[t : t + BLOCK]), t + 1):
             Q, waiting = J @ Q, waiting + 1
-            if waiting == EVERY or i == len(x):
+            if waiting >= every or i in (int(spectra.SETTLE * len(x)), len(x)):
                 Q, R = torch.linalg.qr(Q)
+                logs = R.diagonal().abs().double().log()
                 if i > spectra.SETTLE * len(x):
-                    total, counted = total + R.diagonal().abs().double().log(), counted + waiting
-                waiting = 0
+                    total, counted = total + logs, counted + waiting
+                seen.append(logs / waiting)
+                waiting, every = 0, spectra._every(torch.stack(seen[-8:]).mean(0))
     return (total / counted).sort(descending=True).values
 
 
@@ -88,7 +100,8 @@ def reach(rounds: int) -> Result:
     theirs, x = nn.GRUCell(K, K).requires_grad_(False), torch.randn(ANCHORS, T, K)
     ours = twin(theirs)
     [found] = lens.reach(ours, lens.Sample(x), anchors=ANCHORS)
-    wanted = reach_by_hand(theirs, x).mean(1).flip(0)
+    wanted = reach_by_hand(theirs, x).mean(1)
+    assert len(found.tau) == len(wanted), "both must go back equally far"
     torch.testing.assert_close(torch.tensor(found.raw)[:20], wanted[:20], rtol=1e-3, atol=1e-6)
     steps = [lambda: lens.reach(ours, lens.Sample(x), anchors=ANCHORS), lambda: reach_by_hand(theirs, x)]
     return result("lens.reach", "torch autograd in a batch", *in_turn(steps, rounds), unit="s")

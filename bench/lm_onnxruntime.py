@@ -15,10 +15,10 @@ from bench.worker import Outputs, Run
 
 def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
     lm = lm_inputs.language_model(case["cell"])
-    session = session_of(_graph(lm), case["threads"])
+    session, whole = (session_of(_graph(lm, prompt), case["threads"]) for prompt in (False, True))
     prompt = np.array([0, *lm.vocabulary.encode(lm_inputs.PROMPT).tolist()])[:, None]
     first = {f"h{k}": np.zeros((1, 1, 256), np.float32) for k in range(2)}
-    token, logits = np.zeros((1, 1), np.int64), np.empty((1, 1, lm.vocabulary.size), np.float32)
+    token, logits = np.zeros((1, 1), np.int64), np.empty((1, lm.vocabulary.size), np.float32)
     before, after = ({k: np.empty((1, 1, 256), np.float32) for k in first} for _ in range(2))
 
     def bound(read: dict[str, Any], written: dict[str, Any]) -> Any:
@@ -29,10 +29,10 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
 
     def read() -> Any:
         """The logits after the prompt, which is one call."""
-        found, *state = session.run(["logits", "h0n", "h1n"], {"token": prompt, **first})
+        found, *state = whole.run(["logits", "h0n", "h1n"], {"token": prompt, **first})
         for k, value in zip(first, state, strict=True):
             before[k][:] = value
-        return found[-1, 0]
+        return found[0]
 
     def run() -> str:
         last, bindings = read(), cycle((there, back))
@@ -42,7 +42,7 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
             token[0, 0] = p.searchsorted(u * p[-1])
             symbols.append(int(token[0, 0]))
             session.run_with_iobinding(next(bindings))
-            last = logits[0, 0]
+            last = logits[0]
         return lm.vocabulary.decode(symbols)
 
     def outputs(_: Any) -> dict[str, Any]:
@@ -50,14 +50,15 @@ def prepare(case: dict[str, Any]) -> tuple[Run, Outputs]:
         found = read()
         token[0, 0] = lm_inputs.NEXT
         session.run_with_iobinding(there)
-        each = {"log_probs": found, "next_log_probs": logits[0, 0]}
+        each = {"log_probs": found, "next_log_probs": logits[0]}
         return {name: x - np.log(np.exp(x).sum()) for name, x in each.items()}
 
     return run, outputs
 
 
-def _graph(lm: elman.LanguageModel) -> Any:
-    """Gather, two GRU nodes (ONNX orders the gates z, r, h), MatMul, Add; time first, as long as one likes."""
+def _graph(lm: elman.LanguageModel, prompt: bool) -> Any:
+    """Gather, two GRU nodes (ONNX orders the gates z, r, h), and Gemm of the last state of the second. Of one step the
+    first one's state is its output; of a prompt, as long as one likes, its outputs are read. Time first."""
     gru, weights = elman.to_torch(lm.model.core), {}
     nodes = [helper.make_node("Gather", ["E", "token"], ["x0"])]
     for k in range(2):
@@ -66,16 +67,20 @@ def _graph(lm: elman.LanguageModel) -> Any:
         biases = [_zrh(getattr(gru, f"{name}_l{k}")) for name in ("bias_ih", "bias_hh")]
         weights[f"B{k}"] = np.concatenate(biases)[None]
         names = [f"x{k}", f"W{k}", f"R{k}", f"B{k}", "", f"h{k}"]
-        nodes.append(helper.make_node("GRU", names, [f"y{k}", f"h{k}n"], hidden_size=256, linear_before_reset=1))
-        nodes.append(helper.make_node("Squeeze", [f"y{k}", "one"], [f"x{k + 1}"]))
+        results = ["y" if prompt and k == 0 else "", f"h{k}n"]
+        nodes.append(helper.make_node("GRU", names, results, hidden_size=256, linear_before_reset=1))
+        if k == 0:
+            given = ("Squeeze", ["y", "one"]) if prompt else ("Identity", ["h0n"])
+            nodes.append(helper.make_node(*given, ["x1"]))
     readout = lm.model.readout.linear
-    weights |= {"E": lm.model.embed.weight.detach().numpy(), "V": readout.weight.detach().numpy().T.copy()}
-    weights |= {"c": readout.bias.detach().numpy(), "one": np.array([1])}
-    nodes += [helper.make_node("MatMul", ["x2", "V"], ["z"]), helper.make_node("Add", ["z", "c"], ["logits"])]
+    weights |= {"E": lm.model.embed.weight.detach().numpy(), "V": readout.weight.detach().numpy()}
+    weights |= {"c": readout.bias.detach().numpy(), "zero": np.array([0])} | ({"one": np.array([1])} if prompt else {})
+    nodes.append(helper.make_node("Squeeze", ["h1n", "zero"], ["last"]))
+    nodes.append(helper.make_node("Gemm", ["last", "V", "c"], ["logits"], transB=1))
     state = [helper.make_tensor_value_info(f"h{k}", TensorProto.FLOAT, [1, 1, 256]) for k in range(2)]
     after = [helper.make_tensor_value_info(f"h{k}n", TensorProto.FLOAT, [1, 1, 256]) for k in range(2)]
     token = helper.make_tensor_value_info("token", TensorProto.INT64, [None, 1])
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [None, 1, lm.vocabulary.size])
+    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, lm.vocabulary.size])
     constants = [numpy_helper.from_array(np.ascontiguousarray(value), name) for name, value in weights.items()]
     graph = helper.make_graph(nodes, "lm", [token, *state], [logits, *after], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -68,27 +68,27 @@ class TorchModel:
 
 
 class OnnxModel:
-    """Two GRU nodes; gates are z, r, h there and r, z, n in PyTorch."""
+    """Two GRU nodes; gates are z, r, h there and r, z, n in PyTorch. Of one step a node's output is its state."""
 
     def __init__(self) -> None:
         import onnx
         import onnxruntime as ort
         from onnx import TensorProto, helper, numpy_helper
 
-        gru, nodes, weights = network(), [], {"axes": np.array([1], np.int64)}
+        from bench.with_onnxruntime import binding
+
+        self.binding = binding
+        gru, nodes, weights = network(), [], {}
         for layer in range(LAYERS):
             part = {name: getattr(gru, f"{name}_l{layer}").detach().numpy() for name in ("weight_ih", "weight_hh")}
             bias = [getattr(gru, f"bias_{name}_l{layer}").detach().numpy() for name in ("ih", "hh")]
             weights[f"W{layer}"], weights[f"R{layer}"] = map(_reordered, part.values())
             weights[f"B{layer}"] = np.concatenate([_reordered(b) for b in bias], 1)
-            given = ["x" if layer == 0 else f"s{layer - 1}", f"W{layer}", f"R{layer}", f"B{layer}", "", f"h{layer}"]
-            nodes.append(
-                helper.make_node("GRU", given, [f"y{layer}", f"n{layer}"], hidden_size=SIZE, linear_before_reset=1)
-            )
-            nodes.append(helper.make_node("Squeeze", [f"y{layer}", "axes"], [f"s{layer}"]))
+            given = ["x" if layer == 0 else f"n{layer - 1}", f"W{layer}", f"R{layer}", f"B{layer}", "", f"h{layer}"]
+            nodes.append(helper.make_node("GRU", given, ["", f"n{layer}"], hidden_size=SIZE, linear_before_reset=1))
         floats = lambda name, *shape: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)  # noqa: E731
         inputs = [floats("x", 1, None, 1), *(floats(f"h{i}", 1, None, SIZE) for i in range(LAYERS))]
-        outputs = [floats(f"s{LAYERS - 1}", 1, None, SIZE), *(floats(f"n{i}", 1, None, SIZE) for i in range(LAYERS))]
+        outputs = [floats(f"n{i}", 1, None, SIZE) for i in range(LAYERS)]
         kept = [numpy_helper.from_array(np.ascontiguousarray(v), name) for name, v in weights.items()]
         model = helper.make_model(
             helper.make_graph(nodes, "gru", inputs, outputs, kept), opset_imports=[helper.make_opsetid("", 17)]
@@ -97,15 +97,31 @@ class OnnxModel:
         onnx.checker.check_model(model)
         options = ort.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self.states = [np.zeros((1, MOST, SIZE), np.float32) for _ in range(LAYERS)]
+        self.states = [np.zeros((MOST, SIZE), np.float32) for _ in range(LAYERS)]
         self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self.bound: dict[int, tuple[Any, dict[str, np.ndarray]]] = {}
+
+    def _bound(self, n: int) -> tuple[Any, dict[str, np.ndarray]]:
+        """The arrays of a request of n rows, bound to the session once."""
+        if n not in self.bound:
+            widths = {"x": 1, **{f"{kind}{i}": SIZE for kind in "hn" for i in range(LAYERS)}}
+            arrays = {name: np.empty((1, n, width), np.float32) for name, width in widths.items()}
+            given = {name: array for name, array in arrays.items() if name[0] in "xh"}
+            self.bound[n] = (
+                self.binding(self.session, given, {k: v for k, v in arrays.items() if k not in given}),
+                arrays,
+            )
+        return self.bound[n]
 
     def step(self, x: ServedNumbers, rows: list[int]) -> np.ndarray:
-        feed = {"x": np.array(x, np.float32)[None], **{f"h{i}": self.states[i][:, rows] for i in range(LAYERS)}}
-        y, *after = self.session.run(None, feed)
-        for states, h in zip(self.states, after, strict=True):
-            states[:, rows] = h
-        return y[0]
+        bound, arrays = self._bound(len(rows))
+        arrays["x"][0] = x
+        for i, states in enumerate(self.states):
+            np.take(states, rows, 0, out=arrays[f"h{i}"][0])
+        self.session.run_with_iobinding(bound)
+        for i, states in enumerate(self.states):
+            states[rows] = arrays[f"n{i}"][0]
+        return arrays[f"n{LAYERS - 1}"][0]
 
 
 def _reordered(w: np.ndarray) -> np.ndarray:

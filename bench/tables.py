@@ -6,7 +6,8 @@ A page says what belongs where by two comments, between which everything is writ
     <!-- end of bench -->
 
 names an instruction set and parts of bench.all; `setting` in place of parts is a paragraph on commit, machine and
-peers, `missed` the rows that miss their must.
+peers, `missed` the rows that miss their must. What has no results yet is left as it stands: figures of an earlier
+session, which say so.
 """
 
 import re
@@ -18,7 +19,6 @@ from bench.turns import cells
 
 BLOCK = re.compile(r"(<!-- bench (\w+): ([\w ]+) -->\n).*?(<!-- end of bench -->)", re.DOTALL)
 NAMES = {"avx512": "AVX-512", "avx2": "AVX2"}
-NOTHING = "Not measured yet.\n"
 COLUMNS = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours", "peer's", "unit", "faults")
 
 
@@ -30,12 +30,14 @@ def written(text: str) -> str:
     """A page with its tables as the results have them."""
 
     def block(match: re.Match[str]) -> str:
-        return match[1] + lines_of(match[2], match[3].split()) + match[4]
+        lines = lines_of(match[2], match[3].split())
+        return match[1] + lines + match[4] if lines else match[0]
 
     return BLOCK.sub(block, text)
 
 
 def lines_of(isa: str, names: list[str]) -> str:
+    """Empty if nothing of it is measured."""
     results = stored(isa)
     if names == ["setting"]:
         return setting(results)
@@ -45,7 +47,7 @@ def lines_of(isa: str, names: list[str]) -> str:
     if unknown:
         raise SystemExit(f"a page asks for {', '.join(sorted(unknown))}; the parts are {', '.join(PARTS)}")
     rows = [row for name in names for row in results["parts"].get(name, {"rows": []})["rows"]]
-    return table(rows) if rows else NOTHING
+    return table(rows) if rows else ""
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -75,7 +77,7 @@ def setting(results: dict[str, Any]) -> str:
     """What the tables were measured with."""
     parts = results["parts"]
     if not parts:
-        return NOTHING
+        return ""
     by_commit: dict[str, list[str]] = {}
     for name, part in parts.items():
         by_commit.setdefault(part["commit"], []).append(name)
@@ -99,7 +101,7 @@ def setting(results: dict[str, Any]) -> str:
 
 def missed(results: dict[str, Any]) -> str:
     rows = [row for part in results["parts"].values() for row in part["rows"] if row["reached"] is False]
-    return table(rows) if rows else NOTHING if not results["parts"] else "None.\n"
+    return table(rows) if rows else "None.\n" if results["parts"] else ""
 
 
 def main() -> None:

@@ -13,7 +13,14 @@ from bench.worker import Outputs, Run
 
 
 def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
-    return {"gated": _gated, "scan": _scan}[case["family"]](case)
+    return {"gated": _gated, "scan": _scan, "product": _product}[case["family"]](case)
+
+
+def _product(case: dict[str, Any]) -> tuple[Run, Outputs]:
+    arrays = inputs.product(case["M"], case["K"], case["N"])
+    x, w = jnp.asarray(arrays["x"]), jnp.asarray(arrays["w"])
+    call = jax.jit(lambda x, w: x @ w.T)
+    return lambda: jax.block_until_ready(call(x, w)), lambda y: {"y": np.asarray(y)}
 
 
 def _gated(case: dict[str, Any]) -> tuple[Run, Outputs]:

@@ -36,23 +36,25 @@ def prepare(case: dict[str, Any], threads: int) -> tuple[Run, Outputs]:
 
 
 def _stream(case: dict[str, Any], session: ort.InferenceSession, given: inputs.Array) -> tuple[Run, Outputs]:
-    """Inputs and outputs stay where they are, and the state goes to and fro between two arrays."""
+    """Inputs and outputs stay where they are, and the state goes to and fro between two arrays. Of one step the
+    output is the state h, so the node has no other."""
     states = ["h", "c"] if case["cell"] == "lstm" else ["h"]
     B, K = case["B"], case["K"]
-    x, y = np.zeros_like(given), np.empty((1, 1, B, K), np.float32)
+    x = np.zeros_like(given)
     before, after = ({s: np.zeros((1, B, K), np.float32) for s in states} for _ in range(2))
 
     def bound(read: dict[str, inputs.Array], written: dict[str, inputs.Array]) -> Any:
-        return binding(session, {"x": x, **{f"{s}0": read[s] for s in states}}, {"y": y, **written})
+        return binding(session, {"x": x, **{f"{s}0": read[s] for s in states}}, written)
 
-    bindings = cycle([bound(before, after), bound(after, before)])
+    turns = cycle([(bound(before, after), after["h"]), (bound(after, before), before["h"])])
 
     def run() -> Any:
         np.copyto(x, given)  # what a caller brings
-        session.run_with_iobinding(next(bindings))
-        return y
+        binding, h = next(turns)
+        session.run_with_iobinding(binding)
+        return h
 
-    return run, lambda y: {"y": y[0, 0].copy()}
+    return run, lambda h: {"y": h[0].copy()}
 
 
 def binding(session: ort.InferenceSession, given: dict[str, inputs.Array], results: dict[str, inputs.Array]) -> Any:
@@ -87,7 +89,7 @@ def _model(case: dict[str, Any], arrays: dict[str, inputs.Array]) -> onnx.ModelP
     states = (["h", "c"] if cell == "lstm" else ["h"]) if stream else []
     options = {"linear_before_reset": 1} if cell == "gru" else {}
     given = ["x", "W", "R", "B", "", *(f"{s}0" for s in states)] if stream else ["x", "W", "R", "B"]
-    node = helper.make_node(cell.upper(), given, ["y", *states], hidden_size=K, **options)
+    node = helper.make_node(cell.upper(), given, ["" if stream else "y", *states], hidden_size=K, **options)
 
     def value(name: str, shape: list[int]) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
@@ -95,7 +97,7 @@ def _model(case: dict[str, Any], arrays: dict[str, inputs.Array]) -> onnx.ModelP
     graph = helper.make_graph(
         [node], cell,
         [value("x", [T, B, D]), *(value(f"{s}0", [1, B, K]) for s in states)],
-        [value("y", [T, 1, B, K]), *(value(s, [1, B, K]) for s in states)],
+        [value(s, [1, B, K]) for s in states] if stream else [value("y", [T, 1, B, K])],
         [numpy_helper.from_array(v, k) for k, v in weights.items()],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)

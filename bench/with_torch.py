@@ -172,7 +172,11 @@ class Reordered(torch.autograd.Function):
 def _product(case: dict[str, Any]) -> tuple[Run, Outputs]:
     arrays = inputs.product(case["M"], case["K"], case["N"])
     x, w = torch.from_numpy(arrays["x"]), torch.from_numpy(arrays["w"])
-    return inferred(lambda x: F.linear(x, w), x), named(["y"])
+    if case.get("how") != "oneDNN":
+        return inferred(lambda x: F.linear(x, w), x), named(["y"])
+    ops = torch.ops.mkldnn
+    packed = ops._reorder_linear_weight(w, case["M"])
+    return inferred(lambda x: ops._linear_pointwise(x, packed, None, "none", [], ""), x), named(["y"])
 
 
 def _stream(case: dict[str, Any]) -> tuple[Run, Outputs]:
