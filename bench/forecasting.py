@@ -134,8 +134,15 @@ class WithTorch:
         ahead, each = torch.randn(N, HORIZON, FEATURES - 1), BATCH if case["what"] == "sampling" else 500
         if case["what"] == "advancing":
             _, state, scale = model.encode(values, features)
-            return lambda: model.distribution(model.advance(values[:, -max(LAGS) :], ahead[:, :1], state, scale), scale)
+            past = values[:, -max(LAGS) :]
 
+            @torch.inference_mode()
+            def advance() -> None:
+                model.distribution(model.advance(past, ahead[:, :1], state, scale), scale)
+
+            return advance
+
+        @torch.inference_mode()
         def run() -> None:
             for at in range(0, N, each):
                 rows = slice(at, at + each)

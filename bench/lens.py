@@ -1,8 +1,8 @@
 """The lens against what one would write with Torch: `python -m bench.lens`.
 
 inspect    `elman.lens.inspect` of a 2 x 256 GRU language model, all panels, 64 anchors of 1,000 steps: seconds
-reach      T = 1000, K = 256, 64 anchors, one GRU layer, against a loop that steps all anchors at once with the inputs
-           projected beforehand, and autograd from lag to lag: the lags that ours has, until the gradient is dead
+reach      T = 1000, K = 256, 64 anchors, one GRU layer, against nn.GRU forward, all anchors at once, and autograd over
+           steps of the cell from lag to lag: the lags that ours has, until the gradient is dead
 lyapunov   all exponents of a GRU of 256 over 2,000 steps, against Jacobians by torch.func, vmap(jacrev), 32 steps at a
            time, and a QR as often as ours has one
 page       bytes of a page with 1,000 steps of 512 units
@@ -47,14 +47,12 @@ def step(cell: nn.GRUCell, u: Tensor, h: Tensor) -> Tensor:
 
 def reach_by_hand(cell: nn.GRUCell, x: Tensor) -> Tensor:
     """|d loss / d state| (lags, B) of all anchors at once: the loss is the sum of the last output."""
-    u, states = projected(cell, x.transpose(0, 1)).unbind(0), [torch.zeros(len(x), K)]
     with torch.no_grad():
-        for each in u:
-            states.append(step(cell, each, states[-1]))
-    gradient, end, norms = torch.full((len(x), K), K**-0.5), len(u), list[Tensor]()
-    for start in (len(u) - lag for lag in lags(len(u))):
-        first = after = states[start].requires_grad_()
-        for each in u[start:end]:
+        states = [torch.zeros(len(x), K), *whole(cell)(x)[0].unbind(1)]
+    gradient, end, norms = torch.full((len(x), K), K**-0.5), x.shape[1], list[Tensor]()
+    for start in [end - lag for lag in lags(end)]:
+        first = after = states[start].detach().requires_grad_()
+        for each in projected(cell, x[:, start:end]).unbind(1):
             after = step(cell, each, after)
         (gradient,), end = torch.autograd.grad(after, first, gradient), start
         norms.append(gradient.norm(dim=1))
@@ -86,13 +84,18 @@ def exponents_by_hand(cell: nn.GRUCell, x: Tensor, Q: Tensor) -> Tensor:
     return (total / counted).sort(descending=True).values
 
 
-def twin(cell: nn.GRUCell) -> elman.Core:
-    """Our cell with the weights of theirs."""
-    whole = nn.GRU(K, K, batch_first=True)
+def whole(cell: nn.GRUCell) -> nn.GRU:
+    """The layer of a cell."""
+    layer = nn.GRU(K, K, batch_first=True)
     with torch.no_grad():
         for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            getattr(whole, f"{name}_l0").copy_(getattr(cell, name))
-    return elman.from_torch(whole)
+            getattr(layer, f"{name}_l0").copy_(getattr(cell, name))
+    return layer
+
+
+def twin(cell: nn.GRUCell) -> elman.Core:
+    """Our cell with the weights of theirs."""
+    return elman.from_torch(whole(cell))
 
 
 def reach(rounds: int) -> Result:

@@ -45,6 +45,18 @@ def test_two_layers_with_a_gather_are_the_packed_one(kind: type[nn.RNNBase], bat
     torch.testing.assert_close(last, wanted_last)
 
 
+def test_products_of_torch_and_of_onednn_are_equal() -> None:
+    case = {"family": "product", "mode": "forward", "M": 16, "K": 8, "N": 24}
+    mkl, onednn = (of(with_torch.prepare, {**case, "how": how})["y"] for how in ("MKL", "oneDNN"))
+    np.testing.assert_allclose(onednn, mkl, rtol=1e-5, atol=1e-5)
+
+
+def test_the_fastest_of_torch_and_jax_counts() -> None:
+    rows = [row for row in FAMILIES["training"] if "lstm" not in row.name]
+    assert rows and all({library for library, _ in row.peers} == {"torch", "jax"} for row in rows)
+    assert {library for row in FAMILIES["products"] for library, _ in row.peers} == {"torch", "jax"}
+
+
 def test_the_scripted_loop_is_the_loop() -> None:
     case = {"family": "gated", "cell": "lstm_norm", "mode": "train", "B": 2, "T": 6, "D": 3, "K": 4}
     loop, script = (of(with_torch.prepare, {**case, "how": how}) for how in ("loop", "TorchScript"))
