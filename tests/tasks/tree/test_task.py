@@ -67,6 +67,14 @@ def test_predictions_are_the_trees_with_labels(trained, capsys, tmp_path):
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 2
     assert "not overwritten" in capsys.readouterr().err
+    for ending, start in {"svg": b"<?xml", "pdf": b"%PDF", "jpg": b"\xff\xd8"}.items():
+        assert main([*arguments, "--plot", str(tmp_path / f"tree.{ending}")]) == 0
+        assert (tmp_path / f"tree.{ending}").read_bytes().startswith(start)
+        assert capsys.readouterr().out.startswith("(0 (2 not)")
+    assert main([*arguments, "--plot", str(tmp_path / "tree.xyz")]) == 2
+    assert (
+        "must be a file that ends with .png or .svg" in capsys.readouterr().err and not (tmp_path / "tree.xyz").exists()
+    )
     model.save(tmp_path / "copy")
     trees = model.reader([str(folder / "test.txt")])
     assert load(tmp_path / "copy").labels(trees) == model.labels(trees)

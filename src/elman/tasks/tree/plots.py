@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError, MissingExtraError
+from elman.tasks.plots import save
 from elman.tasks.tree.data import LabelledTree
 from elman.tasks.tree.model import TreeLabeller
 from elman.training.record import Preview
@@ -33,18 +33,14 @@ def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
 
 def draw(path: Path, predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
     """Draw the first few trees to a new file."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
-    if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    from matplotlib.figure import Figure
+
     some = trees[:MOST]
     most = max(len(tree.words) for tree in some)
     figure = Figure(figsize=(min(40, max(6, 0.45 * (most + 1) / 2)), 3.2 * len(some)), layout="constrained")
     for axis, tree in zip(figure.subplots(len(some), 1, squeeze=False)[:, 0], some, strict=True):
         _one(axis, predictor, tree)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    save(path, figure, dpi=100)
 
 
 def preview(predictor: TreeLabeller, tree: LabelledTree) -> Preview:
