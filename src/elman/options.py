@@ -17,6 +17,7 @@ from typing import Any, TypeGuard, TypeVar
 from elman.errors import InputError, nearest
 
 T = TypeVar("T")
+MOST_THREADS = 256  # OpenMP ends the process, without an exception, where it cannot start as many as were set
 # Endings of files that no text has: a reader that trusts one would not find what it says.
 NO_TEXT = (
     ".arrow", ".bz2", ".feather", ".gif", ".gz", ".h5", ".hdf5", ".htm", ".html", ".jpeg", ".jpg", ".json", ".mat",
