@@ -4,6 +4,7 @@ Trains all three (about a minute on two cores), prints bits per character on tex
 draws the learning curves and what the lens sees, and says what to do next. A second call resumes what is there.
 """
 
+import sys
 from pathlib import Path
 
 from rich.bar import Bar
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import elman
-from elman.errors import MissingExtraError
+from elman.errors import ElmanError, MissingExtraError
 from elman.tasks.text import lm, markov
 from elman.tasks.text.data import TextDataConfig, open_splits
 from elman.training.loop import TrainingConfig
@@ -97,4 +98,11 @@ def plot(histories: dict[str, list[dict[str, float]]]) -> Path:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt as stop:
+        print(f"\n{stop or 'stopped'}; `make demo` resumes", file=sys.stderr)
+        sys.exit(getattr(stop, "exit_code", 130))
+    except ElmanError as error:
+        print(f"demo: error: {error}", file=sys.stderr)
+        sys.exit(2)

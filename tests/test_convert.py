@@ -288,3 +288,15 @@ def test_what_the_refusal_advises_helps() -> None:
     prune.remove(module, "weight_hh_l0")
     x = torch.randn(2, 5, 3)
     torch.testing.assert_close(from_torch(module).scan(x)[0], module(x)[0])
+
+
+def test_the_state_of_pytorch_is_refused_with_the_class_that_is_expected_and_the_way_there() -> None:
+    core, carried = cell("lstm", D, H), (torch.zeros(1, B, H), torch.ones(1, B, H))
+    wanted = (
+        r"^the state .*\(float32\[1, 4, 5\], float32\[1, 4, 5\]\).* LSTMState.* elman\.state_from_torch\(core, state\)"
+    )
+    with pytest.raises(InputError, match=wanted):
+        core(torch.zeros(B, T, D), carried)
+    with pytest.raises(InputError, match=wanted):
+        core.step(torch.zeros(B, D), carried)
+    core(torch.zeros(B, T, D), state_from_torch(core, carried))

@@ -225,7 +225,8 @@ class Core(nn.Module):
             raise InputError(
                 f"the state is {states.describe(state)}, a {type(state).__name__}; that of {type(self).__name__} has "
                 f"the fields {', '.join(kind._fields)}, in a {kind.__name__}. "  # type: ignore[attr-defined]
-                "Pass what init_state or an earlier step of the same core returned."
+                "Pass what init_state or an earlier step of the same core returned; of what torch.nn returned, "
+                "elman.state_from_torch(core, state) makes such a state."
             )
         leaves = states.leaves(state)
         for leaf in leaves:

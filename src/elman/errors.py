@@ -46,13 +46,14 @@ class UnknownNameError(ElmanError, KeyError):
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
-    """A question that suggests the name most similar to `given`, if there is one.
+    """A question that suggests the name most similar to `given`, in capitals or not, if there is one.
 
     >>> nearest("bidirectionl", ["layers", "bidirectional"])
     " Did you mean 'bidirectional'?"
     """
-    near = difflib.get_close_matches(str(given), sorted(known), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    names = {name.casefold(): name for name in sorted(known)}
+    near = difflib.get_close_matches(str(given).casefold(), names, n=1)
+    return f" Did you mean {names[near[0]]!r}?" if near else ""
 
 
 class FileError(ElmanError):

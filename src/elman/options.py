@@ -11,11 +11,19 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
+from pathlib import PurePath
 from typing import Any, TypeGuard, TypeVar
 
 from elman.errors import InputError, nearest
 
 T = TypeVar("T")
+MOST_THREADS = 256  # OpenMP ends the process, without an exception, where it cannot start as many as were set
+# Endings of files that no text has: a reader that trusts one would not find what it says.
+NO_TEXT = (
+    ".arrow", ".bz2", ".feather", ".gif", ".gz", ".h5", ".hdf5", ".htm", ".html", ".jpeg", ".jpg", ".json", ".mat",
+    ".npy", ".npz", ".orc", ".parquet", ".pdf", ".pkl", ".png", ".pt", ".safetensors", ".sqlite", ".svg",
+    ".webp", ".xls", ".xlsx", ".xml", ".xz", ".zip", ".zst",
+)  # fmt: skip
 
 
 def whole(name: str, value: object, least: int = 1, most: int | None = None) -> int:
@@ -91,6 +99,31 @@ def choice(name: str, value: object, accepted: Iterable[str]) -> str:
     if isinstance(value, str) and value in names:
         return value
     raise InputError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, names))}")
+
+
+def ending(name: str, path: str, accepted: Sequence[str]) -> str:
+    """The ending of the file `path`, if `name` can be written as what it says.
+
+    >>> ending("plot", "fan.SVG", (".png", ".svg"))
+    '.svg'
+    """
+    found = PurePath(path).suffix.lower()
+    if found in accepted:
+        return found
+    raise InputError(f"{name} is {path!r}; it must be a file that ends with {' or '.join(accepted)}")
+
+
+def text_ending(name: str, path: str) -> None:
+    """Raise an InputError if the ending of the file `path` is that of another format than lines of text.
+
+    >>> text_ending("out", "states.csv")
+    """
+    found = PurePath(path).suffix.lower()
+    if found in NO_TEXT:
+        raise InputError(
+            f"{name} is {path!r}, but lines of text are written, not {found}; choose another ending, such as .csv or "
+            ".txt"
+        )
 
 
 def flag(name: str, value: object) -> bool:

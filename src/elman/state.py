@@ -149,7 +149,12 @@ def describe(state: State) -> str:
     if isinstance(state, Tensor):
         return f"{str(state.dtype).removeprefix('torch.')}{list(state.shape)}"
     if isinstance(state, tuple):
-        return f"({', '.join(describe(part) for part in state)})"
+        fields = getattr(state, "_fields", None)
+        parts = [describe(part) for part in state]
+        if fields is None:
+            return f"({', '.join(parts)})"
+        named = [f"{field}={part}" for field, part in zip(fields, parts, strict=True)]
+        return f"{type(state).__name__}({', '.join(named)})"
     return f"a {type(state).__name__}"
 
 
@@ -162,7 +167,8 @@ def check(state: State, like: State, batch_size: int) -> None:
     if actual != wanted:
         raise InputError(
             f"the state has the structure {describe(state)}; this core's is {describe(like)} with {batch_size} rows. "
-            "Pass what init_state or an earlier scan of the same core returned."
+            "Pass what init_state or an earlier scan of the same core returned; of what torch.nn returned, "
+            "elman.state_from_torch(core, state) makes such a state."
         )
     for (name, leaf), (_, model) in zip(_walk(state, ""), _walk(like, ""), strict=True):
         where_ = f"leaf {name or 'of the state'}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -48,6 +51,20 @@ def test_without_native_kernels_it_says_why_and_what_to_do(
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert "the native module is not built. Install a C++ compiler" in out and "ELMAN_NATIVE=1" in out
+
+
+@native
+@pytest.mark.parametrize("isa", ["foo", kernels.isa().upper()])
+def test_an_unknown_instruction_set_is_an_error_and_not_the_reference_kernels(isa: str) -> None:
+    env = {name: value for name, value in os.environ.items() if name != "ELMAN_NATIVE"} | {"ELMAN_ISA": isa}
+    say = f"ELMAN_ISA is '{isa}', but this machine runs only: {', '.join(kernels.isas())}."
+    python = [sys.executable, "-c", "import elman; elman.cell('gru', 2, 3)"]
+    for command, code in ([sys.executable, "-m", "elman", "laws"], 2), (python, 1):
+        ran = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert ran.returncode == code and say in ran.stderr, command
+    ran = subprocess.run([sys.executable, "-m", "elman", "doctor"], env=env, capture_output=True, text=True)
+    assert ran.returncode == 1 and f"No kernels run: {say}" in ran.stdout and not ran.stderr
+    assert "not built" not in ran.stdout and "Kernels in use against" not in ran.stdout
 
 
 @pytest.mark.parametrize("broken", ["linear", "linear_scan", "tanh", "reverse"])

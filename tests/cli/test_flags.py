@@ -115,13 +115,19 @@ def as_before():
     torch.set_num_threads(before)
 
 
-def test_a_verb_does_not_see_it_and_a_run_does():
+def test_a_verb_does_not_see_it_and_a_run_does(capsys):
     assert flags.pop_flags("evaluate", ["run", "--threads", "2", "text.txt"]) == ["run", "text.txt"]
     assert torch.get_num_threads() == 2
     assert flags.pop_flags("laws", ["--threads=1"]) == [] and torch.get_num_threads() == 1
     assert flags.pop_flags("train", ["--threads", "2"]) == ["--threads", "2"] and torch.get_num_threads() == 1
     with pytest.raises(InputError, match="threads is '-1'"):
         flags.pop_flags("laws", ["--threads=-1"])
+    for many in "257", "100000":  # OpenMP would crash
+        with pytest.raises(InputError, match=f"threads is {many}; it must be .* at least 1 and at most 256"):
+            flags.pop_flags("laws", ["--threads", many])
+    assert torch.get_num_threads() == 1
+    assert main([*TRAIN, "--threads", "100000", "--import", "leaky"]) == 2
+    assert "threads is 100000; it must be a whole number of at least 0 and at most 256" in capsys.readouterr().err
 
 
 def test_idle_threads_sleep_early_unless_someone_says_otherwise(monkeypatch):

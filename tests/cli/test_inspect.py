@@ -141,6 +141,8 @@ def test_the_terminal_has_the_verdict_and_a_table(runs, capfd):
     code, out, err = answer(capfd, "lm", "book.txt", "--rows", "4", "--steps", "30", "--out", "page.html")
     assert code == 0, err
     assert "0 gru" in out and "half-life" in out and "The gradient" in out and "emedy" in out
+    code, _, err = answer(capfd, "lm", "book.txt", "--out", "page.png")
+    assert code == 2 and "--out is 'page.png'; it must be a file that ends with .html or .htm" in err
     code, _, err = answer(capfd, "lm", "book.txt", "--out", "page.html")
     assert code == 2 and "pass --force" in err
 

@@ -566,6 +566,8 @@ def test_stack_takes_a_class_of_ones_own() -> None:
 def test_a_misspelt_option_of_stack_is_named() -> None:
     with pytest.raises(InputError, match=r"lstm has no option 'bidirectionl'.* Did you mean 'bidirectional'\?"):
         stack("lstm", 4, 8, bidirectionl=True)
+    with pytest.raises(ElmanError, match=r"unknown cell 'GRU'.* Did you mean 'gru'\?"):
+        cell("GRU", 2, 3)
     with pytest.raises(InputError, match=r"Did you mean 'peephole'\?"):
         stack("lstm", 4, 8, peepholes=True)
 

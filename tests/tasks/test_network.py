@@ -3,13 +3,19 @@
 import pytest
 import torch
 
+from elman.errors import InputError
 from elman.tasks.forecast.config import ForecastModelConfig
-from elman.tasks.network import NetworkConfig, core
+from elman.tasks.network import NetworkConfig, core, resolve_defaults
 
 
 def scanned(config, x, **more):
     torch.manual_seed(0)
     return core(config, x.shape[-1], **more).eval().scan(x)[0]
+
+
+def test_a_size_that_is_not_one_is_refused_by_the_name_of_its_setting():
+    with pytest.raises(InputError, match=r"^model\.size is 0; it must be a whole number of at least 1"):
+        resolve_defaults(NetworkConfig(size=0))
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from elman import __version__
 from elman.cli.output import brief, print_json, print_table
+from elman.errors import KernelError
 from elman.tables import Table
 
 if TYPE_CHECKING:
@@ -34,16 +35,16 @@ FORK = (
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the report; 1 if a kernel is wrong."""
+    """Print the report; 1 if a kernel is wrong, or none can run."""
     parser = argparse.ArgumentParser(prog="elman doctor", description=__doc__.partition(": ")[2] if __doc__ else None)
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     parsed = parser.parse_args(arguments)
     here = machine()  # before the checks, which load it
-    checks = list(self_check())
-    ok = all(check["ok"] for check in checks)
+    kernels = kernels_in_use()
+    checks = list(self_check()) if kernels["in_use"] else []
+    ok = bool(checks) and all(check["ok"] for check in checks)
     report = {
-        "versions": versions(), "machine": here, "notes": notes(here), "kernels": kernels_in_use(), "checks": checks,
-        "ok": ok,
+        "versions": versions(), "machine": here, "notes": notes(here), "kernels": kernels, "checks": checks, "ok": ok,
     }  # fmt: skip
     if parsed.json:
         print_json(report)
@@ -98,9 +99,12 @@ def notes(machine: Content) -> list[str]:
 
 
 def kernels_in_use() -> Content:
-    """Which kernels and which instruction set, and why not the native ones."""
-    from elman import kernels
-
+    """Which kernels and which instruction set, and why not the native ones; none in use where ELMAN_ISA is wrong."""
+    try:
+        from elman import kernels
+    except KernelError as error:
+        nothing: Content = {"in_use": "", "available": [], "instruction_set": "", "instruction_sets": []}
+        return {**nothing, "why_not_native": str(error)}
     return {
         "in_use": kernels.active(),
         "available": list(kernels.available()),
@@ -134,6 +138,9 @@ def _print(report: Content) -> None:
         print_table(Table(title.capitalize(), ("what", "value"), [(name, value) for name, value in facts if value]))
     for note in report["notes"]:
         print(note)
+    if not report["kernels"]["in_use"]:
+        print(f"FAIL No kernels run: {report['kernels']['why_not_native']}")
+        return
     if report["kernels"]["why_not_native"]:
         print(f"The native kernels do not run: {report['kernels']['why_not_native']}. {_remedy()}")
     rows = [(c["kernel"], c["dtype"], c["runs_on"], brief(c["worst_error"]), _result(c)) for c in report["checks"]]

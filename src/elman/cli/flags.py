@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from elman.errors import InputError
 from elman.files import plugins
+from elman.options import MOST_THREADS, whole
 
 
 def pop_flags(verb: str, arguments: Sequence[str]) -> list[str]:
@@ -26,11 +27,10 @@ def pop_flags(verb: str, arguments: Sequence[str]) -> list[str]:
     if verb == "train" or not any(word.partition("=")[0] == "--threads" for word in arguments):
         return arguments
     threads, arguments = _pop("--threads", arguments)
-    if not threads[-1].isdecimal() or int(threads[-1]) < 1:
-        raise InputError(f"threads is {threads[-1]!r}; it must be a whole number of at least 1")
+    number = whole("threads", int(threads[-1]) if threads[-1].isdecimal() else threads[-1], most=MOST_THREADS)
     import torch
 
-    torch.set_num_threads(int(threads[-1]))
+    torch.set_num_threads(number)
     return arguments
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elman.cli.output import print_json, print_table
 from elman.errors import InputError
+from elman.options import ending
 
 if TYPE_CHECKING:
     from elman.tasks.request import Request
@@ -24,10 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
     from elman.tasks import report
 
-    parsed, request, inspection = dispatch("inspect", arguments, ABOUT, _common)
-    parsed.out = parsed.out and os.path.expanduser(parsed.out)
-    if parsed.out and Path(parsed.out).exists() and not parsed.force:
-        raise InputError(f"{parsed.out} exists; choose another --out, or pass --force to replace it")
+    parsed, request, inspection = dispatch("inspect", arguments, ABOUT, _common, _check)
     command = "elman inspect " + shlex.join(arguments)
     reports = [report(inspection, parsed.run, command=command)]
     if parsed.against:
@@ -60,6 +58,15 @@ def _other(run: str, request: Request) -> Inspection:
     shared = {name: value for name, value in vars(request).items() if name in kind.__dataclass_fields__}
     other: Inspection = respond(predictor, kind(**{**shared, "run": run}))
     return other
+
+
+def _check(flags: Namespace) -> None:
+    if flags.out is None:
+        return
+    flags.out = os.path.expanduser(flags.out)
+    ending("--out", flags.out, (".html", ".htm"))
+    if Path(flags.out).exists() and not flags.force:
+        raise InputError(f"{flags.out} exists; choose another --out, or pass --force to replace it")
 
 
 def _common(parser: ArgumentParser) -> None:

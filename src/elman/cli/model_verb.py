@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from elman.tasks.task import AnyTask
 
 Arguments = Callable[[argparse.ArgumentParser], None]
+Check = Callable[[argparse.Namespace], None]
 
 
 class Flags(Protocol):
@@ -34,8 +35,10 @@ class Invocation(NamedTuple):
     response: Any
 
 
-def dispatch(verb: str, arguments: Sequence[str], description: str, common: Arguments) -> Invocation:
-    """Load the run that a command line names, and send the verb's request to its model."""
+def dispatch(
+    verb: str, arguments: Sequence[str], description: str, common: Arguments, check: Check = lambda flags: None
+) -> Invocation:
+    """Load the run that a command line names, and send the verb's request to its model, after a check of the flags."""
     run = _run(arguments)
     if run is None:
         print(_help(verb, description, common), end="")
@@ -45,6 +48,7 @@ def dispatch(verb: str, arguments: Sequence[str], description: str, common: Argu
     if flags.run != run:  # what looked like the run was the value of an option
         task, predictor = _open(verb, flags.run)
         flags = _parse(verb, task, arguments, description, common)
+    check(flags)
     kind, respond = task.requests[verb]
     request = _request(kind, flags)
     return Invocation(flags, request, respond(predictor, request))

@@ -52,6 +52,8 @@ else:
     try:
         from elman.kernels import native as _native
     except ImportError as error:
+        if str(error).startswith("ELMAN_ISA"):  # a typo must not select the slow kernels in silence
+            raise KernelError(str(error)) from None
         _why = f"the native module is not built ({error})"
 
 _table: ModuleType = reference if _native is None else _native

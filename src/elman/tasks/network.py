@@ -10,7 +10,7 @@ from elman.cells import CELLS
 from elman.compose import blocks, stack
 from elman.core import Core, Options
 from elman.errors import InputError
-from elman.options import choice
+from elman.options import choice, whole
 
 BLOCKS = ("auto", "plain", "residual")
 
@@ -64,6 +64,7 @@ def block_of(config: NetworkConfig) -> str:
 
 def resolve_defaults(config: N) -> N:
     """The config with its block decided, as a model keeps it; a warning of a dropout that does nothing."""
+    whole("model.size", config.size)
     config = replace(config, block=block_of(config))
     if config.dropout and config.layers == 1 and config.block == "plain":
         warnings.warn(

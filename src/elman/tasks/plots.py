@@ -9,15 +9,23 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.errors import MissingExtraError
+from elman.errors import FileError, InputError, MissingExtraError
 from elman.training.record import Preview, read_metrics
 from elman.training.scores import Scores
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The endings that a picture may have, and what is left out of each so that the same picture has the same bytes.
+PICTURES: dict[str, dict[str, Any]] = {
+    ".png": {"metadata": {"Software": None}}, ".svg": {"metadata": {"Date": None}},
+    ".pdf": {"metadata": {"CreationDate": None}}, ".jpg": {}, ".jpeg": {},
+}  # fmt: skip
 NAMED = 30  # classes whose names fit beside a matrix
 
 
@@ -115,3 +123,20 @@ def check_plot() -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plot") from error
+
+
+def check_new(path: str) -> None:
+    """Raise an error if no picture can be drawn to a new file of this name."""
+    check_plot()
+    if Path(path).exists():
+        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+
+
+def save(path: Path, figure: Figure, dpi: int) -> None:
+    """Write a picture in the format that the ending of its file says."""
+    ending, picture = path.suffix.lower(), io.BytesIO()
+    figure.savefig(picture, format=ending[1:], dpi=dpi, **PICTURES[ending])
+    try:
+        path.write_bytes(picture.getvalue())
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error}") from error

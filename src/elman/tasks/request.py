@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_
 
 from elman.data.text import Document
 from elman.errors import InputError
-from elman.options import a_text, choice, flag, number, several, whole
+from elman.options import a_text, choice, ending, flag, number, several, whole
 
 LOWEST = -(2**63)
 
@@ -38,6 +38,7 @@ class Option:
         least: the smallest value
         most: the largest value
         choices: the words that it may be
+        endings: it names a file to write, and these are the endings that it may have
         limit: the limit of a server that a value must not pass, by its name there
         local: it names files of the machine that computes, so it is not for others: there is none over HTTP
         inside: it is for code alone, and has no flag; a server gives it the value of its limit
@@ -51,6 +52,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     choices: tuple[str, ...] = ()
+    endings: tuple[str, ...] = ()
     limit: str = ""
     local: bool = False
     inside: bool = False
@@ -158,6 +160,8 @@ def check(named: Named, value: object) -> None:
         text = a_text(name, value)
         if known.choices:
             choice(name, text, known.choices)
+        if known.endings:
+            ending(name, text, known.endings)
 
 
 def opened(data: Rows) -> list[str] | None:

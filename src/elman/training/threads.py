@@ -17,7 +17,7 @@ from elman import progress
 from elman.data import Batches, Position
 from elman.errors import InputError
 from elman.files import config
-from elman.options import whole
+from elman.options import MOST_THREADS, whole
 
 # A step of some 15 ms on one thread: below, several gain little alone on the machine, and lose beside a busy process.
 WORTH = 150_000_000
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Counted)
 def of_run(settings: S) -> Iterator[S]:
     """Compute the block on the threads of a run; its settings, with their number, or 0 where that is to be chosen."""
     before = torch.get_num_threads()
-    threads, out = whole("threads", settings.threads, least=0), Path(settings.out)
+    threads, out = whole("threads", settings.threads, 0, MOST_THREADS), Path(settings.out)
     begun = _begun(out) if settings.resume == "auto" else 0
     if begun and threads not in (0, begun):
         raise InputError(

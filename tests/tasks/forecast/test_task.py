@@ -19,6 +19,7 @@ from elman.errors import InputError
 from elman.kernels.builder import Unstreamable
 from elman.run import load, train
 from elman.tasks.forecast import metrics, network
+from elman.tasks.forecast.model import Forecaster
 from elman.tasks.forecast.task import ForecastTask
 from elman.training.optim import OptimConfig
 
@@ -215,6 +216,36 @@ def test_a_fan_chart_and_paths_are_new_files(trained, tmp_path, capsys):
     assert found["paths"].shape == (1, 7, 5, 1) and found["names"].tolist() == ["b"]
     assert main(command) == 2
     assert "not overwritten" in capsys.readouterr().err
+
+
+FORMATS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF", "jpg": b"\xff\xd8", "JPEG": b"\xff\xd8"}
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_fan_chart_has_the_format_of_its_ending(trained, tmp_path, ending):
+    plot = tmp_path / f"fan.{ending}"
+    assert main(["predict", str(trained[0] / "run"), "--samples", "7", "--plot", str(plot)]) == 0
+    assert plot.read_bytes().startswith(FORMATS[ending])
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "say"),
+    [
+        ("--plot", "fan.xyz", "must be a file that ends with .png or .svg or .pdf or .jpg or .jpeg"),
+        ("--plot", "fan", "must be a file that ends with .png or"),
+        ("--paths", "paths.csv", "must be a file that ends with .npz"),
+        ("--out", "f.parquet", "lines of text are written, not .parquet"),
+        ("--out", "f.JSON", "lines of text are written, not .json"),
+    ],
+)
+def test_an_ending_that_is_not_what_is_written_is_refused_before_any_work(
+    trained, tmp_path, capsys, monkeypatch, flag, name, say
+):
+    monkeypatch.setattr(Forecaster, "forecast", lambda *_, **__: pytest.fail("it was computed"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["predict", str(trained[0] / "run"), flag, name]) == 2
+    said = capsys.readouterr()
+    assert say in said.err and repr(name) in said.err and not said.out and not list(tmp_path.iterdir())
 
 
 def test_sample_quantiles_come_near_the_exact_ones(trained):

@@ -334,6 +334,14 @@ def test_behind_a_boundary_a_new_sequence_begins():
     assert lm.generate("no", state=ended, **beams) == lm.generate("no", **beams)
 
 
+def test_a_setting_that_generate_does_not_have_is_refused_with_those_it_has():
+    wanted = r"generating has no setting 'max_tokens'; there are max_new_tokens, .* Did you mean 'max_new_tokens'\?"
+    lm = lm_of(Bytes(), layers=1)
+    for generate in (lm.generate, lm.start):
+        with pytest.raises(InputError, match=wanted):
+            generate("a", max_tokens=3)
+
+
 def test_help_lists_what_generate_takes_and_repr_says_what_it_is():
     lm = lm_of(Bytes(), cell="lstm", layers=1)
     for method in (lm.generate, lm.generate_pieces, lm.generate_batch, lm.start, lm.start_batch):

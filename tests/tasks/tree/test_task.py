@@ -67,9 +67,41 @@ def test_predictions_are_the_trees_with_labels(trained, capsys, tmp_path):
     assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
     assert main([*arguments, "--plot", str(tmp_path / "tree.png")]) == 2
     assert "not overwritten" in capsys.readouterr().err
+    for ending, start in {"svg": b"<?xml", "pdf": b"%PDF", "jpg": b"\xff\xd8"}.items():
+        assert main([*arguments, "--plot", str(tmp_path / f"tree.{ending}")]) == 0
+        assert (tmp_path / f"tree.{ending}").read_bytes().startswith(start)
+        assert capsys.readouterr().out.startswith("(0 (2 not)")
+    assert main([*arguments, "--plot", str(tmp_path / "tree.xyz")]) == 2
+    assert (
+        "must be a file that ends with .png or .svg" in capsys.readouterr().err and not (tmp_path / "tree.xyz").exists()
+    )
     model.save(tmp_path / "copy")
     trees = model.reader([str(folder / "test.txt")])
     assert load(tmp_path / "copy").labels(trees) == model.labels(trees)
+
+
+def luminance(colour):
+    from matplotlib.colors import to_rgb
+
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour))
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_labels_can_be_read_on_the_colours_of_their_nodes(trained):
+    """Their contrast is that which WCAG 2 wants of small text."""
+    from matplotlib.figure import Figure
+
+    folder, model, _ = trained
+    seen = set()
+    for tree in model.reader([str(folder / "test.txt")])[:6]:
+        axis = Figure().subplots()
+        plots._one(axis, model, tree)
+        labels = [text for text in axis.texts if text.get_va() == "center"]
+        for text, colour in zip(labels, axis.collections[0].get_facecolors(), strict=True):
+            dark, light = sorted((luminance(text.get_color()), luminance(colour)))
+            assert (light + 0.05) / (dark + 0.05) > 4.5, text.get_text()
+            seen.add(text.get_color())
+    assert seen == {"black", "white"}
 
 
 @pytest.mark.parametrize("target", ["nodes", "roots", "number"])

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from elman.errors import FileError, InputError, MissingExtraError
 from elman.tasks.forecast.state import Forecast
+from elman.tasks.plots import save
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FANS = 12  # series that fit one picture
 
 
 def fan(path: Path, forecast: Forecast, recent: NDArray[np.float64]) -> None:
-    """Draw the first few series of a forecast to a new file, as `fans` does."""
-    if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
-    picture = fans(forecast, recent)
-    if not picture:
-        raise MissingExtraError("matplotlib", "plot")
-    try:
-        path.write_bytes(picture)
-    except OSError as error:
-        raise FileError(f"cannot write {path}: {error}") from error
+    """Draw the first few series of a forecast to a new file."""
+    save(path, _draw(forecast, recent), dpi=80)
 
 
 def fans(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.float64] | None = None) -> bytes:
-    """The first few series of a forecast, as PNG: what came last, medians, bands between quantiles, and what came, if
-    that is known (B, H, C). Nothing without matplotlib.
-
-    `recent` (B, m, C) are the values before the origin; of several targets the first is drawn.
-    """
+    """The first few series of a forecast, as PNG, and what came, if that is known (B, H, C). Nothing without
+    matplotlib."""
+    picture = io.BytesIO()
     try:
-        from matplotlib.figure import Figure
+        figure = _draw(forecast, recent, truth)
     except ImportError:
         return b""
+    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
+    return picture.getvalue()
+
+
+def _draw(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.float64] | None = None) -> Figure:
+    """What came last, medians, bands between quantiles, and the truth: `recent` (B, m, C) are the values before the
+    origin; of several targets the first is drawn."""
+    from matplotlib.figure import Figure
+
     number = min(FANS, len(forecast.names))
     figure = Figure(figsize=(8, 2.2 * number), layout="constrained")
     for i, axis in enumerate(figure.subplots(number, 1, squeeze=False)[:, 0]):
@@ -50,6 +53,4 @@ def fans(forecast: Forecast, recent: NDArray[np.float64], truth: NDArray[np.floa
             axis.plot(ahead, truth[i, :, 0], color="black", linewidth=1)
         axis.axvline(0.5, color="0.7", linewidth=0.8)
         axis.set_title(f"{forecast.names[i]}, from {forecast.times[i][0]}", fontsize="small", loc="left")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=80, metadata={"Software": None})
-    return picture.getvalue()
+    return figure

@@ -14,6 +14,7 @@ from elman.tasks.forecast.config import SAMPLES
 from elman.tasks.forecast.data import MOST_FILLED
 from elman.tasks.forecast.model import Forecaster
 from elman.tasks.forecast.state import SeriesState, places_of, take
+from elman.tasks.plots import PICTURES, check_new
 from elman.tasks.request import Request, Rows, data_option, is_absent, opened, option
 from elman.training.scores import Scores
 
@@ -40,8 +41,13 @@ class Predict(_Continuing):
     quantiles: tuple[float, ...] = option((0.1, 0.5, 0.9), "levels, separated by commas", least=0, most=1)
     series: tuple[str, ...] = option((), "forecast this series only; may be repeated")
     future: tuple[str, ...] = option((), "files with the future covariates of the horizon", together=True, local=True)
-    plot: str | None = option(None, "draw the forecasts to this new .png file, of the first few series", local=True)
-    paths: str | None = option(None, "write all paths to this new .npz file", local=True)
+    plot: str | None = option(
+        None,
+        "draw the first few forecasts to a new file: .png, .svg, .pdf or .jpg",
+        local=True,
+        endings=tuple(PICTURES),
+    )
+    paths: str | None = option(None, "write all paths to this new .npz file", local=True, endings=(".npz",))
     save_state: str | None = option(None, "write the state after these rows to this new file", local=True)
     force: bool = option(False, "let --save_state replace a file", local=True)
 
@@ -60,6 +66,8 @@ def predict(predictor: Forecaster, request: Predict) -> Iterator[str]:
         raise InputError(f"{request.save_state} exists; choose another --save_state, or pass --force to replace it")
     if request.samples == 0 and (request.plot or request.paths):
         raise InputError("--samples is 0, and --plot and --paths show paths: draw some")
+    if request.plot:
+        check_new(request.plot)
     state, rows = _state(predictor, request), rows_of(request.data)
     if request.from_start:
         state = predictor.read_from_start(rows, request.filled)

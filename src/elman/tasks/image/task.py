@@ -239,7 +239,13 @@ class Generate(Request):
     """Images in a new file."""
 
     count: int | None = option(None, "the number of images; by default 64, or 1 for each image to complete", least=1)
-    out: str = option("grid.png", "a new file: .png for a grid, .npz for the levels", metavar="FILE", local=True)
+    out: str = option(
+        "grid.png",
+        "a new file: .png for a grid, .npz for the levels",
+        metavar="FILE",
+        local=True,
+        endings=(".png", ".npz"),
+    )
     complete: str | None = option(None, "a file of the upper rows of images, to complete", metavar="FILE", local=True)
     seed: int = option(0, "the seed of the random numbers", least=0)
 
@@ -271,16 +277,16 @@ class GeneratedImages:
 
 def generate(predictor: Painter, request: Generate) -> GeneratedImages:
     path = Path(request.out)
-    choice("the ending of --out", path.suffix, (".png", ".npz"))
     if path.exists():
         raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
-    if path.suffix == ".png":
+    ending = path.suffix.lower()
+    if ending == ".png":
         plots.check_plot()
     above = None if request.complete is None else _upper(predictor, request.complete)
     drawn = predictor.draw(request.count or (64 if above is None else 1), seed=request.seed, above=above)
     images, white = drawn.images.numpy(), predictor.reader.levels - 1
     try:
-        artifact.replace(path, lambda new: _write(new, path.suffix, images, white))
+        artifact.replace(path, lambda new: _write(new, ending, images, white))
     except OSError as error:
         raise FileError(f"cannot write {path}: {error}") from error
     return GeneratedImages(drawn, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +21,7 @@ from elman.data import Batch, Vocabulary
 from elman.data.cache import Encoded, encode_string
 from elman.data.vocabulary import BOUNDARY
 from elman.decoding.sample import Carried
-from elman.errors import InputError
+from elman.errors import InputError, nearest
 from elman.lengths import valid
 from elman.model import SequenceModel
 from elman.options import a_text, several, whole
@@ -95,6 +95,14 @@ def _listed(method: R) -> R:
     named = [parameter for parameter in own if parameter.kind is not parameter.VAR_KEYWORD]
     vars(method)["__signature__"] = inspect.signature(method).replace(parameters=[*named, *settings])
     return method
+
+
+def _refuse_unknown(settings: Iterable[str]) -> None:
+    known = [named.name for named in Settings.options()]
+    for name in settings:
+        if name not in known:
+            hint = nearest(name, known)
+            raise InputError(f"generating has no setting {name!r}; there are {', '.join(known)}.{hint}")
 
 
 class TextModel(Predictor[M]):
@@ -252,6 +260,7 @@ class TextModel(Predictor[M]):
         seeds = None if seeds is None else several("seeds", seeds, "seeds, one for each prompt")
         if seeds is not None and len(seeds) != len(prompts):
             raise InputError(f"there are {len(seeds)} seeds for {len(prompts)} prompts; each needs its own")
+        _refuse_unknown(settings)
         chosen = Settings(**settings)
         banned = banned_symbols(self.vocabulary, chosen.allow, endless=self.unit == "text")
         start = self.read(prompts, self._with_seeds(len(prompts), state, seeds), chosen.weights)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from elman.errors import InputError, MissingExtraError
+from elman.tasks.plots import save
 from elman.tasks.tree.data import LabelledTree
 from elman.tasks.tree.model import TreeLabeller
 from elman.training.record import Preview
 
 MOST = 6  # trees in one picture
+WHITE = (1.0, 1.0, 1.0, 1.0)
 
 
 def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
@@ -33,18 +34,14 @@ def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
 
 def draw(path: Path, predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> None:
     """Draw the first few trees to a new file."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError("matplotlib", "plot") from error
-    if path.exists():
-        raise InputError(f"{path} exists; it is not overwritten. Choose another name.")
+    from matplotlib.figure import Figure
+
     some = trees[:MOST]
     most = max(len(tree.words) for tree in some)
     figure = Figure(figsize=(min(40, max(6, 0.45 * (most + 1) / 2)), 3.2 * len(some)), layout="constrained")
     for axis, tree in zip(figure.subplots(len(some), 1, squeeze=False)[:, 0], some, strict=True):
         _one(axis, predictor, tree)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
+    save(path, figure, dpi=100)
 
 
 def preview(predictor: TreeLabeller, tree: LabelledTree) -> Preview:
@@ -60,6 +57,16 @@ def preview(predictor: TreeLabeller, tree: LabelledTree) -> Preview:
     return Preview(picture=picture.getvalue())
 
 
+def readable_on(colour: tuple[float, float, float, float]) -> str:
+    """Black or white, whichever has more contrast with a colour, by the luminance that WCAG 2 defines.
+
+    >>> readable_on((0.65, 0.0, 0.15, 1.0)), readable_on(WHITE)
+    ('white', 'black')
+    """
+    r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3])
+    return "white" if 0.2126 * r + 0.7152 * g + 0.0722 * b < 0.179 else "black"
+
+
 def _one(axis: Any, predictor: TreeLabeller, tree: LabelledTree) -> None:
     from matplotlib import colormaps
 
@@ -72,9 +79,10 @@ def _one(axis: Any, predictor: TreeLabeller, tree: LabelledTree) -> None:
     for node, parent in enumerate(tree.shape.parents.tolist()):
         if parent >= 0:
             axis.plot([x[node], x[parent]], [y[node], y[parent]], color="0.75", linewidth=0.8, zorder=1)
-    axis.scatter(x, y, s=160, c=[colours.get(label, "white") for label in labels], edgecolors="0.4", zorder=2)
+    axis.scatter(x, y, s=160, c=[colours.get(label, WHITE) for label in labels], edgecolors="0.4", zorder=2)
     for node, label in enumerate(labels):
-        axis.text(x[node], y[node], label[:6], ha="center", va="center", fontsize=7, zorder=3)
+        ink = readable_on(colours.get(label, WHITE))
+        axis.text(x[node], y[node], label[:6], ha="center", va="center", fontsize=7, color=ink, zorder=3)
         if tree.words[node]:
             axis.text(x[node], y[node] - 0.45, tree.words[node], ha="center", va="top", rotation=60, fontsize=7)
     axis.set_axis_off()

@@ -17,6 +17,7 @@ from elman.errors import InputError
 from elman.files.config import Json
 from elman.options import choice, whole
 from elman.state import State
+from elman.tasks.plots import PICTURES, check_new
 from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
 from elman.tasks.tag.data import Column
 from elman.tasks.task import Data, Evaluation, Inspection, InspectRequest, Response, Task, TrainedSettings
@@ -198,7 +199,13 @@ class Evaluate(TextRequest):
 class Predict(Evaluate):
     """The labels of trees; a row is a tree in brackets."""
 
-    plot: str | None = option(None, "draw the first trees, coloured by label, to a new file", metavar="PNG", local=True)
+    plot: str | None = option(
+        None,
+        "draw the first trees, coloured by label, to a new file: .png, .svg, .pdf or .jpg",
+        metavar="FILE",
+        local=True,
+        endings=tuple(PICTURES),
+    )
 
 
 @dataclass(frozen=True)
@@ -224,6 +231,8 @@ def evaluate(predictor: TreeLabeller, request: Evaluate) -> Scores:
 
 def predict(predictor: TreeLabeller, request: Predict) -> Iterator[str]:
     """Trees with the labels that the model gives them, as they came in; or a line with the answer for each tree."""
+    if request.plot:
+        check_new(request.plot)
     trees = _read(predictor, request, False)
     if request.plot:
         plots.draw(Path(request.plot), predictor, trees)
