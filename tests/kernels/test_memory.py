@@ -223,6 +223,7 @@ def test_whoever_finds_the_lock_taken_does_not_wait() -> None:
         _asks_for_memory()
 
 
+@keeping
 def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
     with memory._lock:
         child = os.fork()
