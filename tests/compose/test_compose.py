@@ -598,3 +598,13 @@ def test_a_hook_of_a_layer_may_replace_its_output() -> None:
     core.cores[0].register_forward_hook(lambda part, args, out: (torch.zeros_like(out[0]), out[1]))
     x = torch.randn(B, T, D)
     assert torch.equal(core(x)[0], core.cores[1](torch.zeros(B, T, H))[0])
+
+
+def test_a_stack_whose_later_layers_read_x_does_not_hand_them_its_padding() -> None:
+    torch.manual_seed(0)
+    core = Stack(cell("gru", 3, 4), Dense(4 + 3, 2), inputs="all")
+    x = torch.randn(2, 5, 3)
+    x[1, 2:] = torch.nan
+    y, _ = core.scan(x, lengths=torch.tensor([5, 2]))
+    y.sum().backward()
+    assert y.isfinite().all() and all(p.grad is not None and p.grad.isfinite().all() for p in core.parameters())

@@ -63,6 +63,24 @@ def test_both_directions_are_what_the_reference_says(name: str, options: dict[st
     torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-11)
 
 
+class Doubled(CELLS["gru"]):  # type: ignore[misc,name-defined]
+    """A cell with a loop, whose output is not its state."""
+
+    output_is_state = False
+
+    def read(self, h: Tensor) -> Tensor:
+        return 2 * h
+
+
+@pytest.mark.parametrize("sides", [(Doubled, CELLS["gru"]), (CELLS["gru"], Doubled)], ids=["left", "right"])
+def test_an_output_that_is_not_the_state_is_read_on_either_side(sides: tuple[type[Core], type[Core]]) -> None:
+    torch.manual_seed(0)
+    left, right = (side(D, 4) for side in sides)
+    core = Bidirectional(left, right).double()
+    sample = draw(core, torch.float64)
+    torch.testing.assert_close(outcome(core, *sample), outcome(Parallel(left, Reverse(right)), *sample))
+
+
 @pytest.mark.parametrize(("name", "options"), LOOPS, ids=str)
 def test_a_reversed_loop_is_what_the_reference_says(name: str, options: dict[str, object]) -> None:
     torch.manual_seed(0)
