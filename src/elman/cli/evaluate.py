@@ -13,7 +13,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
     from elman.tables import Table
 
-    parsed, _, scores = dispatch("evaluate", arguments, "Score a model on some data.", _common)
+    parsed, _, scores = dispatch("evaluate", arguments, "Score a model on some data.", add_common)
     if parsed.json:
         print_json(scores.to_json())
     else:
@@ -23,5 +23,5 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _common(parser: ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")

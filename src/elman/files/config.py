@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.files import plugins
@@ -58,25 +58,47 @@ def _section(name: str, kind: type, value: object) -> object:
     return kind(**value)
 
 
+def one_of(default: str | None, names: Iterable[str] | Callable[[], Iterable[str]]) -> Any:
+    """The field of a setting that is one of some names, which completion offers; a function where to know them takes an
+    import. Whoever uses the setting checks it.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Paint:
+    ...     colour: str = one_of("red", ("red", "blue"))
+    >>> describe(Paint())[0].choices
+    ('red', 'blue')
+    """
+    return field(default=default, metadata={"choices": names})
+
+
 class Setting(NamedTuple):
-    """A setting, what its docstring says it means, and its value; or a section, and the settings in it."""
+    """A setting, what its docstring says it means, its value and the names that it may be, where there are such; or a
+    section, and the settings in it."""
 
     name: str
     meaning: str
     value: Json
     parts: tuple[Setting, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 def describe(config: DataclassInstance) -> tuple[Setting, ...]:
     """The settings of a config as a person reads them, with their values as JSON has them."""
     meaning, settings = meanings(type(config)), []
+    choices = {part.name: _choices(part.metadata.get("choices", ())) for part in fields(config)}
     for name in ordered(config):
         value, about = getattr(config, name), meaning.get(name, "")
         if is_dataclass(value) and not isinstance(value, type):
             settings.append(Setting(name, about, None, describe(value)))
         else:
-            settings.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
+            plain = json.loads(json.dumps(value, default=str))
+            settings.append(Setting(name, about, plain, choices=choices[name]))
     return tuple(settings)
+
+
+def _choices(names: Iterable[str] | Callable[[], Iterable[str]]) -> tuple[str, ...]:
+    return tuple(names() if callable(names) else names)
 
 
 def render(config: DataclassInstance) -> str:
@@ -118,7 +140,7 @@ def ordered(config: DataclassInstance) -> list[str]:
 
 
 def _lines(settings: Sequence[Setting], indent: str) -> Iterator[str]:
-    for name, meaning, value, parts in settings:
+    for name, meaning, value, parts, _ in settings:
         if meaning:
             yield f"{indent}# {meaning}"
         if parts:

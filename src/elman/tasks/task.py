@@ -15,7 +15,7 @@ from torch import nn
 from elman.data import Batch, Batches
 from elman.errors import ElmanError, InputError
 from elman.files import config as configs
-from elman.files.config import Json, Sections
+from elman.files.config import Json, Sections, one_of
 from elman.lens import Sample
 from elman.state import State
 from elman.tasks.predictor import AnyPredictor, copy_weights
@@ -48,7 +48,7 @@ class Settings(Sections, Generic[P_co]):
 
     task: str = ""
     out: str = ""
-    resume: str = "never"
+    resume: str = one_of("never", ("never", "auto"))
     seed: int = 0
     threads: int = 0
 
@@ -67,7 +67,7 @@ class TrainedSettings(Settings[P_co]):
 
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    device: str = "auto"
+    device: str = one_of("auto", ("auto", "cpu"))
 
 
 class Data:

@@ -23,6 +23,7 @@ from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Sampling, sample
 from elman.errors import InputError
 from elman.files.artifact import Content
+from elman.files.config import one_of
 from elman.lengths import masked
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
@@ -69,11 +70,11 @@ class TranslateModelConfig(NetworkConfig):
     embedding_size: int = 256
     embedding_dropout: float = 0.2
     readout_dropout: float = 0.2
-    context: str = "start"
-    attention: str = "additive"
+    context: str = one_of("start", ("start", "every"))
+    attention: str = one_of("additive", ATTENTIONS)
     attention_size: int = 0
     feeding: bool = False
-    tied: str = "none"
+    tied: str = one_of("none", TIES)
     smoothing: float = 0.1
 
 
