@@ -217,6 +217,8 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     settings = list(vars(parser.get_defaults().as_flat()))
     # `lr` alone means the only setting that ends with it; otherwise a similar name.
     ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
+    if named == "training.tensorboard":
+        return "training.tensorboard is now a log: --log tensorboard, or `log: tensorboard` in a config"
     near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
     return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near and named not in settings else "")
 

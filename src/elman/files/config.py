@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NAME = "config.yaml"  # in a run directory
 ALIASES = 10  # of YAML, in a config: ten levels of ten would be ten thousand million settings
 DEPTH = 20  # of mappings and lists in each other
-WHERE = ("out", "resume", "device", "threads")  # where a run is and how it was called: not what it is
+# Where a run is and how it was called: not what it is. `training.tensorboard` is what `log` was at first.
+WHERE = ("out", "resume", "device", "threads", "log", "training.tensorboard")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
 LENGTH = ("training.steps", "training.patience")  # how long a run is, which may change when it is resumed
@@ -176,7 +177,17 @@ def read(path: Path) -> dict[str, Json]:
         return {}
     if not isinstance(content, dict):
         raise FileError(f"{path} is not a config: it holds a {type(content).__name__}, not settings by name")
-    return content
+    return _current(content)
+
+
+def _current(content: dict[str, Json]) -> dict[str, Json]:
+    """The settings as they are called now: `training.tensorboard` of earlier versions is a `log`."""
+    training = content.get("training")
+    if not isinstance(training, dict) or "tensorboard" not in training:
+        return content
+    others = {name: value for name, value in training.items() if name != "tensorboard"}
+    log: dict[str, Json] = {"log": ["tensorboard"]} if training["tensorboard"] else {}
+    return {**log, **content, "training": others}
 
 
 def _problem(error: MarkedYAMLError) -> str:
@@ -207,7 +218,7 @@ def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str]
     current, defaults = identity(config, data), settings_of(type(config)())
     before = {
         **{name: defaults[name] for name in current["settings"] if name in defaults},
-        **stored.get("settings", {}),
+        **{name: value for name, value in stored.get("settings", {}).items() if name not in WHERE},
     }
     changes = _changes(before, current["settings"])
     for name, change in changes.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from torch import nn
 
 from elman.data import Batch, Batches
+from elman.data.names import Names
 from elman.errors import ElmanError, InputError
 from elman.files import config as configs
 from elman.files.config import Json, Sections, one_of
@@ -20,6 +21,7 @@ from elman.lens import Sample
 from elman.state import State
 from elman.tasks.predictor import AnyPredictor, copy_weights
 from elman.tasks.request import Request, Rows, TextRequest, data_option, is_absent, option
+from elman.training.logs import LOGS
 from elman.training.loop import TrainingConfig
 from elman.training.loss import Loss, negative_log_likelihood
 from elman.training.optim import OptimConfig
@@ -44,6 +46,7 @@ class Settings(Sections, Generic[P_co]):
         seed: the seed of all random numbers
         threads: how many threads compute; 0 chooses by the amount of work. A run records its number, because the last
             bits depend on it
+        log: where metrics are reported to as well, one or several of tensorboard, wandb and mlflow; empty for nowhere
     """
 
     task: str = ""
@@ -51,6 +54,7 @@ class Settings(Sections, Generic[P_co]):
     resume: str = one_of("never", ("never", "auto"))
     seed: int = 0
     threads: int = 0
+    log: Names = field(default_factory=list, metadata={"choices": LOGS})
 
 
 @dataclass(frozen=True)
