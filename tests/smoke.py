@@ -108,5 +108,10 @@ def check_serve(here: Path) -> None:
             server.terminate()
 
 
+def check_completion(here: Path) -> None:
+    assert "complete -o default" in run(here, "completion", "bash")
+    assert run(here, "completion", "bash", "--line", "elman train --model.cell gr") == "gru\n"
+
+
 if __name__ == "__main__":
     main()

@@ -15,7 +15,7 @@ from interrupting import same_files
 from elman import run as runs
 from elman.cli import main
 from elman.data.cache import encode_string
-from elman.errors import FileError, InputError, MissingExtraError, TrainingError, UnknownNameError
+from elman.errors import FileError, InputError, TrainingError, UnknownNameError
 from elman.run import train
 from elman.tasks import load
 from elman.tasks.hmm import task
@@ -491,13 +491,6 @@ def test_load_says_what_is_missing(tmp_path):
         load(tmp_path / "none")
     with pytest.raises(FileError, match="holds no elman-model"):
         load(tmp_path)
-
-
-def test_a_missing_extra_is_found_before_the_run_begins(config, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"elman\[tensorboard\]"):
-        train(changed(config, training={"tensorboard": True}))
-    assert not Path(config.out).exists()
 
 
 def test_a_broken_checkpoint_is_refused(config):

@@ -112,7 +112,7 @@ def test_every_verb_setting_and_route_is_in_the_reference(site: Path) -> None:
     commands, config, server = (page.read_text() for page in pages)
     for verb in VERBS:
         assert f"usage: elman {verb}" in commands
-    for task, (_, settings) in json.loads((ROOT / "src" / "elman" / "cli" / "settings.json").read_text()).items():
+    for task, (_, settings, _) in json.loads((ROOT / "src" / "elman" / "cli" / "settings.json").read_text()).items():
         part = config.partition(f'id="{task}"')[2].partition("<h2")[0]
         for key in keys(settings):
             assert f"<code>{key}</code>" in part, f"{task}: {key}"
@@ -122,7 +122,7 @@ def test_every_verb_setting_and_route_is_in_the_reference(site: Path) -> None:
 
 def keys(settings: list, before: str = "") -> list[str]:
     """The settings with their sections, as they are written on the command line."""
-    return [key for name, _, _, inner in settings for key in (keys(inner, f"{before}{name}.") or [before + name])]
+    return [key for name, _, _, inner, _ in settings for key in (keys(inner, f"{before}{name}.") or [before + name])]
 
 
 def test_every_page_is_in_the_navigation() -> None:

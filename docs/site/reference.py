@@ -58,7 +58,7 @@ def _help(verb: str) -> str:
 def config() -> str:
     """Every setting of every task, as `elman init TASK` writes them."""
     parts = []
-    for task, (title, settings) in described().items():
+    for task, (title, settings, _) in described().items():
         parts.append(f"## `{task}`: {title} {{ #{task} }}\n")
         rows = [(setting, setting.name) for setting in settings if not setting.parts]
         parts.append(_settings(rows))

@@ -1,8 +1,8 @@
 """Progress of long operations: after two seconds, what is being done and how far it is, on standard error; and how
 one that nobody waits for any more is left.
 
-One line that changes on a terminal, plain lines elsewhere. If the messages cannot be written (a closed pipe, a full
-disk), the work continues without them.
+One line that changes on a terminal, one display that changes in a cell of a notebook, plain lines elsewhere. If the
+messages cannot be written (a closed pipe, a full disk), the work continues without them.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TypeVar
+from html import escape
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -25,7 +27,9 @@ _check: ContextVar[Callable[[], None]] = ContextVar("_check", default=lambda: No
 
 def show(text: str) -> None:
     """On a terminal a line, cut to its width, that the next one replaces; elsewhere a line of its own."""
-    if sys.stderr.isatty():
+    if _in_notebook():
+        _cell.write(text, stays=False)
+    elif sys.stderr.isatty():
         _write(f"\r{text[: shutil.get_terminal_size().columns - 1]}\x1b[K")
     else:
         _write(f"{text}\n")
@@ -33,13 +37,60 @@ def show(text: str) -> None:
 
 def say(text: str) -> None:
     """A line that stays."""
+    if _in_notebook():
+        _cell.write(text, stays=True)
+        return
     _write(f"\r\x1b[K{text}\n" if sys.stderr.isatty() else f"{text}\n")
 
 
 def clear() -> None:
-    """Remove the line that `show` left on a terminal."""
-    if sys.stderr.isatty():
+    """Remove the line that `show` left on a terminal or in a notebook."""
+    if _in_notebook():
+        _cell.write("", stays=False)
+    elif sys.stderr.isatty():
         _write("\r\x1b[K")
+
+
+def _in_notebook() -> bool:
+    """Whether messages go to a cell of Jupyter, VS Code or Colab; not so if somebody has redirected them."""
+    return type(sys.stderr).__module__.startswith("ipykernel.")
+
+
+class _Cell:
+    """The one display that a cell of a notebook gets: the last of the lines that stay, then the one that changes."""
+
+    LINES = 20
+
+    def __init__(self) -> None:
+        self.number = -1
+        self.display: Any = None  # what IPython gives to change a display by
+        self.kept: deque[str] = deque(maxlen=self.LINES)
+
+    def write(self, text: str, *, stays: bool) -> None:
+        if _quiet.get():
+            return
+        with suppress(Exception):  # whatever is wrong with the front end, the work continues
+            self._write(text, stays)
+
+    def _write(self, text: str, stays: bool) -> None:
+        from IPython import get_ipython
+        from IPython.display import display
+
+        number = get_ipython().execution_count
+        if number != self.number:
+            self.number, self.display = number, None
+            self.kept.clear()
+        if stays:
+            self.kept.append(text)
+        lines = "\n".join([*self.kept, *([text] if text and not stays else [])])
+        content = {"text/plain": lines, "text/html": f"<pre>{escape(lines)}</pre>"}
+        if self.display is None:
+            self.display = display(content, raw=True, display_id=True)
+        else:
+            self.display.update(content, raw=True)
+
+
+_cell = _Cell()
 
 
 @contextmanager
@@ -81,7 +132,7 @@ def _write(text: str) -> None:
 
 def interval() -> float:
     """Seconds until there is something new to show."""
-    return 0.2 if sys.stderr.isatty() else INTERVAL
+    return 0.2 if sys.stderr.isatty() else 0.5 if _in_notebook() else INTERVAL
 
 
 class Waiting:

@@ -24,12 +24,13 @@ from elman.progress import quiet, say
 from elman.tasks import load, open_source
 from elman.tasks.predictor import AnyPredictor
 from elman.tasks.task import AnySettings, AnyTask, Data, Evaluation, Settings, Task, TrainedSettings
-from elman.training import checkpoint, loop, optim, threads
+from elman.training import checkpoint, logs, loop, optim, threads
 from elman.training.alone import alone, seed
 from elman.training.average import Average
 from elman.training.distributed import Ranks, ranks
 from elman.training.interrupt import Interrupted
 from elman.training.lock import lock
+from elman.training.logs import Logs
 from elman.training.loop import LoopState, Progress, Supervisor
 from elman.training.loss import LossModule
 from elman.training.record import Recorder, begin, change_config, read_metrics
@@ -80,6 +81,7 @@ def train(
     ' not to'
     """
     task = tasks.of_settings(settings)
+    logs.check(settings.log)
     if callback is not None and not callable(callback):
         raise InputError(f"callback is {callback!r}; it must be a function of a step and its scores. A folder is `out`")
     settings = replace(settings, out=os.path.expanduser(settings.out if out is None else out))
@@ -218,6 +220,8 @@ class _Run(Supervisor):
         if not self.state.ranks.first:
             return
         progress, training = self.state.progress, self.settings.training
+        if name == "best" and progress.best is not None:
+            self.recorder.logs.metrics(progress.step, {"best": progress.best})
         over = progress.step == training.steps or loop.over(progress, training)
         folder = Path(self.settings.out) / name
         with _evaluation_mode(self.predictor.model):
@@ -241,6 +245,7 @@ def _evaluation_mode(model: nn.Module) -> Iterator[None]:
 def _train(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> None:
     """A run that was killed continues from its checkpoint, to the same bytes."""
     run, out = _open(task, settings, processes, opener, callback), Path(settings.out)
+    finished = False
     try:
         loop.train(run.state, run.settings.training, run.settings.optim, run)
         if processes.first:
@@ -248,11 +253,12 @@ def _train(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener
             _test(task, load(out), whole, run.recorder, run.state.progress.step)
             if remark := task.closing(read_metrics(out)):
                 say(remark)
+        finished = True
     except Interrupted as stop:
         stop.args = (f"{stop}; its checkpoint is in {out / 'last'}. To resume: elman train --out {out} --resume auto",)
         raise
     finally:
-        run.recorder.close()
+        run.recorder.close(finished)
 
 
 def _open(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener, callback: Callback) -> _Run:
@@ -290,12 +296,17 @@ def _open(task: AnyTask, settings: AnyTrained, processes: Ranks, opener: Opener,
         processes.say(_resumed(settings, state, changes))
     if processes.first and (changes or not stored):
         (change_config if stored else begin)(out, settings)
-    lengths, board = stored.lengths if stored else None, settings.training.tensorboard
+    lengths = stored.lengths if stored else None
+    recorder = Recorder(out, lengths, _logs(settings, state.progress.step)) if processes.first else Recorder(None)
     return _Run(
         unit=data.unit, watched=watched, task=task, settings=settings, data=data, part=part, predictor=predictor,
-        state=state, recorder=Recorder(out if processes.first else None, lengths, board, state.progress.step),
+        state=state, recorder=recorder,
         identity=config.identity(settings, data.fingerprint), callback=callback,
     )  # fmt: skip
+
+
+def _logs(settings: AnySettings, step: int = 0) -> Logs:
+    return Logs().start(logs.names_of(settings.log), Path(settings.out), config.settings_of(settings), step)
 
 
 def _check(task: AnyTask, settings: AnyTrained) -> None:
@@ -344,18 +355,19 @@ def _fit(task: AnyTask, settings: AnySettings, processes: Ranks, opener: Opener,
     _introduce(processes, task, predictor, data)
     history = task.fit(predictor, settings, data)
     begin(out, settings)
-    recorder, step = Recorder(out), len(history) - 1
+    recorder, step = Recorder(out, logs=_logs(settings)), len(history) - 1
     for number, line in enumerate(history):
         recorder.metrics(number, **line)
     evaluations = _test(task, predictor, {"valid": data.valid, "test": data.test}, recorder, step)
     if callback and "valid" in evaluations:
         callback(step, evaluations["valid"].scores)
     recorder.preview(step, task.preview(predictor, settings, step, next(reversed(evaluations.values()), None)))
-    recorder.close()
     progress = Progress(step)
     if first := next(iter(evaluations.values()), None):
         scores = first.scores
+        recorder.logs.metrics(step, {"best": scores.value})
         progress = Progress(step, best=scores.value, primary=scores.primary, larger_is_better=scores.larger_is_better)
+    recorder.close()
     checkpoint.save_fitted(out / "best", task.finish(predictor, data).write_to, identity, progress)
 
 

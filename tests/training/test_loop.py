@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from elman.data import Batch, Position
-from elman.errors import InputError, MissingExtraError, TrainingError
+from elman.errors import InputError, TrainingError
 from elman.training import loop, optim
 from elman.training.average import Average
 from elman.training.distributed import Ranks
@@ -172,7 +172,7 @@ def test_a_signal_lets_the_step_finish_and_writes_a_checkpoint():
     assert stop.value.exit_code == 143 and noted.saved == ["best", "last", "last"]
 
 
-def test_settings_are_checked_before_any_work(monkeypatch):
+def test_settings_are_checked_before_any_work():
     for parts, name in (({"steps": 0}, "steps"), ({"log_every": 0}, "log_every"), ({"patience": -1}, "patience")):
         with pytest.raises(InputError, match=rf"training\.{name} is"):
             loop.check(TrainingConfig(**parts), "cpu")
@@ -182,9 +182,6 @@ def test_settings_are_checked_before_any_work(monkeypatch):
         with pytest.raises(InputError, match="trained on the CPU") as error:
             loop.check(TrainingConfig(), device)
         assert "Did you mean" not in str(error.value)
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError):
-        loop.check(TrainingConfig(tensorboard=True), "cpu")
 
 
 def test_scores_have_their_names_while_it_trains(capfd):

@@ -1,4 +1,4 @@
-"""What a run writes as it goes, onto a full disk and for TensorBoard too."""
+"""What a run writes as it goes, onto a full disk too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elman.errors import FileError, MissingExtraError
+from elman.errors import FileError
 from elman.training.optim import OptimConfig
 from elman.training.record import Preview, Recorder, begin, read_metrics
 
@@ -31,7 +31,7 @@ def test_what_a_resumed_run_cuts_back(tmp_path: Path) -> None:
     recorder.metrics(2, loss=2.0)
     recorder.preview(2, Preview("text"))
     recorder.close()
-    recorder = Recorder(tmp_path, lengths, step=1)
+    recorder = Recorder(tmp_path, lengths)
     recorder.metrics(2, loss=1.0)
     recorder.close()
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -47,24 +47,6 @@ def test_a_preview_is_text_or_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "samples.txt").read_text() == "== step 3\nsome text\n\n"
     assert [p.name for p in (tmp_path / "previews").iterdir()] == ["4.png"]
     assert (tmp_path / "previews" / "4.png").read_bytes() == b"\x89PNG"
-
-
-def test_tensorboard_shows_each_step_once(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for step, values in ((0, (3.0, 2.0, 9.0)), (2, (1.0, 0.5))):  # the second process goes on after step 2
-        recorder = Recorder(tmp_path, tensorboard=True, step=step)
-        for i, value in enumerate(values, step + 1):
-            recorder.metrics(i, loss=value, lr=0.1)
-        recorder.close()
-    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 3.0), (2, 2.0), (3, 1.0), (4, 0.5)]
-    assert sorted(events.Tags()["scalars"]) == ["loss", "lr"]
-
-
-def test_without_tensorboard_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
-    with pytest.raises(MissingExtraError, match=r"elman\[tensorboard\]"):
-        Recorder(tmp_path, tensorboard=True)
 
 
 def test_a_file_that_is_shorter_than_it_was_does_not_stop_a_resume(

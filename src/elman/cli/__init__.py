@@ -39,6 +39,7 @@ VERBS = {
     "compare": "compare runs: what differs in their configs, their scores, how long they took",
     "doctor": "check what is installed, which kernels run, and whether they compute the right thing",
     "laws": "check the laws for every cell and print the conformance table",
+    "completion": "print a script with which bash, zsh or fish completes commands",
 }
 
 

@@ -34,10 +34,7 @@ class Row:
 
 def run(arguments: Sequence[str]) -> int:
     """Print the table, the best run of each task first."""
-    parser = argparse.ArgumentParser(prog="elman compare", description=f"{(__doc__ or '').partition(': ')[2]}")
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; by default all in runs/")
-    parser.add_argument("--json", action="store_true", help="a list of runs as JSON")
-    parsed = parser.parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     paths = [Path(name) for name in parsed.runs] or [path for path in Path("runs").glob("*") if path.is_dir()]
     if not paths:
         raise InputError("there are no runs in runs/; name some: elman compare DIRECTORY ...")
@@ -50,6 +47,14 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_table(Table(f"{len(rows)} runs, the best of each task first", HEADER, [_cells(row) for row in rows]))
     return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """What it takes."""
+    parser = argparse.ArgumentParser(prog="elman compare", description=f"{(__doc__ or '').partition(': ')[2]}")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run directories; by default all in runs/")
+    parser.add_argument("--json", action="store_true", help="a list of runs as JSON")
+    return parser
 
 
 def compare(paths: Sequence[Path]) -> list[Row]:

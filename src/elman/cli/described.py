@@ -1,4 +1,5 @@
-"""What tasks there are and what can be set in each, without Torch: for `elman init` and `elman train --help`.
+"""What tasks there are, what can be set in each and what flags the verbs take for its models, without Torch: for
+`elman init`, `elman train --help` and completion.
 
 The configs are defined next to the networks that they configure, and importing those takes seconds. Their descriptions
 are kept in settings.json, which `make docs` writes; a test compares the two. If modules of a user were imported, which
@@ -7,15 +8,17 @@ may add tasks, the configs themselves are read.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from elman.errors import UnknownNameError
-from elman.files.config import Json, Setting, describe
+from elman.files.config import Setting, describe
 
 if TYPE_CHECKING:
     from elman.tasks.task import AnySettings, AnyTask
@@ -23,11 +26,23 @@ if TYPE_CHECKING:
 FILE = Path(__file__).with_name("settings.json")
 
 
+class Argument(NamedTuple):
+    """A flag of a verb, or what stands without one. It takes nothing, a number, or what its `takes` is called in help,
+    such as RUN; one of the `choices` if there are any; several of them where `several` is true."""
+
+    flag: str
+    help: str
+    takes: str
+    choices: tuple[str, ...] = ()
+    several: bool = False
+
+
 class Described(NamedTuple):
-    """A task: its title, and its settings with their defaults."""
+    """A task: its title, its settings with their defaults, and the arguments of each verb that its models answer."""
 
     title: str
     settings: tuple[Setting, ...]
+    verbs: dict[str, tuple[Argument, ...]]
 
 
 def described() -> dict[str, Described]:
@@ -35,14 +50,49 @@ def described() -> dict[str, Described]:
     if "elman.tasks" in sys.modules:
         return live()
     content = json.loads(FILE.read_text(encoding="utf-8"))
-    return {name: Described(title, _settings(settings)) for name, (title, settings) in content.items()}
+    return {
+        name: Described(title, _settings(settings), {verb: _arguments(known) for verb, known in verbs.items()})
+        for name, (title, settings, verbs) in content.items()
+    }
 
 
 def live() -> dict[str, Described]:
     """The same, as the configs say it now."""
     from elman.tasks import TASKS
 
-    return {name: Described(task.title, describe(defaults(name, task))) for name, task in TASKS.items()}
+    return {name: Described(task.title, describe(defaults(name, task)), _verbs(task)) for name, task in TASKS.items()}
+
+
+def _verbs(task: AnyTask) -> dict[str, tuple[Argument, ...]]:
+    from elman.cli import VERBS, model_verb
+
+    verbs = {}
+    for verb, (kind, _) in task.requests.items():
+        if verb not in VERBS:  # a task of a user may answer in Python alone
+            continue
+        parser = model_verb.parser(verb, task, "", import_module(f"elman.cli.{verb}").add_common)
+        names = {named.name: named.option.choices for named in kind.options()}
+        verbs[verb] = tuple(
+            argument._replace(choices=argument.choices or names.get(argument.flag.lstrip("-"), ()))
+            for argument in arguments_of(parser)
+        )
+    return verbs
+
+
+def arguments_of(parser: argparse.ArgumentParser) -> tuple[Argument, ...]:
+    """What a parser accepts: its flags, and what stands without one in order."""
+    return tuple(
+        Argument(flag, action.help or "", _takes(action), tuple(action.choices or ()), action.nargs in ("*", "+"))
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        for flag in ([name for name in action.option_strings if name.startswith("--")] or [""])
+    )
+
+
+def _takes(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    return "number" if action.type in (int, float) else str(action.metavar or action.dest.upper())
 
 
 def defaults(name: str, task: AnyTask) -> AnySettings:
@@ -59,8 +109,15 @@ def find(name: str) -> Described:
     return tasks[name]
 
 
-def _settings(content: Sequence[Sequence[Json]]) -> tuple[Setting, ...]:
-    return tuple(Setting(str(name), str(meaning), value, _settings(parts)) for name, meaning, value, parts in content)  # type: ignore[arg-type]
+def _settings(content: Sequence[Sequence[Any]]) -> tuple[Setting, ...]:
+    return tuple(
+        Setting(name, meaning, value, _settings(parts), tuple(choices))
+        for name, meaning, value, parts, choices in content
+    )
+
+
+def _arguments(content: Sequence[Sequence[Any]]) -> tuple[Argument, ...]:
+    return tuple(Argument(flag, text, takes, tuple(names), several) for flag, text, takes, names, several in content)
 
 
 if __name__ == "__main__":

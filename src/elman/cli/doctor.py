@@ -36,9 +36,7 @@ FORK = (
 
 def run(arguments: Sequence[str]) -> int:
     """Print the report; 1 if a kernel is wrong, or none can run."""
-    parser = argparse.ArgumentParser(prog="elman doctor", description=__doc__.partition(": ")[2] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
-    parsed = parser.parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     here = machine()  # before the checks, which load it
     kernels = kernels_in_use()
     checks = list(self_check()) if kernels["in_use"] else []
@@ -51,6 +49,13 @@ def run(arguments: Sequence[str]) -> int:
     else:
         _print(report)
     return 0 if ok else 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """What it takes."""
+    parser = argparse.ArgumentParser(prog="elman doctor", description=__doc__.partition(": ")[2] if __doc__ else None)
+    parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
+    return parser
 
 
 def versions() -> dict[str, str]:

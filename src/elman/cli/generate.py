@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
 
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where, **_: say(f"elman: warning: {message}")
-        parsed, _, generated = dispatch("generate", arguments, "Generate text, observations or images.", _common)
+        parsed, _, generated = dispatch("generate", arguments, "Generate text, observations or images.", add_common)
     for piece in generated.pieces():
         if not parsed.json:
             print(piece, end="", flush=True)
@@ -25,5 +25,5 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _common(parser: ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

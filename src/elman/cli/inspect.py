@@ -25,7 +25,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
     from elman.tasks import report
 
-    parsed, request, inspection = dispatch("inspect", arguments, ABOUT, _common, _check)
+    parsed, request, inspection = dispatch("inspect", arguments, ABOUT, add_common, _check)
     command = "elman inspect " + shlex.join(arguments)
     reports = [report(inspection, parsed.run, command=command)]
     if parsed.against:
@@ -69,7 +69,7 @@ def _check(flags: Namespace) -> None:
         raise InputError(f"{flags.out} exists; choose another --out, or pass --force to replace it")
 
 
-def _common(parser: ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="write the page to this HTML file")
     parser.add_argument("--force", action="store_true", help="let --out overwrite a file")
     parser.add_argument("--against", metavar="RUN", help="another run to compare with, on the same data")

@@ -25,7 +25,7 @@ KERNELS: dict[str, tuple[str, ...]] = {
 
 def run(arguments: Sequence[str]) -> int:
     """Print the conformance table; 1 if a law does not hold."""
-    parsed = _parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     rows = check(parsed.cells, KERNELS.get(parsed.kernels, ()))
     if parsed.json:
         print_json([_plain(row) for row in rows])
@@ -47,7 +47,8 @@ def check(cells: Sequence[str], kernels: Sequence[str]) -> list[Row]:
     return [row for cell, kernel in track(jobs, "checking laws", "cells") for row in laws.rows([cell], [kernel])]
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What it takes."""
     parser = argparse.ArgumentParser(
         prog="elman laws",
         description="Check the laws for every cell, with each of its option sets, and print the conformance table: "

@@ -39,15 +39,15 @@ def dispatch(
     verb: str, arguments: Sequence[str], description: str, common: Arguments, check: Check = lambda flags: None
 ) -> Invocation:
     """Load the run that a command line names, and send the verb's request to its model, after a check of the flags."""
-    run = _run(arguments)
+    run = run_of(arguments)
     if run is None:
         print(_help(verb, description, common), end="")
         raise SystemExit(0 if {"-h", "--help"} & set(arguments) else 2)
     task, predictor = _open(verb, run)
-    flags = _parse(verb, task, arguments, description, common)
+    flags = parser(verb, task, description, common).parse_args(arguments)
     if flags.run != run:  # what looked like the run was the value of an option
         task, predictor = _open(verb, flags.run)
-        flags = _parse(verb, task, arguments, description, common)
+        flags = parser(verb, task, description, common).parse_args(arguments)
     check(flags)
     kind, respond = task.requests[verb]
     request = _request(kind, flags)
@@ -128,19 +128,18 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers, as 0.1,0.5,0.9") from None
 
 
-def _parse(
-    verb: str, task: AnyTask, arguments: Sequence[str], description: str, common: Arguments
-) -> argparse.Namespace:
+def parser(verb: str, task: AnyTask, description: str, common: Arguments) -> argparse.ArgumentParser:
+    """The arguments of a verb for the models of a task."""
     parser = argparse.ArgumentParser(
         prog=f"elman {verb}", description=description, allow_abbrev=False, formatter_class=Help
     )
     parser.add_argument("run", metavar="RUN", help="a run directory or a saved model")
     add_arguments(parser, task.requests[verb][0])
     common(parser)
-    return parser.parse_args(arguments)
+    return parser
 
 
-def _run(arguments: Sequence[str]) -> str | None:
+def run_of(arguments: Sequence[str]) -> str | None:
     """The argument that names a run: the first folder, otherwise the first that is not an option."""
     words = [word for word in arguments if not word.startswith("-")]
     return next((word for word in words if Path(word).is_dir()), words[0] if words else None)

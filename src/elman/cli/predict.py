@@ -18,7 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     from elman.cli.model_verb import dispatch
 
     parsed, _, lines = dispatch(
-        "predict", arguments, "Print what a model predicts for each input, a line each.", _common, _check
+        "predict", arguments, "Print what a model predicts for each input, a line each.", add_common, _check
     )
     if parsed.out is None:
         sys.stdout.writelines(lines)
@@ -50,5 +50,5 @@ def _check(flags: Namespace) -> None:
         raise InputError(f"{flags.out} exists, and is not overwritten; choose another --out")
 
 
-def _common(parser: ArgumentParser) -> None:
+def add_common(parser: ArgumentParser) -> None:
     parser.add_argument("--out", help="a new file to write to, instead of standard output")

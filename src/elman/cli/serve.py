@@ -26,7 +26,7 @@ def run(arguments: Sequence[str]) -> int:
     """Serve until a signal arrives; or copy a store."""
     if arguments and arguments[0] == "backup":
         return _backup(arguments[1:])
-    args = _parser().parse_args(arguments)
+    args = parser().parse_args(arguments)
     if args.print_limits:
         print("\n".join(Limits().lines()))
         return 0
@@ -167,7 +167,8 @@ def _named(args: argparse.Namespace) -> list[tuple[str, str]]:
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """What it takes."""
     parser = argparse.ArgumentParser(
         prog="elman serve", description="Serve models with their states over HTTP.", allow_abbrev=False,
         epilog="elman serve backup STORE TO copies a store, while a server runs on it or not.",

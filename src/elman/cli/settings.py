@@ -33,7 +33,7 @@ KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", 
 
 def read_config(arguments: Sequence[str]) -> AnySettings:
     """The config of a command line. A resumed run has a config, and so has a model that a run starts from."""
-    named = _parse_named(arguments)
+    named = parse_named(arguments)
     files = [(Path(path), _content(Path(path))) for path in named.config]
     named.task = named.task or _last(files, "task")
     if {"-h", "--help"} & set(arguments):
@@ -61,7 +61,7 @@ def read_config(arguments: Sequence[str]) -> AnySettings:
     return replace(settings, out=os.path.expanduser(settings.out))  # a shell does not expand the ~ of `--out=~/run`
 
 
-def _parse_named(arguments: Sequence[str]) -> argparse.Namespace:
+def parse_named(arguments: Sequence[str]) -> argparse.Namespace:
     """What must be known before the rest can be read: the task decides which settings there are."""
     parser = argparse.ArgumentParser(prog="elman train", add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--config", action="append", default=[])
@@ -217,6 +217,8 @@ def _explain(message: str, parser: ArgumentParser) -> str:
     settings = list(vars(parser.get_defaults().as_flat()))
     # `lr` alone means the only setting that ends with it; otherwise a similar name.
     ends = [name for name in settings if name.endswith(f".{named.rpartition('.')[2]}")]
+    if named == "training.tensorboard":
+        return "training.tensorboard is now a log: --log tensorboard, or `log: tensorboard` in a config"
     near = ends if len(ends) == 1 and named not in settings else difflib.get_close_matches(named, settings, n=1)
     return " ".join(message.split()) + (f" Did you mean {near[0]!r}?" if near and named not in settings else "")
 

@@ -21,6 +21,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softplus": kernels.softplus,
     "tanh": kernels.tanh,
 }
+NORMS = ("layer", "rms")
 
 
 class _Pointwise(Core):
@@ -112,8 +113,8 @@ class Norm(_Pointwise):
 
     def __init__(self, size: int, *, kind: str = "layer") -> None:
         super().__init__(size, size)
-        if kind not in ("layer", "rms"):
-            raise UnknownNameError("norm", kind, ("layer", "rms"))
+        if kind not in NORMS:
+            raise UnknownNameError("norm", kind, NORMS)
         self.kind = kind
         self.g = nn.Parameter(torch.empty(size))
         self.b = nn.Parameter(torch.empty(size)) if kind == "layer" else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, field, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from elman.errors import FileError, InputError, UnknownNameError
 from elman.files import plugins
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NAME = "config.yaml"  # in a run directory
 ALIASES = 10  # of YAML, in a config: ten levels of ten would be ten thousand million settings
 DEPTH = 20  # of mappings and lists in each other
-WHERE = ("out", "resume", "device", "threads")  # where a run is and how it was called: not what it is
+# Where a run is and how it was called: not what it is. `training.tensorboard` is what `log` was at first.
+WHERE = ("out", "resume", "device", "threads", "log", "training.tensorboard")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Identity = dict[str, dict[str, Json]]
 LENGTH = ("training.steps", "training.patience")  # how long a run is, which may change when it is resumed
@@ -58,25 +59,47 @@ def _section(name: str, kind: type, value: object) -> object:
     return kind(**value)
 
 
+def one_of(default: str | None, names: Iterable[str] | Callable[[], Iterable[str]]) -> Any:
+    """The field of a setting that is one of some names, which completion offers; a function where to know them takes an
+    import. Whoever uses the setting checks it.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Paint:
+    ...     colour: str = one_of("red", ("red", "blue"))
+    >>> describe(Paint())[0].choices
+    ('red', 'blue')
+    """
+    return field(default=default, metadata={"choices": names})
+
+
 class Setting(NamedTuple):
-    """A setting, what its docstring says it means, and its value; or a section, and the settings in it."""
+    """A setting, what its docstring says it means, its value and the names that it may be, where there are such; or a
+    section, and the settings in it."""
 
     name: str
     meaning: str
     value: Json
     parts: tuple[Setting, ...] = ()
+    choices: tuple[str, ...] = ()
 
 
 def describe(config: DataclassInstance) -> tuple[Setting, ...]:
     """The settings of a config as a person reads them, with their values as JSON has them."""
     meaning, settings = meanings(type(config)), []
+    choices = {part.name: _choices(part.metadata.get("choices", ())) for part in fields(config)}
     for name in ordered(config):
         value, about = getattr(config, name), meaning.get(name, "")
         if is_dataclass(value) and not isinstance(value, type):
             settings.append(Setting(name, about, None, describe(value)))
         else:
-            settings.append(Setting(name, about, json.loads(json.dumps(value, default=str))))
+            plain = json.loads(json.dumps(value, default=str))
+            settings.append(Setting(name, about, plain, choices=choices[name]))
     return tuple(settings)
+
+
+def _choices(names: Iterable[str] | Callable[[], Iterable[str]]) -> tuple[str, ...]:
+    return tuple(names() if callable(names) else names)
 
 
 def render(config: DataclassInstance) -> str:
@@ -118,7 +141,7 @@ def ordered(config: DataclassInstance) -> list[str]:
 
 
 def _lines(settings: Sequence[Setting], indent: str) -> Iterator[str]:
-    for name, meaning, value, parts in settings:
+    for name, meaning, value, parts, _ in settings:
         if meaning:
             yield f"{indent}# {meaning}"
         if parts:
@@ -154,7 +177,17 @@ def read(path: Path) -> dict[str, Json]:
         return {}
     if not isinstance(content, dict):
         raise FileError(f"{path} is not a config: it holds a {type(content).__name__}, not settings by name")
-    return content
+    return _current(content)
+
+
+def _current(content: dict[str, Json]) -> dict[str, Json]:
+    """The settings as they are called now: `training.tensorboard` of earlier versions is a `log`."""
+    training = content.get("training")
+    if not isinstance(training, dict) or "tensorboard" not in training:
+        return content
+    others = {name: value for name, value in training.items() if name != "tensorboard"}
+    log: dict[str, Json] = {"log": ["tensorboard"]} if training["tensorboard"] else {}
+    return {**log, **content, "training": others}
 
 
 def _problem(error: MarkedYAMLError) -> str:
@@ -185,7 +218,7 @@ def resumed(stored: Identity, config: DataclassInstance, data: Mapping[str, str]
     current, defaults = identity(config, data), settings_of(type(config)())
     before = {
         **{name: defaults[name] for name in current["settings"] if name in defaults},
-        **stored.get("settings", {}),
+        **{name: value for name, value in stored.get("settings", {}).items() if name not in WHERE},
     }
     changes = _changes(before, current["settings"])
     for name, change in changes.items():

@@ -29,7 +29,7 @@ from elman.lens.units import Follower, properties, units
 from elman.lens.verdict import Findings, kind, verdict, worst
 from elman.options import whole
 from elman.state import State
-from elman.tables import Table
+from elman.tables import Table, paragraph
 
 FORMAT = "elman-lens-1"
 ROWS = 16  # whose states are inspected
@@ -119,6 +119,13 @@ class Report:
             rows.append([r.name, kind(r), half, str(r.horizon), f"{r.slope:+.4f}", exponent, gate])
         header = ["layer", "gradient", "half-life", "horizon", "slope", "exponent", "gate shut or open"]
         return Table(f"{self.title}: {self.rows} rows of {self.steps} steps", header, rows)
+
+    def _repr_html_(self) -> str:
+        about = [self.about] if self.about else []
+        left_out = [f"Left out: {name}, since {why}." for name, why in self.missing.items()]
+        more = 'The page has everything: report.save("page.html").'
+        said = "".join(map(paragraph, [self.model, *about, *self.verdict, *left_out, more]))
+        return f"<div>{self.table()._repr_html_()}{said}</div>"
 
     def save(self, path: str | Path, against: Sequence[Report] = ()) -> None:
         """Write the page, with other reports next to this one: one HTML file that needs nothing else."""

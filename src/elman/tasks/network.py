@@ -8,8 +8,10 @@ from typing import TypeVar
 
 from elman.cells import CELLS
 from elman.compose import blocks, stack
+from elman.compose.pointwise import NORMS
 from elman.core import Core, Options
 from elman.errors import InputError
+from elman.files.config import one_of
 from elman.options import choice, whole
 
 BLOCKS = ("auto", "plain", "residual")
@@ -30,13 +32,13 @@ class NetworkConfig:
         dropout: the dropout between layers
     """
 
-    cell: str = "gru"
+    cell: str = one_of("gru", CELLS)
     size: int = 256
     layers: int = 1
-    block: str = "auto"
+    block: str = one_of("auto", BLOCKS)
     options: Options = field(default_factory=dict)
     residual: bool = False
-    norm: str | None = None
+    norm: str | None = one_of(None, NORMS)
     dropout: float = 0.0
 
     @property

@@ -120,6 +120,10 @@ class Predictor(Generic[M]):
         rows = [*settings, *self.about(), ["parameters", f"{self.parameter_count:,}"]]
         return [Table("the model", ["setting", "value"], rows)]
 
+    def _repr_html_(self) -> str:
+        tables = "".join(table._repr_html_() for table in self.describe())
+        return f"<div>{tables}</div>"
+
     # Computing
 
     @property

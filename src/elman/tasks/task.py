@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 from torch import nn
 
 from elman.data import Batch, Batches
+from elman.data.names import Names
 from elman.errors import ElmanError, InputError
 from elman.files import config as configs
-from elman.files.config import Json, Sections
+from elman.files.config import Json, Sections, one_of
 from elman.lens import Sample
 from elman.state import State
 from elman.tasks.predictor import AnyPredictor, copy_weights
 from elman.tasks.request import Request, Rows, TextRequest, data_option, is_absent, option
+from elman.training.logs import LOGS
 from elman.training.loop import TrainingConfig
 from elman.training.loss import Loss, negative_log_likelihood
 from elman.training.optim import OptimConfig
@@ -44,13 +46,15 @@ class Settings(Sections, Generic[P_co]):
         seed: the seed of all random numbers
         threads: how many threads compute; 0 chooses by the amount of work. A run records its number, because the last
             bits depend on it
+        log: where metrics are reported to as well, one or several of tensorboard, wandb and mlflow; empty for nowhere
     """
 
     task: str = ""
     out: str = ""
-    resume: str = "never"
+    resume: str = one_of("never", ("never", "auto"))
     seed: int = 0
     threads: int = 0
+    log: Names = field(default_factory=list, metadata={"choices": LOGS})
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class TrainedSettings(Settings[P_co]):
 
     optim: OptimConfig = field(default_factory=OptimConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    device: str = "auto"
+    device: str = one_of("auto", ("auto", "cpu"))
 
 
 class Data:

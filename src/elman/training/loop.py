@@ -20,7 +20,6 @@ from elman.training.average import Average
 from elman.training.distributed import Ranks
 from elman.training.interrupt import Interrupted, catch_signals
 from elman.training.optim import OptimConfig, Schedule
-from elman.training.record import summary_writer
 from elman.training.scores import Scores
 
 
@@ -39,7 +38,6 @@ class TrainingConfig:
         average: how many of the last evaluations to average the weights over; that average is evaluated
             and kept as the best
         patience: stop after so many evaluations without improvement; 0 for never
-        tensorboard: write TensorBoard files too
         lens: note at each evaluation how far gradients reach back and how saturated gates are, for `elman inspect`
     """
 
@@ -51,7 +49,6 @@ class TrainingConfig:
     checkpoint_every: int = 0
     average: int = 1
     patience: int = 0
-    tensorboard: bool = False
     lens: bool = False
 
 
@@ -61,8 +58,6 @@ def check(config: TrainingConfig, device: str) -> None:
         whole(f"training.{name}", getattr(config, name))
     for name in ("evaluate_tokens", "checkpoint_every", "patience"):
         whole(f"training.{name}", getattr(config, name), least=0)
-    if config.tensorboard:
-        summary_writer()
     if device not in ("auto", "cpu"):
         raise InputError(
             f"device is {device}; runs are trained on the CPU, which the kernels are written for: leave it at auto. "

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from elman.errors import FileError, InputError, UnknownNameError
+from elman.files.config import one_of
 from elman.nn.embed import Embedding
 from elman.options import fraction, number, positive, whole
 
@@ -54,13 +55,13 @@ class OptimConfig:
         clip_value: the largest element of the gradient; 0 for none
     """
 
-    name: str = "adamw"
+    name: str = one_of("adamw", OPTIMISERS)
     lr: float = 0.002
     embedding_lr: float = 1.0
     weight_decay: float = 0.01
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.99)
-    schedule: str = "cosine"
+    schedule: str = one_of("cosine", SCHEDULES)
     warmup: int = 50
     final_lr: float = 0.01
     factor: float = 0.5

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from elman import progress
-from elman.errors import FileError, MissingExtraError
+from elman.errors import FileError
 from elman.files import config as configs
 from elman.options import parse_json
+from elman.training.logs import Logs
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from torch.utils.tensorboard import SummaryWriter
 
 FILES = ("metrics.jsonl", "samples.txt")  # what a resumed run cuts back to its checkpoint
 
@@ -71,27 +71,22 @@ def _remove(folder: Path) -> None:
 
 
 class Recorder:
-    """The open files of a run directory, after `step` steps. A process that is not the first has none."""
+    """The open files of a run directory, and its logs. A process that is not the first has none."""
 
-    def __init__(
-        self, folder: Path | None, lengths: dict[str, int] | None = None, tensorboard: bool = False, step: int = 0
-    ) -> None:
+    def __init__(self, folder: Path | None, lengths: dict[str, int] | None = None, logs: Logs | None = None) -> None:
         self.folder = folder
         self.files: dict[str, IO[bytes]] = {}
-        self.start, self.board = time.monotonic(), None
+        self.start, self.logs = time.monotonic(), logs or Logs()
         if folder is None:
             return
         for name in (*FILES, "timings.jsonl"):
             self.files[name] = _open(folder / name, None if lengths is None else lengths.get(name))
-        self.board = _board(folder, step) if tensorboard else None
 
     def metrics(self, step: int, **values: float) -> None:
         """A line of metrics; and of timings, which hold everything that no two runs share."""
         self._line("metrics.jsonl", {"step": step, **values})
         self._line("timings.jsonl", {"step": step, "seconds": round(time.monotonic() - self.start, 3)})
-        if self.board is not None:
-            for name, value in values.items():
-                self.board.add_scalar(name, value, step)
+        self.logs.metrics(step, values)
 
     def preview(self, step: int, preview: Preview) -> None:
         """Keep a preview: text in samples.txt, a picture in previews/STEP.png."""
@@ -104,6 +99,7 @@ class Recorder:
                 path.write_bytes(preview.picture)
             except OSError as error:
                 raise _cannot_write(error) from error
+        self.logs.preview(step, preview)
 
     def flush(self) -> dict[str, int]:
         """Bring everything to the disk; the lengths of the files."""
@@ -115,12 +111,12 @@ class Recorder:
             raise _cannot_write(error) from error
         return {name: file.tell() for name, file in self.files.items() if name in FILES}
 
-    def close(self) -> None:
+    def close(self, finished: bool = True) -> None:
+        """Close everything; not `finished` if the run is to be resumed."""
         for file in self.files.values():
             with suppress(OSError):  # what a full disk did not take, `_write` has said
                 file.close()
-        if self.board is not None:
-            self.board.close()
+        self.logs.close(finished)
 
     def _line(self, name: str, values: dict[str, float]) -> None:
         self._write(name, json.dumps(values) + "\n")
@@ -149,20 +145,6 @@ def _open(path: Path, length: int | None) -> IO[bytes]:
 
 def _cannot_write(error: OSError) -> FileError:
     return FileError(f"cannot write metrics: {error}. Free some space; the last checkpoint is as it was.")
-
-
-def summary_writer() -> type[SummaryWriter]:
-    """TensorBoard's writer, or an error that says what to install."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtraError("tensorboard", "tensorboard") from error
-    return SummaryWriter
-
-
-def _board(folder: Path, step: int) -> SummaryWriter:
-    # What an earlier process wrote of the steps to come is not shown.
-    return summary_writer()(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
 
 
 def read_metrics(folder: Path) -> list[dict[str, float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from elman.files.config import Json
+from elman.tables import Table
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,14 @@ class Scores:
         """
         names = dict.fromkeys((self.primary, *self.secondary))
         return "  ".join(f"{name.replace('_', ' ')} {self.numbers[name]:.4f}" for name in names)
+
+    def table(self, title: str = "scores") -> Table:
+        """All numbers, with the remark."""
+        rows = [(name.replace("_", " "), f"{value:.6g}") for name, value in self.numbers.items()]
+        return Table(f"{title} ({self.remark})" if self.remark else title, ("score", "value"), rows)
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     def to_json(self) -> dict[str, Json]:
         return {**self.numbers, **self.details}

@@ -19,7 +19,7 @@ from elman.compose.pool import POOLS
 from elman.data import Examples, padded
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.model import SequenceModel
 from elman.nn.distributions import Distribution, WithValues
 from elman.nn.readout import Affine, BernoulliReadout, BothEnds, GaussianReadout, Linear, Pooled, Softmax
@@ -57,7 +57,7 @@ class ClassifyModelConfig(NetworkConfig):
 
     size: int = 128
     bidirectional: bool = True
-    pool: str = "max"
+    pool: str = one_of("max", POOLED)
     embedding_size: int = 0
     embedding_dropout: float = 0.2
     word_dropout: float = 0.05

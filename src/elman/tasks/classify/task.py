@@ -15,8 +15,10 @@ from elman.data import Batch, Batches, Examples, OrderedBatches, Shuffled, padde
 from elman.data.names import Names, file_list
 from elman.data.splits import SplitConfig, read_parts, split_summary
 from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
+from elman.data.text import ERRORS
+from elman.data.vocabulary import VOCABULARIES
 from elman.errors import InputError
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.nn.distributions import Categorical
@@ -24,7 +26,7 @@ from elman.options import choice, fraction, several, whole
 from elman.state import State
 from elman.tasks import network, plots
 from elman.tasks.classify.data import FORMATS, Reader, Row, fingerprint
-from elman.tasks.classify.inputs import AnyInputs, Labels, SeriesInputs, TextInputs
+from elman.tasks.classify.inputs import LABEL_KINDS, AnyInputs, Labels, SeriesInputs, TextInputs
 from elman.tasks.classify.model import EACH, Classifier, ClassifyModelConfig, build
 from elman.tasks.plots import Results
 from elman.tasks.request import Request, Rows, TextRequest, batch_size, data_option, opened, option, rows_of
@@ -54,13 +56,13 @@ class ClassifyDataConfig(SplitConfig):
     """
 
     train: Names = "train.tsv"
-    format: str = "auto"
+    format: str = one_of("auto", FORMATS)
     text: str = "text"
     label: str = "label"
-    label_kind: str = "class"
+    label_kind: str = one_of("class", LABEL_KINDS)
     permute: int | None = None
-    errors: str = "strict"
-    vocabulary: str = "word"
+    errors: str = one_of("strict", ERRORS)
+    vocabulary: str = one_of("word", VOCABULARIES)
     min_count: int = 1
     vocabulary_size: int = 4096
     lower: bool = False
@@ -76,7 +78,7 @@ class LossConfig:
         smoothing: this share of each target is spread over all classes
     """
 
-    weights: str = "equal"
+    weights: str = one_of("equal", ("equal", "balanced"))
     smoothing: float = 0.0
 
 

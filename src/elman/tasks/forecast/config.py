@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from elman.cells import CELLS
 from elman.data.names import Names
+from elman.data.text import ERRORS
 from elman.errors import InputError
+from elman.files.config import one_of
 from elman.options import choice, fraction, number, whole
 from elman.tasks import network
 from elman.tasks.forecast.data import PanelReader, Series
+from elman.tasks.forecast.files import FORMATS
 from elman.tasks.forecast.readout import READOUTS, SCALED
 from elman.tasks.forecast.season import WEEK, find_season, has_weeks
 from elman.tasks.network import NetworkConfig
@@ -63,20 +67,20 @@ class ForecastModelConfig(NetworkConfig):
         embedding_size: of a vector that is learnt for each series; 0 for none
     """
 
-    cell: str = "lstm"
+    cell: str = one_of("lstm", CELLS)
     size: int = 64
-    residual: str = "auto"  # type: ignore[assignment]  # of a forecast it is what is predicted: saved runs call it so
-    kind: str = "network"
+    residual: str = one_of("auto", RESIDUALS)  # type: ignore[assignment]  # of a forecast it is what is predicted: saved runs call it so
+    kind: str = one_of("network", KINDS)
     order: int = 24
     residual_layers: bool = False
     input_dropout: float = 0.0
     readout_dropout: float = 0.1
-    readout: str = "student_t"
+    readout: str = one_of("student_t", READOUTS)
     classes: int = 0
-    feedback: str = "target"
+    feedback: str = one_of("target", FEEDBACK)
     sampled: float = 0.25
     lags: list[int] = field(default_factory=list)
-    scale: str = "auto"
+    scale: str = one_of("auto", SCALES)
     decay: float = 1.0
     season: int = 0
     log_scale: bool = True
@@ -131,7 +135,7 @@ class ForecastDataConfig:
     train: Names = "series.csv"
     valid: Names = ""
     test: Names = ""
-    format: str = "auto"
+    format: str = one_of("auto", FORMATS)
     id: str = "unique_id"
     time: str = "ds"
     target: Names = "y"
@@ -139,8 +143,8 @@ class ForecastDataConfig:
     past: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
     frequency: str = "auto"
-    gaps: str = "error"
-    errors: str = "strict"
+    gaps: str = one_of("error", ("error", "fill"))
+    errors: str = one_of("strict", ERRORS)
     horizon: int = 24
     seasonality: int = 0
     valid_windows: int = 0

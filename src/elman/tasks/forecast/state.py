@@ -183,6 +183,11 @@ class Forecast(NamedTuple):
                 numbers = (f"{v:.10g}" for c in range(len(m)) for v in (m[c], *q[c]))
                 yield ",".join([_cell(name), when, *numbers]) + "\n"
 
+    def _repr_html_(self) -> str:
+        from elman.tasks.forecast.plots import html
+
+        return html(self)
+
     def save_paths(self, path: Path) -> None:
         """Write the paths to a new .npz file: `paths` (B, S, H, C), `names` (B,) and `times` (B, H)."""
         if path.exists():

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from elman.data.names import Names, names_of, refuse_twice
 from elman.data.tables import Line, Table, columns_of, is_number, number_of, read_table
-from elman.data.text import Document, at_least_one, lines_of, read_documents
+from elman.data.text import ERRORS, Document, at_least_one, lines_of, read_documents
 from elman.errors import InputError
+from elman.files.config import one_of
 from elman.options import choice
 from elman.tasks.hmm.sequences import NotNumbers, read_values
 from elman.tasks.hmm.sequences import read as read_padded
@@ -48,11 +49,11 @@ class HMMDataConfig:
 
     train: Names = "observations.csv"
     valid: Names = ""
-    read: str = "columns"
+    read: str = one_of("columns", WAYS)
     columns: list[str | int] | str | int | None = None
-    missing: str = "allow"
-    unit: str = "file"
-    errors: str = "strict"
+    missing: str = one_of("allow", ("allow", "refuse"))
+    unit: str = one_of("file", ("file", "lines"))
+    errors: str = one_of("strict", ERRORS)
 
 
 Documents = Iterator[tuple[str, str]]  # a name and a text each

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from elman.core import Options
 from elman.data import padded
 from elman.errors import InputError, UnknownNameError
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.lens import Sample
 from elman.options import whole
 from elman.tasks.hmm.data import HMMDataConfig, Observations, Reader, open_observations
@@ -37,6 +37,18 @@ if TYPE_CHECKING:
     from elman.tasks.hmm.model import Emitted
 
 STRUCTURES = ("full", "left-to-right", "banded")
+
+
+def _emissions() -> Iterable[str]:
+    from elman.tasks.hmm.files import MODELS  # here, for it imports scikit-learn
+
+    return MODELS
+
+
+def _methods() -> Iterable[str]:
+    from elman.tasks.hmm.estimator import METHODS
+
+    return METHODS
 
 
 @dataclass(frozen=True)
@@ -56,10 +68,10 @@ class HMMModelConfig:
         options: further options of the estimator, as {covariance_type: full} or {n_mix: 3}
     """
 
-    emission: str = "gaussian"
+    emission: str = one_of("gaussian", _emissions)
     n_components: int = 2
-    structure: str = "full"
-    method: str = "em"
+    structure: str = one_of("full", STRUCTURES)
+    method: str = one_of("em", _methods)
     n_iter: int = 200
     tol: float = 0.01
     n_init: int = 3
@@ -74,13 +86,12 @@ def build(config: HMMModelConfig, seed: int) -> HiddenMarkovEstimator:
     >>> build(HMMModelConfig(emission="poisson", n_components=3), seed=1)
     PoissonHMM(n_components=3, random_state=1, n_init=3, n_iter=200, tol=0.01)
     """
-    from elman.tasks.hmm.estimator import METHODS
     from elman.tasks.hmm.files import MODELS
 
     for kind, given, known in (
-        ("emission", config.emission, MODELS),
+        ("emission", config.emission, _emissions()),
         ("structure", config.structure, STRUCTURES),
-        ("method", config.method, METHODS),
+        ("method", config.method, _methods()),
     ):
         if given not in known:
             raise UnknownNameError(kind, given, known)

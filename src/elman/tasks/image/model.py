@@ -18,12 +18,13 @@ from torch import Tensor
 from elman import random
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.model import SequenceModel
 from elman.options import whole
 from elman.tasks.image import PixelNetwork
 from elman.tasks.image.data import Images, check_fixed, levels_of, read_images
-from elman.tasks.image.readout import Brightness, PixelReadout, PixelRow
+from elman.tasks.image.network import LAYERS
+from elman.tasks.image.readout import READOUTS, Brightness, PixelReadout, PixelRow
 from elman.tasks.predictor import Predictor, evaluating
 from elman.training.scores import Scores
 
@@ -44,11 +45,11 @@ class ImageModelConfig:
         hidden: units between the last layer and the read-out
     """
 
-    layer: str = "diagonal"
+    layer: str = one_of("diagonal", LAYERS)
     size: int = 32
     layers: int = 1
     kernel: int = 7
-    readout: str = "auto"
+    readout: str = one_of("auto", ("auto", *READOUTS))
     hidden: int = 64
 
 

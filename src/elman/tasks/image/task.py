@@ -16,7 +16,7 @@ from elman.data.names import Names, file_list
 from elman.data.splits import SplitConfig, read_parts, split_summary
 from elman.errors import FileError, InputError
 from elman.files import artifact
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.lens import Sample
 from elman.lens.fresh import fresh
 from elman.lens.layers import inspection_mode
@@ -58,7 +58,7 @@ class ImageDataConfig(SplitConfig):
     train: Names = EMBEDDED
     columns: int = 0
     white: float = 0.0
-    binarise: str = "auto"
+    binarise: str = one_of("auto", ("auto", "none", *BINARISATIONS))
     batch_size: int = 32
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from elman import state as trees
-from elman.cells import cell
+from elman.cells import CELLS, cell
 from elman.data import Batch
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.model import SequenceModel
 from elman.nn.crf import CRF, Allowed, Tags, TagSoftmax
 from elman.nn.embed import Embedding
@@ -56,7 +56,7 @@ class TagModelConfig(NetworkConfig):
         feedback_sampled: the probability in training that the previous tag is sampled from the model
     """
 
-    cell: str = "lstm"
+    cell: str = one_of("lstm", CELLS)
     size: int = 100
     bidirectional: bool = True
     embedding_size: int = 100
@@ -64,7 +64,7 @@ class TagModelConfig(NetworkConfig):
     vectors: str = ""
     case_size: int = 8
     feature_size: int = 16
-    char_cell: str = "lstm"
+    char_cell: str = one_of("lstm", CELLS)
     char_size: int = 25
     char_embedding_size: int = 25
     embedding_dropout: float = 0.5

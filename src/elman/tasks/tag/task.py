@@ -14,8 +14,9 @@ from elman.data import Batch, Batches, OrderedBatches, Shuffled
 from elman.data.names import Names, file_list, refuse_alike
 from elman.data.splits import SplitConfig, first_rows, read_parts, split_summary
 from elman.data.synthetic import PREFIX, SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic, parse
+from elman.data.text import ERRORS
 from elman.errors import InputError
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.options import choice, whole
@@ -55,13 +56,13 @@ class TagDataConfig(SplitConfig):
     """
 
     train: Names = "train.txt"
-    format: str = "auto"
+    format: str = one_of("auto", FORMATS)
     word: Column = 0
     tag: Column = -1
     features: list[Column] = field(default_factory=list)
-    errors: str = "strict"
-    scheme: str = "auto"
-    train_as: str = "same"
+    errors: str = one_of("strict", ERRORS)
+    scheme: str = one_of("auto", ("auto", *schemes.SCHEMES))
+    train_as: str = one_of("same", ("same", "iobes"))
     min_count: int = 1
     lower: bool = True
     batch_size: int = 32

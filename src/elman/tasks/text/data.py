@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from elman.data import vocabulary as vocabularies
-from elman.data.cache import Encoded, encode
+from elman.data.cache import UNITS, Encoded, encode
 from elman.data.names import Names, names_of
 from elman.data.splits import Split, fractions
-from elman.data.text import BYTES, Text, check_errors, in_memory, open_text
-from elman.data.vocabulary import Vocabulary
+from elman.data.text import BYTES, ERRORS, Text, check_errors, in_memory, open_text
+from elman.data.vocabulary import VOCABULARIES, Vocabulary
 from elman.errors import InputError
+from elman.files.config import one_of
 from elman.options import whole
 
 
@@ -39,11 +40,11 @@ class TextDataConfig:
     valid: Names = ""
     test: Names = ""
     split: Split = (0.9, 0.05, 0.05)
-    errors: str = "strict"
-    vocabulary: str = "char"
+    errors: str = one_of("strict", ERRORS)
+    vocabulary: str = one_of("char", VOCABULARIES)
     min_count: int = 1
     vocabulary_size: int = 4096
-    unit: str = "text"
+    unit: str = one_of("text", UNITS)
     batch_size: int = 32
     window: int = 128
 

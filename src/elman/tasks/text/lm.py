@@ -13,6 +13,7 @@ from elman.data.cache import Encoded
 from elman.data.vocabulary import BOUNDARY
 from elman.errors import InputError, UnknownNameError
 from elman.files.artifact import Content
+from elman.files.config import one_of
 from elman.lens import Sample
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
@@ -48,7 +49,7 @@ class LMModelConfig(NetworkConfig):
     readout_dropout: float = 0.0
     tied: bool = False
     cutoffs: list[int] = field(default_factory=list)
-    dtype: str = "float32"
+    dtype: str = one_of("float32", DTYPES)
 
 
 @dataclass(frozen=True)

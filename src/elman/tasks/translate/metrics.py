@@ -57,10 +57,7 @@ def exposure(predictor: Translator, pairs: Sequence[Pair], batch_size: int = EAC
 
 def alignment_json(predictor: Translator, text: str, tokens: Sequence[int]) -> dict[str, Any]:
     """A translation's alignment with the symbols of both sides, the end of the target among them."""
-    names = ([side.decode([int(i)]) for i in ids] for side, ids in zip(predictor.symbols, (
-        predictor.symbols.source.encode(text), tokens), strict=True))  # fmt: skip
-    source, target = names
-    return {"source": source, "target": [*target, "</s>"], "weights": predictor.alignment(text, tokens)}
+    return predictor.aligned(text, tokens)._asdict()
 
 
 def metrics() -> tuple[Any, Any]:

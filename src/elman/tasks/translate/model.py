@@ -23,12 +23,14 @@ from elman.decoding.hypotheses import Hypothesis
 from elman.decoding.sample import Sampling, sample
 from elman.errors import InputError
 from elman.files.artifact import Content
+from elman.files.config import one_of
 from elman.lengths import masked
 from elman.model import SequenceModel
 from elman.nn.embed import Embedding
 from elman.nn.readout import Softmax
 from elman.options import a_text, choice, number, several, whole
 from elman.state import State
+from elman.tables import cut, paragraph
 from elman.tasks import network
 from elman.tasks.network import NetworkConfig
 from elman.tasks.predictor import Predictor
@@ -37,6 +39,7 @@ from elman.tasks.translate.data import PairReader, Pairs, Vocabularies, batch_of
 from elman.tasks.translate.seq2seq import EncoderDecoder
 
 EACH = 64  # sentences that are computed at a time
+SHOWN = 40  # symbols of either side of an alignment in a notebook
 ATTENTIONS = ("none", "additive", "dot", "general")
 TIES = ("none", "target", "all")
 
@@ -69,11 +72,11 @@ class TranslateModelConfig(NetworkConfig):
     embedding_size: int = 256
     embedding_dropout: float = 0.2
     readout_dropout: float = 0.2
-    context: str = "start"
-    attention: str = "additive"
+    context: str = one_of("start", ("start", "every"))
+    attention: str = one_of("additive", ATTENTIONS)
     attention_size: int = 0
     feeding: bool = False
-    tied: str = "none"
+    tied: str = one_of("none", TIES)
     smoothing: float = 0.1
 
 
@@ -161,6 +164,30 @@ class Translation(NamedTuple):
     tokens: list[int]
     log_prob: float
     score: float
+
+
+class Alignment(NamedTuple):
+    """Where a translation looks in its source: `weights` has a row for each symbol of the target, the end of which is
+    one, and a column for each symbol of the source. A notebook shows it as shades."""
+
+    source: list[str]
+    target: list[str]
+    weights: list[list[float]]
+
+    def _repr_html_(self) -> str:
+        header = "".join(f"<th>{cut(name, 30)}</th>" for name in ["", *self.source[:SHOWN]])
+        rows = [
+            f"<tr><th>{cut(name, 30)}</th>{''.join(map(_shade, weights[:SHOWN]))}</tr>"
+            for name, weights in zip(self.target[:SHOWN], self.weights, strict=False)
+        ]
+        sizes = len(self.source), len(self.target)
+        left = paragraph(f"the first {SHOWN} of {max(sizes)} symbols") if max(sizes) > SHOWN else ""
+        return f"<div><table><tr>{header}</tr>{''.join(rows)}</table>{left}</div>"
+
+
+def _shade(weight: float) -> str:
+    """A cell as dark as its weight, on any background."""
+    return f"<td title='{weight:.3f}' style='background: rgba(127, 127, 127, {weight:.2f})'>{weight:.2f}</td>"
 
 
 class Translator(Predictor[EncoderDecoder]):
@@ -298,6 +325,16 @@ class Translator(Predictor[EncoderDecoder]):
         if not isinstance(model.core, Bound) or self.config.attention == "none":
             raise InputError("this model has no attention, so nothing says where it looks: train with model.attention")
         return model.core
+
+    def align(self, text: str, **search: Any) -> Alignment:
+        """The best translation of a text, and where it looks for each of its symbols; `search` as Search has it."""
+        return self.aligned(text, self.translations([text], Search(**search))[0][0].tokens)
+
+    def aligned(self, text: str, tokens: Sequence[int]) -> Alignment:
+        """The alignment of a translation, by its tokens, with the symbols of both sides."""
+        sides = zip(self.symbols, (self.symbols.source.encode(text), tokens), strict=True)
+        source, target = ([side.decode([int(i)]) for i in ids] for side, ids in sides)
+        return Alignment(source, [*target, "</s>"], self.alignment(text, tokens))
 
     @torch.inference_mode()
     def alignment(self, text: str, tokens: Sequence[int]) -> list[list[float]]:

@@ -17,7 +17,10 @@ from elman.data.batches import Bucketed
 from elman.data.names import Names, file_list, names_of
 from elman.data.splits import Split, SplitConfig, first_rows, read_parts, split_summary
 from elman.data.synthetic import SyntheticBatches, SyntheticData, SyntheticRow, is_synthetic
+from elman.data.text import ERRORS
+from elman.data.vocabulary import VOCABULARIES
 from elman.errors import InputError
+from elman.files.config import one_of
 from elman.lengths import masked
 from elman.lens import Sample
 from elman.options import choice, flag, number, positive, whole
@@ -27,7 +30,7 @@ from elman.tasks.request import Request
 from elman.tasks.task import Data, Evaluation, Inspection, Response, Task, TrainedSettings
 from elman.tasks.translate import data as reading
 from elman.tasks.translate import requests as translate_verbs
-from elman.tasks.translate.data import Pair, PairReader, Pairs, Vocabularies, batch_of, synthetic_pairs
+from elman.tasks.translate.data import FORMATS, Pair, PairReader, Pairs, Vocabularies, batch_of, synthetic_pairs
 from elman.tasks.translate.metrics import alignment_json, metrics, score
 from elman.tasks.translate.model import Search, TranslateModelConfig, Translator, build
 from elman.tasks.translate.seq2seq import EncoderDecoder, smoothed_loss
@@ -69,9 +72,9 @@ class TranslateDataConfig:
     test_source: Names = ""
     test_target: Names = ""
     split: Split = (0.9, 0.1, 0.0)
-    format: str = "auto"
-    errors: str = "strict"
-    vocabulary: str = "word"
+    format: str = one_of("auto", FORMATS)
+    errors: str = one_of("strict", ERRORS)
+    vocabulary: str = one_of("word", VOCABULARIES)
     joint: bool = False
     min_count: int = 1
     vocabulary_size: int = 4096
@@ -94,7 +97,7 @@ class DecodingConfig(Search):
             translations that equal the target), bleu or chrf (these need the extra [translate])
     """
 
-    decides: str = "perplexity"
+    decides: str = one_of("perplexity", DECIDES)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class SamplingConfig:
         least: the lower bound of that probability
     """
 
-    schedule: str = "none"
+    schedule: str = one_of("none", SCHEDULES)
     batches: float = 1000.0
     least: float = 0.0
 

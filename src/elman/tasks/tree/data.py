@@ -41,6 +41,11 @@ class LabelledTree(NamedTuple):
     def height(self) -> int:
         return int(self.shape.heights.max())
 
+    def _repr_html_(self) -> str:
+        from elman.tasks.tree.plots import html
+
+        return html(self)
+
 
 @dataclass(frozen=True)
 class TreeReader:

@@ -18,12 +18,13 @@ from elman.data.names import refuse_alike
 from elman.data.vocabulary import Symbols
 from elman.errors import InputError
 from elman.files.artifact import Content
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.nn.distributions import WithValues
 from elman.nn.readout import GaussianReadout, Softmax
 from elman.tasks.classify import metrics
 from elman.tasks.predictor import Predictor
 from elman.tasks.tag.word_features import WordEmbedding
+from elman.tasks.tree import TREES
 from elman.tasks.tree import tree as tree_cell
 from elman.tasks.tree.data import LabelledTree, TreeReader
 from elman.tasks.tree.forest import Forest
@@ -49,7 +50,7 @@ class TreeModelConfig:
         readout_dropout: the dropout before the read-out
     """
 
-    cell: str = "binary_tree_lstm"
+    cell: str = one_of("binary_tree_lstm", TREES)
     size: int = 150
     options: Options = field(default_factory=dict)
     embedding_size: int = 300

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from elman.tables import caption, drawing, paragraph
 from elman.tasks.plots import save
 from elman.tasks.tree.data import LabelledTree
 from elman.tasks.tree.model import TreeLabeller
 from elman.training.record import Preview
 
 MOST = 6  # trees in one picture
+SHOWN = 300  # nodes that a notebook draws
+ACROSS, UP = 62, 44  # between two words, and between two heights, in a notebook
 WHITE = (1.0, 1.0, 1.0, 1.0)
 
 
@@ -30,6 +33,24 @@ def places(tree: LabelledTree) -> tuple[list[float], list[float]]:
         if children[node] and not tree.words[node]:
             x[node] = sum(x[child] for child in children[node]) / len(children[node])
     return x, [float(height) for height in heights]
+
+
+def html(tree: LabelledTree) -> str:
+    """A tree for a notebook, drawn without matplotlib: the labels of its nodes over its words."""
+    if len(tree.words) > SHOWN:
+        return paragraph(f"a tree of {len(tree.words)} nodes, {tree.height + 1} high: too many to draw here")
+    x, y = places(tree)
+    at = [(ACROSS * (a + 0.7), UP * (tree.height - b) + 16) for a, b in zip(x, y, strict=True)]
+    edges = [_edge(*at[node], *at[parent]) for node, parent in enumerate(tree.shape.parents.tolist()) if parent >= 0]
+    dots = [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="2.5"/>' for a, b in at]
+    labels = [caption(a, b - 6, text, most=12) for (a, b), text in zip(at, tree.labels, strict=True) if text]
+    words = [caption(a, b + 15, text, most=12) for (a, b), text in zip(at, tree.words, strict=True) if text]
+    return drawing(ACROSS * (max(x) + 1.4), UP * tree.height + 40, [*edges, *dots, *labels, *words])
+
+
+def _edge(x1: float, y1: float, x2: float, y2: float) -> str:
+    ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
+    return f'<line {ends} stroke="currentColor" opacity="0.4"/>'
 
 
 def draw(path: Path, predictor: TreeLabeller, trees: Sequence[LabelledTree]) -> None:

@@ -13,8 +13,9 @@ from elman.data import Batch, Batches, OrderedBatches
 from elman.data.batches import Alike
 from elman.data.names import Names, file_list
 from elman.data.splits import SplitConfig, first_rows, read_parts, split_summary
+from elman.data.text import ERRORS
 from elman.errors import InputError
-from elman.files.config import Json
+from elman.files.config import Json, one_of
 from elman.options import choice, whole
 from elman.state import State
 from elman.tasks.plots import PICTURES, check_new
@@ -56,10 +57,10 @@ class TreeDataConfig(SplitConfig):
     """
 
     train: Names = "train.txt"
-    format: str = "auto"
+    format: str = one_of("auto", FORMATS)
     tag: Column = "deprel"
-    target: str = "nodes"
-    errors: str = "strict"
+    target: str = one_of("nodes", TARGETS)
+    errors: str = one_of("strict", ERRORS)
     min_count: int = 1
     lower: bool = True
     batch_size: int = 25
