@@ -132,8 +132,8 @@ def prepare(row: Row, data: dict[str, Any], folder: Path, work: Path) -> Path:
     missing = [file for file, path in zip(known["files"], found, strict=True) if path is None]
     if missing:
         raise Refused(
-            f"{', '.join(missing)} is not in {folder} nor in {folder / row['data']}: {known['title']}, from "
-            f"{known['source']}. Say where it is: make results NAME={row['name']} DATA=folder"
+            f"neither {folder} nor {folder / row['data']} has {', '.join(missing)}: {known['title']}, from "
+            f"{known['source']}. Name the folder that has them: make results NAME={row['name']} DATA=folder"
         )
     place = work / row["name"]
     if place.exists():

@@ -139,7 +139,7 @@ def test_the_machine_counts_what_works() -> None:
 
 def test_missing_data_are_named_with_where_they_come_from(store: Path, tmp_path: Path) -> None:
     (tmp_path / "data" / "tiny" / "tiny.yaml").unlink()
-    with pytest.raises(results.Refused, match=r"tiny\.yaml is not in .*a config, from example\.org.*DATA=folder"):
+    with pytest.raises(results.Refused, match=r"has tiny\.yaml: a config, from example\.org\. .*DATA=folder"):
         measure(store)
 
 
