@@ -124,6 +124,13 @@ def test_no_time_is_stored_of_a_busy_machine(
     assert row["minutes"] == minutes and row["values"] == {"0": 0.5, "1": 1.5} and row["memory"] == 100
 
 
+def test_what_commands_took_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of the largest; the output of the last."""
+    ran = iter([("first", results.Usage(60.0, 50.0, 300.0)), ("last", results.Usage(6.0, 5.0, 100.0))])
+    monkeypatch.setattr(results, "run_one", lambda command, place: next(ran))
+    assert results.run_commands(["elman train", "elman evaluate"], 0, tmp_path) == ("last", (66.0, 55.0, 300.0))
+
+
 def test_where_nobody_knows_what_ran_no_time_is_stored(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "busy_seconds", lambda: math.inf)
     monkeypatch.setattr(results, "run_commands", lambda commands, run, place: ("", USAGE))

@@ -120,6 +120,12 @@ def test_symbols_of_all_parts_are_counted_where_that_is_asked_for(config, tmp_pa
     assert splits.vocabulary.names == ("b", "a", "c", "d") and splits.test.unknown == 1
 
 
+def test_words_of_two_files_are_not_one_word(config, tmp_path):
+    (tmp_path / "b.txt").write_text("be not")
+    both = words(config, tmp_path, "to be or to", split=(0.9, 0.1, 0.0), valid=str(tmp_path / "b.txt"), count_all=True)
+    assert set(open_splits(both).vocabulary.names) == {"to", "be", "or", "not"}
+
+
 def test_a_model_keeps_that_line_breaks_are_spaces(config, tmp_path):
     few = words(config, tmp_path, "to be\nor not to be\n" * 9, split=(0.8, 0.1, 0.1), line_breaks=False)
     vocabulary = open_splits(few).vocabulary
