@@ -86,6 +86,8 @@ def measure(name: str, folder: Path, store: Path = STORE, work: Path = WORK) -> 
     others = watch.others(sum(usage.processor for usage in usages))
     if not (quiet := others <= OTHERS):
         print(f"{name}: others had {others:.2g} cores meanwhile; the time is not stored", file=sys.stderr)
+    results = read(store)  # another row may have been stored meanwhile
+    row = row_of(results, name)
     row |= {
         "values": values, "extras": extras if len(values) == 1 else {}, "commit": at,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": f"{processor()}, {os.cpu_count()} cores",
@@ -153,12 +155,14 @@ def run_commands(commands: Sequence[str], run: int, place: Path) -> tuple[str, U
     """The standard output of the last of some commands, and what they took together."""
     taken, output = Usage(0.0, 0.0, 0.0), ""
     for command in commands:
-        words = shlex.split(command.format(run=run))
-        if words[0] != "elman":
-            raise Refused(f"the command {command!r} of recipes/results.json does not begin with elman")
-        output, usage = run_one([sys.executable, "-m", *words], place)
+        output, usage = run_one([sys.executable, "-m", *shlex.split(numbered(command, run))], place)
         taken = Usage(taken.wall + usage.wall, taken.processor + usage.processor, max(taken.memory, usage.memory))
     return output, taken
+
+
+def numbered(text: str, run: int | str) -> str:
+    """With the number of a run where {run} is; other brackets are part of a command."""
+    return text.replace("{run}", str(run))
 
 
 def run_one(command: list[str], place: Path) -> tuple[str, Usage]:
@@ -189,7 +193,7 @@ def busy_seconds() -> float:
 def score(rule: dict[str, Any], run: int, place: Path, output: str) -> float:
     """The number that a rule names: of what the last command printed, or of the metrics of a run directory."""
     if "run" in rule:
-        lines = (place / rule["run"].format(run=run) / "metrics.jsonl").read_text().splitlines()
+        lines = (place / numbered(rule["run"], run) / "metrics.jsonl").read_text().splitlines()
         found = [line for line in map(json.loads, lines) if rule["part"] in line]
         if not found:
             raise Refused(f"the metrics of {rule['run']} have no line of {rule['part']!r}")
@@ -261,7 +265,7 @@ def _measured(row: Row) -> list[str]:
     def number(value: float | None) -> str:
         return "" if value is None else f"{value:g}"
 
-    commands = "<br>".join(f"`{command.replace('{run}', 'N')}`" for command in row["commands"])
+    commands = "<br>".join(f"`{numbered(command, 'N')}`" for command in row["commands"])
     runs = f"{row['runs_are']} {', '.join(row['values'])}"
     return [
         f"`{row['name']}`", commands, runs, number(row["threads"]), number(row["minutes"]), number(row["memory"]),
@@ -292,6 +296,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refused as error:
         print(f"results: error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"results: stopped; nothing of {options.name} is stored", file=sys.stderr)
+        return 130
     write_page()
     return 0
 

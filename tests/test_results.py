@@ -127,8 +127,31 @@ def test_no_time_is_stored_of_a_busy_machine(
 def test_what_commands_took_is_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory of the largest; the output of the last."""
     ran = iter([("first", results.Usage(60.0, 50.0, 300.0)), ("last", results.Usage(6.0, 5.0, 100.0))])
-    monkeypatch.setattr(results, "run_one", lambda command, place: next(ran))
-    assert results.run_commands(["elman train", "elman evaluate"], 0, tmp_path) == ("last", (66.0, 55.0, 300.0))
+    commands: list[list[str]] = []
+    monkeypatch.setattr(results, "run_one", lambda command, place: commands.append(command) or next(ran))
+    asked = ["elman train --seed {run} --model.options '{}'", "elman evaluate"]
+    assert results.run_commands(asked, 7, tmp_path) == ("last", (66.0, 55.0, 300.0))
+    assert commands[0][1:] == ["-m", "elman", "train", "--seed", "7", "--model.options", "{}"]
+
+
+def test_a_row_that_was_stored_meanwhile_stays(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(commands: list[str], run: int, place: Path) -> tuple[str, results.Usage]:
+        others = results.read(store)
+        results.write(store, {**others, "rows": [*others["rows"][:1], {"name": "other"}]})
+        return "", USAGE
+
+    monkeypatch.setattr(results, "run_commands", run)
+    monkeypatch.setattr(results, "score", lambda rule, run, place, output: 0.5)
+    assert measure(store)["values"] and results.read(store)["rows"][1] == {"name": "other"}
+
+
+def test_one_that_is_stopped_says_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(results, "measure", stop)
+    assert results.main(["chunks"]) == 130
+    assert capfd.readouterr().err == "results: stopped; nothing of chunks is stored\n"
 
 
 def test_where_nobody_knows_what_ran_no_time_is_stored(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
