@@ -17,7 +17,6 @@
 #include "arrays.h"
 #include "checks.h"
 #include "crowd.h"
-#include "digest.h"
 #include "from_dict.h"
 #include "gated_layout.h"
 #include "json.h"
@@ -290,7 +289,7 @@ NB_MODULE(_native, m) {
     check_lengths(at<const int64_t>(lengths), B, T);
     kernels().reverse(B, T, bytes, at<const char>(x), at<const int64_t>(lengths), at<char>(y), threads);
   });
-  def(m, "digest", [](Address bytes, int64_t count) { return digest(at<const unsigned char>(bytes), count); });
+  def(m, "digest", [](Address bytes, int64_t count) { return kernels().digest(at<const unsigned char>(bytes), count); });
   m.attr("JSON_NUMBER") = json_number;
   def(m, "json_rows", [](int64_t n, int64_t H, Address y, Address text, Address ends) {
     json_rows(n, H, at<const float>(y), at<char>(text), at<int64_t>(ends));

@@ -265,12 +265,16 @@ using Philox = void(int64_t B, int64_t n, int64_t first, const int64_t* draws, i
 // t (B, D): numbers of Student's distribution with df (B, D) degrees of freedom, one event of D for each row (philox.h).
 using StudentT = void(int64_t B, int64_t D, const int64_t* draws, const double* df, double* t, int threads);
 
+// 64 bits of `count` bytes (digest.cpp).
+using Digest = uint64_t(const unsigned char* bytes, int64_t count);
+
 struct Kernels {
   Table<float> f32;
   Table<double> f64;
   Reverse* reverse;
   Philox* philox;
   StudentT* student_t;
+  Digest* digest;
   const GatedKind* gated_kinds;
   int gated_kind_count;
 

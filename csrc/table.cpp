@@ -9,6 +9,7 @@ namespace elman::ELMAN_NS {
 Reverse reverse;
 Philox philox;
 StudentT student_t;
+Digest digest;
 #define ELMAN_KERNEL(Type, name) \
   template <class Real>          \
   Type<Real> name;
@@ -39,7 +40,7 @@ constexpr GatedKind gated_kinds[] = {
 };
 
 // Constants, all of it: code that ran when the module is loaded could have instructions that the machine does not know.
-constexpr Kernels all{table<float>(), table<double>(), reverse, philox, student_t, gated_kinds, std::size(gated_kinds)};
+constexpr Kernels all{table<float>(), table<double>(), reverse, philox, student_t, digest, gated_kinds, std::size(gated_kinds)};
 
 extern const Kernels kernels;
 const Kernels kernels = all;

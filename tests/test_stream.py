@@ -230,10 +230,27 @@ def test_rows_as_bytes_are_those_of_the_state_and_go_on(name: str, size: int) ->
     other.put([0, 1], states.from_rows(rows, core.init_state(1)))
     assert np.array_equal(other.step(x[[3, 1]]), stream.step(x)[[3, 1]])
     assert np.array_equal(states.to_rows(other.state), states.to_rows(stream.take([3, 1])))
-    with pytest.raises(InputError, match="but the stream's is"):
+    with pytest.raises(InputError, match="expected .1, .*state.take or state.repeat"):
         other.put([0], stream.take([3, 1]))
     with pytest.raises(InputError, match="none may be named twice"):
         other.put([0, 0], stream.take([3, 1]))
+
+
+@pytest.mark.parametrize("table", kernels.available())
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_a_stream_takes_the_states_that_a_scan_takes(name: str, table: str) -> None:
+    core = cell(name, 3, 4)
+    good = core.init_state(2)
+    plain, double = tuple(good), states.map(lambda leaf: leaf.double(), good)
+    with kernels.use(table):
+        stream = Stream(core, 2)
+        for bad in (plain, double, states.take(good, [0]), good[0], [*good]):
+            with pytest.raises(InputError) as scanned:
+                core.scan(torch.zeros(2, 1, 3), bad)
+            with pytest.raises(InputError) as streamed:
+                stream.state = bad
+            assert str(streamed.value) == str(scanned.value).replace("[0, 4]", "[1, 4]")  # rows of what is shown
+        stream.state = good
 
 
 @pytest.mark.parametrize(

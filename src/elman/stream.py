@@ -140,9 +140,7 @@ class Stream:
     def put(self, rows: Rows, state: State) -> None:
         """These rows continue from these states: the inverse of `take`."""
         numbers = check_distinct(self._inside(rows))
-        like = states.map(lambda leaf: leaf.new_empty((len(numbers), *leaf.shape[1:])), self._engine.like)
-        if states.describe(states.map(torch.empty_like, state)) != states.describe(like):
-            raise InputError(f"the state is {states.describe(state)}, but the stream's is {states.describe(like)}")
+        states.check(state, self._engine.like, len(numbers))
         self._engine.put(numbers, state)
 
     def reorder(self, parents: Rows) -> None:

@@ -116,6 +116,7 @@ class Characters(Vocabulary):
     def __init__(self, characters: str) -> None:
         self.characters = characters
         self.size = 2 + len(characters)
+        self._texts = ("", "�", *characters)
         self._ids = np.full(_CODE_POINTS, UNKNOWN, dtype=np.int64)
         self._ids[_code_points(characters)] = np.arange(2, self.size)
 
@@ -131,7 +132,7 @@ class Characters(Vocabulary):
         return self._ids[_code_points(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return "".join(self.characters[i - 2] if i >= 2 else ("" if i == BOUNDARY else "�") for i in ids)
+        return "".join([self._texts[i] for i in ids])
 
     def unknown_in(self, text: str) -> str:
         return repr(text[int(np.flatnonzero(self.encode(text) == UNKNOWN)[0])])

@@ -112,14 +112,17 @@ class Sampler:
 
     Where the model writes natively, symbols are drawn some steps ahead in one call. A row that ends before it has come
     to the last of them, or whose state is wanted, goes back to where these began, and draws again what was taken.
-    `most` is how many will be asked for, where that is known.
+    `most` is how many will be asked for, where that is known, and `ahead` how many are drawn in one call.
+
+    A ModelStream in place of the model, with as many rows, is used as it is: its weights are not looked at again.
     """
 
     def __init__(
-        self, model: Steps[Distribution], start: Carried, settings: Sampling, *,
-        most: int | None = None, weights: str | None = None,
+        self, model: Steps[Distribution] | ModelStream, start: Carried, settings: Sampling, *,
+        most: int | None = None, ahead: int = AHEAD,
     ) -> None:  # fmt: skip
-        self.settings, self.stream = settings, stream_of(model, len(start.token), weights)
+        self.settings = settings
+        self.stream = model if isinstance(model, ModelStream) else stream_of(model, len(start.token))
         self.stream.state = start.core
         # The arrays of `pending`, which native code writes to.
         settings.check(start.seen.shape[1])
@@ -129,7 +132,7 @@ class Sampler:
         self.uniform = Uniform(start.draws)
         self.rows = np.arange(len(self.token))  # those that go on
         self._ahead: Symbols = np.empty((0, len(self.token)), np.int64)
-        self._taken, self._left = 0, most
+        self._taken, self._left, self._most_ahead = 0, most, ahead
 
     def next(self) -> Symbols:
         """The next symbol (B,) of each row that goes on; of the others the last one."""
@@ -138,23 +141,31 @@ class Sampler:
         self._taken += 1
         return self._ahead[self._taken - 1]
 
-    def end(self, row: int) -> None:
-        """The row stays where it is."""
-        self._go_back(np.array([row]))
-        self._ahead[self._taken :, row] = int(self.token[row])
+    def some(self) -> Symbols:
+        """The next symbols (n, B), as `next` has them: as many as were drawn ahead."""
+        if self._taken == len(self._ahead):
+            self._look_ahead()
+        first, self._taken = self._taken, len(self._ahead)
+        return self._ahead[first:]
+
+    def end(self, row: int, without: int = 0) -> None:
+        """The row stays where it is, or where it was before the last `without` symbols of `some`."""
+        taken = self._taken - without
+        self._go_back(np.array([row]), taken)
+        self._ahead[taken:, row] = int(self.token[row])
         self.rows = self.rows[self.rows != row]
 
     @property
     def state(self) -> Carried:
         """What the rows continue from."""
-        self._go_back(self.rows)
+        self._go_back(self.rows, self._taken)
         self._ahead = self._ahead[: self._taken]
         return Carried(self.stream.state, self.token.clone(), self.seen.clone(), self.draws.clone())
 
     def _look_ahead(self) -> None:
         if self.stream.writes:
             self._before = self.stream.state, self.token.clone(), self.seen.clone(), self.draws.clone()
-            n = AHEAD if self._left is None else max(1, min(AHEAD, self._left))
+            n = self._most_ahead if self._left is None else max(1, min(self._most_ahead, self._left))
             written = self._write(self.rows, n, BOUNDARY)
             self._left = None if self._left is None else self._left - len(written)
         else:
@@ -176,16 +187,16 @@ class Sampler:
         self.draws[rows, 1] += 1
         return token[rows][None]
 
-    def _go_back(self, rows: Symbols) -> None:
+    def _go_back(self, rows: Symbols, taken: int) -> None:
         """Bring rows that were drawn ahead back to what was taken."""
-        if self._taken == len(self._ahead) or not len(rows):
+        if taken == len(self._ahead) or not len(rows):
             return
         core, *pending = self._before
         self.stream.put(rows, states.take(core, torch.from_numpy(rows)))
         for now, then in zip((self.token, self.seen, self.draws), pending, strict=True):
             now[rows] = then[rows]
-        if self._taken:
-            self._write(rows, self._taken, end=-1)
+        if taken:
+            self._write(rows, taken, end=-1)
 
 
 def sample(

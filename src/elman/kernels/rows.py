@@ -43,14 +43,16 @@ def check_distinct(rows: np.ndarray) -> np.ndarray:
 class NativeRows:
     """The rows of a stream, stepped, read and written by csrc/stream.cpp."""
 
-    def __init__(self, program: Program, init_state: Callable[[int], State], batch_size: int) -> None:
+    def __init__(
+        self, program: Program, init_state: Callable[[int], State], batch_size: int, like: State | None = None
+    ) -> None:
         self._program, self._init_state, self._rows = program, init_state, program.stream(batch_size)
         self._numpy = program.numpy_dtype
         self._run = self._rows.step_symbols if program.looks_up else self._rows.step
         self._outputs = program.outputs()
         self._batch_size, self._shape = batch_size, (batch_size, program.output_size)
         self._alone = 1 if self._rows.divides else 2  # a step of fewer rows than this is one thread's
-        self.like = init_state(1)
+        self.like = init_state(1) if like is None else like
         self.row_bytes = states.row_bytes(self.like)
         # Leaves begin at cache lines; where each is as wide as some, there is nothing between them.
         self._dense = self.row_bytes == self._rows.state_row * self._numpy.itemsize
@@ -58,7 +60,7 @@ class NativeRows:
         self.put(np.arange(batch_size), init_state(batch_size))
 
     def share(self, batch_size: int) -> NativeRows:
-        return NativeRows(self._program, self._init_state, batch_size)
+        return NativeRows(self._program, self._init_state, batch_size, self.like)
 
     def step(self, x: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         count = self._batch_size if rows is None else len(rows)
@@ -175,7 +177,7 @@ class NativeRows:
             if like.dtype == torch.float64:  # of a float32 program too
                 numbers = numbers.view(torch.float64)
             shape = (*like.shape[1:], 2) if like.is_complex() else like.shape[1:]
-            leaf = numbers.unflatten(1, shape)
+            leaf = numbers.view(len(stretches), *shape)
             return torch.view_as_complex(leaf) if like.is_complex() else leaf
 
         return states.map(view, self.like)

@@ -8,8 +8,9 @@ are all made from it. An option is one line:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
@@ -112,14 +113,9 @@ class Request:
     """
 
     @classmethod
-    def options(cls) -> Iterator[Named]:
+    def options(cls) -> tuple[Named, ...]:
         """Its options, in order."""
-        hints = get_type_hints(cls)
-        for one in fields(cls):
-            if "option" in one.metadata:
-                kinds = [kind for kind in _members(hints[one.name]) if kind is not NoneType]
-                optional = len(kinds) < len(_members(hints[one.name]))
-                yield Named(one.name, kinds[0], optional, one.default, one.metadata["option"])
+        return _options(cls)
 
     @classmethod
     def reads(cls) -> DataOption | None:
@@ -133,6 +129,17 @@ class Request:
                 value = tuple(several(named.name, value, "values"))
                 object.__setattr__(self, named.name, value)
             check(named, value)
+
+
+@cache  # to evaluate the annotations takes longer than a short answer
+def _options(request: type[Request]) -> tuple[Named, ...]:
+    hints, found = get_type_hints(request), []
+    for one in fields(request):
+        if "option" in one.metadata:
+            kinds = [kind for kind in _members(hints[one.name]) if kind is not NoneType]
+            optional = len(kinds) < len(_members(hints[one.name]))
+            found.append(Named(one.name, kinds[0], optional, one.default, one.metadata["option"]))
+    return tuple(found)
 
 
 def _members(kind: Any) -> tuple[Any, ...]:

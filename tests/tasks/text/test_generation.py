@@ -1,16 +1,19 @@
 """Text from a model, piece by piece: where rows end, and what they go on from."""
 
+import copy
 from inspect import signature
 
 import numpy as np
 import pytest
 import torch
 
+from elman import state as states
 from elman.data.cache import encode_string
 from elman.data.vocabulary import BOUNDARY, Characters, Words
 from elman.errors import InputError
 from elman.tasks.text.generation import Row
 from elman.tasks.text.kneser_ney import Markov
+from elman.tasks.text.lm import LanguageModel, LMModelConfig, build
 from elman.tasks.text.markov import MarkovModel, MarkovModelConfig
 
 TEXT = "abc abd abe. " * 9
@@ -49,6 +52,74 @@ def test_a_row_that_has_ended_waits_as_it_was(lm):
             assert torch.equal(a[0], b[row])
 
 
+def network(unit="lines"):
+    """With boundaries every few symbols, where they are not banned."""
+    torch.manual_seed(0)
+    config, vocabulary = LMModelConfig(cell="gru", size=16, layers=2), Characters("abcd")
+    model = build(config, vocabulary.size)
+    model.readout.linear.weight.data.mul_(10)  # not nearly uniform
+    model.readout.linear.bias.data[BOUNDARY] -= 3
+    return LanguageModel(model, vocabulary, config, unit)
+
+
+@pytest.mark.parametrize("prompts", [["ab"], ["ab", "", "dcd"]])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"stop": "da"}, {"stop": ("a", "cb")}, {"num_beams": 2}, {"max_new_tokens": 0}, {"temperature": 0}],
+)
+@pytest.mark.parametrize("unit", ["text", "lines"])
+def test_whole_texts_are_their_pieces_and_end_in_the_same_state(unit, settings, prompts):
+    lm = network(unit)
+    settings = {"max_new_tokens": 150, "repetition_penalty": 1.1, **settings}
+    settings = {**settings, "repetition_penalty": 1.0} if "num_beams" in settings else settings
+    for seed in range(4):
+        seeds = range(seed, seed + len(prompts))
+        stepped, whole = (lm.start_batch(prompts, seeds=seeds, **settings) for _ in range(2))
+        texts = [""] * len(prompts)
+        for pieces in stepped:
+            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        assert whole.texts() == texts == lm.generate_batch(prompts, seeds, **settings)
+        assert whole.finish_reasons == stepped.finish_reasons
+        assert all(map(torch.equal, states.leaves(whole.state), states.leaves(stepped.state)))
+
+
+def test_those_texts_end_in_every_way():
+    ends = [(unit, stop, seed) for unit in ("lines", "text") for stop in ((), "da") for seed in range(4)]
+    begun = [network(unit).start("ab", seed=seed, max_new_tokens=150, stop=stop) for unit, stop, seed in ends]
+    assert all(generation.texts() for generation in begun)
+    assert {generation.finish_reasons[0] for generation in begun} == {"end", "stop", "length"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.readout.linear.bias.data.add_(torch.arange(6.0)),
+        lambda m: m.core.cores[1].W.data.mul_(-1),
+        lambda m: m.core.cores[0].W.detach().numpy().__imul__(-1),  # which Torch does not count
+        lambda m: m.load_state_dict({k: -v for k, v in m.state_dict().items()}),
+        lambda m: torch.optim.SGD(m.parameters(), 1.0, weight_decay=1.5).step(),
+    ],
+    ids=["data", "second layer", "numpy", "load_state_dict", "optimiser"],
+)
+def test_a_model_that_was_changed_writes_as_it_is_now(change):
+    lm, settings = network("text"), {"max_new_tokens": 60, "seed": 3}
+    before = lm.generate("ab", **settings)
+    assert lm.generate("ab", **settings) == before
+    for parameter in lm.model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    change(lm.model)
+    fresh = LanguageModel(copy.deepcopy(lm.model), lm.vocabulary, lm.config)
+    after = lm.generate("ab", **settings)
+    assert after == fresh.generate("ab", **settings) != before
+
+
+def test_a_generation_keeps_the_weights_that_read_its_prompt():
+    lm, settings = network("text"), {"max_new_tokens": 60, "seed": 3}
+    wanted, begun = lm.generate("ab", **settings), lm.start("ab", **settings)
+    lm.model.core.cores[0].W.data.mul_(-1)
+    assert begun.texts() == [wanted] != [lm.generate("ab", **settings)]
+
+
 def test_no_tokens_is_no_text_and_the_state_after_the_prompt(lm):
     generation = start(lm, ["ab"], max_new_tokens=0)
     assert list(generation) == []
@@ -59,7 +130,7 @@ def test_settings_are_checked_before_anything_is_read(lm, monkeypatch):
     def read(*given):
         raise AssertionError("it was read")
 
-    monkeypatch.setattr(MarkovModel, "read", read)
+    monkeypatch.setattr(MarkovModel, "_read", read)
     bad = ({"max_new_tokens": -1}, {"num_beams": 0}, {"temperature": -1.0}, {"stop": ""}, {"allow": ["all"]})
     for settings in (*bad, {"num_beams": 2, "top_k": 3}):
         with pytest.raises(InputError):

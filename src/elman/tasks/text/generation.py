@@ -18,11 +18,12 @@ from elman.data import Vocabulary
 from elman.data.vocabulary import BOUNDARY, Decoder, Ids
 from elman.decoding.beam import beam
 from elman.decoding.hypotheses import Hypothesis
-from elman.decoding.sample import Carried, Sampler, Sampling
+from elman.decoding.sample import AHEAD, Carried, Sampler, Sampling
 from elman.errors import InputError
 from elman.kernels.builder import WEIGHTS
 from elman.model import SequenceModel
 from elman.options import choice
+from elman.stream import ModelStream
 from elman.tasks.predictor import evaluating
 from elman.tasks.request import Request, option
 from elman.tasks.text.kneser_ney import Markov
@@ -30,6 +31,7 @@ from elman.tasks.text.kneser_ney import Markov
 ALLOWED = ("end", "unknown")
 STORED = "store the weights of products in fewer bits; by default as they are"
 EDGE = 4  # characters that may be in parts where a text is cut
+WHOLE = 128  # symbols of a text that nothing but its length ends, drawn in one call
 
 
 def prompt_ids(vocabulary: Vocabulary, text: str) -> Ids:
@@ -86,14 +88,15 @@ class Generation:
 
     A row ends after `max_new_tokens` ("length"), with one of the strings in `stop` ("stop") or with the boundary symbol
     ("end"); `finish_reasons` says which. Symbols that are banned are not chosen. `start` is the state that has read the
-    prompts. Beams are compared by log P / length ** length_penalty.
+    prompts, and `stream` has the weights that read them. Beams are compared by log P / length ** length_penalty.
     """
 
     def __init__(
         self, model: SequenceModel | Markov, vocabulary: Vocabulary, settings: Settings, banned: tuple[int, ...],
-        prompts: Sequence[str], start: Carried,
+        prompts: Sequence[str], start: Carried, stream: ModelStream,
     ) -> None:  # fmt: skip
         self.model, self.vocabulary, self.settings, self.banned = model, vocabulary, settings, banned
+        self._stream = stream
         self._state: Callable[[], Carried] = lambda: start
         # Where no prompt was given, the text continues from the symbol that is pending.
         before = [p or vocabulary.decode([t]) for p, t in zip(prompts, start.token.tolist(), strict=True)]
@@ -113,11 +116,37 @@ class Generation:
         with evaluating(self.model):
             yield from self._beams() if self.settings.num_beams > 1 else self._samples()
 
-    def _samples(self) -> Iterator[list[str]]:
+    def texts(self) -> list[str]:
+        """The whole text of each row: its pieces, joined."""
+        if self.settings.num_beams > 1:
+            return ["".join(pieces) for pieces in zip(*self, strict=True)]
+        with evaluating(self.model):
+            return self._texts()
+
+    def _texts(self) -> list[str]:
         s = self.settings
-        sampler = Sampler(self.model, self.state, s.sampling(self.banned), most=s.max_new_tokens, weights=s.weights)
+        ends_early = s.stop or (len(self._rows) > 1 and BOUNDARY not in self.banned)
+        sampler = self._sampler(AHEAD if ends_early else WHOLE)
+        texts, unfinished, left = [""] * len(self._rows), dict(enumerate(self._rows)), s.max_new_tokens
+        while left and unfinished:
+            symbols = sampler.some()
+            left -= len(symbols)
+            for place, row in [*unfinished.items()]:
+                text, without = row.push_all(symbols[:, place].tolist())
+                texts[place] += text
+                if row.done:
+                    del unfinished[place]
+                    sampler.end(place, without)
+        return texts
+
+    def _sampler(self, ahead: int) -> Sampler:
+        s = self.settings
+        sampler = Sampler(self._stream, self.state, s.sampling(self.banned), most=s.max_new_tokens, ahead=ahead)
         self._state = lambda: sampler.state
-        unfinished = dict(enumerate(self._rows))
+        return sampler
+
+    def _samples(self) -> Iterator[list[str]]:
+        sampler, unfinished = self._sampler(AHEAD), dict(enumerate(self._rows))
         for _ in range(self.settings.max_new_tokens):
             pieces = [row.push(symbol) for row, symbol in zip(self._rows, sampler.next().tolist(), strict=True)]
             for place in [place for place, row in unfinished.items() if row.done]:
@@ -171,6 +200,15 @@ class Row:
         if self.stops:
             piece = self._until_stop(piece)
         return piece
+
+    def push_all(self, symbols: list[int]) -> tuple[str, int]:
+        """The text that symbols complete, and how many of them are left once the row is done."""
+        pieces = []
+        for place, symbol in enumerate(symbols, 1):
+            pieces.append(self.push(symbol))
+            if self.done:
+                return "".join(pieces), len(symbols) - place
+        return "".join(pieces), 0
 
     def _until_stop(self, piece: str) -> str:
         """The piece, cut behind the first stop string that it completes."""

@@ -9,6 +9,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +28,7 @@ from elman.model import SequenceModel
 from elman.options import a_text, several, whole
 from elman.progress import Waiting
 from elman.state import State
-from elman.stream import stream_of
+from elman.stream import ModelStream, stream_of
 from elman.tasks.predictor import Predictor, evaluating
 from elman.tasks.text.generation import Generation, Settings, banned_symbols, prompt_ids
 from elman.tasks.text.kneser_ney import Markov
@@ -124,9 +125,13 @@ class TextModel(Predictor[M]):
         draws = torch.tensor([[seed, 0] for seed in seeds], dtype=torch.int64).reshape(B, 2)
         return Carried(self.model.init_state(B), token, torch.zeros(B, self.vocabulary.size, dtype=torch.bool), draws)
 
-    @torch.inference_mode()
     def read(self, texts: Sequence[str], state: Carried, weights: str | None = None) -> Carried:
         """The state after some more text in each row. The last symbol stays pending. `weights` as `Stream` has them."""
+        return self._read(texts, state, partial(stream_of, self.model, len(state.token), weights), weights is not None)
+
+    @torch.inference_mode()
+    def _read(self, texts: Sequence[str], state: Carried, stream: Callable[[], ModelStream], narrow: bool) -> Carried:
+        """The same, with a stream, whose weights are narrow or those of the model."""
         rows = several("texts", texts, "texts, one for each row of the state")
         ids = [prompt_ids(self.vocabulary, a_text(f"text {i}", text)) for i, text in enumerate(rows)]
         core = self._core(state)
@@ -139,20 +144,22 @@ class TextModel(Predictor[M]):
             seen[row, torch.from_numpy(symbols)] = True
         lengths = torch.tensor([len(symbols) for symbols in ids])
         with evaluating(self.model):
-            core = self._core_after(x, lengths, core, weights)
+            core = self._core_after(x, lengths, core, stream, narrow)
         return Carried(core, x[torch.arange(len(ids)), lengths], seen, state.draws)
 
-    def _core_after(self, x: Tensor, lengths: Tensor, core: State, weights: str | None) -> State:
+    def _core_after(
+        self, x: Tensor, lengths: Tensor, core: State, made: Callable[[], ModelStream], narrow: bool
+    ) -> State:
         """The state of the core after x. A stream keeps its packed weights, and reads few symbols faster than a scan;
-        `weights` in fewer bits are those of a stream only."""
-        if weights is None and not 0 < int(lengths.sum()) <= FEW:
+        narrow weights are those of a stream only."""
+        if not narrow and not 0 < int(lengths.sum()) <= FEW:
             return self._scan(x, lengths, core)
-        stream = stream_of(self.model, len(x), weights)
+        stream = made()
         stream.state = core
         if stream.writes:
             for row, length in enumerate(lengths.tolist()):
                 stream.read(x[row, :length].numpy(), row)
-        elif weights is None:
+        elif not narrow:
             return self._scan(x, lengths, core)
         else:
             for t in range(int(lengths.max())):
@@ -263,8 +270,10 @@ class TextModel(Predictor[M]):
         _refuse_unknown(settings)
         chosen = Settings(**settings)
         banned = banned_symbols(self.vocabulary, chosen.allow, endless=self.unit == "text")
-        start = self.read(prompts, self._with_seeds(len(prompts), state, seeds), chosen.weights)
-        return Generation(self.model, self.vocabulary, chosen, banned, prompts, start)
+        before = self._with_seeds(len(prompts), state, seeds)
+        stream = stream_of(self.model, len(prompts), chosen.weights)  # to read and to write
+        start = self._read(prompts, before, lambda: stream, chosen.weights is not None)
+        return Generation(self.model, self.vocabulary, chosen, banned, prompts, start, stream)
 
     def _with_seeds(self, rows: int, state: Carried | None, seeds: Sequence[int] | None) -> Carried:
         if state is None:
@@ -278,7 +287,7 @@ class TextModel(Predictor[M]):
         self, prompt: str = "", *, state: Carried | None = None, seed: int | None = None, **settings: Setting
     ) -> str:
         """The text that follows the prompt; `elman generate --help` says what each setting means."""
-        return "".join(self.generate_pieces(prompt, state=state, seed=seed, **settings))
+        return self.start(prompt, state=state, seed=seed, **settings).texts()[0]
 
     @_listed
     def generate_pieces(
@@ -291,11 +300,7 @@ class TextModel(Predictor[M]):
     @_listed
     def generate_batch(self, prompts: Sequence[str], seeds: Sequence[int], **settings: Setting) -> list[str]:
         """The texts that follow several prompts, each with its own seed."""
-        prompts = several("prompts", prompts, "prompts")
-        texts = [""] * len(prompts)
-        for pieces in self.start_batch(prompts, seeds=seeds, **settings):
-            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
-        return texts
+        return self.start_batch(prompts, seeds=seeds, **settings).texts()
 
     def save_state(self, path: str | Path, state: Carried) -> None:
         """Write a state to a file, with the fingerprint of this model."""
