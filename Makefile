@@ -6,6 +6,7 @@
 #   make bench     the kernels against other libraries
 #   make bench-all every table of the benchmarks, about half an hour; ISA=avx2 for the other instruction set
 #   make bench-tables  write the tables of the benchmarks from what was measured
+#   make results NAME=chunks DATA=folder  run a recipe whole and write what it gave to docs/results; without NAME, the page alone
 #   make bench-guard  whether anything is slower than it was, in under four minutes
 #   make sanitize  the kernel tests under the address and undefined-behaviour sanitizers
 #   make sanitize-threads  every kernel on several threads under the thread sanitizer
@@ -36,7 +37,7 @@ ARM64_PACKAGES := numpy safetensors nanobind-backend jsonargparse ruamel.yaml ri
 	jinja2 filelock fsspec mpmath MarkupSafe pluggy iniconfig packaging sortedcontainers pygments pyyaml markdown-it-py mdurl \
 	docstring-parser typeshed-client importlib_resources
 
-.PHONY: demo test wheel test-wheel sdist test-oldest test-arm64 test-browser bench bench-all bench-tables bench-guard sanitize \
+.PHONY: demo test wheel test-wheel sdist test-oldest test-arm64 test-browser bench bench-all bench-tables results bench-guard sanitize \
 	sanitize-threads docs site clean build/address build/thread
 
 demo: $(VENV)/installed
@@ -124,6 +125,9 @@ bench-all: $(VENV)/installed-bench
 
 bench-tables: $(VENV)/installed
 	$(BIN)/python -m bench.tables
+
+results: $(VENV)/installed
+	$(BIN)/python -m recipes.results $(NAME) $(if $(DATA),--data '$(DATA)')
 
 bench-guard: $(VENV)/installed-dev
 	$(BIN)/python -m bench.guard

@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,12 +52,12 @@ PARTS: dict[str, list[str]] = {
 ONE_PROCESS = {"hmm", "tagging", "lens", "forecasting", "translation", "images", "trees"}
 
 
-def commit() -> str:
+def commit(measured: Sequence[str] = MEASURED) -> str:
     """The last one that changed what is measured, with a + if there are changes since that are not committed."""
 
     def git(*words: str) -> str:
         return subprocess.run(
-            ["git", *words, "--", *MEASURED], cwd=ROOT, check=True, capture_output=True, text=True
+            ["git", *words, "--", *measured], cwd=ROOT, check=True, capture_output=True, text=True
         ).stdout
 
     return git("log", "-1", "--format=%h").strip() + ("+" if git("status", "--porcelain").strip() else "")

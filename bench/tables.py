@@ -11,13 +11,20 @@ session, which say so.
 """
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.all import PARTS, ROOT, stored
 from bench.turns import cells
 
-BLOCK = re.compile(r"(<!-- bench (\w+): ([\w ]+) -->\n).*?(<!-- end of bench -->)", re.DOTALL)
+
+def marked(what: str, request: str) -> re.Pattern[str]:
+    """What stands between two such comments; `request` has groups for what the first of them asks for."""
+    return re.compile(rf"(<!-- {what} {request} -->\n).*?(<!-- end of {what} -->)", re.DOTALL)
+
+
+BLOCK = marked("bench", r"(\w+): ([\w ]+)")
 NAMES = {"avx512": "AVX-512", "avx2": "AVX2"}
 COLUMNS = ("row", "peer", "ratio", "quartiles", "must", "aim", "", "ours", "peer's", "unit", "faults")
 
@@ -28,12 +35,18 @@ def pages() -> list[Path]:
 
 def written(text: str) -> str:
     """A page with its tables as the results have them."""
+    return fill(text, BLOCK, lambda isa, parts: lines_of(isa, parts.split()))
+
+
+def fill(text: str, blocks: re.Pattern[str], lines: Callable[..., str]) -> str:
+    """A page with the `lines` of what each of its blocks asks for; a block for which there are none stays as it is."""
 
     def block(match: re.Match[str]) -> str:
-        lines = lines_of(match[2], match[3].split())
-        return match[1] + lines + match[4] if lines else match[0]
+        first, *requests, last = match.groups()
+        content = lines(*requests)
+        return first + content + last if content else match[0]
 
-    return BLOCK.sub(block, text)
+    return blocks.sub(block, text)
 
 
 def lines_of(isa: str, names: list[str]) -> str:
@@ -51,11 +64,14 @@ def lines_of(isa: str, names: list[str]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Columns that are empty in every row are left out."""
-    lines = [_texts(row) for row in rows]
-    used = [i for i, name in enumerate(COLUMNS) if any(line[i] for line in lines)]
-    head = [_line([COLUMNS[i] for i in used]), _line(["---"] * len(used))]
-    return "\n".join([*head, *(_line([line[i] for i in used]) for line in lines)]) + "\n"
+    return markdown(COLUMNS, [_texts(row) for row in rows])
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table. Columns that are empty in every row are left out."""
+    used = [i for i in range(len(columns)) if any(row[i] for row in rows)]
+    head = [_line([columns[i] for i in used]), _line(["---"] * len(used))]
+    return "\n".join([*head, *(_line([row[i] for i in used]) for row in rows)]) + "\n"
 
 
 def _texts(row: dict[str, Any]) -> list[str]:

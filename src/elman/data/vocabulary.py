@@ -216,6 +216,7 @@ class Symbols:
 
 
 _WORDS = re.compile(r"\n|\S+")
+_WORDS_ALONE = re.compile(r"\S+")
 
 
 class Words(Symbols, Vocabulary):
@@ -224,9 +225,20 @@ class Words(Symbols, Vocabulary):
     >>> v = Words.fit(["to be\\nor not to be"], min_count=2, size=0)
     >>> v.encode("to be or").tolist(), v.decode([2, 3, 1])
     ([3, 2, 1], 'be to <unk>')
+    >>> v.without_line_breaks().encode("to\\nbe").tolist()
+    [3, 2]
     """
 
     kind = "word"
+
+    def __init__(self, names: Iterable[str], line_breaks: bool = True) -> None:
+        super().__init__(names)
+        self.line_breaks = line_breaks
+        self._pattern = words_pattern(line_breaks)
+
+    def without_line_breaks(self) -> Words:
+        """The same words; a line break is a space."""
+        return Words((name for name in self.names if name != "\n"), line_breaks=False)
 
     @classmethod
     def fit(cls, pieces: Iterable[str], min_count: int, size: int) -> Words:
@@ -236,7 +248,7 @@ class Words(Symbols, Vocabulary):
         return cls.count(counts, min_count)
 
     def encode(self, text: str) -> Ids:
-        return np.array(self.numbers(_WORDS.findall(text)), dtype=np.int64)
+        return np.array(self.numbers(self._pattern.findall(text)), dtype=np.int64)
 
     def decode(self, ids: Sequence[int]) -> str:
         return re.sub(r" ?\n ?", "\n", " ".join(self._word(i) for i in ids if i != BOUNDARY))
@@ -251,14 +263,37 @@ class Words(Symbols, Vocabulary):
         return self.names[i - 2] if i >= 2 else "<unk>"
 
     def unknown_in(self, text: str) -> str:
-        return repr(next(w for w in _WORDS.findall(text) if w not in self._number))
+        return repr(next(w for w in self._pattern.findall(text) if w not in self._number))
 
     def content(self) -> Content:
-        return {"words": [*self.names]}
+        # The flag only where it is not the default, so that models and caches of other words stay as they are.
+        return {"words": [*self.names], **({} if self.line_breaks else {"line_breaks": False})}
 
     @classmethod
     def restore(cls, content: Content) -> Words:
-        return cls(content["words"])
+        return cls(content["words"], content.get("line_breaks", True))
+
+
+def words_pattern(line_breaks: bool) -> re.Pattern[str]:
+    """What a word is; with `line_breaks`, a line break too."""
+    return _WORDS if line_breaks else _WORDS_ALONE
+
+
+def words_end(pieces: Iterable[str], counts: Sequence[int], line_breaks: bool) -> tuple[list[int], int]:
+    """After how many characters of a text each of so many words ends, and how many words there are.
+
+    >>> words_end(["to be\\nor", " not"], [2, 3], line_breaks=False)
+    ([5, 8], 4)
+    """
+    pattern, ends = words_pattern(line_breaks), [0] * len(counts)
+    words = characters = 0
+    for piece in rejoin(pieces, _cut_at_spaces):
+        places = [match.end() for match in pattern.finditer(piece)]
+        for i, count in enumerate(counts):
+            if words < count <= words + len(places):
+                ends[i] = characters + places[count - words - 1]
+        words, characters = words + len(places), characters + len(piece)
+    return ends, words
 
 
 class _WordDecoder(Decoder):

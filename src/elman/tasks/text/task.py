@@ -121,7 +121,14 @@ class TextTask(Task[C, TextData, F]):
 
     def settings(self, predictor: F) -> dict[str, Json]:
         model = {f"model.{name}": value for name, value in asdict(predictor.config).items()}
-        return {**model, "data.vocabulary": predictor.vocabulary.kind, "data.unit": predictor.unit}
+        symbols = predictor.vocabulary
+        line_breaks = getattr(symbols, "line_breaks", True)
+        return {
+            **model,
+            "data.vocabulary": symbols.kind,
+            "data.line_breaks": line_breaks,
+            "data.unit": predictor.unit,
+        }
 
     def copy_weights(self, predictor: F, source: F) -> list[str]:
         symbols = source.vocabulary
